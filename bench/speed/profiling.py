@@ -36,8 +36,8 @@ def logged(folder: Path) -> dict[str, str]:
 def profile(spark: SparkSession, place: Inputs, code: str, kind: str, log: Path) -> list[str]:
     """Lines that tell it, of an operation on views (a to d); each part is done once to warm up, then measured.
 
-    The parts: what a kernel does, one slice after the other on one core (reading, sweeping, writing); Spark's plan of
-    the view, to nowhere; the whole step, which is the kernel in Spark tasks and the commit.
+    The parts: what a join's kernel does, one slice after the other on one core (reading, sweeping, writing); Spark's
+    plan of the view, to nowhere; the whole step, which is the kernel in Spark tasks and the commit.
     """
     name = VIEWS[code]
     contract = place.contract(kind)
@@ -50,7 +50,7 @@ def profile(spark: SparkSession, place: Inputs, code: str, kind: str, log: Path)
     _whole(spark, place, kind, name)
     lines = [f"{code} {kind}: {name}"]
     for _ in range(2):
-        alone = _alone(place, kind, name)
+        alone = _alone(place, kind, name) if contract.views[name].join else {}
     lines += [f"  {part:24} {seconds:7.2f} s of a core" for part, seconds in alone.items()]
     for part, work in parts.items():
         work()

@@ -48,8 +48,7 @@ def describe_output(
         return None  # delta-rs, which commits, does not write with every feature that Spark may have set
     schema = pa.schema(found[name].schema().to_arrow())
     types = pa.schema([field.remove_metadata() for field in schema if field.name != "_belief"])
-    kind: Literal["events", "versions"] = "versions" if table.kind == "versions" else "events"
-    return KernelOutput(table.path, kind, types, known_at) if all(map(_is_flat, types.types)) else None
+    return KernelOutput(table.path, _row_kind(table.kind), types, known_at) if all(map(_is_flat, types.types)) else None
 
 
 def find_join(
@@ -82,7 +81,7 @@ def find_join(
             KernelInput(
                 inputs[i].path,
                 found[i].version(),
-                _row_kind(known[i]),
+                _row_kind(known[i].kind),
                 key,
                 tuple(sorted(taken)),
                 inputs[i].as_of_system_time,
@@ -125,8 +124,8 @@ def _plain_column(it: View, known: Mapping[str, Shape], text: str) -> InputColum
     return every.get(text)
 
 
-def _row_kind(shape: Shape) -> Literal["events", "versions"]:
-    return "versions" if shape.kind == "versions" else "events"
+def _row_kind(kind: str) -> Literal["events", "versions"]:
+    return "versions" if kind == "versions" else "events"
 
 
 def _is_flat(kind: pa.DataType) -> bool:

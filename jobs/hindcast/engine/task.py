@@ -53,20 +53,16 @@ def build_aggregator(form: AggregateSpec) -> BatchMapper:
     """Return an aggregate as a function for Spark's mapInArrow: from all rows of some groups to reports of files."""
 
     def map_batches(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        batches = [batch for batch in slice_reader.limit_batches(given, form.output.uri) if batch.num_rows]
-        if not batches:
-            return
-        found = operators.aggregate_rows(form, pa.Table.from_batches(batches).combine_chunks())
-        left_out: Report = {"no_key": found.no_key, "no_value": found.no_value}
-        yield _report_batch([left_out, *(asdict(it) for it in _write_rows(form.output, found.rows))])
-
-    def map_or_refuse(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         try:
-            yield from map_batches(given)
+            batches = [batch for batch in slice_reader.limit_batches(given, form.output.uri) if batch.num_rows]
+            if batches:
+                found = operators.aggregate_rows(form, pa.Table.from_batches(batches).combine_chunks())
+                left_out: Report = {"no_key": found.no_key, "no_value": found.no_value}
+                yield _report_batch([left_out, *(asdict(it) for it in _write_rows(form.output, found.rows))])
         except _TOO_LARGE as error:
             yield _report_batch([{"refused": str(error)}])
 
-    return map_or_refuse
+    return map_batches
 
 
 Report = dict[str, str | int | None]
