@@ -20,12 +20,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
+from pyspark.sql import SparkSession
 from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
 from hindcast.common.errors import RunError
 from hindcast.common.jit import NOTHING
 from hindcast.contract import load
-from hindcast.engine import eligibility, integer_encoding, operators, sweeps, task, time_slices
+from hindcast.engine import aggregation, eligibility, integer_encoding, operators, sweeps, task, time_slices
 from hindcast.engine.spec import AggregateSpec, JoinSpec, KernelInput, KernelOutput, TimeSlice
 from hindcast.engine.sweeps import FOREVER
 from hindcast.store import delta_rs_writer, files, table_creation, tables
@@ -119,6 +120,27 @@ def test_views_that_are_no_joins_with_a_table_are_none_of_a_kernel(tmp_path: Pat
     contract = load(path)
     for name in contract.views:
         assert eligibility.find_join(contract, name, {}, {}, NO_OUTPUT) is None
+
+
+COLLATED = """\
+pipeline: shop
+start: 2026-01-01
+topics:
+  menu: {read: table, key: {item: string}, value: {kind: string}}
+views:
+  plain: {table: menu, group_by: {kind: upper(kind)}, aggregate: {last: max(kind)}}
+  by_collation: {table: menu, group_by: {kind: "collate(kind, 'UTF8_LCASE')"}, aggregate: {many: count(*)}}
+  last_by_collation: {table: menu, aggregate: {last: "max(collate(kind, 'UTF8_LCASE'))"}}
+"""
+
+
+def test_texts_with_a_collation_are_not_compared_by_a_kernel(spark: SparkSession, tmp_path: Path) -> None:
+    path = tmp_path / "shop.yaml"
+    path.write_text(COLLATED, encoding="utf-8")
+    contract = load(path)
+    menu = spark.createDataFrame([], "item string, kind string, validFrom timestamp, validTo timestamp")
+    able = [name for name in contract.views if aggregation.plan_aggregate(contract, name, menu, NO_OUTPUT)]
+    assert able == ["plain"]
 
 
 def test_slices_tile_time_and_have_about_as_many_rows() -> None:

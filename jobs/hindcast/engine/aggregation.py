@@ -36,26 +36,28 @@ def plan_aggregate(
     """
     it, known = contract.views[name], list_shapes(contract)
     shape = known[it.first_input]
-    if it.aggregate is None or it.window is not None or it.semantics == "kafka" or shape.kind not in _OPERATORS:
+    if it.window is not None or it.semantics == "kafka" or shape.kind not in _OPERATORS:
         return None
     measures = derivation.view_measures(it, known)
     relation = derivation.apply_where(it, derivation.as_relation(rows, shape), known)
-    start, *end = PERIODS[shape.kind]
+    is_lasting = shape.kind == "versions"  # an event counts from its moment on
     members = relation.select(
         derivation.group_key(it, known).alias("key"),
-        *(_argument(measure).alias(name) for name, measure in measures.items()),
-        F.col(start).alias("validFrom"),
-        *(F.col(column) for column in end),
+        *(_argument(measure).alias(column) for column, measure in measures.items()),
+        F.col(PERIODS[shape.kind][0]).alias("validFrom"),
+        (F.col("validTo") if is_lasting else F.lit(None).cast("timestamp")).alias("validTo"),
     )
-    if not end:  # an event counts from then on
-        members = members.withColumn("validTo", F.lit(None).cast(members.schema["validFrom"].dataType))
     flat = members.select("key.*", *measures, "validFrom", "validTo")
-    key = tuple(known[name].key)
-    wanted = {**dict.fromkeys(key, _KEYS), **{n: _FUNCTIONS.get(it.function, ()) for n, it in measures.items()}}
-    if not all(isinstance(flat.schema[column].dataType, kinds) for column, kinds in wanted.items()):
+    key, functions = tuple(known[name].key), {column: measure.function for column, measure in measures.items()}
+    wanted = dict.fromkeys(key, _KEYS) | {column: _FUNCTIONS.get(it, ()) for column, it in functions.items()}
+    if not all(_is_able(flat.schema[column].dataType, kinds) for column, kinds in wanted.items()):
         return None
-    form = AggregateSpec(_OPERATORS[shape.kind], key, {n: it.function for n, it in measures.items()}, output)
-    return form, flat
+    return AggregateSpec(_OPERATORS[shape.kind], key, functions, output), flat
+
+
+def _is_able(kind: DataType, kinds: tuple[type[DataType], ...]) -> bool:
+    """Return whether a type is one of those. A text with another collation is not: Arrow compares bytes."""
+    return isinstance(kind, kinds) and (not isinstance(kind, StringType) or kind == StringType())
 
 
 def spread_groups(rows: DataFrame, form: AggregateSpec, parts: int) -> DataFrame:
