@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import NamedTuple
 
@@ -36,6 +36,14 @@ LAST_MOMENT = datetime.max.replace(tzinfo=UTC)
 """The last moment that Python can tell."""
 
 _SYSTEM_COLUMNS = ("systemFrom", "systemTo")
+
+
+def parse_micros(micros: int | None) -> datetime | None:
+    """Return a moment from microseconds since 1970; None for None, and if Python has no such moment."""
+    try:
+        return None if micros is None else FIRST_MOMENT + timedelta(microseconds=micros)
+    except OverflowError:
+        return None
 
 
 @dataclass(frozen=True)

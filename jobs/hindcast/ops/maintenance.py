@@ -40,7 +40,7 @@ from hindcast.ops import retention as trimming
 from hindcast.plan import journal, notices
 from hindcast.query import show
 from hindcast.runs import inventory
-from hindcast.store import arrow_reader, commit_once, row_reader, tables
+from hindcast.store import commit_once, delta_log, row_reader, tables
 from hindcast.store.tables import Table
 
 SMALL_FILE_BYTES, LARGE_FILE_BYTES = 16 << 20, 64 << 20
@@ -297,7 +297,7 @@ def _count_live_files(delta_table: DeltaTable) -> tuple[int, int]:
 
 def _list_stored_files(delta_table: DeltaTable) -> Iterator[tuple[str, int, datetime | None]]:
     """Yield the data files in a table's folder: path, size, time of writing."""
-    for info in arrow_reader.open_filesystem(delta_table).get_file_info(FileSelector("", recursive=True)):
+    for info in delta_log.open_filesystem(delta_table).get_file_info(FileSelector("", recursive=True)):
         if info.type == FileType.File and not any(part.startswith("_delta_log") for part in info.path.split("/")):
             yield info.path, info.size, info.mtime
 
@@ -310,7 +310,7 @@ def _count_stored_files(delta_table: DeltaTable) -> tuple[int, int]:
 
 def _count_unneeded_files(delta_table: DeltaTable, retention: timedelta) -> int:
     """Return how many files older than the retention the latest version does not have; VACUUM decides."""
-    live = set(arrow_reader.list_paths(delta_table))
+    live = set(delta_log.list_paths(delta_table))
     since = datetime.now(UTC) - retention
     stored = _list_stored_files(delta_table)
     return sum(path not in live and at is not None and at < since for path, _, at in stored)

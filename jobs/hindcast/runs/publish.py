@@ -69,7 +69,7 @@ def gate_and_publish_change(contract: BoundContract, plan: Plan, name: str, deri
                 closing=closing,
                 note=note,
                 after=derived.after,
-                few=files.is_small(note.changed_rows, counted.bytes_),
+                text_bytes=counted.bytes_ or 0,
             )
             return note
     finally:

@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 from hindcast.common.errors import TableError
 from hindcast.common.json_values import JsonObject
 from hindcast.plan import journal, notices
-from hindcast.store import arrow_reader, commits, row_reader, table_creation, tables
+from hindcast.store import commits, delta_log, row_reader, table_creation, tables
 from hindcast.store.tables import Table
 
 BUILD_PROPERTY = "hindcast.rollover"
@@ -141,7 +141,7 @@ def _is_readable(table: Table, version: int) -> bool:
         then = DeltaTable(table.path, version=version)
     except (DeltaError, OSError):
         return False
-    files = arrow_reader.open_filesystem(then).get_file_info(arrow_reader.list_paths(then))
+    files = delta_log.open_filesystem(then).get_file_info(delta_log.list_paths(then))
     return all(file.type != FileType.NotFound for file in files)
 
 

@@ -6,7 +6,7 @@ those of its valid period what is near.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from types import TracebackType
 from typing import NamedTuple
 
@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 
 from hindcast.bitemporal import valid_time
 from hindcast.bitemporal.affected_periods import ChangedInput, NearbyRows
+from hindcast.bitemporal.predicates import parse_micros
 from hindcast.store import row_reader, tables
 from hindcast.store.tables import Table
 
@@ -68,7 +69,7 @@ class ChangeReader:
             ends = cached.agg(F.unix_micros(F.min("start")), F.unix_micros(F.max("end"))).first()
             span = None
             if ends is not None and ends[0] is not None:
-                span = _PeriodSpan(_parse_micros(ends[0]) or _EARLIEST_MOMENT, _parse_micros(ends[1]))
+                span = _PeriodSpan(parse_micros(ends[0]) or _EARLIEST_MOMENT, parse_micros(ends[1]))
             self._spans_query[id(periods)] = span
         return self._spans_query[id(periods)]
 
@@ -96,11 +97,3 @@ def _read_change(spark: SparkSession, table: Table, seen: datetime) -> DataFrame
     if table.as_of_system_time is not None:
         closed = closed.where(F.col("systemTo") <= F.lit(table.as_of_system_time))
     return opened.withColumn("change", F.lit("open")).unionByName(closed.withColumn("change", F.lit("close")))
-
-
-def _parse_micros(micros: int) -> datetime | None:
-    """Return a moment; None if Python has no such moment: it is later than any that bounds a file."""
-    try:
-        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros)
-    except OverflowError:
-        return None

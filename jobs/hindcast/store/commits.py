@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import NamedTuple
 
 from deltalake import DeltaTable
@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from hindcast.bitemporal import predicates
 from hindcast.common.json_values import JsonObject
 from hindcast.common.session import override_conf
-from hindcast.store import delta_rs_writer, tables
+from hindcast.store import delta_rs_writer, files, tables
 from hindcast.store.commit_notes import TableNote
 from hindcast.store.commit_once import commit_once, commit_repeatable
 from hindcast.store.tables import Table
@@ -109,15 +109,16 @@ def commit_change(
     closing: ClosedRows | None,
     note: TableNote,
     after: int | None = None,
-    few: bool = False,
+    text_bytes: int = 0,
 ) -> None:
     """Commit a change once: close rows on the system axis at `known_at` and open others.
 
     `changes`: the table's columns without system period and `_belief`, and `change`: open, close (`plane.diff_rows`). A
     closed row keeps its valid period and gets systemTo = known_at. `closing`: the `closing_summary`; None where nothing
     is closed, which is a plain append. `after`: the run that had committed last when the changes were computed
-    (`commit_once`). `few`: see `append_rows`.
+    (`commit_once`). `text_bytes`: the size of its texts (`files.text_size_column`).
     """
+    few = files.is_small(note.changed_rows, text_bytes)
     now = F.lit(known_at)
     rows = changes.withColumns(
         {"systemFrom": now, "systemTo": F.lit(None).cast("timestamp"), "_belief": tables.belief_column(table)}
@@ -129,7 +130,8 @@ def commit_change(
         return
     spark = changes.sparkSession
     enable_deletion_vectors(spark, table)
-    if few and delta_rs_writer.try_commit_change(rows, table, run, known_at, note.as_json(), after):
+    can_hold = note.closed <= _MAX_CLOSED_ROWS and text_bytes <= _MAX_TEXT_BYTES
+    if can_hold and delta_rs_writer.try_commit_change(rows, table, run, known_at, note.as_json(), after, few=few):
         return
     view = f"change_of_{table.pipeline}_{table.name}"
     rows.createOrReplaceTempView(view)
@@ -194,6 +196,10 @@ def _quote_text(value: str) -> str:
 _ROWS_PER_FILE = 250_000
 
 
+_MAX_CLOSED_ROWS, _MAX_TEXT_BYTES = 2_000_000, 512 << 20
+"""Up to so many rows of a change that large are closed without a MERGE: this process has their keys in memory."""
+
+
 def _lay_out_rows(rows: DataFrame, table: Table, count: int) -> DataFrame:
     """Return the rows; many at once are sorted into files by their time, so that readers can skip files."""
     if count < 2 * _ROWS_PER_FILE:
@@ -224,11 +230,8 @@ def _merge_condition(table: Table, closing: ClosedRows, changes: DataFrame) -> s
 
 def _moment_literal(micros: int | None) -> str | None:
     """Return a moment as an SQL literal; None if Python has no such moment."""
-    try:
-        at = predicates.FIRST_MOMENT + timedelta(microseconds=micros or 0)
-    except OverflowError:
-        return None
-    return None if micros is None else predicates.spark_timestamp(at)
+    at = predicates.parse_micros(micros)
+    return None if at is None else predicates.spark_timestamp(at)
 
 
 def enable_deletion_vectors(spark: SparkSession, table: Table) -> None:

@@ -6,11 +6,11 @@ Spark takes a second for a commit, two for a MERGE, however few the rows are.
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
 
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import DeltaError
@@ -18,13 +18,15 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from hindcast.common.errors import PlatformError
 from hindcast.common.json_values import JsonObject
-from hindcast.store import files, rewriting, table_creation, tables
+from hindcast.store import change_tasks, closing, deletion_vectors, delta_log, files, table_creation, tables
 from hindcast.store.commit_once import commit_once
 from hindcast.store.tables import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from hindcast.store.closing import CandidateFile
+    from hindcast.store.deletion_vectors import RowNumbers
     from hindcast.store.files import DataFile
 
 
@@ -40,75 +42,102 @@ def append_rows(
         return None
     with _explain_write_errors(table):
         written = list(files.write_files(delta_table, parts))
-    return _commit_actions(delta_table, lambda _: list(map(_build_add_action, written)), table, run, note, part, after)
+    return _commit_files(delta_table, lambda _: _FileChange(written), table, run, note, part, after)
 
 
 def add_files(written: Sequence[DataFile], table: Table, run: int, note: JsonObject, *, after: int | None) -> bool:
     """Add files that are written already (`files.write_files`), as `commits.append_rows` appends rows."""
     delta_table = DeltaTable(table.path)
-    return _commit_actions(delta_table, lambda _: list(map(_build_add_action, written)), table, run, note, "", after)
+    return _commit_files(delta_table, lambda _: _FileChange(written), table, run, note, "", after)
 
 
 class _MergeNeededError(Exception):
-    """Rows are to be closed that only a MERGE can close."""
+    """Rows are to be closed that are not found by their identity."""
 
 
 def try_commit_change(
-    rows: DataFrame, table: Table, run: int, known_at: datetime, note: JsonObject, after: int | None
+    rows: DataFrame, table: Table, run: int, known_at: datetime, note: JsonObject, after: int | None, *, few: bool
 ) -> bool:
-    """Commit a few rows, some of them closed, as `commits.commit_change` does; return False if that needs a MERGE."""
-    delta_table = DeltaTable(table.path)
-    opened = files.collect_rows(rows.where("change = 'open'").drop("change"), delta_table)
-    if opened is None or delta_table.metadata().partition_columns != ["_belief"]:
-        return False
-    close = (
-        rows.where("change = 'close'")
-        .select(*dict.fromkeys((*table.identity, tables.period_columns(table)[0])))
-        .toArrow()
-    )
+    """Commit rows, some of them closed, as `commits.commit_change` does; return False if that needs a MERGE.
 
-    def actions(current: DeltaTable) -> list[AddAction | RemoveAction]:
-        rewritten = rewriting.find_files_to_rewrite(current, table, close, known_at)
-        if rewritten is None:
+    `few`: this process writes the opened rows, else Spark's tasks do.
+    """
+    delta_table = DeltaTable(table.path)
+    opened_rows, start = rows.where("change = 'open'").drop("change"), tables.period_columns(table)[0]
+    if not change_tasks.can_write(opened_rows, delta_table) or not delta_table.metadata().partition_columns:
+        return False
+    if tables.DELETION_VECTORS in delta_table.metadata().configuration and not delta_log.is_on_disk(delta_table):
+        return False
+    opened = files.collect_rows(opened_rows, delta_table) if few else []
+    if opened is None:
+        return False
+    written = [] if few else change_tasks.write_rows(opened_rows, table, delta_table)
+    close = rows.where("change = 'close'").select(*dict.fromkeys((*table.identity, start))).toArrow().sort_by(start)
+
+    def close_rows(current: DeltaTable) -> _FileChange:
+        candidates = closing.find_candidate_files(current, table, close)
+        if sum(file.size for file in candidates) > files.SMALL_BYTES:
+            closed = change_tasks.close_rows(rows.sparkSession, current, table, close, known_at, candidates)
+            closed.written.extend(files.write_files(current, opened))
+        else:
+            closed = closing.write_closed_rows(current, table, close, known_at, candidates, opened)
+        if closed.count_rows() != close.num_rows:
             raise _MergeNeededError
-        now = _current_millis()
-        removed = [RemoveAction(file.path, True, now, file.size, {"_belief": file.belief}) for file in rewritten]
-        written = files.write_files(current, rewriting.combine_parts(rewritten, opened))
-        return [*removed, *map(_build_add_action, written)]
+        return _FileChange(
+            [*written, *closed.written], [it for it in candidates if it.path in closed.numbers], closed.numbers
+        )
 
     try:
-        _commit_actions(delta_table, actions, table, run, note, "", after)
+        _commit_files(delta_table, close_rows, table, run, note, "", after)
     except _MergeNeededError:
         return False
     return True
 
 
-def _commit_actions(
+class _FileChange(NamedTuple):
+    """What a commit changes: the files that it adds, and those that rows are closed in, with the numbers of these."""
+
+    added: Sequence[DataFile]
+    touched: Sequence[CandidateFile] = ()
+    numbers: Mapping[str, RowNumbers] = MappingProxyType({})
+
+
+def _commit_files(
     delta_table: DeltaTable,
-    actions: Callable[[DeltaTable], list[AddAction | RemoveAction]],
+    build: Callable[[DeltaTable], _FileChange],
     table: Table,
     run: int,
     note: JsonObject,
     part: str,
     after: int | None,
 ) -> bool:
-    """Commit actions upon the very version of the table that they were computed from; return whether this call did."""
+    """Commit a change upon the very version of the table that it was built from; return whether this call did."""
+    app_id, partitions = table.app_id(part), delta_table.metadata().partition_columns
 
     def read_last_run() -> int:
         delta_table.update_incremental()
-        return delta_table.transaction_version(table.app_id(part)) or 0
+        return delta_table.transaction_version(app_id) or 0
 
     def commit() -> None:
-        # No retries: it is made upon the very version that `read_last_run` has read, or not at all.
-        properties = CommitProperties(
-            custom_metadata={"userMetadata": json.dumps(note)},
-            max_commit_retries=0,
-            app_transactions=[Transaction(table.app_id(part), run)],
-        )
-        partitions = delta_table.metadata().partition_columns
         with _explain_write_errors(table):
+            change = build(delta_table)
+            if change.touched and tables.DELETION_VECTORS in delta_table.metadata().configuration:
+                marks = deletion_vectors.mark_rows(delta_table, change.numbers)
+                actions = [*marks, *map(_format_add_action, change.added)]
+                delta_log.commit_actions(delta_table, actions, app_id, run, json.dumps(note))
+                return
+            # No retries: it is made upon the very version that `read_last_run` has read, or not at all.
+            properties = CommitProperties(
+                custom_metadata={"userMetadata": json.dumps(note)},
+                max_commit_retries=0,
+                app_transactions=[Transaction(app_id, run)],
+            )
             delta_table.create_write_transaction(
-                actions(delta_table), "append", delta_table.schema(), partitions, commit_properties=properties
+                [*map(_build_remove_action, change.touched), *map(_build_add_action, change.added)],
+                "append",
+                delta_table.schema(),
+                partitions,
+                commit_properties=properties,
             )
 
     return commit_once(commit, read_last_run, run, after, table.path)
@@ -125,10 +154,28 @@ def _explain_write_errors(table: Table) -> Iterator[None]:
         raise
 
 
+def _build_remove_action(file: CandidateFile) -> RemoveAction:
+    return RemoveAction(file.path, True, delta_log.current_millis(), file.size, {"_belief": file.belief})
+
+
 def _build_add_action(file: DataFile) -> AddAction:
-    partition = {"_belief": file.belief} if file.belief else {}
-    return AddAction(file.path, file.size, partition, _current_millis(), data_change=True, stats=file.statistics)
+    now = delta_log.current_millis()
+    return AddAction(file.path, file.size, _partition(file), now, data_change=True, stats=file.statistics)
 
 
-def _current_millis() -> int:
-    return int(time.time() * 1000)
+def _format_add_action(file: DataFile) -> JsonObject:
+    """Return the action that adds a file as Delta's log has it."""
+    return {
+        "add": {
+            "path": file.path,
+            "partitionValues": _partition(file),
+            "size": file.size,
+            "modificationTime": delta_log.current_millis(),
+            "dataChange": True,
+            "stats": file.statistics,
+        }
+    }
+
+
+def _partition(file: DataFile) -> dict[str, str]:
+    return {"_belief": file.belief} if file.belief else {}

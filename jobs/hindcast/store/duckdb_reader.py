@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from hindcast.bitemporal.predicates import LAST_MOMENT, ColumnBound
-from hindcast.store import arrow_reader, row_reader, store_formats, tables
+from hindcast.store import deletion_vectors, row_reader, store_formats, tables
 
 
 def open_engine() -> duckdb.DuckDBPyConnection:
@@ -151,7 +151,7 @@ def _read_deleted_rows(delta_table: DeltaTable, files: Sequence[str]) -> pa.Tabl
     if tables.WIDENING in delta_table.metadata().configuration:
         folder = unquote(delta_table.table_uri.removeprefix("file://"))
         paths = {str(Path(path).relative_to(folder)) for path in files}
-        for path, rows in arrow_reader.read_deletion_vectors(delta_table, paths).items():
+        for path, rows in deletion_vectors.read_deletion_vectors(delta_table, paths).items():
             names.append(pa.repeat(str(Path(folder, path)), len(rows)))
             numbers.append(pa.array(rows, pa.int64()))
         return _build_deleted_rows(names, numbers)

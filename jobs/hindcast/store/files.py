@@ -21,7 +21,7 @@ from deltalake import DeltaTable
 from hindcast.common.column_values import ColumnValue
 from hindcast.common.json_values import JsonValue
 from hindcast.common.session import FEW_ROWS
-from hindcast.store import arrow_reader, tables
+from hindcast.store import delta_log, tables
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -50,7 +50,7 @@ def write_files(delta_table: DeltaTable, parts: Iterable[tuple[str | None, pa.Ta
     `parts`: rows with all columns but the partition's, and their `_belief`; None where a table has none. The commit is
     `delta_rs_writer.add_files`.
     """
-    filesystem = arrow_reader.open_filesystem(delta_table)
+    filesystem = delta_log.open_filesystem(delta_table)
     columns = delta_table.metadata().configuration.get(tables.STATISTICS, "")
     for belief, rows in parts:
         folder = f"_belief={belief}/" if belief else ""
@@ -104,34 +104,40 @@ def collect_rows(rows: DataFrame, delta_table: DeltaTable) -> list[tuple[str | N
     None if only Spark can write to the table: it has features or columns that we do not write, and whose rules Delta
     enforces.
     """
-    names, partitions = [field.name for field in delta_table.schema().fields], delta_table.metadata().partition_columns
-    if not _is_plain(delta_table) or partitions not in ([], ["_belief"]) or set(rows.columns) - {*names}:
+    if not is_plain(delta_table) or set(rows.columns) - {field.name for field in delta_table.schema().fields}:
         return None
-    collected, columns = rows.toArrow(), []
     try:
-        for field in pa.schema(delta_table.schema().to_arrow()):
-            has_column = field.name in collected.column_names
-            column = collected.column(field.name) if has_column else pa.nulls(collected.num_rows, field.type)
-            columns.append(column.cast(field.type))
+        return split_rows(rows.toArrow(), pa.schema(delta_table.schema().to_arrow()))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return None
-    whole = pa.table(columns, names)
-    if not partitions:
+
+
+def split_rows(rows: pa.Table, schema: pa.Schema) -> list[tuple[str | None, pa.Table]]:
+    """Return rows of a table with this schema as `write_files` takes them; a column that they lack is null."""
+    has_column = {*rows.column_names}
+    columns = [
+        rows.column(field.name).cast(field.type) if field.name in has_column else pa.nulls(rows.num_rows, field.type)
+        for field in schema
+    ]
+    whole = pa.table(columns, schema.names)
+    if "_belief" not in schema.names:
         return [(None, whole)]
     beliefs, bare = whole.column("_belief"), whole.drop_columns(["_belief"])
     return [(belief, bare.filter(pc.equal(beliefs, belief))) for belief in beliefs.unique().to_pylist()]
 
 
-def _is_plain(delta_table: DeltaTable) -> bool:
-    """Return whether the rows of a table need only its columns, and no other feature of Delta."""
+def is_plain(delta_table: DeltaTable) -> bool:
+    """Return whether a table can be written to without Spark: rows need only its columns, no other feature of Delta."""
     protocol, configuration = delta_table.protocol(), delta_table.metadata().configuration
     version, features = protocol.min_writer_version, {*(protocol.writer_features or ())}
     known = version <= _PLAIN_VERSION or (version >= _FEATURES_VERSION and features <= _KNOWN_FEATURES)
     promised = any(name.startswith("delta.") for field in delta_table.schema().fields for name in field.metadata)
-    return known and tables.STATISTICS in configuration and not promised
+    is_ours = delta_table.metadata().partition_columns in ([], ["_belief"]) and tables.STATISTICS in configuration
+    return known and is_ours and not promised
 
 
-_PLAIN_VERSION, _FEATURES_VERSION, _KNOWN_FEATURES = 2, 7, {"appendOnly", "invariants", "timestampNtz"}
+_PLAIN_VERSION, _FEATURES_VERSION = 2, 7
+_KNOWN_FEATURES = {"appendOnly", "invariants", "timestampNtz", "deletionVectors"}
 """`table_creation.ensure_table` makes tables of writer version 2, or 7, which names its features; those between check,
 generate or map columns.
 """

@@ -23,7 +23,7 @@ from deltalake.exceptions import DeltaError
 from pyspark.sql import SparkSession
 
 from hindcast.common.errors import TableError
-from hindcast.store import arrow_reader, tables
+from hindcast.store import delta_log, tables
 from hindcast.store.folder import LOG_FOLDER, WarehouseFolder
 
 _COMMIT = re.compile(r"\d{20}\.json")
@@ -104,7 +104,7 @@ def scrub_commit(commit: str, live: frozenset[str], scrub: Callable[[str], str])
 
 def list_live_files(delta_table: DeltaTable) -> frozenset[str]:
     """Return the paths of a table's files."""
-    return frozenset(arrow_reader.list_paths(delta_table))
+    return frozenset(delta_log.list_paths(delta_table))
 
 
 def _write_checkpoint(delta_table: DeltaTable, log: list[str], path: str) -> int:

@@ -13,7 +13,7 @@ from pyarrow.fs import FileSystem, FileType
 from hindcast.common.errors import TableError
 from hindcast.common.plurals import format_count
 from hindcast.ops.verify.findings import Finding, backup_advice
-from hindcast.store import arrow_reader, tables
+from hindcast.store import deletion_vectors, delta_log, tables
 from hindcast.store.tables import Table
 
 
@@ -39,7 +39,7 @@ def check_files(table: Table, delta_table: DeltaTable) -> Iterator[Finding]:
 
     A file must be there, with its size and as many rows as its statistics say; every page of it is read.
     """
-    place = arrow_reader.open_filesystem(delta_table)
+    place = delta_log.open_filesystem(delta_table)
     wrong: dict[str, list[tuple[str, str]]] = {}
     for file in pa.table(delta_table.get_add_actions(flatten=True)).to_pylist():
         path = unquote(file["path"])
@@ -73,7 +73,7 @@ def _describe_damage(place: FileSystem, path: str, size: int, rows: int | None) 
 def _check_deletion_vectors(table: Table, delta_table: DeltaTable) -> Iterator[Finding]:
     """Yield a finding if the deletion vectors of a table cannot be read."""
     try:
-        arrow_reader.read_deletion_vectors(delta_table, arrow_reader.list_paths(delta_table))
+        deletion_vectors.read_deletion_vectors(delta_table, delta_log.list_paths(delta_table))
     except (OSError, ValueError) as error:
         text = f"a deletion vector cannot be read: {str(error).splitlines()[0]}"
         yield Finding("files", table.name, text, backup_advice(table))

@@ -1,0 +1,133 @@
+"""Deletion vectors: which rows of a file no longer count, read and written without Spark.
+
+They are those of Delta's protocol ("Deletion Vectors"): Roaring bitmaps of the numbers of rows, in a file of their own
+beside the table's or in its log.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from base64 import b85decode, b85encode
+from collections.abc import Container, Mapping
+from typing import TypedDict
+from urllib.parse import unquote
+from uuid import UUID, uuid4
+
+import numpy as np
+from deltalake import DeltaTable
+from numpy.typing import NDArray
+from pyarrow.fs import FileSystem
+from pyroaring import BitMap64
+
+from hindcast.common.json_values import JsonObject, JsonValue
+from hindcast.store import delta_log
+
+RowNumbers = NDArray[np.uint64]
+"""Numbers of rows in a file, from 0, ascending."""
+
+DeletionVector = TypedDict(  # noqa: UP013  # Delta's names
+    "DeletionVector",
+    {"storageType": str, "pathOrInlineDv": str, "offset": int | None, "sizeInBytes": int, "cardinality": int},
+)
+"""The descriptor of a deletion vector in Delta's log."""
+
+
+def read_deletion_vectors(delta_table: DeltaTable, paths: Container[str]) -> dict[str, RowNumbers]:
+    """Return the numbers of the rows that deletion vectors mark in some files of a table, by the path of the file."""
+    if "deletionVectors" not in (delta_table.protocol().reader_features or ()):
+        return {}
+    filesystem = delta_log.open_filesystem(delta_table)
+    entries = delta_log.read_file_entries(delta_table, paths, ("deletionVector",))
+    vectors = {path: entry.get("deletionVector") for path, entry in entries.items()}
+    return {path: parse_vector(_read_bytes(filesystem, vector)) for path, vector in vectors.items() if vector}
+
+
+def write_deletion_vectors(filesystem: FileSystem, rows: Mapping[str, RowNumbers]) -> dict[str, DeletionVector]:
+    """Write one file of deletion vectors that mark these rows, by path; return their descriptors for Delta's log."""
+    name, content, vectors = uuid4(), bytearray(_FILE_VERSION), {}
+    for path, numbers in rows.items():
+        data = format_vector(numbers)
+        vectors[path] = DeletionVector(
+            storageType="u",
+            pathOrInlineDv=b85encode(name.bytes).decode().translate(_FROM_B85),
+            offset=len(content),
+            sizeInBytes=len(data),
+            cardinality=len(numbers),
+        )
+        content += struct.pack(">i", len(data)) + data + struct.pack(">I", zlib.crc32(data))
+    with filesystem.open_output_stream(_file_name(name)) as file:
+        file.write(bytes(content))
+    return vectors
+
+
+def mark_rows(delta_table: DeltaTable, rows: Mapping[str, RowNumbers]) -> list[JsonObject]:
+    """Write deletion vectors that mark more rows of some files, by path in Delta's log; return the actions of a commit.
+
+    A file whose rows are all marked is removed.
+    """
+    by_path = {unquote(path): numbers for path, numbers in rows.items()}
+    entries, marked = delta_log.read_file_entries(delta_table, by_path), read_deletion_vectors(delta_table, by_path)
+    every = {path: np.union1d(numbers, marked.get(path, numbers[:0])) for path, numbers in by_path.items()}
+    statistics = {path: json.loads(entry["stats"]) for path, entry in entries.items()}
+    some = {path: numbers for path, numbers in every.items() if len(numbers) < statistics[path]["numRecords"]}
+    vectors = write_deletion_vectors(delta_log.open_filesystem(delta_table), some) if some else {}
+    now, actions = delta_log.current_millis(), list[JsonObject]()
+    for path, entry in entries.items():
+        there: dict[str, JsonValue] = {name: value for name, value in entry.items() if value is not None}
+        removed: dict[str, JsonValue] = {name: there[name] for name in _REMOVED if name in there}
+        removed |= {"deletionTimestamp": now, "dataChange": True, "extendedFileMetadata": True}
+        actions.append({"remove": removed})
+        if path in vectors:
+            loose = json.dumps({**statistics[path], "tightBounds": False}, ensure_ascii=False)
+            actions.append({"add": {**there, "dataChange": True, "stats": loose, "deletionVector": {**vectors[path]}}})
+    return actions
+
+
+_REMOVED = ("path", "partitionValues", "size", "deletionVector")
+"""The fields of a file's entry in the log that the action which removes it has too."""
+
+
+def format_vector(numbers: RowNumbers) -> bytes:
+    """Return the numbers of rows as Delta's bytes of a deletion vector."""
+    return struct.pack("<i", _MAGIC) + BitMap64(numbers.astype(np.uint64)).serialize()
+
+
+def parse_vector(data: bytes) -> RowNumbers:
+    """Return the numbers of rows in the bytes of a deletion vector."""
+    (magic,) = struct.unpack_from("<i", data)
+    if magic != _MAGIC:
+        raise ValueError(f"a deletion vector begins with {magic}, not {_MAGIC}")
+    return np.array(BitMap64.deserialize(data[4:]), np.uint64)
+
+
+def _read_bytes(filesystem: FileSystem, vector: DeletionVector) -> bytes:
+    """Return the bytes that a deletion vector's descriptor contains or points to."""
+    location, length = vector["pathOrInlineDv"], vector["sizeInBytes"]
+    match vector["storageType"]:
+        case "i":
+            return _decode_z85(location)[:length]
+        case "u":
+            prefix, name = location[:-20], _file_name(UUID(bytes=_decode_z85(location[-20:])))
+            path = f"{prefix}/{name}" if prefix else name
+        case _:
+            raise NotImplementedError(f"deletion vector at an absolute path, {location}: only cloned tables have them")
+    with filesystem.open_input_file(path) as file:
+        return bytes(file.read_at(length, (vector["offset"] or 0) + 4))  # after its length
+
+
+def _file_name(name: UUID) -> str:
+    return f"deletion_vector_{name}.bin"
+
+
+def _decode_z85(text: str) -> bytes:
+    return b85decode(text.translate(_TO_B85))
+
+
+_MAGIC = 1681511377
+_FILE_VERSION = b"\x01"
+_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_Z85 = _DIGITS + ".-:+=^!/*?&<>()[]{}@%$#"
+_B85 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
+_TO_B85, _FROM_B85 = str.maketrans(_Z85, _B85), str.maketrans(_B85, _Z85)

@@ -1,0 +1,138 @@
+"""Delta's log as its protocol says it: what it has of files, and commits that delta-rs cannot make.
+
+delta-rs commits no deletion vectors. A commit here is made as delta-rs makes its own on a disk: a file that must not
+exist before, complete from its first moment on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Container, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
+from deltalake.fs import DeltaStorageHandler
+from pyarrow.fs import FileSelector, FileSystem, LocalFileSystem, PyFileSystem, SubTreeFileSystem
+
+from hindcast.common.json_values import JsonObject
+from hindcast.store import tables
+
+FileEntry = dict[str, Any]  # as the log has it: any JSON
+"""What Delta's log says of a file: the fields of its last `add` action; `path` as it is written there."""
+
+
+def find_local_folder(delta_table: DeltaTable) -> Path | None:
+    """Return the folder of a table; None of one in an object store."""
+    folder = delta_table.table_uri.removeprefix("file://")
+    return None if "://" in folder else Path(unquote(folder))
+
+
+def is_on_disk(delta_table: DeltaTable) -> bool:
+    """Return whether a table is on a disk, not in an object store."""
+    return find_local_folder(delta_table) is not None
+
+
+def open_filesystem(delta_table: DeltaTable) -> FileSystem:
+    """Return a file system with the files of a table by their paths in it."""
+    if (folder := find_local_folder(delta_table)) is None:
+        return PyFileSystem(DeltaStorageHandler(delta_table.table_uri, delta_table._storage_options))  # noqa: SLF001  # as delta-rs does
+    return SubTreeFileSystem(str(folder), LocalFileSystem())
+
+
+def list_paths(delta_table: DeltaTable) -> list[str]:
+    """Return the paths of a table's files in it."""
+    return [unquote(path) for path in pa.table(delta_table.get_add_actions(flatten=True)).column("path").to_pylist()]
+
+
+def read_file_entries(
+    delta_table: DeltaTable, paths: Container[str], fields: Sequence[str] | None = None
+) -> dict[str, FileEntry]:
+    """Return what the log says of some files of a table, by their paths in it; only some `fields`, and others maybe."""
+    entries: dict[str, FileEntry] = {}
+    for entry in _read_entries(open_filesystem(delta_table), delta_table.version(), fields):
+        if (path := unquote(entry["path"])) in paths:
+            entries[path] = entry
+    return entries
+
+
+def _read_entries(filesystem: FileSystem, version: int, fields: Sequence[str] | None) -> Iterator[FileEntry]:
+    """Yield the entries of files in Delta's log up to a version; of a file the last one counts."""
+    names = {info.base_name for info in filesystem.get_file_info(FileSelector("_delta_log"))}
+    start, parts = _find_checkpoint(names, version)
+    columns = ["add"] if fields is None else [f"add.{name}" for name in ("path", *fields)]
+    for name in parts:
+        with filesystem.open_input_file(f"_delta_log/{name}") as file:
+            adds = pq.ParquetFile(file).read(columns=columns).column("add").to_pylist(maps_as_pydicts="strict")
+        yield from (add for add in adds if add and add["path"])
+    for number in range(start + 1, version + 1):
+        with filesystem.open_input_stream(f"_delta_log/{number:020}.json") as file:
+            lines = file.read().decode().splitlines()
+        yield from (action["add"] for line in lines if (action := json.loads(line)) and "add" in action)
+
+
+def _find_checkpoint(names: set[str], version: int) -> tuple[int, list[str]]:
+    """Return the version of the last complete checkpoint up to a version, and its files; -1 if there is none."""
+    checkpoints: dict[int, list[str]] = {}
+    for name in sorted(names):
+        if (match := _CHECKPOINT.fullmatch(name)) and int(match[1]) <= version:
+            single = f"{match[1]}.checkpoint.parquet"
+            parts = [single] if single in names else [n for n in names if n.startswith(f"{match[1]}.checkpoint.")]
+            if single in names or len(parts) == int(match[2] or 0):
+                checkpoints[int(match[1])] = parts
+    last = max(checkpoints, default=-1)
+    return last, checkpoints.get(last, [])
+
+
+_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.\d{10}\.(\d{10}))?\.parquet")
+
+
+def commit_actions(delta_table: DeltaTable, actions: Sequence[JsonObject], app_id: str, run: int, note: str) -> None:
+    """Commit actions of Delta's protocol as the version after the one of `delta_table`.
+
+    The table is on a disk. `app_id`, `run`: the transaction identifier; `note`: the commit's userMetadata. Raise
+    CommitFailedError if another commit came first; then nothing is written.
+    """
+    folder = find_local_folder(delta_table)
+    if folder is None:
+        raise ValueError(f"{delta_table.table_uri} is not on a disk")
+    version, now = delta_table.version() + 1, current_millis()
+    information: JsonObject = {
+        "timestamp": now,
+        "operation": "WRITE",
+        "operationParameters": {"mode": "Append"},
+        "readVersion": version - 1,
+        "isBlindAppend": False,
+        "txnId": str(uuid4()),
+        "userMetadata": note,
+    }
+    every = [{"commitInfo": information}, {"txn": {"appId": app_id, "version": run, "lastUpdated": now}}, *actions]
+    text = "".join(json.dumps(action, ensure_ascii=False) + "\n" for action in every)
+    log = folder / "_delta_log"
+    written, place = log / f".{version:020}.json.{uuid4()}.tmp", log / f"{version:020}.json"
+    try:
+        written.write_text(text, encoding="utf-8")
+        os.link(written, place)
+    except FileExistsError:
+        raise CommitFailedError(f"version {version} of {delta_table.table_uri} was committed by another") from None
+    finally:
+        written.unlink(missing_ok=True)
+    interval = int(delta_table.metadata().configuration.get(tables.CHECKPOINTS, _SPARKS_INTERVAL))
+    if version % interval == 0:
+        DeltaTable(delta_table.table_uri).create_checkpoint()
+
+
+_SPARKS_INTERVAL = 10
+
+
+def current_millis() -> int:
+    """Return the clock's time as Delta's log has it."""
+    return int(time.time() * 1000)
