@@ -75,7 +75,7 @@ def test_after_every_run_each_table_is_what_the_whole_would_give(
                 assert _read(p, name) == (rows.count(), rows.where("systemTo IS NULL").count()), "read without Spark"
             for name, view in p.contract.views.items():
                 if view.aggregate is not None:
-                    inputs = {view.first: row_reader.load_current_rows(spark, p.table(view.first))}
+                    inputs = {view.first_input: row_reader.load_current_rows(spark, p.table(view.first_input))}
                     counted = derivation.count_left_out_of_view(p.contract, name, inputs)
                     assert counted is not None
                     wanted = counted.first().asDict(recursive=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
@@ -18,7 +19,7 @@ from relations import at, ms, records, rows
 def counted(
     spark: SparkSession, window: windows.WindowDefinition, log: list[tuple[int, str, int, int]]
 ) -> list[tuple[int, ...]]:
-    judged = windows.mark_taken_events(acceptance.add_stream_time(records(spark, log)), window)
+    judged = windows.judge_events(records(spark, log), window)
     found = windows.aggregate_windows(judged, window, {"n": Measure("count", F.lit(1))})
     return rows(found, "windowStart", "windowEnd", "value.n")
 
@@ -26,6 +27,50 @@ def counted(
 def test_lateness_is_judged_by_the_source_partition(spark: SparkSession) -> None:
     tumbling = windows.HoppingWindow(ms(10), ms(10), ms(0))
     assert counted(spark, tumbling, [(0, "a", 1, 25), (1, "a", 1, 3), (0, "a", 1, 4)]) == [(0, 10, 1), (20, 30, 1)]
+
+
+@pytest.mark.parametrize("length", [2, 1_000])
+def test_events_are_judged_in_blocks_as_one_after_the_other(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, length: int
+) -> None:
+    monkeypatch.setattr(acceptance, "OFFSETS_PER_BLOCK", length)
+    dice = random.Random(length)  # noqa: S311
+    log = [
+        (
+            partition,
+            dice.choice(["a", "b", None]),
+            dice.choice([1, 1, None]),
+            max(2 * n - dice.choice([0, 0, 4, 12]), 0),
+        )
+        for n in range(60)
+        for partition in range(4)
+    ]
+    events = records(spark, log).localCheckpoint()
+    shapes = [
+        windows.HoppingWindow(ms(10), ms(10), ms(0)),
+        windows.HoppingWindow(ms(10), ms(3), ms(5)),
+        windows.SlidingWindow(ms(3), ms(4)),
+        windows.SessionWindow(ms(1), ms(2)),
+    ]
+    n, told = {"n": Measure("count", F.lit(1))}, set[bool | None]()
+    for window in shapes:
+        judged = windows.judge_events(events, window).localCheckpoint()
+        exact = windows.mark_taken_events(acceptance.add_stream_time(events), window).localCheckpoint()
+        assert rows(judged, "offset", "taken") == rows(exact, "offset", "taken")
+        found = [windows.aggregate_windows(it, window, n) for it in (judged, exact)]
+        assert len({str(rows(it, "key.k", "windowStart", "windowEnd", "value.n")) for it in found}) == 1
+        told |= {taken for (taken,) in rows(exact, "taken")}
+    assert told == {True, False, None}
+    bounded = acceptance.add_stream_time_bounds(events)
+    times = rows(
+        acceptance.add_stream_time(bounded),
+        "offset",
+        F.greatest("timeBefore", "timestamp").alias("low"),
+        "streamTime",
+        "latestTime",
+        F.col("key").isNotNull() & F.col("value").isNotNull(),
+    )
+    assert all(low <= time <= high for _, low, time, high, counts in times if counts)
 
 
 def test_sessions_of_two_partitions_are_one_session_but_judged_apart(spark: SparkSession) -> None:
@@ -50,7 +95,7 @@ def test_a_window_has_closed_when_it_takes_no_event_of_its_own_time_any_more(
     """One partition for each stream time that may be reached: an event at 10, stream time, an event at `last`."""
     times = range(11, 40)
     log = [(t, key, 1, moment) for t in times for key, moment in (("a", 10), ("b", t), ("a", last))]
-    judged = windows.mark_taken_events(acceptance.add_stream_time(records(spark, log)), shape())
+    judged = windows.judge_events(records(spark, log), shape())
     own = judged.withColumn("key", F.struct("key", "partition")).where("key.key.k = 'a'")
     found = windows.aggregate_windows(own, shape(), {"n": Measure("count", F.lit(1))}).where(
         F.col("windowEnd") == at(end)

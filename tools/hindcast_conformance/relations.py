@@ -237,7 +237,7 @@ class VectorBatch:
         knobs = {"hopping": ("sizeMs", "advanceMs"), "sliding": ("timeDifferenceMs",), "session": ("inactivityGapMs",)}
         names = ("graceMs", *knobs[self._shape.window])
         events = _add_knobs(self._records("stream", refused=True), *names, of="partition")
-        return windows.mark_taken_events(acceptance.add_stream_time(events), self._window).localCheckpoint()
+        return windows.judge_events(events, self._window).localCheckpoint()
 
     @property
     def _window(self) -> windows.WindowDefinition:

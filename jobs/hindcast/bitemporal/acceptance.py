@@ -42,20 +42,53 @@ def redecide_fates(records: DataFrame, history_retention: Column) -> DataFrame:
     return records.withColumn("fate", F.coalesce(fate, F.col("fate")))
 
 
-def add_stream_time(events: DataFrame, stream_time: Column | None = None) -> DataFrame:
+def add_stream_time(events: DataFrame, stream_time: Column | None = None, *by: str) -> DataFrame:
     """Return events with `streamTime`: the largest timestamp of the events of their source partition so far.
 
     `events` has `key`, `value`, `timestamp` and `position`. The event itself counts, of all keys; events without key or
-    value do not (docs/semantics.md, rule 17). `stream_time` is what earlier runs had reached, or null.
+    value do not (docs/semantics.md, rule 17). `stream_time` is what earlier events had reached, or null; `by`: columns
+    that divide a partition into parts, of each of which `stream_time` is the start.
     """
     # rule: windows have a stream time for each partition
-    upto = Window.partitionBy("position.partition").orderBy("position.offset")
+    upto = Window.partitionBy("position.partition", *by).orderBy("position.offset")
     # rule: an event counts for its own stream time
     upto = upto.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    return events.withColumn("streamTime", _latest_stream_time(F.max(_counted_timestamp()).over(upto), stream_time))
+
+
+OFFSETS_PER_BLOCK = 1_000
+"""The length of the blocks in which `add_stream_time_bounds` divides a partition."""
+
+
+def add_stream_time_bounds(events: DataFrame) -> DataFrame:
+    """Return events with `latestTime`, which their `streamTime` (`add_stream_time`) does not pass, and how to find it.
+
+    Without a sort: a partition is divided into blocks of offsets. `block`: the number of the event's own; `timeBefore`:
+    the stream time before it, null at first. So stream time is not less than that, nor than the event's own timestamp.
+    """
+    place = [F.col("position.partition").alias("_source"), _block_number().alias("block")]
+    blocks = events.groupBy(*place).agg(F.max(_counted_timestamp()).alias("_reached"))
+    in_order = Window.partitionBy("_source").orderBy("block")
+    before = F.max("_reached").over(in_order.rowsBetween(Window.unboundedPreceding, -1))
+    blocks = blocks.select(
+        "_source",
+        F.col("block").alias("_number"),
+        before.alias("timeBefore"),
+        F.max("_reached").over(in_order.rowsBetween(Window.unboundedPreceding, 0)).alias("latestTime"),
+    )
+    own = (F.col("position.partition") == F.col("_source")) & (F.col("block") == F.col("_number"))
+    return events.withColumn("block", _block_number()).join(F.broadcast(blocks), own).drop("_source", "_number")
+
+
+def _block_number() -> Column:
+    return F.floor(F.col("position.offset") / OFFSETS_PER_BLOCK)
+
+
+def _counted_timestamp() -> Column:
+    """Return the timestamp of an event that counts for stream time; null of another."""
     # rule: an event without a value moves no stream time
     counts = F.col("key").isNotNull() & F.col("value").isNotNull()
-    seen = F.max(F.when(counts, F.col("timestamp"))).over(upto)
-    return events.withColumn("streamTime", _latest_stream_time(seen, stream_time))
+    return F.when(counts, F.col("timestamp"))
 
 
 def _decide_fate(stream_time: Column, history_retention: Column) -> Column:

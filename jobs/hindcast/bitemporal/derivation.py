@@ -14,7 +14,7 @@ from typing import Literal
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from hindcast.bitemporal import acceptance, aggregates, joins, plane, windows
+from hindcast.bitemporal import aggregates, joins, plane, windows
 from hindcast.bitemporal.aggregates import Measure
 from hindcast.contract import Contract, Join, Shape, View, Window, list_shapes
 from hindcast.contract.expressions import parse_aggregate, resolve
@@ -119,7 +119,7 @@ def count_left_out_of_view(contract: Contract, name: str, inputs: Mapping[str, D
         return None
     rows = group_rows(it, as_relation(inputs[it.first_input], known[it.first_input]), known)
     if it.window is not None:
-        rows = windows.mark_taken_events(acceptance.add_stream_time(rows), window_definition(it.window))
+        rows = windows.judge_events(rows, window_definition(it.window))
     return count_left_out(it, rows)
 
 
@@ -185,9 +185,7 @@ def _apply_aggregate(it: View, rows: DataFrame, known: Mapping[str, Shape]) -> D
     if it.window is None:
         return aggregates.aggregate_stream(events, its)
     window = window_definition(it.window)
-    judged = (
-        events if "taken" in rows.columns else windows.mark_taken_events(acceptance.add_stream_time(events), window)
-    )
+    judged = events if "taken" in rows.columns else windows.judge_events(events, window)
     return windows.aggregate_windows(judged, window, its)
 
 

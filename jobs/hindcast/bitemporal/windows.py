@@ -7,11 +7,13 @@ intervals, literals or columns of the events. Kafka's clock ticks in millisecond
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import reduce
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from hindcast import contract
+from hindcast.bitemporal import acceptance
 from hindcast.bitemporal.aggregates import Measure, aggregate_rows
 from hindcast.bitemporal.intervals import interval_micros
 
@@ -44,6 +46,34 @@ class SessionWindow:
 WindowDefinition = HoppingWindow | SlidingWindow | SessionWindow
 
 
+def judge_events(events: DataFrame, window: WindowDefinition) -> DataFrame:
+    """Return events (`key, value, timestamp, position`) with `taken`, as `mark_taken_events`, and `streamTime`.
+
+    Where any stream time within certain bounds would decide alike, `streamTime` is one of these: so most events are
+    judged without bringing those of a partition together and in order.
+    """
+    if isinstance(window, SessionWindow):
+        return mark_taken_events(acceptance.add_stream_time(events), window)
+    bounded = acceptance.add_stream_time_bounds(events)
+    bounds = F.greatest("timeBefore", "timestamp"), F.col("latestTime")
+    # What is decided changes only once as stream time grows.
+    is_certain = reduce(Column.eqNullSafe, (_decide(window, bound) for bound in bounds))
+    certain = bounded.where(is_certain).withColumn("streamTime", F.col("latestTime"))
+    blocks = bounded.where(~is_certain).select(
+        F.col("position.partition").alias("_source"), F.col("block").alias("_number")
+    )
+    own = (F.col("position.partition") == F.col("_source")) & (F.col("block") == F.col("_number"))
+    timed = acceptance.add_stream_time(bounded.join(blocks.distinct(), own, "left_semi"), F.col("timeBefore"), "block")
+    both = certain.unionByName(timed.where(~is_certain))
+    return mark_taken_events(both.drop("block", "timeBefore", "latestTime"), window)
+
+
+def _decide(window: HoppingWindow | SlidingWindow, stream_time: Column) -> Column:
+    """Return all that a stream time decides about an event: whether it is taken, and its first window."""
+    first = _first_start(window, stream_time) if isinstance(window, HoppingWindow) else F.lit(None)
+    return F.struct(_is_taken(window, stream_time).alias("taken"), first.alias("first"))
+
+
 def mark_taken_events(events: DataFrame, window: WindowDefinition) -> DataFrame:
     """Return events with `taken`: whether a window takes the event; null for events without key or value.
 
@@ -52,6 +82,13 @@ def mark_taken_events(events: DataFrame, window: WindowDefinition) -> DataFrame:
     iff the session that it would be in, with the events of its key and source partition taken before it, has
     end >= T - grace - gap. So `taken` depends on the log of one partition alone, never on runs or other partitions.
     """
+    if isinstance(window, SessionWindow):
+        return _mark_taken_in_sessions(events, window)
+    return events.withColumn("taken", _is_taken(window, F.col("streamTime")))
+
+
+def _is_taken(window: HoppingWindow | SlidingWindow, stream_time: Column) -> Column:
+    """Return whether a window takes an event at a stream time; null for an event without key or value."""
     match window:
         case HoppingWindow():
             end = _last_start(window) + interval_micros(window.size)
@@ -59,14 +96,13 @@ def mark_taken_events(events: DataFrame, window: WindowDefinition) -> DataFrame:
             taken = (
                 (_last_start(window) >= 0)
                 & (end > _event_micros())
-                & (_micros_past(end) < interval_micros(window.grace))
+                & (F.unix_micros(stream_time) - end < interval_micros(window.grace))
             )
         case SlidingWindow():
             # rule: a sliding window closes by its end
-            taken = _micros_past(_event_micros() + interval_micros(window.difference)) <= interval_micros(window.grace)
-        case SessionWindow():
-            return _mark_taken_in_sessions(events, window)
-    return events.withColumn("taken", F.when(_has_key_and_value(), taken))
+            end = _event_micros() + interval_micros(window.difference)
+            taken = F.unix_micros(stream_time) - end <= interval_micros(window.grace)
+    return F.when(_has_key_and_value(), taken)
 
 
 def aggregate_windows(events: DataFrame, window: WindowDefinition, measures: Mapping[str, Measure]) -> DataFrame:
@@ -111,11 +147,17 @@ def latest_closed_end(window: contract.Window, stream_time: datetime) -> datetim
 
 def _assign_hopping_windows(taken: DataFrame, window: HoppingWindow) -> DataFrame:
     size, advance = interval_micros(window.size), interval_micros(window.advance)
-    begun = _floor(_event_micros() - size, advance) + advance  # rule: a window does not hold its end
-    still_open = _floor(F.unix_micros("streamTime") - interval_micros(window.grace) - size, advance) + advance
-    # rule: the first window is open, and not before time 0
-    starts = F.sequence(F.greatest(begun, still_open, F.lit(0)), _last_start(window), advance)
+    starts = F.sequence(_first_start(window, F.col("streamTime")), _last_start(window), advance)
     return taken.withColumn("_start", F.explode(starts)).withColumn("_end", F.col("_start") + size)
+
+
+def _first_start(window: HoppingWindow, stream_time: Column) -> Column:
+    """Return the start of the first window that takes an event at a stream time."""
+    size, advance = interval_micros(window.size), interval_micros(window.advance)
+    begun = _floor(_event_micros() - size, advance) + advance  # rule: a window does not hold its end
+    still_open = _floor(F.unix_micros(stream_time) - interval_micros(window.grace) - size, advance) + advance
+    # rule: the first window is open, and not before time 0
+    return F.greatest(begun, still_open, F.lit(0))
 
 
 def _assign_sliding_windows(taken: DataFrame, window: SlidingWindow) -> DataFrame:
@@ -152,7 +194,7 @@ def _mark_taken_in_sessions(events: DataFrame, window: SessionWindow) -> DataFra
     Were none refused, the events of a key and partition would form certain sessions. Whatever is refused, events of
     different ones of these never meet, so each is judged alone.
     """
-    late = _micros_past(_event_micros()) > interval_micros(window.grace) + interval_micros(window.gap)
+    late = F.unix_micros("streamTime") - _event_micros() > interval_micros(window.grace) + interval_micros(window.gap)
     whole = Window.partitionBy("key", "_log", "_start")
     # rule: partitions judge apart
     doubtful = (
@@ -208,11 +250,6 @@ def _has_key_and_value() -> Column:
 
 def _event_micros() -> Column:
     return F.unix_micros("timestamp")
-
-
-def _micros_past(end: Column) -> Column:
-    """Return how far stream time has passed `end`, in microseconds."""
-    return F.unix_micros("streamTime") - end
 
 
 def _last_start(window: HoppingWindow) -> Column:

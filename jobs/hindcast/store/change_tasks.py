@@ -30,7 +30,9 @@ def can_write(rows: DataFrame, delta_table: DeltaTable) -> bool:
     if not files.is_plain(delta_table) or set(rows.columns) - {field.name for field in delta_table.schema().fields}:
         return False
     try:
-        files.split_rows(to_arrow_schema(rows.schema, timezone="UTC").empty_table(), pa.schema(delta_table.schema().to_arrow()))
+        files.split_rows(
+            to_arrow_schema(rows.schema, timezone="UTC").empty_table(), pa.schema(delta_table.schema().to_arrow())
+        )
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, TypeError):
         return False
     return True
