@@ -19,7 +19,7 @@ from hindcast.common.errors import BusyError
 from hindcast.common.settings import Settings, read_settings
 from hindcast.contract import load
 from hindcast.contract.bound import bind_contract
-from hindcast.ops import maintenance
+from hindcast.ops import maintenance, retention
 from hindcast.ops.erase import forget, records
 from hindcast.ops.erase.purge import list_live_files
 from hindcast.plan import journal, notices, planner
@@ -89,12 +89,26 @@ def test_one_process_works_for_a_forgetting(settings: Settings) -> None:
     enter(settings, 2, "planned", purpose=Erasure("t", "0"))
     with notices.post_forgetting(*where):
         for refused in (lambda: notices.wait_for_forgetting(*where), lambda: notices.wait_for_others(*where)):
-            with pytest.raises(BusyError, match="another process forgets something of the same tables"):
+            with pytest.raises(BusyError, match="a forgetting of the same tables is under way in another process"):
                 refused()
         with pytest.raises(BusyError), notices.post_forgetting(*where):
             raise AssertionError("nothing may be done here")
         assert len(posted_files(settings)) == 1
     notices.wait_for_forgetting(*where)
+
+
+def test_one_process_trims_a_pipeline(settings: Settings) -> None:
+    """Of two, the one that begins first would move back the horizon of the other, if a run has ended in between."""
+    contract = bind_contract(load(written_contract(settings)), settings)
+    where = settings.warehouse, "p"
+    with notices.post_notice(*where, "maintenance"):  # a trim is a part of it
+        with (
+            notices.post_alone(*where, "trimming"),
+            pytest.raises(BusyError, match="trimming of the same tables is under way in another process"),
+        ):
+            retention.trim_pipeline(None, contract)  # type: ignore[arg-type]  # it is refused before
+        with notices.post_alone(*where, "trimming"):
+            assert len(posted_files(settings)) == 2
 
 
 def test_a_forgetting_that_died_is_taken_up_when_its_notice_has_expired(settings: Settings) -> None:
@@ -104,20 +118,22 @@ def test_a_forgetting_that_died_is_taken_up_when_its_notice_has_expired(settings
         assert len(posted_files(settings)) == 1
 
 
-def test_a_forgetting_that_a_gate_stopped_is_abandoned_when_its_process_has_purged(
-    settings: Settings, tmp_path: Path
-) -> None:
+def written_contract(settings: Settings) -> Path:
+    path = Path(settings.warehouse) / "p.yaml"
+    path.write_text(RESTAURANT.replace("restaurant", "p"), encoding="utf-8")
+    return path
+
+
+def test_a_forgetting_that_a_gate_stopped_is_abandoned_when_its_process_has_purged(settings: Settings) -> None:
     """Until then it would delete what the next run writes."""
     for state in ("planned", "stopped"):
         enter(settings, 2, state, purpose=Erasure("t", "0"))
-    path = tmp_path / "p.yaml"
-    path.write_text(RESTAURANT.replace("restaurant", "p"), encoding="utf-8")
-    contract = bind_contract(load(path), settings)
+    contract = bind_contract(load(written_contract(settings)), settings)
     abandon = argparse.Namespace(pipeline="p", run=2)
     with notices.post_forgetting(settings.warehouse, "p"):
-        with pytest.raises(BusyError, match="another process forgets"):
+        with pytest.raises(BusyError, match="under way in another process"):
             planner.ensure_plan(contract, "run 3")
-        with pytest.raises(BusyError, match="another process forgets"):
+        with pytest.raises(BusyError, match="under way in another process"):
             running.abandon(abandon, settings)
     assert running.abandon(abandon, settings) == 0
 

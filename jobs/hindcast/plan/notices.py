@@ -34,18 +34,29 @@ after its client is gone.
 
 
 @contextmanager
-def post_notice(warehouse: str, pipeline: str, what: str) -> Iterator[None]:
-    """Post a notice while the block lasts; raise BusyError before it if a forget run is under way.
+def post_notice(warehouse: str, pipeline: str, what: str) -> Iterator[str]:
+    """Post a notice while the block lasts and yield its path; raise BusyError before it if a forget run is under way.
 
     `what`: what is done, for the person who waits for it. Nothing is posted if the pipeline has no run yet.
     """
     runs_table = journal.runs_table(warehouse, pipeline)
     if tables.open_table(runs_table) is None:
-        yield
+        yield ""
         return
     table_creation.refuse_read_only(runs_table)
-    with _keep_posted(_open_folder(warehouse, pipeline), what):
+    with _keep_posted(_open_folder(warehouse, pipeline), what) as own:
         refuse_forgetting(warehouse, pipeline, what)
+        yield own
+
+
+@contextmanager
+def post_alone(warehouse: str, pipeline: str, what: str) -> Iterator[None]:
+    """Do as `post_notice`; also raise BusyError before the block while another process does the same.
+
+    The notice of a dead one is waited for until it expires.
+    """
+    with post_notice(warehouse, pipeline, what) as own:
+        _wait_for_notices(warehouse, pipeline, lambda name, other: name != own and other == what, what)
         yield
 
 
@@ -99,7 +110,7 @@ def wait_for_others(warehouse: str, pipeline: str, own: str = "") -> None:
     """Wait until no notice but one's `own` is left, remove those of dead processes, and print on stderr what is waited
     for. Raise BusyError for the notice of a living process that works for a forget run.
     """
-    _wait_for_notices(warehouse, pipeline, lambda name, _: name != own)
+    _wait_for_notices(warehouse, pipeline, lambda name, _: name != own, _FORGETTING)
 
 
 def wait_for_forgetting(warehouse: str, pipeline: str) -> None:
@@ -107,11 +118,14 @@ def wait_for_forgetting(warehouse: str, pipeline: str) -> None:
 
     Raise BusyError if a living process does.
     """
-    _wait_for_notices(warehouse, pipeline, lambda _, what: what == _FORGETTING)
+    _wait_for_notices(warehouse, pipeline, lambda _, what: what == _FORGETTING, _FORGETTING)
 
 
-def _wait_for_notices(warehouse: str, pipeline: str, concerns: Callable[[str, str], bool]) -> None:
-    """Wait until no notice is left that `concerns` the caller: by its path, and by what is done."""
+def _wait_for_notices(warehouse: str, pipeline: str, concerns: Callable[[str, str], bool], refused: str) -> None:
+    """Wait until no notice is left that `concerns` the caller: by its path, and by what is done.
+
+    Raise BusyError for a living process that does what is `refused`.
+    """
     folder = _open_folder(warehouse, pipeline)
     last_seen, announced = dict[str, tuple[bytes, float]](), set[str]()
     while True:
@@ -124,9 +138,9 @@ def _wait_for_notices(warehouse: str, pipeline: str, concerns: Callable[[str, st
             if name not in last_seen:
                 last_seen[name] = text, time.monotonic()
             elif last_seen[name][0] != text:
-                if what == _FORGETTING:
+                if what == refused:
                     raise BusyError(
-                        "another process forgets something of the same tables",
+                        f"{what} of the same tables is under way in another process",
                         where=pipeline,
                         fix="repeat it when that process has ended",
                     )
