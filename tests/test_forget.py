@@ -361,7 +361,7 @@ def watched(seen: list[str], patch: pytest.MonkeyPatch) -> None:
         real = getattr(owner, name)
 
         def at(boundary: str) -> None:
-            if boundary not in seen:
+            if boundary not in seen and "_notices" not in boundary:  # a repeat would wait for one that is left
                 seen.append(boundary)
                 raise CrashError(boundary)
 

@@ -9,8 +9,10 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import psutil
@@ -255,6 +257,22 @@ class TestProcesses:
 
 
 class TestPorts:
+    def test_requests_to_this_machine_go_to_no_proxy(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It would get Airflow's password."""
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.send_response(200)
+                self.end_headers()
+                self.wfile.write(b'{"asked": "%s"}' % self.path.encode())
+
+        for name in ("NO_PROXY", "no_proxy"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("HTTP_PROXY", f"http://{ports.HOST}:{ports.find_free_port()}")
+        with HTTPServer((ports.HOST, 0), Handler) as server:
+            threading.Thread(target=server.handle_request, daemon=True).start()
+            assert ports.read_json(f"http://{ports.HOST}:{server.server_port}/own", "token") == {"asked": "/own"}
+
     def test_a_taken_port_is_named_with_its_holder_and_the_variable(self) -> None:
         with socket.socket() as listener:
             listener.bind((ports.HOST, 0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import threading
 import time
 from collections.abc import Iterator
@@ -13,15 +14,18 @@ import pytest
 from deltalake import DeltaTable
 
 from bare_runs import bare_run
+from hindcast.cli.commands import running
 from hindcast.common.errors import BusyError
 from hindcast.common.settings import Settings, read_settings
-from hindcast.ops import maintenance
+from hindcast.contract import load
+from hindcast.contract.bound import bind_contract
+from hindcast.ops import maintenance, retention
 from hindcast.ops.erase import forget, records
 from hindcast.ops.erase.purge import list_live_files
-from hindcast.plan import journal, notices
+from hindcast.plan import journal, notices, planner
 from hindcast.plan.purposes import Erasure
 from hindcast.store.folder import WarehouseFolder
-from pipelines import CORRECTION, SEED, Pipeline, pipeline, tell, until, wrong
+from pipelines import CORRECTION, RESTAURANT, SEED, Pipeline, pipeline, tell, until, wrong
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -77,6 +81,61 @@ def test_the_notice_of_a_process_that_died_is_taken_away(settings: Settings) -> 
     notices.wait_for_others(settings.warehouse, "p")
     assert 1.0 < time.monotonic() - started < 5
     assert posted_files(settings) == []
+
+
+def test_one_process_works_for_a_forgetting(settings: Settings) -> None:
+    """What one of two writes, the other would take for what nobody needs, and delete."""
+    where = settings.warehouse, "p"
+    enter(settings, 2, "planned", purpose=Erasure("t", "0"))
+    with notices.post_forgetting(*where):
+        for refused in (lambda: notices.wait_for_forgetting(*where), lambda: notices.wait_for_others(*where)):
+            with pytest.raises(BusyError, match="a forgetting of the same tables is under way in another process"):
+                refused()
+        with pytest.raises(BusyError), notices.post_forgetting(*where):
+            raise AssertionError("nothing may be done here")
+        assert len(posted_files(settings)) == 1
+    notices.wait_for_forgetting(*where)
+
+
+def test_one_process_trims_a_pipeline(settings: Settings) -> None:
+    """Of two, the one that begins first would move back the horizon of the other, if a run has ended in between."""
+    contract = bind_contract(load(written_contract(settings)), settings)
+    where = settings.warehouse, "p"
+    with notices.post_notice(*where, "maintenance"):  # a trim is a part of it
+        with (
+            notices.post_alone(*where, "trimming"),
+            pytest.raises(BusyError, match="trimming of the same tables is under way in another process"),
+        ):
+            retention.trim_pipeline(None, contract)  # type: ignore[arg-type]  # it is refused before
+        with notices.post_alone(*where, "trimming"):
+            assert len(posted_files(settings)) == 2
+
+
+def test_a_forgetting_that_died_is_taken_up_when_its_notice_has_expired(settings: Settings) -> None:
+    dead = b'{"what": "a forgetting", "beat": "1"}'
+    WarehouseFolder(f"{settings.warehouse}/p").write("_notices/dead.json", dead)
+    with notices.post_forgetting(settings.warehouse, "p"):
+        assert len(posted_files(settings)) == 1
+
+
+def written_contract(settings: Settings) -> Path:
+    path = Path(settings.warehouse) / "p.yaml"
+    path.write_text(RESTAURANT.replace("restaurant", "p"), encoding="utf-8")
+    return path
+
+
+def test_a_forgetting_that_a_gate_stopped_is_abandoned_when_its_process_has_purged(settings: Settings) -> None:
+    """Until then it would delete what the next run writes."""
+    for state in ("planned", "stopped"):
+        enter(settings, 2, state, purpose=Erasure("t", "0"))
+    contract = bind_contract(load(written_contract(settings)), settings)
+    abandon = argparse.Namespace(pipeline="p", run=2)
+    with notices.post_forgetting(settings.warehouse, "p"):
+        with pytest.raises(BusyError, match="under way in another process"):
+            planner.ensure_plan(contract, "run 3")
+        with pytest.raises(BusyError, match="under way in another process"):
+            running.abandon(abandon, settings)
+    assert running.abandon(abandon, settings) == 0
 
 
 def test_nobody_rewrites_files_while_something_is_forgotten(settings: Settings) -> None:
@@ -150,9 +209,9 @@ def test_maintenance_that_is_under_way_when_a_key_is_forgotten_loses_nothing_and
     assert begun.wait(300)
     what = records.parse_request(shop.contract, "orders", "candace", ())
 
-    def wait_for_others(warehouse: str, name: str) -> None:
+    def wait_for_others(*of: str) -> None:
         threading.Timer(2, go_on.set).start()
-        waits(warehouse, name)
+        waits(*of)
         done.append("the forgetting goes on")
 
     waits = notices.wait_for_others

@@ -138,6 +138,21 @@ def test_what_makes_no_sense_is_refused(url: str, told: dict[str, str], found: s
     assert "s3cret-9" not in str(refused.value)
 
 
+@pytest.mark.parametrize("name", ["HTTP_PROXY", "all_proxy"])
+def test_a_login_without_tls_does_not_go_to_a_proxy(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client takes the environment's proxy also for the loopback."""
+    for other in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(other, raising=False)
+    monkeypatch.setenv(name, "http://proxy.example.org:3128")
+    with pytest.raises(SettingsError, match="would go readable to the proxy") as refused:
+        config(HERE, **LOGIN)
+    assert refused.value.fix.startswith("add 127.0.0.1 to NO_PROXY")
+    assert config(HERE).get("basic.auth.user.info") is None
+    assert config(AWAY, **LOGIN), "TLS passes through a proxy unread"
+    monkeypatch.setenv("NO_PROXY", "localhost,127.0.0.1")
+    assert config(HERE, **LOGIN)
+
+
 def test_settings_that_make_no_sense_are_told_before_anybody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HINDCAST_SCHEMA_REGISTRY_PASSWORD", "s3cret-9")
     with pytest.raises(SettingsError, match="_USER is not"):

@@ -15,18 +15,22 @@ from deltalake import DeltaTable
 from hindcast.airflow.pages import time_machine
 from hindcast.bitemporal.predicates import Question
 from hindcast.cli import main
-from hindcast.common.errors import BusyError, QueryError, RequestError, TableError
+from hindcast.common.errors import BusyError, QueryError, RequestError, RunError, TableError
 from hindcast.common.settings import read_settings
+from hindcast.contract.bound import BoundContract
 from hindcast.contract.shapes import PERIODS
 from hindcast.ingest import ledger
 from hindcast.ops import journal_rebuild, maintenance, retention
 from hindcast.ops.erase import forget, records
 from hindcast.ops.verify.verify import verify_tables
 from hindcast.plan import horizon, journal
+from hindcast.plan.plans import Plan
 from hindcast.plan.purposes import Requeue
 from hindcast.query import read, spark_functions
 from hindcast.runs import run_steps
-from hindcast.store import commits
+from hindcast.runs.derive_whole import DerivedChange
+from hindcast.store import commit_once, commits, row_reader
+from hindcast.store.commit_notes import TableNote
 from pipelines import T0, Pipeline, pipeline, wrong
 
 if TYPE_CHECKING:
@@ -195,7 +199,7 @@ def test_a_trim_that_fails_at_every_commit_changes_no_answer_and_is_finished_by_
                 assert ledger.read_ledger(p.warehouse, p.name).to_pylist() == counted, sorted(seen)
                 assert state(p, "menu", 2, moment(4)) == promised
                 assert verify_tables(p.contract).findings == [], sorted(seen)
-        assert {place.split()[0] for place in seen} >= {"describe", "append", "once", "remove"}
+        assert {place.split()[0] for place in seen} >= {"set_properties", "append_rows", "commit_once", "delete_rows"}
         assert sorted(row["offset"] for row in p.raw("logs/menu")) == [1, 2, 4, 6, 7], "the malformed one went too"
         assert p.raw("quarantine") == []
         assert wrong(p) == []
@@ -224,8 +228,8 @@ def failing(seen: set[str]) -> Iterator[None]:
     numbers: dict[str, int] = {}
     with pytest.MonkeyPatch.context() as patch:
 
-        def wrap(name: str) -> None:
-            real = getattr(commits, name)
+        def wrap(owner: Any, name: str) -> None:
+            real = getattr(owner, name)
 
             def wrapped(*args: Any, **kwargs: Any) -> Any:
                 numbers[name] = numbers.get(name, 0) + 1
@@ -237,10 +241,11 @@ def failing(seen: set[str]) -> Iterator[None]:
                         raise CrashError(place)
                 return done
 
-            patch.setattr(commits, name, wrapped)
+            patch.setattr(owner, name, wrapped)
 
-        for name in ("set_properties", "append_rows", "commit_once", "delete_rows", "clear_columns"):
-            wrap(name)
+        for name in ("set_properties", "append_rows", "delete_rows", "clear_columns"):
+            wrap(commits, name)
+        wrap(commit_once, "commit_once")
         yield
 
 
@@ -481,3 +486,50 @@ def state(p: Pipeline, name: str, run: int, since: datetime | None) -> list[tupl
         # Of two records that say the same a row has the place of the first that was known.
         found.append(tuple(str(row[c]) for c in told if kind != "versions" or not c.startswith("_")))
     return sorted(found)
+
+
+ORDERS = """
+pipeline: shop
+start: 2026-01-01
+topics:
+  orders: {read: stream, key: {customer: string}, value: {quantity: int}, keep: 10 seconds}
+"""
+READER = """
+pipeline: reader
+start: 2026-01-01
+topics:
+  none: {read: stream, key: {a: string}, value: {b: int}}
+inputs:
+  orders: {table: shop.orders, read: stream, key: {customer: string}, value: {quantity: int}}
+views:
+  more: {stream: orders, select: {more: quantity * 2}}
+"""
+
+
+@pytest.mark.long
+def test_a_trim_beside_a_run_of_another_pipeline_takes_no_row_of_its_views(
+    spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a table that is read when its rows are needed, as large ones are; after the run has looked at its horizon."""
+    with pipeline(spark, broker, tmp_path, ORDERS) as shop, pipeline(spark, broker, tmp_path, READER) as reader:
+        shop.send("orders", *((f"at {second}", {"quantity": 1}, second) for second in (0, 30)))
+        shop.run()
+        reader.run()
+        monkeypatch.setattr(row_reader.file_listing, "list_small_table_files", lambda _: None)
+        reader.write(READER.replace("* 2", "* 3"))
+        publish = run_steps.gate_and_publish_change
+
+        def trim_and_publish(contract: BoundContract, plan: Plan, name: str, derived: DerivedChange) -> TableNote:
+            if name == "more":
+                retention.trim_pipeline(spark, shop.contract)
+            return publish(contract, plan, name, derived)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(run_steps, "gate_and_publish_change", trim_and_publish)
+            with pytest.raises(
+                RunError, match=r"was trimmed up to 2026-01-01T00:00:20\+00:00 while run 2 was reading it"
+            ):
+                reader.run("again")
+        reader.run("again")
+        assert reader.believed("more") == [("at 0", 2, 0), ("at 30", 3, 30)]
+        assert wrong(reader) == []

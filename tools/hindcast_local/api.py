@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from hindcast.common import port_owners
 from hindcast.common.errors import PlatformError
+from hindcast_local import ports
 
 POLL_SECONDS = 0.5
 """How often a run is polled, in seconds."""
@@ -174,7 +175,7 @@ class AirflowClient:
             method=method,
         )
         try:
-            with urllib.request.urlopen(request, timeout=30) as response:  # noqa: S310
+            with ports.open_directly(request, 30) as response:
                 return json.load(response)
         except urllib.error.HTTPError as error:
             text = error.read(500).decode(errors="replace")

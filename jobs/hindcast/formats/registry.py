@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from hindcast.common.errors import AccessError, RecordError, SettingsError, TopicError
 from hindcast.common.json_values import JsonObject, JsonValue
@@ -79,6 +80,12 @@ def client_config(url: str, environ: Mapping[str, str] | None = None) -> dict[st
             where=away[0],
             fix=f"set {ADDRESS} to an https:// address; without TLS only a registry on this machine's loopback",
         )
+    if user and (seen := [address for address, _ in plain if _is_proxied(address)]):
+        raise SettingsError(
+            f"{USER} is set, and the password would go readable to the proxy that HTTP_PROXY or ALL_PROXY names",
+            where=seen[0],
+            fix=f"add {urlsplit(seen[0]).hostname} to NO_PROXY, or set {ADDRESS} to an https:// address",
+        )
     if authority and len(plain) == len(url.split(",")):
         fix = f"set {ADDRESS} to an https:// address, or leave {CA} out"
         raise SettingsError(f"{CA} is set, and without TLS nothing would come of it", where=url, fix=fix)
@@ -103,6 +110,11 @@ def _find_plain_addresses(url: str) -> Iterator[tuple[str, str]]:
             raise SettingsError(f"{ADDRESS} has '{address}', which is no address", fix=fix)
         if parts.scheme == "http":
             yield address.strip(), host
+
+
+def _is_proxied(address: str) -> bool:
+    """Return whether Confluent's client sends requests to an address without TLS through a proxy, even on loopback."""
+    return bool({"http", "all"} & {*getproxies()}) and not proxy_bypass(urlsplit(address).netloc)
 
 
 def refuse_unreachable(settings: Settings) -> None:

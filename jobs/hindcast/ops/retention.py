@@ -95,9 +95,10 @@ class TrimReport:
 def trim_pipeline(spark: SparkSession, contract: BoundContract, *, dry_run: bool = False) -> TrimReport:
     """Trim a pipeline and return a report; with `dry_run` write nothing.
 
-    Raises BusyError while a run is under way, RequestError if the contract was changed since the last run.
+    Raises BusyError while a run is under way, or another trim, whose horizon this one might move back; RequestError if
+    the contract was changed since the last run.
     """
-    with nullcontext() if dry_run else notices.post_notice(contract.warehouse, contract.pipeline, "trimming"):
+    with nullcontext() if dry_run else notices.post_alone(contract.warehouse, contract.pipeline, "trimming"):
         return _trim_pipeline(spark, contract, dry_run=dry_run)
 
 

@@ -14,7 +14,7 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from uuid import uuid4
 
@@ -34,18 +34,47 @@ after its client is gone.
 
 
 @contextmanager
-def post_notice(warehouse: str, pipeline: str, what: str) -> Iterator[None]:
-    """Post a notice while the block lasts; raise BusyError before it if a forget run is under way.
+def post_notice(warehouse: str, pipeline: str, what: str) -> Iterator[str]:
+    """Post a notice while the block lasts and yield its path; raise BusyError before it if a forget run is under way.
 
     `what`: what is done, for the person who waits for it. Nothing is posted if the pipeline has no run yet.
     """
     runs_table = journal.runs_table(warehouse, pipeline)
     if tables.open_table(runs_table) is None:
-        yield
+        yield ""
         return
     table_creation.refuse_read_only(runs_table)
-    folder, name = WarehouseFolder(f"{warehouse.rstrip('/')}/{pipeline}"), f"{_UNDER}/{uuid4().hex}.json"
-    ended = threading.Event()
+    with _keep_posted(_open_folder(warehouse, pipeline), what) as own:
+        refuse_forgetting(warehouse, pipeline, what)
+        yield own
+
+
+@contextmanager
+def post_alone(warehouse: str, pipeline: str, what: str) -> Iterator[None]:
+    """Do as `post_notice`; also raise BusyError before the block while another process does the same.
+
+    The notice of a dead one is waited for until it expires.
+    """
+    with post_notice(warehouse, pipeline, what) as own:
+        _wait_for_notices(warehouse, pipeline, lambda name, other: name != own and other == what, what)
+        yield
+
+
+@contextmanager
+def post_forgetting(warehouse: str, pipeline: str) -> Iterator[None]:
+    """Post a notice while the block works for a forget run; wait before it until all others are gone.
+
+    Raise BusyError if another process works for a forget run of the pipeline.
+    """
+    with _keep_posted(_open_folder(warehouse, pipeline), _FORGETTING) as own:
+        wait_for_others(warehouse, pipeline, own)
+        yield
+
+
+@contextmanager
+def _keep_posted(folder: WarehouseFolder, what: str) -> Iterator[str]:
+    """Post a notice, write it again while the block lasts, and remove it; yield its path."""
+    name, ended = f"{FOLDER}/{uuid4().hex}.json", threading.Event()
 
     def beat() -> None:
         while not ended.wait(BEAT):
@@ -56,8 +85,7 @@ def post_notice(warehouse: str, pipeline: str, what: str) -> Iterator[None]:
     beating = threading.Thread(target=beat, daemon=True)
     beating.start()
     try:
-        refuse_forgetting(warehouse, pipeline, what)
-        yield
+        yield name
     finally:
         ended.set()
         beating.join()
@@ -78,33 +106,62 @@ def refuse_forgetting(warehouse: str, pipeline: str, what: str) -> None:
             raise BusyError(found, where=pipeline, fix=fix)
 
 
-def wait_for_others(warehouse: str, pipeline: str) -> None:
-    """Wait until no notice is left, remove those of dead processes, and print on stderr what is waited for."""
-    folder = WarehouseFolder(f"{warehouse.rstrip('/')}/{pipeline}")
+def wait_for_others(warehouse: str, pipeline: str, own: str = "") -> None:
+    """Wait until no notice but one's `own` is left, remove those of dead processes, and print on stderr what is waited
+    for. Raise BusyError for the notice of a living process that works for a forget run.
+    """
+    _wait_for_notices(warehouse, pipeline, lambda name, _: name != own, _FORGETTING)
+
+
+def wait_for_forgetting(warehouse: str, pipeline: str) -> None:
+    """Return if no process works for a forget run of the pipeline; wait for the notice of a dead one to expire.
+
+    Raise BusyError if a living process does.
+    """
+    _wait_for_notices(warehouse, pipeline, lambda _, what: what == _FORGETTING, _FORGETTING)
+
+
+def _wait_for_notices(warehouse: str, pipeline: str, concerns: Callable[[str, str], bool], refused: str) -> None:
+    """Wait until no notice is left that `concerns` the caller: by its path, and by what is done.
+
+    Raise BusyError for a living process that does what is `refused`.
+    """
+    folder = _open_folder(warehouse, pipeline)
     last_seen, announced = dict[str, tuple[bytes, float]](), set[str]()
     while True:
-        notices = {
-            name: text
-            for file in folder.list_files(_UNDER)
-            if (text := _read_notice(folder, name := file.path)) is not None
-        }
+        texts = {file.path: _read_notice(folder, file.path) for file in folder.list_files(FOLDER)}
+        notices = {name: (text, json.loads(text)["what"]) for name, text in texts.items() if text is not None}
+        notices = {name: notice for name, notice in notices.items() if concerns(name, notice[1])}
         if not notices:
             return
-        for name, text in notices.items():
-            if name not in last_seen or last_seen[name][0] != text:
+        for name, (text, what) in notices.items():
+            if name not in last_seen:
+                last_seen[name] = text, time.monotonic()
+            elif last_seen[name][0] != text:
+                if what == refused:
+                    raise BusyError(
+                        f"{what} of the same tables is under way in another process",
+                        where=pipeline,
+                        fix="repeat it when that process has ended",
+                    )
                 last_seen[name] = text, time.monotonic()
             elif time.monotonic() - last_seen[name][1] > DEAD_AFTER:
                 with suppress(FileNotFoundError):
                     folder.remove(name)
             if name not in announced:
                 announced.add(name)
-                what = json.loads(text)["what"]
                 print(f"hindcast: {pipeline}: waiting for {what}, which is still running", file=sys.stderr)
         time.sleep(_PAUSE)
 
 
-_UNDER = "_notices"
+FOLDER = "_notices"
+"""The folder of the notices, in that of the pipeline."""
+_FORGETTING = "a forgetting"
 _PAUSE = 0.5
+
+
+def _open_folder(warehouse: str, pipeline: str) -> WarehouseFolder:
+    return WarehouseFolder(f"{warehouse.rstrip('/')}/{pipeline}")
 
 
 def _write_notice(folder: WarehouseFolder, name: str, what: str) -> None:

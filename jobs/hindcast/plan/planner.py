@@ -13,7 +13,7 @@ from hindcast.contract import Contract
 from hindcast.contract.bound import BoundContract
 from hindcast.kafka import gaps, topic_patterns
 from hindcast.kafka.topics import Cluster, OffsetRange, bound_ranges, recreated_topic_error, refuse_lost_offsets
-from hindcast.plan import definitions, inputs, journal
+from hindcast.plan import definitions, inputs, journal, notices
 from hindcast.plan.plans import Plan, TopicPlan
 from hindcast.plan.purposes import Erasure, Release, Replay, Requeue, Upgrade
 from hindcast.plan.runs import Abandoned, Run
@@ -59,6 +59,8 @@ def ensure_plan(
                 where=contract.pipeline,
                 fix=f"wait for it or {_retry_fix(run)}; if it cannot be finished: hindcast abandon {contract.pipeline}",
             )
+    if any(run.plan.erasure for run in open_runs):  # one that a gate stopped purges once more
+        notices.wait_for_forgetting(warehouse, contract.pipeline)
     plan = propose_plan(contract, run_id, interval_end, past, only, ahead=ahead)
     for run in open_runs:
         try:

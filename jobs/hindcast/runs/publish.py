@@ -15,10 +15,11 @@ from pyspark.sql import DataFrame
 
 from hindcast.bitemporal import ties
 from hindcast.common import step_events
+from hindcast.common.errors import RunError
 from hindcast.contract import Expectation
 from hindcast.contract.bound import BoundContract
 from hindcast.engine.staged_files import StagedFiles
-from hindcast.plan import journal
+from hindcast.plan import horizon, journal
 from hindcast.plan.inputs import locate_own_table
 from hindcast.plan.plans import Plan
 from hindcast.quality import gate_results, gates, hold_back, hold_store
@@ -34,14 +35,15 @@ from hindcast.store.tables import Table
 def gate_and_publish_change(contract: BoundContract, plan: Plan, name: str, derived: DerivedChange) -> TableNote:
     """Gate a change and commit what passes, unless nothing changed; return the commit's note.
 
-    Raise GateError if a gate stops it. The note has what an aggregate left out; if only that has changed, the commit
-    has no rows.
+    Raise GateError if a gate stops it, RunError if what it was derived from was trimmed meanwhile. The note has what an
+    aggregate left out; if only that has changed, the commit has no rows.
     """
     table = locate_own_table(contract, name)
     staged = derived.stage() if derived.stage is not None else None
     change = derived.changes.persist() if staged is None else staged.read_change(derived.changes.sparkSession)
     try:
         counted = _count_change(change, table, plan, derived, staged)
+        _refuse_trimmed_sources(contract, plan, name, derived)
         expected = contract.expectations(name)
         unchanged = not counted.note.changed_rows and not any(gate.can_fail_without_change for gate in expected)
         if unchanged and not _has_quarantine(table):
@@ -74,6 +76,22 @@ def gate_and_publish_change(contract: BoundContract, plan: Plan, name: str, deri
             return note
     finally:
         change.unpersist()
+
+
+def _refuse_trimmed_sources(contract: BoundContract, plan: Plan, name: str, derived: DerivedChange) -> None:
+    """Raise RunError if a table's sources were trimmed after its change was derived, and before it was computed.
+
+    Rows that were removed in between would be closed. A trim sets the horizon first (ops/retention.py).
+    """
+    if name in contract.views and contract.views[name].semantics == "kafka":
+        return
+    frozen = horizon.find_frozen_until(contract.warehouse, contract, name)
+    if frozen is not None and frozen != derived.frozen:
+        raise RunError(
+            f"what it is derived from was trimmed up to {frozen.isoformat()} while run {plan.run} was reading it",
+            where=f"{contract.pipeline}.{name}",
+            fix="retry the run; nothing of the table was published",
+        )
 
 
 class _CountedChange(NamedTuple):

@@ -204,13 +204,15 @@ def release(arguments: argparse.Namespace, settings: Settings) -> int:
 
 def abandon(arguments: argparse.Namespace, settings: Settings) -> int:
     """Abandon a run that cannot be finished."""
-    from hindcast.plan import planner
+    from hindcast.plan import notices, planner
 
     unfinished = [run for run in read_runs(settings, arguments.pipeline) if not run.is_finished]
     run = next((run for run in unfinished if arguments.run in (None, run.number)), None)
     if run is None:
         numbers = ", ".join(str(run.number) for run in unfinished) or "none"
         raise QueryError("no such unfinished run", where=arguments.pipeline, fix=f"unfinished runs: {numbers}")
+    if run.plan.erasure:
+        notices.wait_for_forgetting(settings.warehouse, arguments.pipeline)
     planner.abandon_run(settings.warehouse, run, "by hand")
     print(f"{arguments.pipeline}: run {run.number} ({run.run_id}) was abandoned; the next run takes what it left")
     return 0

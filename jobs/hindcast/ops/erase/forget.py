@@ -56,6 +56,7 @@ def forget_records(
     For what was forgotten before and has not come again, return the proof of that run, if it left nothing. Raises
     RequestError if no record ever matched; if the contract was changed since the last run, because tables have to match
     it; during an upgrade of the topic's table; and if a kafka view that cannot start from scratch would have to.
+    Raises BusyError while another process forgets something of the pipeline.
     """
     settings, pipeline = contract.settings, contract.pipeline
     past, digest = journal.read_runs(settings.warehouse, pipeline), request.digest(spark, contract)
@@ -78,19 +79,19 @@ def forget_records(
     if begun is None:
         _refuse_unready(contract, erasure)
     plan = planner.ensure_plan(contract, run_id, reason=reason, instead=erasure)
-    notices.wait_for_others(settings.warehouse, pipeline)
-    step = _ErasureStep(spark, contract, request, plan, erasure, past)
-    step.remove_rows()
-    step.purge_files()
-    try:
-        run_steps.execute_table_steps(spark, settings, pipeline, plan.run)
-    except HindcastError:  # the failure has nothing to do with the key
+    with notices.post_forgetting(settings.warehouse, pipeline):
+        step = _ErasureStep(spark, contract, request, plan, erasure, past)
+        step.remove_rows()
+        step.purge_files()
+        try:
+            run_steps.execute_table_steps(spark, settings, pipeline, plan.run)
+        except HindcastError:  # the failure has nothing to do with the key
+            step.remove_unheld()
+            step.write_proof()
+            raise
         step.remove_unheld()
-        step.write_proof()
-        raise
-    step.remove_unheld()
-    proven = step.write_proof()
-    run_steps.finish_run(settings, pipeline, plan.run)
+        proven = step.write_proof()
+        run_steps.finish_run(settings, pipeline, plan.run)
     return proven
 
 

@@ -16,7 +16,6 @@ import re
 import zlib
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import sha256
@@ -30,6 +29,7 @@ import pyarrow.parquet as pq
 from hindcast.common.json_values import JsonValue
 from hindcast.ops.erase import purge
 from hindcast.ops.erase.texts import search_pattern
+from hindcast.plan import notices
 from hindcast.store.folder import WarehouseFolder
 
 FORMAT_WORDS = (
@@ -152,13 +152,13 @@ class Proof:
 def search_files(folder: WarehouseFolder, live: Collection[str], reports: Path, sought: Iterable[str]) -> SearchResult:
     """Read every file of a pipeline's folder and of its reports; return where the texts `sought` were found.
 
-    `live`: the data files that tables have. A notice of an activity (`plan.notices`) may disappear meanwhile: it says
-    nothing any more.
+    `live`: the data files that tables have. Notices of activities (`plan.notices`) are left out: they hold no texts of
+    records, and come and go.
     """
     stored = {path for name in folder.tables for path in purge.list_data_files(folder, name)}
     result, texts = SearchResult(orphan_files=sorted(stored - {*live})), sorted(sought)
     for file in folder.list_files():
-        with suppress(FileNotFoundError):
+        if not file.path.startswith(f"{notices.FOLDER}/"):
             _search_file(result, file.path, folder.read(file.path), texts)
     for path in sorted(reports.rglob("*")) if reports.is_dir() else []:
         if path.is_file():
