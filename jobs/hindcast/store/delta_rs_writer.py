@@ -19,10 +19,12 @@ from deltalake.transaction import AddAction, RemoveAction
 from hindcast.common.errors import PlatformError
 from hindcast.common.json_values import JsonObject
 from hindcast.store import files, rewriting, table_creation, tables
-from hindcast.store.commit_once import commit_once
+from hindcast.store.commit_once import commit_once, commit_repeatable
+from hindcast.store.rewriting import Rewriter, RewrittenFile
 from hindcast.store.tables import Table
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame
 
     from hindcast.store.files import DataFile
@@ -71,16 +73,53 @@ def try_commit_change(
         rewritten = rewriting.find_files_to_rewrite(current, table, close, known_at)
         if rewritten is None:
             raise _MergeNeededError
-        now = _current_millis()
-        removed = [RemoveAction(file.path, True, now, file.size, {"_belief": file.belief}) for file in rewritten]
-        written = files.write_files(current, rewriting.combine_parts(rewritten, opened))
-        return [*removed, *map(_build_add_action, written)]
+        return _replace_files(current, rewritten, opened)
 
     try:
         _commit_actions(delta_table, actions, table, run, note, "", after)
     except _MergeNeededError:
         return False
     return True
+
+
+def try_rewrite_rows(table: Table, rewrite: Rewriter, note: JsonObject) -> bool:
+    """Commit what the rows of a small table become, unless they stay as they are; False if that needs Spark.
+
+    The commit may be made twice: what is rewritten already has to stay as it is.
+    """
+
+    def commit() -> None:
+        delta_table = DeltaTable(table.path)
+        rewritten = rewriting.rewrite_small_table(delta_table, rewrite) if _can_rewrite(delta_table) else None
+        if rewritten is None:
+            raise _MergeNeededError
+        if rewritten:
+            with _explain_write_errors(table):
+                _commit_upon(delta_table, _replace_files(delta_table, rewritten, []), note, [])
+
+    try:
+        commit_repeatable(commit)
+    except _MergeNeededError:
+        return False
+    return True
+
+
+def _can_rewrite(delta_table: DeltaTable) -> bool:
+    """Return whether any rows of a table can be rewritten without Spark: it is plain, and of today's store format."""
+    metadata = delta_table.metadata()
+    is_fixed = metadata.configuration.get("delta.appendOnly", "false") == "true"
+    is_old = tables.read_older_format(delta_table) is not None
+    return files.is_plain(delta_table) and metadata.partition_columns in ([], ["_belief"]) and not (is_fixed or is_old)
+
+
+def _replace_files(
+    delta_table: DeltaTable, rewritten: list[RewrittenFile], opened: list[tuple[str | None, pa.Table]]
+) -> list[AddAction | RemoveAction]:
+    """Return the actions that replace files by what their rows become, and by rows that are `opened`."""
+    now = _current_millis()
+    removed = [RemoveAction(file.path, True, now, file.size, _partition(file.belief)) for file in rewritten]
+    written = files.write_files(delta_table, rewriting.combine_parts(rewritten, opened))
+    return [*removed, *map(_build_add_action, written)]
 
 
 def _commit_actions(
@@ -99,19 +138,26 @@ def _commit_actions(
         return delta_table.transaction_version(table.app_id(part)) or 0
 
     def commit() -> None:
-        # No retries: it is made upon the very version that `read_last_run` has read, or not at all.
-        properties = CommitProperties(
-            custom_metadata={"userMetadata": json.dumps(note)},
-            max_commit_retries=0,
-            app_transactions=[Transaction(table.app_id(part), run)],
-        )
-        partitions = delta_table.metadata().partition_columns
         with _explain_write_errors(table):
-            delta_table.create_write_transaction(
-                actions(delta_table), "append", delta_table.schema(), partitions, commit_properties=properties
-            )
+            _commit_upon(delta_table, actions(delta_table), note, [Transaction(table.app_id(part), run)])
 
     return commit_once(commit, read_last_run, run, after, table.path)
+
+
+def _commit_upon(
+    delta_table: DeltaTable,
+    actions: list[AddAction | RemoveAction],
+    note: JsonObject,
+    transactions: list[Transaction],
+) -> None:
+    """Commit actions upon the very version of a table that `delta_table` is, or not at all."""
+    properties = CommitProperties(
+        custom_metadata={"userMetadata": json.dumps(note)}, max_commit_retries=0, app_transactions=transactions
+    )
+    partitions = delta_table.metadata().partition_columns
+    delta_table.create_write_transaction(
+        actions, "append", delta_table.schema(), partitions, commit_properties=properties
+    )
 
 
 @contextmanager
@@ -126,8 +172,12 @@ def _explain_write_errors(table: Table) -> Iterator[None]:
 
 
 def _build_add_action(file: DataFile) -> AddAction:
-    partition = {"_belief": file.belief} if file.belief else {}
+    partition = _partition(file.belief)
     return AddAction(file.path, file.size, partition, _current_millis(), data_change=True, stats=file.statistics)
+
+
+def _partition(belief: str | None) -> dict[str, str | None]:
+    return {"_belief": belief} if belief else {}
 
 
 def _current_millis() -> int:

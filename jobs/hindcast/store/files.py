@@ -105,7 +105,7 @@ def collect_rows(rows: DataFrame, delta_table: DeltaTable) -> list[tuple[str | N
     enforces.
     """
     names, partitions = [field.name for field in delta_table.schema().fields], delta_table.metadata().partition_columns
-    if not _is_plain(delta_table) or partitions not in ([], ["_belief"]) or set(rows.columns) - {*names}:
+    if not is_plain(delta_table) or partitions not in ([], ["_belief"]) or set(rows.columns) - {*names}:
         return None
     collected, columns = rows.toArrow(), []
     try:
@@ -122,7 +122,7 @@ def collect_rows(rows: DataFrame, delta_table: DeltaTable) -> list[tuple[str | N
     return [(belief, bare.filter(pc.equal(beliefs, belief))) for belief in beliefs.unique().to_pylist()]
 
 
-def _is_plain(delta_table: DeltaTable) -> bool:
+def is_plain(delta_table: DeltaTable) -> bool:
     """Return whether the rows of a table need only its columns, and no other feature of Delta."""
     protocol, configuration = delta_table.protocol(), delta_table.metadata().configuration
     version, features = protocol.min_writer_version, {*(protocol.writer_features or ())}

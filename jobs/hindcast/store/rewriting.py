@@ -1,4 +1,4 @@
-"""Closing a few rows of a table without a MERGE, by rewriting their files without them.
+"""Closing or removing a few rows of a table without a MERGE, by rewriting their files without them.
 
 A MERGE by Spark takes seconds, however few its rows are. This is for tables without deletion vectors: from
 `tables.LARGE_ROWS` rows on tables have them, and closing a row does not rewrite its file.
@@ -6,7 +6,7 @@ A MERGE by Spark takes seconds, however few its rows are. This is for tables wit
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
@@ -21,13 +21,18 @@ from hindcast.common.session import FEW_ROWS
 from hindcast.store import arrow_reader, duckdb_reader, files, tables
 from hindcast.store.tables import ARROW_TIMESTAMP, Table
 
+Rewriter = Callable[[pa.Table], pa.Table]
+"""Returns what the rows of a file become, which have all columns but the partition's; what it got, if they stay
+as they are.
+"""
+
 
 class RewrittenFile(NamedTuple):
     """A file of a table with rows to close: its path, size and `_belief`, the rows that stay, and the closed ones."""
 
     path: str
     size: int
-    belief: str
+    belief: str | None
     remaining: pa.Table
     closed: pa.Table
 
@@ -59,11 +64,28 @@ def find_files_to_rewrite(
     return affected if sum(file.closed.num_rows for file in affected) == close.num_rows else None
 
 
+def rewrite_small_table(delta_table: DeltaTable, rewrite: Rewriter) -> list[RewrittenFile] | None:
+    """Return the files of a table whose rows do not stay as they are, with what they become; None if it is large."""
+    partitions = delta_table.metadata().partition_columns
+    added = pa.table(delta_table.get_add_actions(flatten=True)).select(
+        ["path", "size_bytes", *(f"partition.{name}" for name in partitions)]
+    )
+    listed = [(*file.values(), None)[:3] for file in added.to_pylist()]
+    if sum(size for _, size, _ in listed) > files.SMALL_BYTES:
+        return None
+    rewritten = []
+    for path, size, belief in listed:
+        before = arrow_reader.read_rows(delta_table, [path]).read_all()
+        if (after := rewrite(before)) is not before:
+            rewritten.append(RewrittenFile(path, size, belief, after, before.slice(0, 0)))
+    return rewritten
+
+
 def _split_file(
     delta_table: DeltaTable, table: Table, close: pa.Table, known_at: datetime, path: str, size: int, belief: str
 ) -> RewrittenFile:
     rows = arrow_reader.read_rows(delta_table, [path]).read_all()
-    closed = _find_matching_rows(rows, close, table.identity) & pc.is_null(rows.column("systemTo")).to_numpy()
+    closed = find_matching_rows(rows, close, table.identity) & pc.is_null(rows.column("systemTo")).to_numpy()
     ended = rows.filter(pa.array(closed))
     place = ended.schema.get_field_index("systemTo")
     ends = pa.repeat(pa.scalar(known_at, ARROW_TIMESTAMP), ended.num_rows)
@@ -71,7 +93,7 @@ def _split_file(
     return RewrittenFile(path, size, belief, rows.filter(pa.array(~closed)), ended)
 
 
-def _find_matching_rows(rows: pa.Table, wanted: pa.Table, columns: Sequence[str]) -> NDArray[np.bool_]:
+def find_matching_rows(rows: pa.Table, wanted: pa.Table, columns: Sequence[str]) -> NDArray[np.bool_]:
     """Return a mask of the rows that equal one of `wanted` in these columns; nulls are equal."""
     matching = np.zeros(rows.num_rows, bool)
     numbered = rows.select(columns).append_column("#", pa.array(np.arange(rows.num_rows)))
