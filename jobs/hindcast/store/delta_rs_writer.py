@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -102,6 +102,22 @@ def try_rewrite_rows(table: Table, rewrite: Rewriter, note: JsonObject) -> bool:
     except _MergeNeededError:
         return False
     return True
+
+
+def try_set_properties(table: Table, properties: Mapping[str, str]) -> bool:
+    """Set properties of our own in one commit; return False if only Spark can, as with those that Delta itself reads."""
+    if not all(name.startswith(_OWN_PROPERTIES) for name in properties) or not files.is_plain(DeltaTable(table.path)):
+        return False
+
+    def commit() -> None:
+        with _explain_write_errors(table):
+            DeltaTable(table.path).alter.set_table_properties(dict(properties), raise_if_not_exists=False)
+
+    commit_repeatable(commit)
+    return True
+
+
+_OWN_PROPERTIES = "hindcast."
 
 
 def _can_rewrite(delta_table: DeltaTable) -> bool:
