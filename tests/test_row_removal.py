@@ -94,12 +94,11 @@ def test_what_is_forgotten_goes_from_small_tables_as_a_merge_takes_it(
         assert ("MERGE" in operations(found), "MERGE" in operations(log)) == (way == "merged", way == "merged")
         notes = [json.loads(commit.get("userMetadata") or "{}") for commit in DeltaTable(log.path).history(1)]
         assert notes == [{"forgets": 9}]
-        versions = [DeltaTable(it.path).version() for it in (found, log)]
-        assert forget(spark, found, log, 9) == [0, 0]
-        if way == "here":
-            assert [DeltaTable(it.path).version() for it in (found, log)] == versions, "the second time nothing is left"
-        assert (told(spark, found), told(spark, log)) == ways[way]
     assert ways["here"] == ways["merged"]
+    found, log = (Table(str(tmp_path / "here"), "shop", it.name, it.kind) for it in (found, log))
+    versions = [DeltaTable(it.path).version() for it in (found, log)]
+    assert forget(spark, found, log, 9) == [0, 0]
+    assert [DeltaTable(it.path).version() for it in (found, log)] == versions, "the second time nothing is left"
     entries, records = ([json.loads(text) for text in texts] for texts in ways["here"])
     assert sorted((row["n"], row["row"], row["detail"]) for row in entries) == [
         (1, "a", "keep"),
