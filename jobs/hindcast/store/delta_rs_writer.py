@@ -105,7 +105,7 @@ def try_rewrite_rows(table: Table, rewrite: Rewriter, note: JsonObject) -> bool:
 
 
 def try_set_properties(table: Table, properties: Mapping[str, str]) -> bool:
-    """Set properties of our own in one commit; return False if only Spark can, as with those that Delta itself reads."""
+    """Set properties of our own in one commit; return False if only Spark can, as those that Delta itself reads."""
     if not all(name.startswith(_OWN_PROPERTIES) for name in properties) or not files.is_plain(DeltaTable(table.path)):
         return False
 
