@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 pytest_plugins = ["resuming"]
 
 LONGEST = (
-    "test_forget_definitions.py",
+    "test_kernels.py",
     "test_verify.py",
-    "test_forget_held_events.py",
     "test_ties_runs.py",
-    "test_conformance.py",
     "test_forget.py",
+    "test_conformance.py",
     "test_crashes.py",
     "test_gates.py",
     "test_dags.py",
-    "test_derive.py",
     "test_emitting.py",
     "test_properties.py",
     "test_envelopes.py",
+    "test_forget_definitions.py",
+    "test_forget_held_events.py",
     "test_removed_gates.py",
     "test_inputs.py",
     "test_runs.py",
@@ -43,13 +43,14 @@ LONGEST = (
     "test_literal_text.py",
     "test_telling.py",
     "test_fates.py",
-    "test_widening.py",
+    "test_widened.py",
     "test_valid_time_runs.py",
     "test_emits_task.py",
     "test_journal.py",
     "test_semantics.py",
     "test_bounds.py",
     "test_gaps.py",
+    "test_derive.py",
     "test_holding.py",
     "test_cli.py",
     "test_row_holds.py",
@@ -74,7 +75,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A Spark session with Delta and the Kafka connector: a classic one on two cores, started and tuned for small data.
 
-    Without the long tests also what is called outside of steps has the settings of small steps; with them, of large.
+    In `make test` and in CI also what is called outside of steps has the settings of small steps; else those of large.
     With --connect it is a client's of a server that is started as `make up` does.
     """
     work = tmp_path_factory.mktemp("spark")
@@ -104,6 +105,27 @@ def _connected(work: Path) -> Iterator[SparkSession]:
             process.stop_processes([started])
 
 
+def _remember_names() -> None:
+    """Let py4j remember classes and functions of the JVM. PySpark asks for both at each call of a function of Spark's,
+    which are two in five of the calls of a run, and a tenth of its time.
+    """
+    from py4j.java_gateway import JavaClass, JavaMember, JVMView
+
+    def remember(kind: type) -> None:
+        ask = kind.__getattr__  # type: ignore[attr-defined]  # both have it
+
+        def find(place: Any, name: str) -> Any:
+            found = ask(place, name)
+            if isinstance(found, JavaClass | JavaMember):
+                vars(place)[name] = found
+            return found
+
+        kind.__getattr__ = find  # type: ignore[attr-defined]
+
+    for kind in (JVMView, JavaClass):
+        remember(kind)
+
+
 def _classic(request: pytest.FixtureRequest, work: Path) -> Iterator[SparkSession]:
     from hindcast.common.session import SMALL_STEP_SETTINGS, open_session
 
@@ -115,8 +137,9 @@ def _classic(request: pytest.FixtureRequest, work: Path) -> Iterator[SparkSessio
         # Tests that take minutes outlive a machine that sleeps meanwhile.
         "spark.network.timeout": "3600s",
         "spark.executor.heartbeatInterval": "60s",
-        **(SMALL_STEP_SETTINGS if request.config.option.markexpr == "not long" else {}),
+        **(SMALL_STEP_SETTINGS if request.config.option.markexpr.startswith("not long") else {}),
     }
+    _remember_names()
     logging.getLogger("py4j").setLevel(logging.WARNING)  # at the end of Python it would tell a closed stream
     spark = open_session("hindcast-tests", conf, small=True)
     yield spark

@@ -95,6 +95,8 @@ def history(dice: random.Random, runs: int) -> list[list[tuple[Any, ...]]]:
     return changes
 
 
+@pytest.mark.long
+@pytest.mark.ci
 def test_rows_end_as_a_merge_leaves_them(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ways = {"here": (), "marked": (), "tasks": (0, 0), "marked in tasks": (0, 0), "merged": ()}
     every = {name: table(tmp_path / name, spark) for name in ways}

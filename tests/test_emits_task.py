@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import cache
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -70,7 +71,12 @@ def shown(operation: Json, row: Json) -> Json:
     return {"key": key, "value": value, "timestamp": row["time"], "cause": row["order"]["offset"]}
 
 
-def vectors() -> Iterator[tuple[Json, ProcessorSpec]]:
+@cache
+def vectors() -> list[tuple[Json, ProcessorSpec]]:
+    return list(_translate_vectors())
+
+
+def _translate_vectors() -> Iterator[tuple[Json, ProcessorSpec]]:
     for path in sorted(VECTORS.glob("*.json")):
         for vector in json.loads(path.read_text(encoding="utf-8")):
             if "error" in vector.get("expected", {}) or vector["operation"].get("semantics") == "corrected":
@@ -99,7 +105,7 @@ def test_the_vectors_pass_as_rows() -> None:
 @pytest.mark.parametrize("every", [6, pytest.param(1, marks=pytest.mark.long)])
 def test_where_runs_are_cut_changes_nothing(every: int) -> None:
     numbers = np.random.default_rng(8)
-    for vector, its in list(vectors())[::every]:
+    for vector, its in vectors()[::every]:
         given = rows(vector)
         whole, left = run(its, given, NONE)
         cuts = np.sort(numbers.integers(0, len(given) + 1, 3)).tolist()
@@ -212,7 +218,7 @@ def test_a_result_has_the_headers_of_one_record_wherever_runs_are_cut(
 
 @pytest.mark.parametrize("every", [6, pytest.param(1, marks=pytest.mark.long)])
 def test_only_what_waits_keeps_headers(every: int) -> None:
-    for vector, its in list(vectors())[::every]:
+    for vector, its in vectors()[::every]:
         _, kept = run(its, rows(vector), NONE)
         waits = {row["part"] for row in kept.to_pylist() if row["headers"] is not None}
         assert waits <= {"buffer", "suppressed", "waiting"}, vector["name"]

@@ -85,6 +85,45 @@ def redefined(p: Pipeline, topic: str) -> list[str]:
     return ErasedRows(p.spark, p.contract, topic, condition, past[-1].plan, past).find_redefined()
 
 
+FEW = """
+views:
+  bills: {stream: orders, join: {table: menu, on: item}, select: {price: price}}
+  dishes: {table: menu, where: price > 1, select: {price: price}}
+  cooks: {table: menu, group_by: {place: "1"}, aggregate: {best: max(price), n: count(*)}}
+"""
+FEW_CHANGED = """
+views:
+  bills: {stream: orders, select: {item: item}}
+  cooks: {table: menu, group_by: {place: "1"}, aggregate: {n: count(*)}}
+"""
+"""A join, a view that is dropped and an aggregate, all of the menu in FEW."""
+
+
+def test_rows_go_that_an_earlier_contract_derived_by_join_selection_and_aggregate(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    with pipeline(spark, broker, tmp_path, TOPICS + FEW) as p:
+        p.send("menu", ("curry", {"price": 4711, "cook": COOK}, 0), ("soup", {"price": 5, "cook": "Bob"}, 0))
+        p.send("orders", ("ann", {"item": "curry", "tip": 1}, 1), ("bob", {"item": "soup", "tip": 2}, 2))
+        p.run()
+        p.write(TOPICS + FEW_CHANGED)
+        p.run()
+        assert {"bills", "dishes"} <= holders(p, "price", 4711)
+        assert "cooks" in holders(p, "best", 4711)
+        assert redefined(p, "menu") == []
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(definitions, "find_fields", lambda *_: None)
+            assert redefined(p, "menu") == ["bills", "cooks", "dishes"], "an earlier contract that was not stored"
+        others = [row for row in p.raw("bills") if row["price"] == 5]
+        proof = forgotten(p, records.parse_request(p.contract, "menu", "curry"))
+        assert (proof.is_proven, proof.redefined) == (True, ())
+        assert (holders(p, "price", 4711), holders(p, "best", 4711)) == (set(), set())
+        assert [row for row in p.raw("bills") if row["price"] == 5] == others != []
+        assert sorted(row[0] for row in p.believed("bills")) == ["ann", "bob"], "what goes is derived again"
+        assert [row["price"] for row in p.raw("dishes")] == [5]
+        assert wrong(p) == []
+
+
 @pytest.mark.long
 def test_rows_go_that_earlier_definitions_derived(spark: SparkSession, broker: str, tmp_path: Path) -> None:
     with pipeline(spark, broker, tmp_path, CONTRACT) as p:

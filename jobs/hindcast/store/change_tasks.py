@@ -14,8 +14,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from hindcast.common import session
 from hindcast.store import closing, files, tables
-from hindcast.store.closing import CandidateFile, ClosingResult
-from hindcast.store.files import DataFile
+from hindcast.store.closing import ClosingResult
+from hindcast.store.files import DataFile, TableFile
 from hindcast.store.tables import Table
 
 _REPORT_SCHEMA = "path string, belief string, size bigint, rows bigint, statistics string, closed binary"
@@ -70,7 +70,7 @@ def close_rows(
     table: Table,
     close: pa.Table,
     known_at: datetime,
-    candidates: Sequence[CandidateFile],
+    candidates: Sequence[TableFile],
 ) -> ClosingResult:
     """Do what `closing.write_closed_rows` does, in tasks that share the files."""
     uri, version = delta_table.table_uri, delta_table.version()

@@ -18,21 +18,10 @@ import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
 from hindcast.bitemporal.predicates import LAST_MOMENT, ColumnBound, parse_micros
-from hindcast.common.session import FEW_ROWS
 from hindcast.store import arrow_reader, deletion_vectors, delta_log, duckdb_reader, files, tables
 from hindcast.store.deletion_vectors import RowNumbers
-from hindcast.store.files import DataFile
+from hindcast.store.files import DataFile, TableFile
 from hindcast.store.tables import ARROW_TIMESTAMP, Table
-
-
-class CandidateFile(NamedTuple):
-    """A file that can have rows to close: its path in Delta's log, size, `_belief`, and the bounds of its starts."""
-
-    path: str
-    size: int
-    belief: str
-    least: datetime | None
-    most: datetime | None
 
 
 class ClosingResult(NamedTuple):
@@ -52,13 +41,13 @@ class ClosingResult(NamedTuple):
 class _ClosedFile(NamedTuple):
     """A file with rows to close: the numbers of these, these rows as they end, and the others if it is written anew."""
 
-    file: CandidateFile
+    file: TableFile
     numbers: RowNumbers
     closed: pa.Table
     remaining: pa.Table | None
 
 
-def find_candidate_files(delta_table: DeltaTable, table: Table, close: pa.Table) -> list[CandidateFile]:
+def find_candidate_files(delta_table: DeltaTable, table: Table, close: pa.Table) -> list[TableFile]:
     """Return the files of a table that can have the current rows to close, which `close` names by their identity."""
     start = tables.period_columns(table)[0]
     span = pc.min_max(close.column(start).cast(pa.int64())).as_py()
@@ -67,18 +56,8 @@ def find_candidate_files(delta_table: DeltaTable, table: Table, close: pa.Table)
         ColumnBound(start, least=parse_micros(span["min"]), most=parse_micros(span["max"])),
     ]
     candidates = {*duckdb_reader.find_candidate_files(delta_table, bounds)}
-    added = pa.table(delta_table.get_add_actions(flatten=True)).to_pylist()
-    return [
-        CandidateFile(
-            file["path"],
-            file["size_bytes"],
-            file["partition._belief"],
-            file.get(f"min.{start}"),
-            file.get(f"max.{start}"),
-        )
-        for file in added
-        if file["path"] in candidates and file["partition._belief"] != "superseded"
-    ]
+    listed = files.list_files(delta_table, start)
+    return [file for file in listed if file.path in candidates and file.belief != "superseded"]
 
 
 def write_closed_rows(
@@ -86,8 +65,8 @@ def write_closed_rows(
     table: Table,
     close: pa.Table,
     known_at: datetime,
-    candidates: Sequence[CandidateFile],
-    opened: Parts = (),
+    candidates: Sequence[TableFile],
+    opened: Sequence[tuple[str | None, pa.Table]] = (),
 ) -> ClosingResult:
     """Find rows to close in some files and write them as they end, at `known_at`, in files together with `opened` rows.
 
@@ -95,22 +74,19 @@ def write_closed_rows(
     them.
     """
     found = list(_find_closed_rows(delta_table, table, close, known_at, candidates))
-    written = files.write_files(delta_table, _combine_parts(found, opened))
+    written = files.write_files(delta_table, files.combine_parts([*_list_parts(found), *opened]))
     return ClosingResult({it.file.path: it.numbers for it in found}, list(written))
 
 
-Parts = Sequence[tuple[str | None, pa.Table]]
-
-
 def _find_closed_rows(
-    delta_table: DeltaTable, table: Table, close: pa.Table, known_at: datetime, candidates: Sequence[CandidateFile]
+    delta_table: DeltaTable, table: Table, close: pa.Table, known_at: datetime, candidates: Sequence[TableFile]
 ) -> Iterator[_ClosedFile]:
     """Yield those of some files that have rows to close."""
     start = tables.period_columns(table)[0]
     starts = close.column(start).cast(pa.int64()).to_numpy()
     schema = pa.schema([f for f in pa.schema(delta_table.schema().to_arrow()) if f.name != "_belief"])
     filesystem = delta_log.open_filesystem(delta_table)
-    marks_rows = tables.DELETION_VECTORS in delta_table.metadata().configuration
+    marks_rows = tables.marks_rows(delta_table)
     marked = deletion_vectors.read_deletion_vectors(delta_table, {unquote(file.path) for file in candidates})
     for file in candidates:
         path = unquote(file.path)
@@ -123,7 +99,7 @@ def _find_closed_rows(
             yield _ClosedFile(file, numbers, closed, None if marks_rows else _leave_out(dataset, numbers, gone))
 
 
-def _find_slice(starts: np.ndarray, file: CandidateFile) -> tuple[int, int]:
+def _find_slice(starts: np.ndarray, file: TableFile) -> tuple[int, int]:
     """Return the place and the number of those of the sorted starts that a file can have."""
     first, last = 0, len(starts)
     if file.least is not None and file.most is not None:  # statistics of moments end at the millisecond
@@ -144,13 +120,14 @@ def _find_row_numbers(dataset: ds.Dataset, table: Table, wanted: pa.Table, gone:
     numbers = np.flatnonzero(is_likely)
     if not len(numbers):
         return gone[:0]
-    matching = _find_matching_rows(rows.take(pa.array(numbers)), wanted, table.identity)
+    matching = find_matching_rows(rows.take(pa.array(numbers)), wanted, table.identity)
     found: RowNumbers = np.sort(numbers[matching]).astype(np.uint64)
     return found
 
 
-def _find_matching_rows(rows: pa.Table, wanted: pa.Table, columns: Sequence[str]) -> np.ndarray:
-    """Return the numbers of the rows that equal one of `wanted` in these columns; nulls are equal."""
+def find_matching_rows(rows: pa.Table, wanted: pa.Table, columns: Sequence[str]) -> np.ndarray:
+    """Return a mask of the rows that equal one of `wanted` in these columns; nulls are equal."""
+    matching = np.zeros(rows.num_rows, bool)
     numbered = rows.select(columns).append_column("#", pa.array(np.arange(rows.num_rows)))
     names = map(duckdb_reader.quote_name, columns)
     same = " AND ".join(f"r.{name} IS NOT DISTINCT FROM s.{name}" for name in names)
@@ -158,8 +135,8 @@ def _find_matching_rows(rows: pa.Table, wanted: pa.Table, columns: Sequence[str]
         engine.register("numbered", numbered)
         engine.register("wanted", wanted)
         numbers = engine.execute(f'SELECT r."#" FROM numbered r SEMI JOIN wanted s ON {same}').fetchnumpy()  # noqa: S608  # quoted
-    found: np.ndarray = numbers["#"]
-    return found
+    matching[numbers["#"]] = True
+    return matching
 
 
 def _take_rows(dataset: ds.Dataset, numbers: RowNumbers) -> pa.Table:
@@ -188,16 +165,7 @@ def _end_rows(rows: pa.Table, known_at: datetime) -> pa.Table:
     return rows.set_column(place, rows.schema.field(place), ends)
 
 
-def _combine_parts(closed: Sequence[_ClosedFile], opened: Parts) -> Iterator[tuple[str | None, pa.Table]]:
-    """Yield the closed, remaining and opened rows as `files.write_files` takes them, with small parts combined."""
-    rows: list[tuple[str | None, pa.Table]] = [
-        *((it.file.belief, it.remaining) for it in closed if it.remaining is not None),
-        *(("superseded", it.closed) for it in closed),
-        *opened,
-    ]
-    for belief in dict.fromkeys(belief for belief, _ in rows):
-        parts = [part for own_belief, part in rows if own_belief == belief]
-        yield from ((belief, part) for part in parts if part.num_rows > FEW_ROWS)
-        small = [part for part in parts if part.num_rows <= FEW_ROWS]
-        if small:
-            yield belief, pa.concat_tables(small)
+def _list_parts(closed: Sequence[_ClosedFile]) -> Iterator[tuple[str | None, pa.Table]]:
+    """Yield the remaining and the closed rows as `files.write_files` takes them."""
+    yield from ((it.file.belief, it.remaining) for it in closed if it.remaining is not None)
+    yield from (("superseded", it.closed) for it in closed)

@@ -166,7 +166,7 @@ def set_properties(
     delta_table = delta_table or DeltaTable(table.path)
     current = delta_table.metadata().configuration
     new = {name: value for name, value in properties.items() if current.get(name) != value}
-    if new:
+    if new and not delta_rs_writer.try_set_properties(table, new):
         listed = ", ".join(f"'{name}' = {_quote_text(value)}" for name, value in new.items())
         commit_repeatable(lambda: spark.sql(f"ALTER TABLE delta.`{table.path}` SET TBLPROPERTIES ({listed})").collect())
 

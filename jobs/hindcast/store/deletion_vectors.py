@@ -11,7 +11,6 @@ import struct
 import zlib
 from base64 import b85decode, b85encode
 from collections.abc import Container, Mapping
-from typing import TypedDict
 from urllib.parse import unquote
 from uuid import UUID, uuid4
 
@@ -27,11 +26,8 @@ from hindcast.store import delta_log
 RowNumbers = NDArray[np.uint64]
 """Numbers of rows in a file, from 0, ascending."""
 
-DeletionVector = TypedDict(  # noqa: UP013  # Delta's names
-    "DeletionVector",
-    {"storageType": str, "pathOrInlineDv": str, "offset": int | None, "sizeInBytes": int, "cardinality": int},
-)
-"""The descriptor of a deletion vector in Delta's log."""
+DeletionVector = dict[str, str | int | None]
+"""The descriptor of a deletion vector in Delta's log: storageType, pathOrInlineDv, offset, sizeInBytes, cardinality."""
 
 
 def read_deletion_vectors(delta_table: DeltaTable, paths: Container[str]) -> dict[str, RowNumbers]:
@@ -46,16 +42,16 @@ def read_deletion_vectors(delta_table: DeltaTable, paths: Container[str]) -> dic
 
 def write_deletion_vectors(filesystem: FileSystem, rows: Mapping[str, RowNumbers]) -> dict[str, DeletionVector]:
     """Write one file of deletion vectors that mark these rows, by path; return their descriptors for Delta's log."""
-    name, content, vectors = uuid4(), bytearray(_FILE_VERSION), {}
+    name, content, vectors = uuid4(), bytearray(_FILE_VERSION), dict[str, DeletionVector]()
     for path, numbers in rows.items():
         data = format_vector(numbers)
-        vectors[path] = DeletionVector(
-            storageType="u",
-            pathOrInlineDv=b85encode(name.bytes).decode().translate(_FROM_B85),
-            offset=len(content),
-            sizeInBytes=len(data),
-            cardinality=len(numbers),
-        )
+        vectors[path] = {
+            "storageType": "u",
+            "pathOrInlineDv": b85encode(name.bytes).decode().translate(_FROM_B85),
+            "offset": len(content),
+            "sizeInBytes": len(data),
+            "cardinality": len(numbers),
+        }
         content += struct.pack(">i", len(data)) + data + struct.pack(">I", zlib.crc32(data))
     with filesystem.open_output_stream(_file_name(name)) as file:
         file.write(bytes(content))
@@ -81,7 +77,7 @@ def mark_rows(delta_table: DeltaTable, rows: Mapping[str, RowNumbers]) -> list[J
         actions.append({"remove": removed})
         if path in vectors:
             loose = json.dumps({**statistics[path], "tightBounds": False}, ensure_ascii=False)
-            actions.append({"add": {**there, "dataChange": True, "stats": loose, "deletionVector": {**vectors[path]}}})
+            actions.append({"add": {**there, "dataChange": True, "stats": loose, "deletionVector": vectors[path]}})
     return actions
 
 
@@ -104,7 +100,7 @@ def parse_vector(data: bytes) -> RowNumbers:
 
 def _read_bytes(filesystem: FileSystem, vector: DeletionVector) -> bytes:
     """Return the bytes that a deletion vector's descriptor contains or points to."""
-    location, length = vector["pathOrInlineDv"], vector["sizeInBytes"]
+    location, length = str(vector["pathOrInlineDv"]), int(vector["sizeInBytes"] or 0)
     match vector["storageType"]:
         case "i":
             return _decode_z85(location)[:length]
@@ -114,7 +110,7 @@ def _read_bytes(filesystem: FileSystem, vector: DeletionVector) -> bytes:
         case _:
             raise NotImplementedError(f"deletion vector at an absolute path, {location}: only cloned tables have them")
     with filesystem.open_input_file(path) as file:
-        return bytes(file.read_at(length, (vector["offset"] or 0) + 4))  # after its length
+        return bytes(file.read_at(length, int(vector["offset"] or 0) + 4))  # after its length
 
 
 def _file_name(name: UUID) -> str:

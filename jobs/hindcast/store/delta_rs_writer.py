@@ -9,8 +9,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import DeltaError
@@ -18,16 +17,23 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from hindcast.common.errors import PlatformError
 from hindcast.common.json_values import JsonObject
-from hindcast.store import change_tasks, closing, deletion_vectors, delta_log, files, table_creation, tables
-from hindcast.store.commit_once import commit_once
+from hindcast.store import (
+    change_tasks,
+    closing,
+    deletion_vectors,
+    delta_log,
+    files,
+    rewriting,
+    table_creation,
+    tables,
+)
+from hindcast.store.commit_once import commit_once, commit_repeatable
+from hindcast.store.files import DataFile, FileChange, TableFile
+from hindcast.store.rewriting import Rewriter
 from hindcast.store.tables import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-    from hindcast.store.closing import CandidateFile
-    from hindcast.store.deletion_vectors import RowNumbers
-    from hindcast.store.files import DataFile
 
 
 def append_rows(
@@ -42,13 +48,13 @@ def append_rows(
         return None
     with _explain_write_errors(table):
         written = list(files.write_files(delta_table, parts))
-    return _commit_files(delta_table, lambda _: _FileChange(written), table, run, note, part, after)
+    return _commit_files(delta_table, lambda _: FileChange(written), table, run, note, part, after)
 
 
 def add_files(written: Sequence[DataFile], table: Table, run: int, note: JsonObject, *, after: int | None) -> bool:
     """Add files that are written already (`files.write_files`), as `commits.append_rows` appends rows."""
     delta_table = DeltaTable(table.path)
-    return _commit_files(delta_table, lambda _: _FileChange(written), table, run, note, "", after)
+    return _commit_files(delta_table, lambda _: FileChange(written), table, run, note, "", after)
 
 
 class _MergeNeededError(Exception):
@@ -66,7 +72,7 @@ def try_commit_change(
     opened_rows, start = rows.where("change = 'open'").drop("change"), tables.period_columns(table)[0]
     if not change_tasks.can_write(opened_rows, delta_table) or not delta_table.metadata().partition_columns:
         return False
-    if tables.DELETION_VECTORS in delta_table.metadata().configuration and not delta_log.is_on_disk(delta_table):
+    if tables.marks_rows(delta_table) and not delta_log.is_on_disk(delta_table):
         return False
     opened = files.collect_rows(opened_rows, delta_table) if few else []
     if opened is None:
@@ -74,7 +80,7 @@ def try_commit_change(
     written = [] if few else change_tasks.write_rows(opened_rows, table, delta_table)
     close = rows.where("change = 'close'").select(*dict.fromkeys((*table.identity, start))).toArrow().sort_by(start)
 
-    def close_rows(current: DeltaTable) -> _FileChange:
+    def close_rows(current: DeltaTable) -> FileChange:
         candidates = closing.find_candidate_files(current, table, close)
         if sum(file.size for file in candidates) > files.SMALL_BYTES:
             closed = change_tasks.close_rows(rows.sparkSession, current, table, close, known_at, candidates)
@@ -83,7 +89,7 @@ def try_commit_change(
             closed = closing.write_closed_rows(current, table, close, known_at, candidates, opened)
         if closed.count_rows() != close.num_rows:
             raise _MergeNeededError
-        return _FileChange(
+        return FileChange(
             [*written, *closed.written], [it for it in candidates if it.path in closed.numbers], closed.numbers
         )
 
@@ -94,17 +100,55 @@ def try_commit_change(
     return True
 
 
-class _FileChange(NamedTuple):
-    """What a commit changes: the files that it adds, and those that rows are closed in, with the numbers of these."""
+def try_rewrite_rows(table: Table, rewrite: Rewriter, note: JsonObject) -> bool:
+    """Commit what the rows of a small table become, unless they stay as they are; False if that needs Spark.
 
-    added: Sequence[DataFile]
-    touched: Sequence[CandidateFile] = ()
-    numbers: Mapping[str, RowNumbers] = MappingProxyType({})
+    The commit may be made twice: what is rewritten already has to stay as it is.
+    """
+
+    def commit() -> None:
+        delta_table = DeltaTable(table.path)
+        rewritten = rewriting.rewrite_small_table(delta_table, rewrite) if _can_rewrite(delta_table) else None
+        if rewritten is None:
+            raise _MergeNeededError
+        if rewritten.touched:
+            with _explain_write_errors(table):
+                _commit_upon(delta_table, rewritten, note, [])
+
+    try:
+        commit_repeatable(commit)
+    except _MergeNeededError:
+        return False
+    return True
+
+
+def try_set_properties(table: Table, properties: Mapping[str, str]) -> bool:
+    """Set properties of our own in one commit; return False if only Spark can, as those that Delta itself reads."""
+    if not all(name.startswith(_OWN_PROPERTIES) for name in properties) or not files.is_plain(DeltaTable(table.path)):
+        return False
+
+    def commit() -> None:
+        with _explain_write_errors(table):
+            DeltaTable(table.path).alter.set_table_properties(dict(properties), raise_if_not_exists=False)
+
+    commit_repeatable(commit)
+    return True
+
+
+_OWN_PROPERTIES = "hindcast."
+
+
+def _can_rewrite(delta_table: DeltaTable) -> bool:
+    """Return whether any rows of a table can be rewritten without Spark: it is plain, and of today's store format."""
+    metadata = delta_table.metadata()
+    is_fixed = metadata.configuration.get("delta.appendOnly", "false") == "true"
+    is_old = tables.read_older_format(delta_table) is not None
+    return files.is_plain(delta_table) and not (is_fixed or is_old or tables.marks_rows(delta_table))
 
 
 def _commit_files(
     delta_table: DeltaTable,
-    build: Callable[[DeltaTable], _FileChange],
+    build: Callable[[DeltaTable], FileChange],
     table: Table,
     run: int,
     note: JsonObject,
@@ -112,7 +156,7 @@ def _commit_files(
     after: int | None,
 ) -> bool:
     """Commit a change upon the very version of the table that it was built from; return whether this call did."""
-    app_id, partitions = table.app_id(part), delta_table.metadata().partition_columns
+    app_id = table.app_id(part)
 
     def read_last_run() -> int:
         delta_table.update_incremental()
@@ -121,26 +165,26 @@ def _commit_files(
     def commit() -> None:
         with _explain_write_errors(table):
             change = build(delta_table)
-            if change.touched and tables.DELETION_VECTORS in delta_table.metadata().configuration:
+            if change.touched and tables.marks_rows(delta_table):
                 marks = deletion_vectors.mark_rows(delta_table, change.numbers)
                 actions = [*marks, *map(_format_add_action, change.added)]
                 delta_log.commit_actions(delta_table, actions, app_id, run, json.dumps(note))
                 return
-            # No retries: it is made upon the very version that `read_last_run` has read, or not at all.
-            properties = CommitProperties(
-                custom_metadata={"userMetadata": json.dumps(note)},
-                max_commit_retries=0,
-                app_transactions=[Transaction(app_id, run)],
-            )
-            delta_table.create_write_transaction(
-                [*map(_build_remove_action, change.touched), *map(_build_add_action, change.added)],
-                "append",
-                delta_table.schema(),
-                partitions,
-                commit_properties=properties,
-            )
+            _commit_upon(delta_table, change, note, [Transaction(app_id, run)])
 
     return commit_once(commit, read_last_run, run, after, table.path)
+
+
+def _commit_upon(
+    delta_table: DeltaTable, change: FileChange, note: JsonObject, transactions: list[Transaction]
+) -> None:
+    """Commit a change upon the very version of a table that `delta_table` is, or not at all."""
+    properties = CommitProperties(
+        custom_metadata={"userMetadata": json.dumps(note)}, max_commit_retries=0, app_transactions=transactions
+    )
+    removed, added = map(_build_remove_action, change.touched), map(_build_add_action, change.added)
+    schema, partitions = delta_table.schema(), delta_table.metadata().partition_columns
+    delta_table.create_write_transaction([*removed, *added], "append", schema, partitions, commit_properties=properties)
 
 
 @contextmanager
@@ -154,13 +198,13 @@ def _explain_write_errors(table: Table) -> Iterator[None]:
         raise
 
 
-def _build_remove_action(file: CandidateFile) -> RemoveAction:
-    return RemoveAction(file.path, True, delta_log.current_millis(), file.size, {"_belief": file.belief})
+def _build_remove_action(file: TableFile) -> RemoveAction:
+    return RemoveAction(file.path, True, delta_log.current_millis(), file.size, _partition(file.belief))
 
 
 def _build_add_action(file: DataFile) -> AddAction:
     now = delta_log.current_millis()
-    return AddAction(file.path, file.size, _partition(file), now, data_change=True, stats=file.statistics)
+    return AddAction(file.path, file.size, _partition(file.belief), now, data_change=True, stats=file.statistics)
 
 
 def _format_add_action(file: DataFile) -> JsonObject:
@@ -168,7 +212,7 @@ def _format_add_action(file: DataFile) -> JsonObject:
     return {
         "add": {
             "path": file.path,
-            "partitionValues": _partition(file),
+            "partitionValues": _partition(file.belief),
             "size": file.size,
             "modificationTime": delta_log.current_millis(),
             "dataChange": True,
@@ -177,5 +221,5 @@ def _format_add_action(file: DataFile) -> JsonObject:
     }
 
 
-def _partition(file: DataFile) -> dict[str, str]:
-    return {"_belief": file.belief} if file.belief else {}
+def _partition(belief: str | None) -> dict[str, str | None]:
+    return {"_belief": belief} if belief else {}

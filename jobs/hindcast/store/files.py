@@ -5,18 +5,21 @@ from __future__ import annotations
 import json
 import sys
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from functools import reduce
 from operator import add
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
+from numpy.typing import NDArray
 
 from hindcast.common.column_values import ColumnValue
 from hindcast.common.json_values import JsonValue
@@ -42,6 +45,51 @@ class DataFile:
     size: int
     rows: int
     statistics: str
+
+
+class TableFile(NamedTuple):
+    """A file of a table: its path in Delta's log, size, `_belief`, and the bounds of a column where they are known."""
+
+    path: str
+    size: int
+    belief: str | None
+    least: datetime | None = None
+    most: datetime | None = None
+
+
+class FileChange(NamedTuple):
+    """What a commit changes: the files that it adds, and those that it takes or marks rows in.
+
+    `numbers`: of the marked rows, by path in Delta's log; without them a file is removed.
+    """
+
+    added: Sequence[DataFile]
+    touched: Sequence[TableFile] = ()
+    numbers: Mapping[str, NDArray[np.uint64]] = MappingProxyType({})
+
+
+def list_files(delta_table: DeltaTable, column: str = "") -> list[TableFile]:
+    """Return the files of a table, with the bounds of a column."""
+    return [
+        TableFile(
+            file["path"],
+            file["size_bytes"],
+            file.get("partition._belief"),
+            file.get(f"min.{column}"),
+            file.get(f"max.{column}"),
+        )
+        for file in pa.table(delta_table.get_add_actions(flatten=True)).to_pylist()
+    ]
+
+
+def combine_parts(parts: Sequence[tuple[str | None, pa.Table]]) -> Iterator[tuple[str | None, pa.Table]]:
+    """Yield rows as `write_files` takes them, with small parts combined."""
+    for belief in dict.fromkeys(belief for belief, _ in parts):
+        rows = [part for own_belief, part in parts if own_belief == belief]
+        yield from ((belief, part) for part in rows if part.num_rows > FEW_ROWS)
+        small = [part for part in rows if part.num_rows <= FEW_ROWS]
+        if small:
+            yield belief, pa.concat_tables(small)
 
 
 def write_files(delta_table: DeltaTable, parts: Iterable[tuple[str | None, pa.Table]]) -> Iterator[DataFile]:
@@ -132,6 +180,8 @@ def is_plain(delta_table: DeltaTable) -> bool:
     version, features = protocol.min_writer_version, {*(protocol.writer_features or ())}
     known = version <= _PLAIN_VERSION or (version >= _FEATURES_VERSION and features <= _KNOWN_FEATURES)
     promised = any(name.startswith("delta.") for field in delta_table.schema().fields for name in field.metadata)
+    if "deletionVectors" in features and not tables.marks_rows(delta_table):
+        return False  # its files may have vectors, and get none any more
     is_ours = delta_table.metadata().partition_columns in ([], ["_belief"]) and tables.STATISTICS in configuration
     return known and is_ours and not promised
 

@@ -299,6 +299,11 @@ def read_last_run(table: Table, part: str = "") -> int:
     return (delta_table.transaction_version(table.app_id(part)) or 0) if delta_table is not None else 0
 
 
+def marks_rows(delta_table: DeltaTable) -> bool:
+    """Return whether rows of a table that no longer count are marked by deletion vectors."""
+    return delta_table.metadata().configuration.get(DELETION_VECTORS) == "true"
+
+
 def count_rows(table: Table) -> int:
     """Return the number of rows of a table, current or not, by Delta's log; 0 if it does not exist."""
     delta_table = open_table(table)

@@ -1,7 +1,8 @@
 """Remove rows, and bytes of rows, from tables by commits whose conditions name no value.
 
-A condition that named a key would be stored in Delta's own log. So a MERGE gets what goes as the rows of a view. Each
-function can be repeated: the second time there is nothing to do.
+A condition that named a key would be stored in Delta's own log. So this process rewrites the files of a small table,
+and a MERGE, which takes Spark two seconds, gets what goes as the rows of a view. Each function can be repeated: the
+second time there is nothing to do.
 """
 
 from __future__ import annotations
@@ -10,21 +11,27 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from uuid import uuid4
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType
 
-from hindcast.common.session import override_conf
+from hindcast.common.json_values import JsonObject
+from hindcast.common.session import FEW_ROWS, override_conf
 from hindcast.ingest import erasure_marks, topic_log
-from hindcast.store import commit_once, row_reader, table_creation, tables
+from hindcast.store import closing, commit_once, delta_rs_writer, row_reader, table_creation, tables
 from hindcast.store.tables import Table
 
-Rewriter = Callable[[str, str | None], str]
+TextRewriter = Callable[[str, str | None], str]
 """Returns the new text of a row from its text, and the table that it is about, if the rows have that as a column."""
 
 
 def remove_rows(rows: DataFrame, table: Table, by: Sequence[str], run: int) -> int:
     """Remove the rows of a table that agree with `rows` in the columns `by`; return how many of `rows` there were."""
+    found = _collect_few(rows.select(*by), table)
+    if found is not None and _try_rewrite(found, table, lambda own, at: own.filter(pc.invert(at)), run):
+        return int(found.num_rows)
     count = rows.count()
     if count:
         _merge_rows(rows.select(*by).distinct(), table, by, "WHEN MATCHED THEN DELETE", run)
@@ -33,6 +40,9 @@ def remove_rows(rows: DataFrame, table: Table, by: Sequence[str], run: int) -> i
 
 def clear_column(rows: DataFrame, table: Table, column: str, run: int) -> int:
     """Set a column to null in whole rows of a table; return how many there were."""
+    found = _collect_few(rows, table)
+    if found is not None and _try_rewrite(found, table, lambda own, at: _assign(own, column, at, None), run):
+        return int(found.num_rows)
     count = rows.count()
     if count:
         _merge_rows(rows.distinct(), table, rows.columns, f"WHEN MATCHED THEN UPDATE SET `{column}` = NULL", run)
@@ -52,6 +62,10 @@ def blank_records(places: DataFrame, table: Table, by: Mapping[str, str], run: i
         wider = StructType([*tables.spark_schema(delta_table).fields, StructField(erasure_marks.MARK, LongType())])
         table_creation.ensure_table(table, table_creation.make_nullable(wider))
         names.append(erasure_marks.MARK)
+    rows = places.select(*(F.col(source).alias(column) for column, source in by.items())).distinct()
+    found = _collect_few(rows, table)
+    if found is not None and _try_rewrite(found, table, lambda own, at: _blank_rows(own, at, run), run):
+        return
     reason = (
         f"CASE WHEN t.reason IS NULL OR t.reason = '{topic_log.REQUEUED_REASON}' THEN t.reason ELSE "
         f"'{erasure_marks.REPLACEMENT_TEXT}' END"
@@ -64,7 +78,6 @@ def blank_records(places: DataFrame, table: Table, by: Mapping[str, str], run: i
         if erasure_marks.MARK in names
         else f" OR t.reason <> '{erasure_marks.REPLACEMENT_TEXT}'"
     )
-    rows = places.select(*(F.col(source).alias(column) for column, source in by.items())).distinct()
     _merge_rows(rows, table, list(by), f"WHEN MATCHED AND ({has_bytes}{is_unmarked}) THEN UPDATE SET {assigned}", run)
 
 
@@ -79,25 +92,83 @@ def empty_table(spark: SparkSession, table: Table, run: int) -> int:
 
 
 def rewrite_column(
-    spark: SparkSession, table: Table, by: Sequence[str], column: str, run: int, rewrite: Rewriter
-) -> int:
-    """Replace texts in a column of a table of our own; return how many rows changed. `by`: its identifying columns."""
+    spark: SparkSession, table: Table, by: Sequence[str], column: str, run: int, rewrite: TextRewriter
+) -> None:
+    """Replace texts in a column of a table of our own. `by`: its identifying columns."""
     delta_table = tables.open_table(table)
-    if delta_table is None:
-        return 0
+    if delta_table is None or delta_rs_writer.try_rewrite_rows(
+        table, lambda own: _rewrite_texts(own, column, rewrite), _note(run)
+    ):
+        return
     rows = row_reader.open_dataset(delta_table).to_table(
         columns=[*by, *({column, "table"} & {f.name for f in delta_table.schema().fields} - set(by))]
     )
-    texts = ((row, rewrite(row[column] or "", row.get("table"))) for row in rows.to_pylist())
-    changed = [{**row, column: new} for row, new in texts if new != row[column]]
-    if changed:
+    updates = _rewrite_texts(rows, column, rewrite)
+    if updates is not rows:
+        changed = updates.filter(pc.not_equal(updates.column(column), rows.column(column))).select([*by, column])
         types = tables.column_types(delta_table)
-        columns = [*by, column]
-        updates = spark.createDataFrame(
-            [[row[c] for c in columns] for row in changed], ", ".join(f"`{c}` {types[c]}" for c in columns)
-        )
-        _merge_rows(updates, table, by, f"WHEN MATCHED THEN UPDATE SET `{column}` = s.`{column}`", run)
-    return len(changed)
+        listed = ", ".join(f"`{c}` {types[c]}" for c in changed.column_names)
+        rewritten = spark.createDataFrame([list(row.values()) for row in changed.to_pylist()], listed)
+        _merge_rows(rewritten, table, by, f"WHEN MATCHED THEN UPDATE SET `{column}` = s.`{column}`", run)
+
+
+def _rewrite_texts(rows: pa.Table, column: str, rewrite: TextRewriter) -> pa.Table:
+    """Return rows with other texts in a column; the same rows if no text changes."""
+    texts = rows.column(column).to_pylist()
+    about = rows.column("table").to_pylist() if "table" in rows.column_names else [None] * len(texts)
+    new = [text and rewrite(text, name) for text, name in zip(texts, about, strict=True)]
+    return rows if new == texts else _replace_column(rows, column, pa.array(new, rows.schema.field(column).type))
+
+
+def _blank_rows(rows: pa.Table, places: pa.Array, run: int) -> pa.Table:
+    """Return rows of a log without their bytes at some places, as `blank_records`; the same rows if they have none."""
+    names = [name for name in ("key", "value", "headers") if name in rows.column_names]
+    is_marked, replacement = erasure_marks.MARK in rows.column_names, erasure_marks.REPLACEMENT_TEXT
+    reasons = rows.column("reason")
+    is_left = rows.column(erasure_marks.MARK).is_null() if is_marked else pc.not_equal(reasons, replacement)
+    for name in names:
+        is_left = pc.or_kleene(is_left, rows.column(name).is_valid())
+    changed = pc.and_(places, pc.fill_null(is_left, False))
+    if not pc.any(changed).as_py():
+        return rows
+    told = pc.and_kleene(reasons.is_valid(), pc.not_equal(reasons, topic_log.REQUEUED_REASON))
+    for name in names:
+        rows = _assign(rows, name, changed, None)
+    rows = _assign(rows, erasure_marks.MARK, changed, run) if is_marked else rows
+    return _assign(rows, "reason", pc.and_(changed, pc.fill_null(told, False)), replacement)
+
+
+def _assign(rows: pa.Table, column: str, at: pa.Array, value: str | int | None) -> pa.Table:
+    """Return rows with a value in a column at some places."""
+    scalar = pa.scalar(value, rows.schema.field(column).type)
+    return _replace_column(rows, column, pc.if_else(at, scalar, rows.column(column)))
+
+
+def _replace_column(rows: pa.Table, column: str, values: pa.Array) -> pa.Table:
+    place = rows.schema.get_field_index(column)
+    return rows.set_column(place, rows.schema.field(place), values)
+
+
+def _collect_few(rows: DataFrame, table: Table) -> pa.Table | None:
+    """Return rows that go from a table, whose columns they have; None if they are many or only Spark compares them."""
+    delta_table = tables.open_table(table)
+    if delta_table is None or {*rows.columns} & {*delta_table.metadata().partition_columns}:
+        return None
+    found = rows.limit(FEW_ROWS + 1).toArrow()
+    return found if found.num_rows <= FEW_ROWS else None
+
+
+def _try_rewrite(found: pa.Table, table: Table, rewrite: Callable[[pa.Table, pa.Array], pa.Table], run: int) -> bool:
+    """Rewrite the rows of a table that equal one of `found`; return False if that needs a MERGE.
+
+    `rewrite` gets rows and, for each, whether it is one of them.
+    """
+
+    def rewrite_matching(rows: pa.Table) -> pa.Table:
+        at = closing.find_matching_rows(rows, found, found.column_names)
+        return rewrite(rows, pa.array(at)) if at.any() else rows
+
+    return not found.num_rows or delta_rs_writer.try_rewrite_rows(table, rewrite_matching, _note(run))
 
 
 def _merge_rows(rows: DataFrame, table: Table, by: Sequence[str], clause: str, run: int) -> None:
@@ -113,4 +184,8 @@ def _merge_rows(rows: DataFrame, table: Table, by: Sequence[str], clause: str, r
 
 
 def _note_conf(run: int) -> Mapping[str, str]:
-    return {"spark.databricks.delta.commitInfo.userMetadata": json.dumps({"forgets": run})}
+    return {"spark.databricks.delta.commitInfo.userMetadata": json.dumps(_note(run))}
+
+
+def _note(run: int) -> JsonObject:
+    return {"forgets": run}
