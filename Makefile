@@ -1,6 +1,7 @@
 # `make` alone lists what there is.
 PYTHON ?= python3
 BIN := .venv/bin
+TESTS ?= not long
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo up down test test-long test-connect test-browser test-cluster test-observed object-store mutate docs bench bench-quick bench-forms bench-increment bench-gates bench-airflow bench-pages bench-readings bench-scale bench-decoding check fix lock audit clean
@@ -21,7 +22,7 @@ down: setup ## stop what `make up` started
 	@$(BIN)/hindcast down
 
 test: setup ## the tests
-	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not long"
+	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "$(TESTS)"
 
 test-long: setup ## all tests, in two processes; a run that was stopped goes on where it was
 	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --resume var/test-long.txt

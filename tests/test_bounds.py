@@ -371,7 +371,6 @@ def test_any_forty_contracts(
 
 
 @pytest.mark.long
-@pytest.mark.ci
 def test_any_thousand_contracts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

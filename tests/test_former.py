@@ -140,7 +140,6 @@ def test_a_run_that_was_stopped_is_planned_again(former_with_kafka: Settings, sp
 
 
 @pytest.mark.long
-@pytest.mark.ci
 def test_airflow_goes_on_with_its_database(tmp_path: Path) -> None:
     """Runs that were there are there; DAGs that refer to former names of classes are read, and run again."""
     unpack(tmp_path)

@@ -20,7 +20,6 @@ SITTINGS = SITTINGS.replace("  sittings:", "views:\n  sittings:")
 
 
 @pytest.mark.long
-@pytest.mark.ci
 def test_a_held_session_that_grows_is_released_with_all_that_came_since_its_key_is_held(
     spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

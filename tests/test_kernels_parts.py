@@ -29,7 +29,7 @@ from hindcast.contract import load
 from hindcast.engine import aggregation, eligibility, integer_encoding, operators, sweeps, task, time_slices
 from hindcast.engine.spec import AggregateSpec, JoinSpec, KernelInput, KernelOutput, TimeSlice
 from hindcast.engine.sweeps import FOREVER
-from hindcast.store import delta_rs_writer, files, table_creation, tables
+from hindcast.store import delta_log, delta_rs_writer, files, table_creation, tables
 from hindcast.store.files import DataFile
 from hindcast.store.tables import Table
 from pipelines import T0
@@ -73,7 +73,7 @@ def test_of_those_that_commit_at_once_one_does(tmp_path: Path) -> None:
 def test_a_commit_between_asking_and_committing_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It comes when the version was read: another property is passed over, another run is not."""
     table, others = _table(tmp_path), []
-    now = delta_rs_writer._current_millis
+    now = delta_log.current_millis
 
     def meanwhile() -> int:
         if others:
@@ -83,7 +83,7 @@ def test_a_commit_between_asking_and_committing_is_seen(tmp_path: Path, monkeypa
     def property_() -> None:
         DeltaTable(table.path).alter.set_table_properties({"delta.logRetentionDuration": "interval 60 days"})
 
-    monkeypatch.setattr(delta_rs_writer, "_current_millis", meanwhile)
+    monkeypatch.setattr(delta_log, "current_millis", meanwhile)
     others.append(property_)
     assert delta_rs_writer.add_files([_named(1)], table, 1, {"run": 1}, after=0)
     others.append(lambda: delta_rs_writer.add_files([_named(2)], table, 2, {"run": 2}, after=1))

@@ -142,7 +142,6 @@ views:
 
 
 @pytest.mark.long
-@pytest.mark.ci
 def test_what_gates_would_hold_back_is_not_in_it_nor_in_what_is_made_of_it(
     spark: SparkSession, broker: str, tmp_path: Path
 ) -> None:
