@@ -102,7 +102,7 @@ def test_rows_end_as_a_merge_leaves_them(spark: SparkSession, tmp_path: Path, mo
     every = {name: table(tmp_path / name, spark) for name in ways}
     for name in ("marked", "marked in tasks"):
         commits.set_properties(spark, every[name], {tables.DELETION_VECTORS: "true", tables.CHECKPOINTS: "2"})
-    for run, rows in enumerate(history(random.Random(7), 3), 1):  # noqa: S311
+    for run, rows in enumerate(history(random.Random(7), 4), 1):  # noqa: S311
         changes = changed(spark, rows).localCheckpoint()
         for name, it in every.items():
             with monkeypatch.context() as patch:
