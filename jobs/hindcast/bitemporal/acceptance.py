@@ -63,25 +63,22 @@ OFFSETS_PER_BLOCK = 1_000
 def add_stream_time_bounds(events: DataFrame) -> DataFrame:
     """Return events with `latestTime`, which their `streamTime` (`add_stream_time`) does not pass, and how to find it.
 
-    Without a sort: a partition is divided into blocks of offsets. `block`: the number of the event's own; `timeBefore`:
-    the stream time before it, null at first. So stream time is not less than that, nor than the event's own timestamp.
+    Without a sort: a partition is divided into blocks of offsets. `source` and `block`: the event's partition and the
+    number of its block; `timeBefore`: the stream time before that, null at first. So stream time is not less than this,
+    nor than the event's own timestamp.
     """
-    place = [F.col("position.partition").alias("_source"), _block_number().alias("block")]
-    blocks = events.groupBy(*place).agg(F.max(_counted_timestamp()).alias("_reached"))
-    in_order = Window.partitionBy("_source").orderBy("block")
+    block = F.floor(F.col("position.offset") / OFFSETS_PER_BLOCK)
+    placed = events.withColumns({"source": F.col("position.partition"), "block": block})
+    blocks = placed.groupBy("source", "block").agg(F.max(_counted_timestamp()).alias("_reached"))
+    in_order = Window.partitionBy("source").orderBy("block")
     before = F.max("_reached").over(in_order.rowsBetween(Window.unboundedPreceding, -1))
     blocks = blocks.select(
-        "_source",
-        F.col("block").alias("_number"),
+        "source",
+        "block",
         before.alias("timeBefore"),
         F.max("_reached").over(in_order.rowsBetween(Window.unboundedPreceding, 0)).alias("latestTime"),
     )
-    own = (F.col("position.partition") == F.col("_source")) & (F.col("block") == F.col("_number"))
-    return events.withColumn("block", _block_number()).join(F.broadcast(blocks), own).drop("_source", "_number")
-
-
-def _block_number() -> Column:
-    return F.floor(F.col("position.offset") / OFFSETS_PER_BLOCK)
+    return placed.join(F.broadcast(blocks), ["source", "block"])
 
 
 def _counted_timestamp() -> Column:

@@ -59,13 +59,11 @@ def judge_events(events: DataFrame, window: WindowDefinition) -> DataFrame:
     # What is decided changes only once as stream time grows.
     is_certain = reduce(Column.eqNullSafe, (_decide(window, bound) for bound in bounds))
     certain = bounded.where(is_certain).withColumn("streamTime", F.col("latestTime"))
-    blocks = bounded.where(~is_certain).select(
-        F.col("position.partition").alias("_source"), F.col("block").alias("_number")
-    )
-    own = (F.col("position.partition") == F.col("_source")) & (F.col("block") == F.col("_number"))
-    timed = acceptance.add_stream_time(bounded.join(blocks.distinct(), own, "left_semi"), F.col("timeBefore"), "block")
+    blocks = bounded.where(~is_certain).select("source", "block").distinct()
+    doubtful = bounded.join(blocks, ["source", "block"], "left_semi")
+    timed = acceptance.add_stream_time(doubtful, F.col("timeBefore"), "block")
     both = certain.unionByName(timed.where(~is_certain))
-    return mark_taken_events(both.drop("block", "timeBefore", "latestTime"), window)
+    return mark_taken_events(both.drop("source", "block", "timeBefore", "latestTime"), window)
 
 
 def _decide(window: HoppingWindow | SlidingWindow, stream_time: Column) -> Column:

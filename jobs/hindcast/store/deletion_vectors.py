@@ -34,8 +34,11 @@ def read_deletion_vectors(delta_table: DeltaTable, paths: Container[str]) -> dic
     """Return the numbers of the rows that deletion vectors mark in some files of a table, by the path of the file."""
     if "deletionVectors" not in (delta_table.protocol().reader_features or ()):
         return {}
-    filesystem = delta_log.open_filesystem(delta_table)
     entries = delta_log.read_file_entries(delta_table, paths, ("deletionVector",))
+    return _read_vectors(delta_log.open_filesystem(delta_table), entries)
+
+
+def _read_vectors(filesystem: FileSystem, entries: Mapping[str, delta_log.FileEntry]) -> dict[str, RowNumbers]:
     vectors = {path: entry.get("deletionVector") for path, entry in entries.items()}
     return {path: parse_vector(_read_bytes(filesystem, vector)) for path, vector in vectors.items() if vector}
 
@@ -64,11 +67,12 @@ def mark_rows(delta_table: DeltaTable, rows: Mapping[str, RowNumbers]) -> list[J
     A file whose rows are all marked is removed.
     """
     by_path = {unquote(path): numbers for path, numbers in rows.items()}
-    entries, marked = delta_log.read_file_entries(delta_table, by_path), read_deletion_vectors(delta_table, by_path)
+    filesystem, entries = delta_log.open_filesystem(delta_table), delta_log.read_file_entries(delta_table, by_path)
+    marked = _read_vectors(filesystem, entries)
     every = {path: np.union1d(numbers, marked.get(path, numbers[:0])) for path, numbers in by_path.items()}
     statistics = {path: json.loads(entry["stats"]) for path, entry in entries.items()}
     some = {path: numbers for path, numbers in every.items() if len(numbers) < statistics[path]["numRecords"]}
-    vectors = write_deletion_vectors(delta_log.open_filesystem(delta_table), some) if some else {}
+    vectors = write_deletion_vectors(filesystem, some) if some else {}
     now, actions = delta_log.current_millis(), list[JsonObject]()
     for path, entry in entries.items():
         there: dict[str, JsonValue] = {name: value for name, value in entry.items() if value is not None}
