@@ -71,7 +71,9 @@ def add_stream_time_bounds(events: DataFrame) -> DataFrame:
     placed = events.withColumns({"source": F.col("position.partition"), "block": block})
     blocks = placed.groupBy("source", "block").agg(F.max(_counted_timestamp()).alias("_reached"))
     in_order = Window.partitionBy("source").orderBy("block")
+    # rule: a block begins with the stream time before it
     before = F.max("_reached").over(in_order.rowsBetween(Window.unboundedPreceding, -1))
+    # rule: stream time does not pass the latest of its block
     blocks = blocks.select(
         "source",
         "block",

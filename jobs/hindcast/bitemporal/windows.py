@@ -56,7 +56,7 @@ def judge_events(events: DataFrame, window: WindowDefinition) -> DataFrame:
         return mark_taken_events(acceptance.add_stream_time(events), window)
     bounded = acceptance.add_stream_time_bounds(events)
     bounds = F.greatest("timeBefore", "timestamp"), F.col("latestTime")
-    # What is decided changes only once as stream time grows.
+    # rule: what is decided changes once, as stream time grows
     is_certain = reduce(Column.eqNullSafe, (_decide(window, bound) for bound in bounds))
     certain = bounded.where(is_certain).withColumn("streamTime", F.col("latestTime"))
     blocks = bounded.where(~is_certain).select("source", "block").distinct()

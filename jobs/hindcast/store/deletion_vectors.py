@@ -20,13 +20,13 @@ from numpy.typing import NDArray
 from pyarrow.fs import FileSystem
 from pyroaring import BitMap64
 
-from hindcast.common.json_values import JsonObject, JsonValue
+from hindcast.common.json_values import JsonObject, JsonValue, parse_object
 from hindcast.store import delta_log
 
 RowNumbers = NDArray[np.uint64]
 """Numbers of rows in a file, from 0, ascending."""
 
-DeletionVector = dict[str, str | int | None]
+DeletionVector = JsonObject
 """The descriptor of a deletion vector in Delta's log: storageType, pathOrInlineDv, offset, sizeInBytes, cardinality."""
 
 
@@ -39,7 +39,7 @@ def read_deletion_vectors(delta_table: DeltaTable, paths: Container[str]) -> dic
 
 
 def _read_vectors(filesystem: FileSystem, entries: Mapping[str, delta_log.FileEntry]) -> dict[str, RowNumbers]:
-    vectors = {path: entry.get("deletionVector") for path, entry in entries.items()}
+    vectors = {path: parse_object(entry.get("deletionVector")) for path, entry in entries.items()}
     return {path: parse_vector(_read_bytes(filesystem, vector)) for path, vector in vectors.items() if vector}
 
 
@@ -70,7 +70,7 @@ def mark_rows(delta_table: DeltaTable, rows: Mapping[str, RowNumbers]) -> list[J
     filesystem, entries = delta_log.open_filesystem(delta_table), delta_log.read_file_entries(delta_table, by_path)
     marked = _read_vectors(filesystem, entries)
     every = {path: np.union1d(numbers, marked.get(path, numbers[:0])) for path, numbers in by_path.items()}
-    statistics = {path: json.loads(entry["stats"]) for path, entry in entries.items()}
+    statistics = {path: json.loads(str(entry["stats"])) for path, entry in entries.items()}
     some = {path: numbers for path, numbers in every.items() if len(numbers) < statistics[path]["numRecords"]}
     vectors = write_deletion_vectors(filesystem, some) if some else {}
     now, actions = delta_log.current_millis(), list[JsonObject]()
@@ -104,7 +104,7 @@ def parse_vector(data: bytes) -> RowNumbers:
 
 def _read_bytes(filesystem: FileSystem, vector: DeletionVector) -> bytes:
     """Return the bytes that a deletion vector's descriptor contains or points to."""
-    location, length = str(vector["pathOrInlineDv"]), int(vector["sizeInBytes"] or 0)
+    location, length = str(vector["pathOrInlineDv"]), int(str(vector["sizeInBytes"]))
     match vector["storageType"]:
         case "i":
             return _decode_z85(location)[:length]
@@ -114,7 +114,7 @@ def _read_bytes(filesystem: FileSystem, vector: DeletionVector) -> bytes:
         case _:
             raise NotImplementedError(f"deletion vector at an absolute path, {location}: only cloned tables have them")
     with filesystem.open_input_file(path) as file:
-        return bytes(file.read_at(length, int(vector["offset"] or 0) + 4))  # after its length
+        return bytes(file.read_at(length, int(str(vector.get("offset") or 0)) + 4))  # after its length
 
 
 def _file_name(name: UUID) -> str:

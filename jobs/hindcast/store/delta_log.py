@@ -12,7 +12,6 @@ import re
 import time
 from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote
 from uuid import uuid4
 
@@ -26,7 +25,7 @@ from pyarrow.fs import FileSelector, FileSystem, LocalFileSystem, PyFileSystem, 
 from hindcast.common.json_values import JsonObject
 from hindcast.store import tables
 
-FileEntry = dict[str, Any]  # as the log has it: any JSON
+FileEntry = JsonObject
 """What Delta's log says of a file: the fields of its last `add` action; `path` as it is written there."""
 
 
@@ -59,7 +58,7 @@ def read_file_entries(
     """Return what the log says of some files of a table, by their paths in it; only some `fields`, and others maybe."""
     entries: dict[str, FileEntry] = {}
     for entry in _read_entries(open_filesystem(delta_table), delta_table.version(), fields):
-        if (path := unquote(entry["path"])) in paths:
+        if (path := unquote(str(entry["path"]))) in paths:
             entries[path] = entry
     return entries
 
