@@ -99,14 +99,13 @@ def test_a_commit_keeps_what_it_is_and_loses_what_files_said_that_are_gone() -> 
         },
         {"txn": {"appId": "hindcast/town/people", "version": 3}},
         {"add": {"path": "a.parquet", "stats": '{"numRecords":2,"minValues":{"id":"ann"}}', "dataChange": True}},
-        {"add": {"path": "b%20b.parquet", "stats": '{"numRecords":1,"minValues":{"id":"bob"}}'}},
+        {"add": {"path": "b%20b.parquet", "stats": '{"numRecords":1,"minValues":{"id":"bob\u2028"}}'}},
         {"remove": {"path": "b%20b.parquet", "stats": '{"numRecords":2,"minValues":{"id":"ann"}}'}},
         {"remove": {"path": "c.parquet", "dataChange": True}},
     ]
-    commit = "".join(json.dumps(line) + "\n" for line in lines)
-    told = [
-        json.loads(line) for line in purge.scrub_commit(commit, frozenset({"b b.parquet"}), ANN.scrub_text).splitlines()
-    ]
+    commit = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+    scrubbed = purge.scrub_commit(commit, frozenset({"b b.parquet"}), ANN.scrub_text)
+    told = [json.loads(line) for line in scrubbed.removesuffix("\n").split("\n")]
     assert told[0]["commitInfo"]["operationParameters"] == {"predicate": "forgotten"}
     assert told[0]["commitInfo"]["userMetadata"] == "{}"
     assert told[1] == lines[1]

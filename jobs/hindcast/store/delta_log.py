@@ -74,8 +74,8 @@ def _read_entries(filesystem: FileSystem, version: int, fields: Sequence[str] | 
         yield from (add for add in adds if add and add["path"])
     for number in range(start + 1, version + 1):
         with filesystem.open_input_stream(f"_delta_log/{number:020}.json") as file:
-            lines = file.read().decode().splitlines()
-        yield from (action["add"] for line in lines if (action := json.loads(line)) and "add" in action)
+            lines = file.read().decode().split("\n")  # other ends of lines are parts of texts
+        yield from (action["add"] for line in lines if line and "add" in (action := json.loads(line)))
 
 
 def _find_checkpoint(names: set[str], version: int) -> tuple[int, list[str]]:

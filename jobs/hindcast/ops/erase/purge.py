@@ -82,7 +82,7 @@ def scrub_commit(commit: str, live: frozenset[str], scrub: Callable[[str], str])
     `live`: the paths of the files that do (`list_live_files`).
     """
     lines = []
-    for line in filter(None, commit.splitlines()):
+    for line in filter(None, commit.split("\n")):  # other ends of lines are parts of texts
         action = json.loads(line)
         before = json.dumps(action)
         for what in ("add", "remove"):
