@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from pyarrow.dataset import Dataset
@@ -192,6 +193,23 @@ def test_what_promises_more_is_sparks(spark: SparkSession, tmp_path: Path) -> No
     found.alter.add_constraint({"positive": "size > 0"})
     assert files.collect_rows(rows, DeltaTable(it.path)) is None, "Delta checks each row"
     assert not change_tasks.can_write(rows, DeltaTable(it.path))
+
+
+@pytest.mark.parametrize("as_json", ["true", "false"])
+def test_rows_are_marked_whatever_form_a_checkpoint_has(spark: SparkSession, tmp_path: Path, *, as_json: str) -> None:
+    it = table(tmp_path, spark)
+    commits.set_properties(spark, it, {tables.DELETION_VECTORS: "true"})
+    row = (1.0, None, None, T0, None)
+    publish(changed(spark, [("a", *row, "open"), ("b", *row, "open")]), it, 1)
+    form = {"writeStatsAsStruct": "true", "writeStatsAsJson": as_json}
+    properties = {tables.CHECKPOINTS: "1", **{f"delta.checkpoint.{name}": value for name, value in form.items()}}
+    commits.set_properties(spark, it, properties)
+    (checkpoint,) = (tmp_path / "shop" / "made" / "_delta_log").glob("*.checkpoint.parquet")
+    (add,) = filter(None, pq.read_table(checkpoint).column("add").to_pylist())
+    assert ("stats" in add, add["stats_parsed"]["numRecords"]) == (as_json == "true", 2)
+    publish(changed(spark, [("a", *row, "close")]), it, 2)
+    rows = [json.loads(text) for text in told(spark, it)]
+    assert [(r["name"], r["systemTo"] is None) for r in rows] == [("a", False), ("b", True)]
 
 
 @pytest.mark.parametrize("count", [0, 1, 4096, 4097, 200_000])

@@ -15,6 +15,7 @@ from urllib.parse import unquote
 from uuid import UUID, uuid4
 
 import numpy as np
+import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from numpy.typing import NDArray
 from pyarrow.fs import FileSystem
@@ -67,15 +68,17 @@ def mark_rows(delta_table: DeltaTable, rows: Mapping[str, RowNumbers]) -> list[J
     A file whose rows are all marked is removed.
     """
     by_path = {unquote(path): numbers for path, numbers in rows.items()}
-    filesystem, entries = delta_log.open_filesystem(delta_table), delta_log.read_file_entries(delta_table, by_path)
+    filesystem = delta_log.open_filesystem(delta_table)
+    entries = delta_log.read_file_entries(delta_table, by_path, _ADDED)
     marked = _read_vectors(filesystem, entries)
     every = {path: np.union1d(numbers, marked.get(path, numbers[:0])) for path, numbers in by_path.items()}
-    statistics = {path: json.loads(str(entry["stats"])) for path, entry in entries.items()}
-    some = {path: numbers for path, numbers in every.items() if len(numbers) < statistics[path]["numRecords"]}
+    statistics = {path: _read_statistics(filesystem, path, entry) for path, entry in entries.items()}
+    counts = {path: int(str(it["numRecords"])) for path, it in statistics.items()}
+    some = {path: numbers for path, numbers in every.items() if len(numbers) < counts[path]}
     vectors = write_deletion_vectors(filesystem, some) if some else {}
     now, actions = delta_log.current_millis(), list[JsonObject]()
     for path, entry in entries.items():
-        there: dict[str, JsonValue] = {name: value for name, value in entry.items() if value is not None}
+        there: dict[str, JsonValue] = {name: entry[name] for name in _ADDED if entry.get(name) is not None}
         removed: dict[str, JsonValue] = {name: there[name] for name in _REMOVED if name in there}
         removed |= {"deletionTimestamp": now, "dataChange": True, "extendedFileMetadata": True}
         actions.append({"remove": removed})
@@ -84,6 +87,29 @@ def mark_rows(delta_table: DeltaTable, rows: Mapping[str, RowNumbers]) -> list[J
             actions.append({"add": {**there, "dataChange": True, "stats": loose, "deletionVector": vectors[path]}})
     return actions
 
+
+def _read_statistics(filesystem: FileSystem, path: str, entry: delta_log.FileEntry) -> JsonObject:
+    """Return the statistics of a file that the log has; of one without them, the number of its rows alone."""
+    statistics = parse_object(json.loads(str(entry.get("stats") or "{}")))
+    if "numRecords" in statistics:
+        return statistics
+    with filesystem.open_input_file(path) as file:
+        return {**statistics, "numRecords": pq.ParquetFile(file).metadata.num_rows}
+
+
+_ADDED = (
+    "path",
+    "partitionValues",
+    "size",
+    "modificationTime",
+    "stats",
+    "tags",
+    "deletionVector",
+    "baseRowId",
+    "defaultRowCommitVersion",
+    "clusteringProvider",
+)
+"""The fields that the protocol gives the action which adds a file; checkpoints can have more of it."""
 
 _REMOVED = ("path", "partitionValues", "size", "deletionVector")
 """The fields of a file's entry in the log that the action which removes it has too."""
