@@ -331,6 +331,16 @@ def test_a_warehouse_whose_folder_has_no_name_in_delta(hindcast: Run, monkeypatc
     assert (code, err.splitlines()[0]) == (1, r"hindcast: the warehouse is '/tmp/caf\xe9', which is not UTF-8 text")
 
 
+@pytest.mark.parametrize("sign", "#?%`")
+def test_a_warehouse_whose_folder_delta_reads_otherwise(
+    hindcast: Run, monkeypatch: pytest.MonkeyPatch, *, sign: str
+) -> None:
+    monkeypatch.setenv("HINDCAST_WAREHOUSE", f"/tmp/a{sign}b")  # noqa: S108  # nothing is written there
+    code, _, err = hindcast("runs", "restaurant")
+    found = f"hindcast: the warehouse is '/tmp/a{sign}b', and has {sign} in its path"
+    assert (code, err.splitlines()[0]) == (1, found)
+
+
 def test_where_vectors_are_to_be_written_is_looked_at_before_they_are_run(hindcast: Run, tmp_path: Path) -> None:
     code, out, err = hindcast("conformance", str(tmp_path), "--out", str(tmp_path / "none" / "out.json"))
     assert (code, out) == (1, "")

@@ -99,6 +99,7 @@ views:
 """A join, a view that is dropped and an aggregate, all of the menu in FEW."""
 
 
+@pytest.mark.connect
 def test_rows_go_that_an_earlier_contract_derived_by_join_selection_and_aggregate(
     spark: SparkSession, broker: str, tmp_path: Path
 ) -> None:

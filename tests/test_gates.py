@@ -396,6 +396,10 @@ REFUSED = [
         'expect_column_values_to_match_json_schema: {column: note, json_schema: {$ref: "file:///etc/passwd"}}',
         "refers to file:///etc/passwd, which is not in it",
     ),
+    (
+        'expect_column_values_to_be_between: {column: price, min_value: {$PARAMETER: "now()"}}',
+        "is a suite's, and there is none",
+    ),
     ("expect_ties_to_be_ordered: {}\n        on_failure: quarantine", "write stop or warn"),
 ]
 

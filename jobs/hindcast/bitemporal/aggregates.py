@@ -265,13 +265,15 @@ def _number_edges(members: DataFrame, running: Sequence[_PartialAggregate]) -> D
     end = F.when(F.col("validTo").isNotNull(), F.struct(F.col("validTo").alias("_at"), F.lit(-1).alias("_sign")))
     edges = members.withColumn("_edge", F.explode(F.array(start, end))).where(F.col("_edge").isNotNull())
     types = {part.argument: members.schema[part.argument].dataType for part in running}
-    edges = edges.select("*", "_edge.*").drop("_edge").withColumns(_running_contributions(running, types))
+    edges = edges.select("*", "_edge.*").drop("_edge")
+    contributions = _running_contributions(running, types)
+    edges = edges.select("*", *(column.alias(name) for name, column in contributions.items()))
     cuts = skew.find_cuts(edges.select(F.col("_group").alias("_on"), "_at"))
     if cuts is None:
         return edges.withColumn("_step", F.dense_rank().over(_edge_window(edges)).cast("long"))
     edges = skew.add_cuts(edges.withColumn("_on", F.col("_group")), cuts).drop("_on")
     edges = edges.withColumn("_slice", skew.slice_number(F.col("_at")))
-    sums = {name: F.sum(name) for name in ("_sign", *_running_contributions(running, types))}
+    sums = {name: F.sum(name) for name in ("_sign", *contributions)}
     totals = edges.where("_cuts IS NOT NULL").groupBy("_group", "_slice", "_cuts")
     earlier = skew.earlier_slices("_group")
     carried = totals.agg(F.count("*").alias("_edges"), *(total.alias(name) for name, total in sums.items())).select(

@@ -138,11 +138,14 @@ def _parse_path(env: Mapping[str, str], name: str, default: Path) -> Path:
 
 
 def _tables(warehouse: str) -> str:
-    """Return the warehouse as it is named everywhere; SettingsError for credentials in it, or no UTF-8 text."""
+    """Return the warehouse as it is named everywhere; SettingsError for credentials or odd signs in it."""
     place = warehouse if "://" in warehouse else str(Path(warehouse).expanduser().absolute())
     if re.search("[\ud800-\udfff]", place):
         fix = "set HINDCAST_WAREHOUSE, or HINDCAST_VAR, to a folder whose whole path is UTF-8 text"
         raise SettingsError(f"the warehouse is '{_shorten(place)}', which is not UTF-8 text", fix=fix)
+    if found := re.search("[#?%`]", place):  # Delta's readers take them for parts of a URL, or of SQL
+        fix = "set HINDCAST_WAREHOUSE, or HINDCAST_VAR, to a folder without it"
+        raise SettingsError(f"the warehouse is '{_shorten(place)}', and has {found[0]} in its path", fix=fix)
     if re.match(r"[^/]*://[^/]*@", place):  # it would be shown with every path
         fix = "leave them out: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY have them (docs/deploy.md)"
         raise SettingsError("HINDCAST_WAREHOUSE has credentials in its address", fix=fix)

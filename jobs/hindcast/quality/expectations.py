@@ -5,12 +5,12 @@ from __future__ import annotations
 import html
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, TypedDict
 
 from hindcast.common.errors import show_briefly, suggest_nearest
-from hindcast.common.json_values import JsonObject
+from hindcast.common.json_values import JsonObject, JsonValue
 from hindcast.contract import Contract, Expectation, list_shapes
 from hindcast.contract.gates import build_complaint
 from hindcast.contract.parsing import strip_comments
@@ -168,12 +168,21 @@ def _find_problem(contract: Contract, name: str, gate: Expectation) -> tuple[str
         return f"{gate.type}: {problem[0]}", problem[1]
     if far := _describe_outside_reference(gate):
         return f"{gate.type}: {far}", "write what is meant under $defs in it, and refer to it as '#/$defs/NAME'"
+    if _has_suite_parameter(gate.kwargs):
+        return f"{gate.type}: $PARAMETER is a suite's, and there is none", "write the value itself"
     try:
         configure_gate(gate, contract_facts(contract, name, gate) | _SAMPLE_FACTS).to_domain_obj()
     except (TypeError, ValueError, import_gx().exceptions.GreatExpectationsError) as error:
         refusal, fix = _describe_refusal(error, gate, implementation)
         return f"{format_gate(gate.type, gate.kwargs)}: {refusal}", fix
     return None
+
+
+def _has_suite_parameter(value: JsonValue) -> bool:
+    """Return whether a gate's arguments have a parameter of a suite, which Great Expectations would look up."""
+    if isinstance(value, Mapping):
+        return "$PARAMETER" in value or any(map(_has_suite_parameter, value.values()))
+    return isinstance(value, Sequence) and not isinstance(value, str) and any(map(_has_suite_parameter, value))
 
 
 def _describe_outside_reference(gate: Expectation) -> str:

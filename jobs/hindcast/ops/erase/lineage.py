@@ -116,7 +116,8 @@ class ViewLineage:
         """
         shape = self._shapes[name]
         lost = {column: kind for column, kind in shape.columns.items() if column not in rows.columns}
-        rows = rows.withColumns({column: F.lit(None).cast(kind or "string") for column, kind in lost.items()})
+        # Spark Connect does not take `withColumns` of none.
+        rows = rows.select("*", *(F.lit(None).cast(kind or "string").alias(column) for column, kind in lost.items()))
         start, end = (*PERIODS[shape.kind], *PERIODS[shape.kind])[:2]
         key = derivation.key_struct({column: F.col(f"`{column}`") for column in shape.key})
         system = _period_column(*_SYSTEM_PERIOD, "_system")
