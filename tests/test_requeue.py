@@ -288,7 +288,13 @@ def test_a_requeue_is_told_alike_by_increments(
     ],
 )
 def test_a_requeue_that_died_is_finished(
-    spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: str, then: str
+    spark: SparkSession,
+    broker: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    killed: str,
+    then: str,
 ) -> None:
     with pipeline(spark, broker, tmp_path, limited(60, MENU)) as p:
         send(p)
@@ -307,9 +313,11 @@ def test_a_requeue_that_died_is_finished(
 
                 patch.setattr(commits, function, dying)
             with pytest.raises(KeyboardInterrupt):
-                run_steps.run_requeue(spark, read_settings(), p.name, "dying", asked)
+                run_steps.run_requeue(spark, read_settings(), p.name, "requeue__dying", asked)
         if then == "retried":
-            told = run_steps.run_requeue(spark, read_settings(), p.name, "dying", asked).as_json()
+            assert main(["requeue", p.name, "--topic", "menu", "--reason", "another"]) == 3
+            assert "run 2 (requeue__dying), begun to requeue other records, has not ended" in capsys.readouterr().err
+            told = run_steps.run_requeue(spark, read_settings(), p.name, "requeue__dying", asked).as_json()
             assert told["topics"]["menu"]["requeued"] == {"accepted": 2, "expired": 1, "null_key": 1}
             assert p.states() == [(1, "completed"), (2, "completed")]
         else:

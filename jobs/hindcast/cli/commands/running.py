@@ -130,7 +130,14 @@ def requeue(arguments: argparse.Namespace, settings: Settings) -> int:
     )
     begun = None if arguments.dry_run else _find_begun(settings, pipeline, "requeue")
     if begun is not None and begun.plan.requeue is not None:
+        if request not in (begun.plan.requeue, requeue.build_request(contract)):  # without options, any is finished
+            raise BusyError(
+                f"run {begun.number} ({begun.run_id}), begun to requeue other records, has not ended",
+                where=pipeline,
+                fix=f"finish it: hindcast requeue {pipeline}; or abandon it: hindcast abandon {pipeline}",
+            )
         request, run_id = begun.plan.requeue, begun.run_id
+        print(f"{pipeline}: finishing run {begun.number} ({run_id})", file=sys.stderr)
     else:
         run_id = journal.new_run_id("requeue")
         if not requeue.count_waiting(settings.warehouse, contract, request):
