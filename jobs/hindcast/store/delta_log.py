@@ -52,9 +52,7 @@ def list_paths(delta_table: DeltaTable) -> list[str]:
     return [unquote(path) for path in pa.table(delta_table.get_add_actions(flatten=True)).column("path").to_pylist()]
 
 
-def read_file_entries(
-    delta_table: DeltaTable, paths: Container[str], fields: Sequence[str] | None = None
-) -> dict[str, FileEntry]:
+def read_file_entries(delta_table: DeltaTable, paths: Container[str], fields: Sequence[str]) -> dict[str, FileEntry]:
     """Return what the log says of some files of a table, by their paths in it; only some `fields`, and others maybe."""
     entries: dict[str, FileEntry] = {}
     for entry in _read_entries(open_filesystem(delta_table), delta_table.version(), fields):
@@ -63,11 +61,11 @@ def read_file_entries(
     return entries
 
 
-def _read_entries(filesystem: FileSystem, version: int, fields: Sequence[str] | None) -> Iterator[FileEntry]:
+def _read_entries(filesystem: FileSystem, version: int, fields: Sequence[str]) -> Iterator[FileEntry]:
     """Yield the entries of files in Delta's log up to a version; of a file the last one counts."""
     names = {info.base_name for info in filesystem.get_file_info(FileSelector("_delta_log"))}
     start, parts = _find_checkpoint(names, version)
-    columns = ["add"] if fields is None else [f"add.{name}" for name in ("path", *fields)]
+    columns = [f"add.{name}" for name in dict.fromkeys(("path", *fields))]
     for name in parts:
         with filesystem.open_input_file(f"_delta_log/{name}") as file:
             adds = pq.ParquetFile(file).read(columns=columns).column("add").to_pylist(maps_as_pydicts="strict")
