@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,10 +14,13 @@ import pytest
 from hindcast.contract import load
 from hindcast.contract.definition import list_fields, parse_fields
 from hindcast.ops.erase import forget, records, row_removal
+from hindcast.ops.erase import proof as proof_search
 from hindcast.ops.erase.erased_rows import ErasedRows
 from hindcast.ops.erase.proof import Evidence, Proof
 from hindcast.ops.erase.records import ErasureRequest
 from hindcast.plan import definitions, journal
+from hindcast.runs import run_steps
+from hindcast.store import commits
 from pipelines import T0, Pipeline, pipeline, wrong
 
 if TYPE_CHECKING:
@@ -215,6 +219,43 @@ views:
         assert sorted(row["item"] for row in p.raw("last")) == ["curry", "soup", "soup"], "it starts from scratch"
         assert wrong(p) == []
         assert forgotten(p, request) == proof, "a repeat returns the proof"
+
+
+EARLIER_DEATHS = ("appending to emitted/paid", "replacing kept/paid/2", "building paid")
+
+
+@pytest.mark.parametrize("died", ["the search", *(pytest.param(d, marks=pytest.mark.long) for d in EARLIER_DEATHS)])
+def test_a_repeat_leaves_alone_what_a_killed_forgetting_has_processed_again(
+    spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, died: str
+) -> None:
+    """A kafka view is emptied and processed from scratch; a repeat must not empty it a second time."""
+    views = "views:\n  paid: {stream: orders, where: tip > 0, select: {tip: tip}, semantics: kafka}\n"
+    with pipeline(spark, broker, tmp_path, f"{TOPICS}{views}") as p, p.here():
+        p.send("orders", *((who, {"item": item, "tip": tip}, tip) for who, item, tip in ORDERS))
+        p.run()
+        request = records.parse_request(p.contract, "orders", "bob")
+        with monkeypatch.context() as patch:
+
+            def die_after(owner: Any, name: str, place: Callable[..., str]) -> None:
+                real = getattr(owner, name)
+
+                def done(*args: Any, **kwargs: Any) -> Any:
+                    result = real(*args, **kwargs)
+                    return 1 // 0 if place(*args) == died else result
+
+                patch.setattr(owner, name, done)
+
+            die_after(commits, "append_rows", lambda _, table, *__: f"appending to {table.name}")
+            die_after(commits, "replace_rows", lambda _, table, *__: f"replacing {table.name}")
+            die_after(run_steps, "build_view", lambda *args: f"building {args[-1]}")
+            die_after(proof_search, "search_files", lambda *_: "the search")
+            with pytest.raises(ZeroDivisionError):
+                forgotten(p, request)
+        assert forgotten(p, request).is_proven
+        assert p.states()[-1] == (2, "completed")
+        assert [row[0] for row in p.believed("paid")] == ["ann", "ann"]
+        assert [row["_run"] for row in p.raw("emitted/paid")] == [2, 2]
+        assert wrong(p) == []
 
 
 FIELDS = """

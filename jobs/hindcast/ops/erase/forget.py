@@ -43,7 +43,7 @@ from hindcast.quality.hold_units import RECORD_COLUMNS
 from hindcast.report import page
 from hindcast.report.run_report import RunReport
 from hindcast.runs import emission, row_counts, run_steps
-from hindcast.store import row_reader, table_creation, tables
+from hindcast.store import emitted_log, row_reader, table_creation, tables
 from hindcast.store.folder import WarehouseFolder
 from hindcast.store.tables import Table
 
@@ -236,7 +236,8 @@ class _ErasureStep:
     def remove_rows(self) -> None:
         """Remove rows, from below upwards; then scrub texts about them; last take the bytes out of the log."""
         warehouse, pipeline, run = self._contract.warehouse, self._contract.pipeline, self._plan.run
-        touched = [name for name in self.erased.tables if self.erased.has_table(name)]
+        processed = {name for name in self.erased.restarting if self._is_processed_again(name)}
+        touched = [n for n in self.erased.tables if n not in processed and self.erased.has_table(n)]
         self._redefined = self.erased.find_redefined()  # all rows are found before any is removed
         self._rows["failing"] = self._remove_gate_rows(touched)
         restarting = self.erased.restarting
@@ -264,6 +265,11 @@ class _ErasureStep:
         log = tables.log_table(warehouse, pipeline, self._request.topic)
         row_removal.blank_records(self._records, log, places, run)
         self._rows[log.name] = self._records.count()
+
+    def _is_processed_again(self, name: str) -> bool:
+        """Return whether an earlier attempt has begun to process a kafka view again: after it had removed all rows."""
+        log = emitted_log.emitted_table(self._contract.warehouse, self._contract, name)
+        return tables.read_last_run(log) >= self._plan.run
 
     def _empty_emission(self, name: str) -> int:
         """Empty the emitted log and the state of a kafka view; return how many rows there were."""
