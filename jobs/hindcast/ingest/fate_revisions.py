@@ -39,7 +39,8 @@ def decide_fates(spark: SparkSession, contract: BoundContract, plan: Plan, name:
     """Commit the fates that the contract or a requeue changes, then update the quarantine.
 
     Reads the log only if runs since the last completed one had another contract, or the run is a requeue. Does nothing
-    that the run did before, and writes nothing if no fate has changed.
+    that the run did before, and writes nothing if no fate has changed. What an abandoned run committed and did not
+    bring into the quarantine is brought there.
     """
     warehouse, pipeline, topic = contract.warehouse, contract.pipeline, contract.topics[name]
     log, entered = tables.log_table(warehouse, pipeline, name), tables.fates_table(warehouse, pipeline, name)
@@ -47,10 +48,10 @@ def decide_fates(spark: SparkSession, contract: BoundContract, plan: Plan, name:
     changed = _has_contract_changed(contract) and (
         topic.read == "table" or retimestamping.has_valid_time_changed(contract, name)
     )
-    if tables.open_table(log) is None or not (requeue or changed):
+    if tables.open_table(log) is None:
         return
     after = tables.read_last_run(entered)
-    if after < plan.run:
+    if after < plan.run and (requeue or changed):
         decisions = [_decide_by_contract(spark, contract, name, entered)] if changed else []
         if requeue:
             decisions.append(requeues.decide_records(spark, contract, name, requeue, plan.known_at, plan))
