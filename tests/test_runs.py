@@ -14,11 +14,13 @@ import pytest
 
 import reports
 from bare_runs import OUTCOMES
+from hindcast.cli.main import main
 from hindcast.common.errors import GateError, RecordError, RunError, TableError, TopicError
 from hindcast.common.settings import read_settings
 from hindcast.ingest import topic_log
 from hindcast.plan import journal, planner
 from hindcast.plan.runs import Run
+from hindcast.report import page
 from hindcast.runs import run_steps
 from hindcast.store import table_creation, tables
 from pipelines import RESTAURANT, SEED, T0, Pipeline, pipeline, tell, tuples, wrong
@@ -346,6 +348,31 @@ def test_fates_that_do_not_add_up_fail_the_run(broker: str, tmp_path: Path) -> N
             run_steps.finish_run(read_settings(), p.name, 1)
         assert refused.value.where.endswith("logs/menu, partition 0, run 1")
         assert p.states() == [(1, "planned")]
+
+
+@pytest.mark.parametrize("then", ["run", "requeue", "release"])
+def test_a_page_that_a_killed_run_has_not_written_is_written_later(
+    spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: str
+) -> None:
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pipeline(spark, broker, tmp_path) as p, p.here():
+        tell(p, SEED)
+        with monkeypatch.context() as patch:
+            patch.setattr(page, "write_page", die)
+            with pytest.raises(KeyboardInterrupt):
+                p.run()
+        assert p.states() == [(1, "completed")]
+        folder = p.settings.reports / p.name
+        assert not folder.exists()
+        if then == "run":
+            p.run()
+            assert (folder / "run-2.html").exists()
+        else:
+            main([then, p.name])
+        assert (folder / "run-1.html").exists()
+        assert json.loads((folder / "run-1.json").read_text())["run"] == 1
 
 
 def test_a_report_that_is_asked_again_is_the_same(restaurant: Pipeline) -> None:

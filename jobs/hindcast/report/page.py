@@ -58,12 +58,16 @@ def write_page(folder: Path, report: RunReport) -> Path:
 
     Each file is written under another name and renamed, so a reader sees the whole new file or the whole old one.
     """
-    pipeline_folder = folder / report.pipeline
-    pipeline_folder.mkdir(parents=True, exist_ok=True)
-    path = pipeline_folder / f"run-{report.run}.html"
+    path = page_path(folder, report.pipeline, report.run)
+    path.parent.mkdir(parents=True, exist_ok=True)
     _replace_file(path.with_suffix(".json"), json.dumps(report.as_json(), indent=2))
     _replace_file(path, render_page(report))
     return path
+
+
+def page_path(folder: Path, pipeline: str, run: int) -> Path:
+    """Return the path of a run's page in the folder of reports."""
+    return folder / pipeline / f"run-{run}.html"
 
 
 def remove_unfinished_files(folder: Path) -> None:

@@ -143,11 +143,23 @@ def finish_run(settings: Settings, pipeline: str, run: int) -> RunReport:
             result = RunReport.from_json(entry.outcome.report)
         else:
             contract, plan = _load_plan(settings, pipeline, run)
+            write_missing_page(settings, pipeline)
             result = report.build_report(settings.warehouse, contract, plan)
             _append_outcome(settings.warehouse, pipeline, run, Completed(result.as_json()))
         page.write_page(settings.reports, result)
         step_events.add_fields(**result.summarize_for_events())
     return result
+
+
+def write_missing_page(settings: Settings, pipeline: str) -> None:
+    """Write the report page of the last completed run if its process died before it did."""
+    last = find_last_completed(journal.read_runs(settings.warehouse, pipeline))
+    if (
+        last is not None
+        and isinstance(last.outcome, Completed)
+        and not page.page_path(settings.reports, pipeline, last.number).exists()
+    ):
+        page.write_page(settings.reports, RunReport.from_json(last.outcome.report))
 
 
 def run_pipeline(

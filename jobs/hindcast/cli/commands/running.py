@@ -141,6 +141,8 @@ def requeue(arguments: argparse.Namespace, settings: Settings) -> int:
     else:
         run_id = journal.new_run_id("requeue")
         if not requeue.count_waiting(settings.warehouse, contract, request):
+            if not arguments.dry_run:
+                run_steps.write_missing_page(settings, pipeline)  # the requeue may have died before it did
             print(f"{pipeline}: nothing to requeue: no malformed record like that is left; nothing was done")
             return 0
     spark = open_session(settings, pipeline)
@@ -187,6 +189,7 @@ def release(arguments: argparse.Namespace, settings: Settings) -> int:
             print(f"{pipeline}.{name}: not in the contract; its held changes stay as they are", file=sys.stderr)
     if arguments.key and not table:
         raise QueryError("a key was given without a table", fix=f"hindcast release {pipeline}.TABLE --key K")
+    run_steps.write_missing_page(settings, pipeline)  # a release may have died before it did
     if not table and not held:
         raise QueryError("nothing is held back", where=pipeline, fix=f"hindcast failing {pipeline} lists failing rows")
     keys = {
