@@ -221,6 +221,7 @@ views:
         assert forgotten(p, request) == proof, "a repeat returns the proof"
 
 
+EMPTIED_STATE = 1
 EARLIER_DEATHS = ("appending to emitted/paid", "replacing kept/paid/2", "building paid")
 
 
@@ -234,6 +235,7 @@ def test_a_repeat_leaves_alone_what_a_killed_forgetting_has_processed_again(
         p.send("orders", *((who, {"item": item, "tip": tip}, tip) for who, item, tip in ORDERS))
         p.run()
         request = records.parse_request(p.contract, "orders", "bob")
+        counts = forget.preview_erasure(spark, p.contract, request)
         with monkeypatch.context() as patch:
 
             def die_after(owner: Any, name: str, place: Callable[..., str]) -> None:
@@ -251,7 +253,9 @@ def test_a_repeat_leaves_alone_what_a_killed_forgetting_has_processed_again(
             die_after(proof_search, "search_files", lambda *_: "the search")
             with pytest.raises(ZeroDivisionError):
                 forgotten(p, request)
-        assert forgotten(p, request).is_proven
+        proof = forgotten(p, request)
+        assert proof.is_proven
+        assert proof.rows == {**counts, "paid": 3 + 3 + EMPTIED_STATE}, "by both attempts"
         assert p.states()[-1] == (2, "completed")
         assert [row[0] for row in p.believed("paid")] == ["ann", "ann"]
         assert [row["_run"] for row in p.raw("emitted/paid")] == [2, 2]

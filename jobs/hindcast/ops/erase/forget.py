@@ -231,7 +231,8 @@ class _ErasureStep:
         self.texts = records.collect_texts(request, self._records, self._adopted, below)
         self._readers = find_readers(contract, self.erased.tables)
         self._redefined: list[str] = []
-        self._rows: dict[str, int] = {}
+        self._cleared: dict[str, list[Table]] = {}
+        """The tables of which rows are removed or cleared, by the name under which the proof counts them."""
 
     def remove_rows(self) -> None:
         """Remove rows, from below upwards; then scrub texts about them; last take the bytes out of the log."""
@@ -239,24 +240,29 @@ class _ErasureStep:
         processed = {name for name in self.erased.restarting if self._is_processed_again(name)}
         touched = [n for n in self.erased.tables if n not in processed and self.erased.has_table(n)]
         self._redefined = self.erased.find_redefined()  # all rows are found before any is removed
-        self._rows["failing"] = self._remove_gate_rows(touched)
-        restarting = self.erased.restarting
+        self._remove_gate_rows(touched)
         for name in self.erased.formerly_emitting:
-            self._rows[f"emitted/{name}"] = self._empty_emission(name)
+            self._cleared[f"emitted/{name}"] = self._find_emission_tables(name)
+            self._empty_tables(f"emitted/{name}")
+        for name in reversed(self.erased.tables):
+            if name in processed or name in touched:
+                emitting = self._find_emission_tables(name) if name in self.erased.restarting else []
+                self._cleared[name] = [*emitting, self.erased.table(name)]
         for name in reversed(touched):
             table = self.erased.table(name)
-            if name in restarting:
-                self._rows[name] = self._empty_emission(name) + row_removal.empty_table(self._spark, table, run)
+            if name in self.erased.restarting:
+                count = self._empty_tables(name)
             else:
-                self._rows[name] = row_removal.remove_rows(
+                count = row_removal.remove_rows(
                     self.erased.find_rows(name), table, [*table.identity, "systemFrom"], run
                 )
-            if self._rows[name] or self._is_repeated:  # an earlier attempt may have died between the two
+            if count or self._is_repeated:  # an earlier attempt may have died between the two
                 row_counts.write_row_counts(self._spark, table, self._plan.known_at - timedelta(microseconds=1))
         self._scrub_texts()
         if self._adopted is not None:
             initial = initial_rows.initial_rows_table(warehouse, pipeline, self._request.topic)
-            self._rows[initial.name] = row_removal.remove_rows(self._adopted, initial, ["key", "timestamp"], run)
+            self._cleared[initial.name] = [initial]
+            row_removal.remove_rows(self._adopted, initial, ["key", "timestamp"], run)
         places = {"partition": "partition", "offset": "offset"}
         fates = tables.fates_table(warehouse, pipeline, self._request.topic)
         row_removal.blank_records(self._records, fates, places, run)
@@ -264,30 +270,39 @@ class _ErasureStep:
         row_removal.blank_records(self._records, topic_log.quarantine_table(warehouse, pipeline), in_kafka, run)
         log = tables.log_table(warehouse, pipeline, self._request.topic)
         row_removal.blank_records(self._records, log, places, run)
-        self._rows[log.name] = self._records.count()
 
     def _is_processed_again(self, name: str) -> bool:
         """Return whether an earlier attempt has begun to process a kafka view again: after it had removed all rows."""
         log = emitted_log.emitted_table(self._contract.warehouse, self._contract, name)
         return tables.read_last_run(log) >= self._plan.run
 
-    def _empty_emission(self, name: str) -> int:
-        """Empty the emitted log and the state of a kafka view; return how many rows there were."""
-        place, run = (self._contract.warehouse, self._contract.pipeline), self._plan.run
+    def _find_emission_tables(self, name: str) -> list[Table]:
+        """Return the emitted log and the state of a kafka view, as far as they exist."""
+        place = self._contract.warehouse, self._contract.pipeline
         states = [path for path in self._folder.tables if path.startswith(f"kept/{name}/")]
         found = [Table(*place, path, "kept") for path in states]
         log = Table(*place, f"emitted/{name}", "emitted")
-        found += [log] if tables.open_table(log) is not None else []
-        return sum(row_removal.empty_table(self._spark, table, run) for table in found)
+        return [*found, log] if tables.open_table(log) is not None else found
 
-    def _remove_gate_rows(self, touched: Sequence[str]) -> int:
-        """Remove what gates found, and held back, of the records and keys that go; return how many entries changed.
+    def _empty_tables(self, name: str) -> int:
+        """Remove all rows of the tables that are counted under a name; return how many there were."""
+        return sum(row_removal.empty_table(self._spark, table, self._plan.run) for table in self._cleared[name])
+
+    def _count_removed(self) -> dict[str, int]:
+        """Return how many rows this run has removed by table, in all its attempts, and records of the log."""
+        run, log = self._plan.run, f"logs/{self._request.topic}"
+        counts = {n: sum(row_removal.count_removed(t, run) for t in some) for n, some in self._cleared.items()}
+        return {name: n for name, n in {**counts, log: self._records.count()}.items() if n}
+
+    def _remove_gate_rows(self, touched: Sequence[str]) -> None:
+        """Remove what gates found, and held back, of the records and keys that go.
 
         Entries of other keys stay, without the rows that contain a text to be forgotten.
         """
         table = hold_store.failing_table(self._contract.warehouse, self._contract.pipeline)
+        self._cleared["failing"] = [table]
         if tables.open_table(table) is None:
-            return 0
+            return
         rows = row_reader.load_rows(self._spark, table)
         at = self._records.select("topic", F.col("topicPartition").alias("partition"), "offset")
         parts = [rows.join(at.distinct(), ["topic", "partition", "offset"], "left_semi").select(*rows.columns)]
@@ -307,15 +322,14 @@ class _ErasureStep:
             of_these = rows.where(F.col("table").isin(self._request.topic, *touched))
             parts.append(of_these.join(units, "unit", "left_semi").select(*rows.columns))
         entries = reduce(DataFrame.unionByName, parts).distinct().localCheckpoint()
-        count = row_removal.remove_rows(entries, table, rows.columns, self._plan.run)
+        row_removal.remove_rows(entries, table, rows.columns, self._plan.run)
         if self.texts.search_terms:  # another key is held all the same, without the row
             texts = F.array(*(F.lit(text) for text in sorted(self.texts.search_terms)))
             named = F.exists(texts, lambda text: F.contains("row", text))
             others = (
                 row_reader.load_rows(self._spark, table).where(F.col("table").isin(*touched) & named).localCheckpoint()
             )
-            count += row_removal.clear_column(others, table, "row", self._plan.run)
-        return count
+            row_removal.clear_column(others, table, "row", self._plan.run)
 
     def remove_unheld(self) -> None:
         """Remove what was held of these records and stands in no table, now that all is derived without them.
@@ -331,7 +345,7 @@ class _ErasureStep:
         entries = entries.withColumn("_unit", unit)
         found = [self._unheld(name, entries.where(F.col("table") == name)) for name in self.erased.tables]
         every = reduce(DataFrame.unionByName, found).drop("_unit").distinct().localCheckpoint()
-        self._rows["failing"] += row_removal.remove_rows(every, failing, every.columns, self._plan.run)
+        row_removal.remove_rows(every, failing, every.columns, self._plan.run)
 
     def _unheld(self, name: str, entries: DataFrame) -> DataFrame:
         """Return of the entries of a table those that go (`remove_unheld`)."""
@@ -427,7 +441,7 @@ class _ErasureStep:
             self._plan.known_at,
             table=f"{pipeline}.{self._request.topic}",
             sha256=self._digest,
-            rows={name: n for name, n in self._rows.items() if n},
+            rows=self._count_removed(),
             readers=self._readers.views,
             unread=self._readers.unread,
             redefined=tuple(self._redefined),

@@ -30,22 +30,27 @@ TextRewriter = Callable[[str, str | None], str]
 def remove_rows(rows: DataFrame, table: Table, by: Sequence[str], run: int) -> int:
     """Remove the rows of a table that agree with `rows` in the columns `by`; return how many of `rows` there were."""
     found = _collect_few(rows.select(*by), table)
-    if found is not None and _try_rewrite(found, table, lambda own, at: own.filter(pc.invert(at)), run):
+    if found is not None and _try_rewrite(
+        found, table, lambda own, at: own.filter(pc.invert(at)), _note(run, found.num_rows)
+    ):
         return int(found.num_rows)
     count = rows.count()
     if count:
-        _merge_rows(rows.select(*by).distinct(), table, by, "WHEN MATCHED THEN DELETE", run)
+        _merge_rows(rows.select(*by).distinct(), table, by, "WHEN MATCHED THEN DELETE", _note(run, count))
     return count
 
 
 def clear_column(rows: DataFrame, table: Table, column: str, run: int) -> int:
     """Set a column to null in whole rows of a table; return how many there were."""
     found = _collect_few(rows, table)
-    if found is not None and _try_rewrite(found, table, lambda own, at: _assign(own, column, at, None), run):
+    if found is not None and _try_rewrite(
+        found, table, lambda own, at: _assign(own, column, at, None), _note(run, found.num_rows)
+    ):
         return int(found.num_rows)
     count = rows.count()
     if count:
-        _merge_rows(rows.distinct(), table, rows.columns, f"WHEN MATCHED THEN UPDATE SET `{column}` = NULL", run)
+        clause = f"WHEN MATCHED THEN UPDATE SET `{column}` = NULL"
+        _merge_rows(rows.distinct(), table, rows.columns, clause, _note(run, count))
     return count
 
 
@@ -64,7 +69,7 @@ def blank_records(places: DataFrame, table: Table, by: Mapping[str, str], run: i
         names.append(erasure_marks.MARK)
     rows = places.select(*(F.col(source).alias(column) for column, source in by.items())).distinct()
     found = _collect_few(rows, table)
-    if found is not None and _try_rewrite(found, table, lambda own, at: _blank_rows(own, at, run), run):
+    if found is not None and _try_rewrite(found, table, lambda own, at: _blank_rows(own, at, run), _note(run)):
         return
     reason = (
         f"CASE WHEN t.reason IS NULL OR t.reason = '{topic_log.REQUEUED_REASON}' THEN t.reason ELSE "
@@ -78,14 +83,16 @@ def blank_records(places: DataFrame, table: Table, by: Mapping[str, str], run: i
         if erasure_marks.MARK in names
         else f" OR t.reason <> '{erasure_marks.REPLACEMENT_TEXT}'"
     )
-    _merge_rows(rows, table, list(by), f"WHEN MATCHED AND ({has_bytes}{is_unmarked}) THEN UPDATE SET {assigned}", run)
+    _merge_rows(
+        rows, table, list(by), f"WHEN MATCHED AND ({has_bytes}{is_unmarked}) THEN UPDATE SET {assigned}", _note(run)
+    )
 
 
 def empty_table(spark: SparkSession, table: Table, run: int) -> int:
     """Remove all rows of a table; return how many there were."""
     count = tables.count_rows(table)
     if count:
-        with override_conf(spark, _note_conf(run)):
+        with override_conf(spark, _note_conf(_note(run, count))):
             statement = f"DELETE FROM delta.`{table.path}`"  # noqa: S608  # a path of ours
             commit_once.commit_repeatable(lambda: spark.sql(statement).collect())
     return count
@@ -109,7 +116,7 @@ def rewrite_column(
         types = tables.column_types(delta_table)
         listed = ", ".join(f"`{c}` {types[c]}" for c in changed.column_names)
         rewritten = spark.createDataFrame([list(row.values()) for row in changed.to_pylist()], listed)
-        _merge_rows(rewritten, table, by, f"WHEN MATCHED THEN UPDATE SET `{column}` = s.`{column}`", run)
+        _merge_rows(rewritten, table, by, f"WHEN MATCHED THEN UPDATE SET `{column}` = s.`{column}`", _note(run))
 
 
 def _rewrite_texts(rows: pa.Table, column: str, rewrite: TextRewriter) -> pa.Table:
@@ -158,7 +165,9 @@ def _collect_few(rows: DataFrame, table: Table) -> pa.Table | None:
     return found if found.num_rows <= FEW_ROWS else None
 
 
-def _try_rewrite(found: pa.Table, table: Table, rewrite: Callable[[pa.Table, pa.Array], pa.Table], run: int) -> bool:
+def _try_rewrite(
+    found: pa.Table, table: Table, rewrite: Callable[[pa.Table, pa.Array], pa.Table], note: JsonObject
+) -> bool:
     """Rewrite the rows of a table that equal one of `found`; return False if that needs a MERGE.
 
     `rewrite` gets rows and, for each, whether it is one of them.
@@ -168,24 +177,37 @@ def _try_rewrite(found: pa.Table, table: Table, rewrite: Callable[[pa.Table, pa.
         at = closing.find_matching_rows(rows, found, found.column_names)
         return rewrite(rows, pa.array(at)) if at.any() else rows
 
-    return not found.num_rows or delta_rs_writer.try_rewrite_rows(table, rewrite_matching, _note(run))
+    return not found.num_rows or delta_rs_writer.try_rewrite_rows(table, rewrite_matching, note)
 
 
-def _merge_rows(rows: DataFrame, table: Table, by: Sequence[str], clause: str, run: int) -> None:
+def _merge_rows(rows: DataFrame, table: Table, by: Sequence[str], clause: str, note: JsonObject) -> None:
     spark, view = rows.sparkSession, f"forgotten_{uuid4().hex}"
     rows.createOrReplaceTempView(view)
     same = " AND ".join(f"t.`{c}` <=> s.`{c}`" for c in by)
     statement = f"MERGE INTO delta.`{table.path}` t USING {view} s ON {same} {clause}"  # names of ours
     try:
-        with override_conf(spark, _note_conf(run)):
+        with override_conf(spark, _note_conf(note)):
             commit_once.commit_repeatable(lambda: spark.sql(statement).collect())
     finally:
         spark.catalog.dropTempView(view)
 
 
-def _note_conf(run: int) -> Mapping[str, str]:
-    return {"spark.databricks.delta.commitInfo.userMetadata": json.dumps(_note(run))}
+def _note_conf(note: JsonObject) -> Mapping[str, str]:
+    return {"spark.databricks.delta.commitInfo.userMetadata": json.dumps(note)}
 
 
-def _note(run: int) -> JsonObject:
-    return {"forgets": run}
+def _note(run: int, removed: int | None = None) -> JsonObject:
+    """Return the note of a commit, with the number of rows that it removes or clears."""
+    return {"forgets": run} if removed is None else {"forgets": run, "removed": removed}
+
+
+_MAX_COMMITS = 1000
+"""The number of a table's last commits among which those of a run are looked for."""
+
+
+def count_removed(table: Table, run: int) -> int:
+    """Return how many rows of a table all attempts of a run have removed or cleared, by the notes of its commits."""
+    delta_table = tables.open_table(table)
+    texts = (commit.get("userMetadata") or "" for commit in delta_table.history(_MAX_COMMITS)) if delta_table else ()
+    notes = [json.loads(text) for text in texts if text.startswith('{"forgets"')]
+    return sum(note.get("removed", 0) for note in notes if note["forgets"] == run)
