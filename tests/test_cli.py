@@ -331,7 +331,7 @@ def test_a_warehouse_whose_folder_has_no_name_in_delta(hindcast: Run, monkeypatc
     assert (code, err.splitlines()[0]) == (1, r"hindcast: the warehouse is '/tmp/caf\xe9', which is not UTF-8 text")
 
 
-@pytest.mark.parametrize("sign", "#?%`")
+@pytest.mark.parametrize("sign", "#?%`\\")
 def test_a_warehouse_whose_folder_delta_reads_otherwise(
     hindcast: Run, monkeypatch: pytest.MonkeyPatch, *, sign: str
 ) -> None:

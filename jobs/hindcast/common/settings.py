@@ -143,7 +143,7 @@ def _tables(warehouse: str) -> str:
     if re.search("[\ud800-\udfff]", place):
         fix = "set HINDCAST_WAREHOUSE, or HINDCAST_VAR, to a folder whose whole path is UTF-8 text"
         raise SettingsError(f"the warehouse is '{_shorten(place)}', which is not UTF-8 text", fix=fix)
-    if found := re.search("[#?%`]", place):  # Delta's readers take them for parts of a URL, or of SQL
+    if found := re.search(r"[#?%`\\]", place):  # Delta's readers take them for parts of a URL, or of SQL
         fix = "set HINDCAST_WAREHOUSE, or HINDCAST_VAR, to a folder without it"
         raise SettingsError(f"the warehouse is '{_shorten(place)}', and has {found[0]} in its path", fix=fix)
     if re.match(r"[^/]*://[^/]*@", place):  # it would be shown with every path
