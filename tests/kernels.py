@@ -8,7 +8,7 @@ numbers become rows again.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,16 +16,19 @@ from typing import Any
 from unittest.mock import patch
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from hindcast.bitemporal import aggregates, joins
+from hindcast.bitemporal import aggregates, joins, windows
 from hindcast.bitemporal.aggregates import Measure
+from hindcast.bitemporal.intervals import interval_micros
+from hindcast.bitemporal.windows import HoppingWindow, WindowDefinition
 from hindcast.engine import operators as kernel_operators
-from hindcast.engine import task
-from hindcast.engine.spec import AggregateSpec, JoinSpec, KernelInput, KernelOutput, TimeSlice
+from hindcast.engine import task, window_operator
+from hindcast.engine.spec import AggregateSpec, JoinSpec, KernelInput, KernelOutput, TimeSlice, WindowSpec
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 MOMENT = pa.timestamp("us", "UTC")
@@ -45,6 +48,7 @@ def instead() -> Iterator[list[str]]:
         patch.object(joins, "join_foreign_key", foreign_key),
         patch.object(aggregates, "aggregate_table", of_table),
         patch.object(aggregates, "aggregate_stream", of_stream),
+        patch.object(windows, "aggregate_windows", in_windows),
     ):
         yield done
 
@@ -107,8 +111,65 @@ def _aggregated(
 ) -> DataFrame:
     """What a kernel makes of members, with the measures of `right` that it does not compute."""
     members = members.where(aggregates.has_value_to_aggregate(measures))
+
+    def make(form: Mapping[str, str], schema: pa.Schema, rows: DataFrame) -> pa.Table:
+        spec = AggregateSpec(operator, ("_key",), form, KernelOutput("", "versions", schema, NOW))
+        return kernel_operators.aggregate_rows(spec, rows.drop("_group", "_id").toArrow()).rows
+
+    return _with_computed(operator, members, group, measures, right, ("validFrom", "validTo"), make)
+
+
+def in_windows(events: DataFrame, window: WindowDefinition, measures: Mapping[str, Measure]) -> DataFrame:
+    """`windows.aggregate_windows`: hopping ones by a kernel, each size apart."""
+    right = _IN_WINDOWS(events, window, measures)
+    if not isinstance(window, HoppingWindow):
+        return right
+    possible, first = windows._first_possible_start(window), windows._first_start(window, F.col("streamTime"))
+    members = events.where(F.col("taken").isNotNull()).select(
+        "*",
+        F.when(F.col("taken"), first).alias("_first"),
+        (~F.col("taken") | (first != possible)).alias("_late"),
+        interval_micros(window.size).alias("_size"),
+        interval_micros(window.advance).alias("_advance"),
+    )
+
+    def make(form: Mapping[str, str], schema: pa.Schema, rows: DataFrame) -> pa.Table:
+        found, every = [], rows.drop("_group").withColumnRenamed("_id", "_offset").toArrow()
+        every = every.append_column("_partition", pa.array([0] * every.num_rows, pa.int32()))
+        for size, advance in sorted({(row["_size"], row["_advance"]) for row in every.to_pylist()}):
+            own = every.filter((pc.field("_size") == size) & (pc.field("_advance") == advance))
+            late = own.filter(pc.field("_late")).select(["_partition", "_offset", "_first"])
+            side = KernelInput("", 0, "events", (), (), None)
+            output = KernelOutput("", "events", schema, NOW)
+            late = late.rename_columns(["partition", "offset", "first"])
+            spec = WindowSpec("in_windows", side, ("_key",), form, size, advance, late, output)
+            for span in _slices(sorted({*own.column("timestamp").to_pylist()})):
+                wide = task.widen_slice(span, size)
+                since, until = kernel_operators.slice_bounds(wide)
+                at = own.column("timestamp").cast(pa.int64())
+                part = own.filter(pc.and_(pc.greater_equal(at, since), pc.less(at, until)))
+                found.append(window_operator.aggregate_windows(spec, span, part).rows.cast(schema))
+        return pa.concat_tables(found).combine_chunks() if found else schema.empty_table()
+
+    periods = ("windowStart", "windowEnd")
+    others = ("_first", "_late", "_size", "_advance", "timestamp")
+    return _with_computed("in_windows", members, F.col("key"), measures, right, periods, make, others)
+
+
+def _with_computed(
+    operator: str,
+    members: DataFrame,
+    group: Column,
+    measures: Mapping[str, Measure],
+    right: DataFrame,
+    periods: tuple[str, str],
+    make: Callable[[Mapping[str, str], pa.Schema, DataFrame], pa.Table],
+    others: tuple[str, ...] | None = None,
+) -> DataFrame:
+    """`right` with the measures that a kernel can `make` of the members, its rows and its periods."""
     arguments = [measure.argument.alias(name) for name, measure in measures.items()]
-    rows = _kept(members.select("validFrom", "validTo", group.alias("_group"), *arguments), "_group")
+    kept = others or periods
+    rows = _kept(members.select(*kept, group.alias("_group"), *arguments), "_group")
     computed = {n: it.function for n, it in measures.items() if it.function == "count" or _is_whole(rows, n)}
     computed = {n: function for n, function in computed.items() if function in COMPUTED}
     if not computed:
@@ -116,26 +177,24 @@ def _aggregated(
     done.append(operator)
     kinds = {n: pa.float64() if function == "avg" else pa.int64() for n, function in computed.items()}
     schema = pa.schema(
-        [("_key", pa.string()), *kinds.items(), ("_members", pa.int64()), ("validFrom", MOMENT), ("validTo", MOMENT)]
+        [("_key", pa.string()), *kinds.items(), ("_members", pa.int64()), *((period, MOMENT) for period in periods)]
     )
-    output = KernelOutput("", "versions", schema, NOW)
-    form = AggregateSpec(operator, ("_key",), {**computed, "_members": "count"}, output)
     given = [F.col(n).cast("bigint") if function != "count" else F.col(n) for n, function in computed.items()]
-    table = rows.select("_key", *(c.alias(n) for c, n in zip(given, computed, strict=True)), "validFrom", "validTo")
-    made = kernel_operators.aggregate_rows(form, table.withColumn("_members", F.lit(1)).toArrow()).rows
+    named_arguments = (c.alias(n) for c, n in zip(given, computed, strict=True))
+    table = rows.select("_key", "_id", "_group", *named_arguments, *kept).withColumn("_members", F.lit(1))
+    made = make({**computed, "_members": "count"}, schema, table)
     steps = members.sparkSession.createDataFrame(made.cast(schema) if made.num_rows else schema.empty_table())
     named = rows.where("_key IS NOT NULL").groupBy("_key").agg(F.first("_group").alias("key"))
     steps = steps.join(named, "_key", "left").alias("made")
-    same = [F.col(f"made.{c}").eqNullSafe(F.col(f"plan.{c}")) for c in ("key", "validFrom", "validTo")]
+    same = [F.col(f"made.{c}").eqNullSafe(F.col(f"plan.{c}")) for c in ("key", *periods)]
     both = steps.join(right.alias("plan"), same[0] & same[1] & same[2], "full_outer")
     kind = right.schema["value"].dataType
     value = [
         F.col(f"made.{n}" if n in computed else f"plan.value.{n}").cast(kind[n].dataType).alias(n) for n in measures
     ]
-    periods = [
-        F.when(F.col("made._members").isNotNull(), F.col(f"made.{c}")).alias(c) for c in ("validFrom", "validTo")
-    ]
-    return both.select(F.coalesce("made.key", "plan.key").alias("key"), F.struct(*value).alias("value"), *periods)
+    own = [F.when(F.col("made._members").isNotNull(), F.col(f"made.{c}")).alias(c) for c in periods]
+    whole = both.select(F.coalesce("made.key", "plan.key").alias("key"), F.struct(*value).alias("value"), *own)
+    return whole.select(*right.columns)
 
 
 COMPUTED = ("count", "sum", "avg", "min", "max")
@@ -148,6 +207,7 @@ def _is_whole(rows: DataFrame, name: str) -> bool:
     return kind in ("int", "bigint")
 
 
+_IN_WINDOWS = windows.aggregate_windows
 _OF_TABLE, _OF_STREAM = aggregates.aggregate_table, aggregates.aggregate_stream
 
 

@@ -134,6 +134,28 @@ views:
   by_customer:
     stream: sales
     aggregate: {priced: count(price), spent: sum(price)}
+  in_parts:
+    stream: sales
+    where: big IS NULL OR big >= 0
+    group_by: {kind: kind, flag: flag, short: "left(note, 3)"}
+    window: {tumbling: 7 seconds, grace: 3 seconds}
+    aggregate:
+      many: count(*)
+      spent: sum(price)
+      mean: avg(cast(big AS int) + 1)
+      least: min(big)
+      last: max(at)
+      noted: "max(left(note, 2))"
+      smallest: "min(price * 2)"
+  in_hops:
+    stream: sales
+    window: {hopping: 20 seconds, advance: 6 seconds, grace: 1 second}
+    aggregate: {priced: count(price), spent: sum(price)}
+  in_pairs:
+    stream: sales
+    group_by: {flag: flag}
+    window: {hopping: 4 seconds, advance: 2 seconds, grace: 1 day}
+    aggregate: {many: count(*), last_day: max(day)}
   distinct:
     table: items
     group_by: {kind: kind}
@@ -215,6 +237,7 @@ OPERATORS = {
     **dict.fromkeys(("both", "stocked", "either", "described", "labelled", "positive"), "table_table"),
     **dict.fromkeys(("per_item", "per_kind", "per_moment", "per_text", "on_top", "of_nothing"), "of_table"),
     **dict.fromkeys(("sold", "by_customer"), "of_stream"),
+    **dict.fromkeys(("in_parts", "in_hops", "in_pairs"), "in_windows"),
 }
 EMPTY = ("with_nothing", "of_nothing")
 NO_KEY = json.dumps({"shop": None, "item": None})

@@ -165,25 +165,25 @@ def test_files_without_times_in_deltas_log_are_not_cut(tmp_path: Path) -> None:
     table = _table(tmp_path)
     side = KernelInput(table.path, 0, "versions", ("k",), (), None)
     form = JoinSpec("table_table", (side, side), False, "inner", {}, False, NO_OUTPUT)
-    assert time_slices.plan_time_slices(form, [DeltaTable(table.path)] * 2, 4) == [TimeSlice()], "no file is no work"
+    assert time_slices.plan_join_slices(form, [DeltaTable(table.path)] * 2, 4) == [TimeSlice()], "no file is no work"
     told = {
         "minValues": {"validFrom": "2026-01-01T00:00:00.000Z"},
         "maxValues": {"validFrom": "2026-01-02T00:00:00.000Z"},
     }
     bounded = replace(FILE, statistics=json.dumps({"numRecords": 10**6, **told}))
     delta_rs_writer.add_files([bounded], table, 1, {}, after=0)
-    whole = time_slices.plan_time_slices(form, [DeltaTable(table.path)] * 2, 4)
+    whole = time_slices.plan_join_slices(form, [DeltaTable(table.path)] * 2, 4)
     assert whole is not None
     assert len(whole) == 4
     delta_rs_writer.add_files([replace(_named(2), belief="superseded")], table, 2, {}, after=1)
-    assert time_slices.plan_time_slices(form, [DeltaTable(table.path)] * 2, 4) == whole, "nobody believes those rows"
+    assert time_slices.plan_join_slices(form, [DeltaTable(table.path)] * 2, 4) == whole, "nobody believes those rows"
     delta_rs_writer.add_files([_named(3)], table, 3, {}, after=2)
-    assert time_slices.plan_time_slices(form, [DeltaTable(table.path)] * 2, 4) is None
+    assert time_slices.plan_join_slices(form, [DeltaTable(table.path)] * 2, 4) is None
     beyond = {**told, "maxValues": {"validFrom": "+10000-01-01T00:00:00.000Z"}}
     (tmp_path / "far").mkdir()
     far = _table(tmp_path / "far")
     delta_rs_writer.add_files([replace(FILE, statistics=json.dumps({"numRecords": 9, **beyond}))], far, 1, {}, after=0)
-    assert time_slices.plan_time_slices(form, [DeltaTable(far.path)] * 2, 4) is None, "Python has no such year"
+    assert time_slices.plan_join_slices(form, [DeltaTable(far.path)] * 2, 4) is None, "Python has no such year"
 
 
 def test_keys_are_equal_numbers_where_they_are_equal() -> None:

@@ -20,6 +20,7 @@ OPERATIONS = {
     "foreign_key_join": "table_table",
     "table_aggregate": "of_table",
     "stream_aggregate": "of_stream",
+    "windowed_aggregate": "in_windows",
 }
 """The operations that have a kernel, and its name."""
 

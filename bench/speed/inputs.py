@@ -51,9 +51,15 @@ views:
     where: price > 0
     group_by: {{category: category}}
     aggregate: {{items: count(*), least: min(price), most: max(price * 2), worth: sum(price * 2)}}
+  hourly:
+    stream: events
+    where: quantity > 1
+    window: {{tumbling: 1 hour, grace: 1 hour}}
+    aggregate: {{many: count(*), sold: sum(quantity * 2)}}
+  of_items: {{stream: events, window: {{tumbling: 1 hour, grace: 1 hour}}, aggregate: {{sold: sum(quantity)}}}}
   sales: {{stream: events, where: quantity > 0, aggregate: {{sold: sum(quantity), most: max(quantity)}}}}
 """
-_FORM = 3
+_FORM = 4
 """Goes up when what is drawn, or the contract, changes: then nothing that is there is taken."""
 
 

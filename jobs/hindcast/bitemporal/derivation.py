@@ -146,14 +146,18 @@ def count_left_out(it: View, rows: DataFrame) -> DataFrame:
     return _sum_partitions(rows.groupBy("position.partition").agg(counts, reached.alias("_reached")))
 
 
-def as_relation(rows: DataFrame, shape: Shape) -> DataFrame:
-    """Return flat rows as a relation: structs `key` (or null) and `value`, the periods; of events also `position`."""
+def as_relation(rows: DataFrame, shape: Shape, *others: str) -> DataFrame:
+    """Return flat rows as a relation: structs `key` (or null) and `value`, the periods; of events also `position`.
+
+    `others`: columns that stay as they are.
+    """
     places = [position_struct(*POSITION_COLUMNS["position"])] if shape.kind == "events" else []
     return rows.select(
         key_struct({column: F.col(column) for column in shape.key}).alias("key"),
         F.struct(*shape.columns).alias("value"),
         *PERIODS[shape.kind],
         *places,
+        *others,
         *(name for name in ("change",) if name in rows.columns and name not in shape.columns),
     )
 

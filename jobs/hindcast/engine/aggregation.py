@@ -6,6 +6,7 @@ task. There a sweep (`operators.aggregate_rows`) takes the place of Spark's sort
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from pyspark.sql import Column, DataFrame
@@ -17,12 +18,13 @@ from pyspark.sql.types import (
     DecimalType,
     IntegralType,
     StringType,
+    StructType,
     TimestampType,
 )
 
 from hindcast.bitemporal import derivation
 from hindcast.bitemporal.aggregates import Measure
-from hindcast.contract import Contract, list_shapes
+from hindcast.contract import Contract, Shape, View, list_shapes
 from hindcast.contract.shapes import PERIODS
 from hindcast.engine.spec import AggregateSpec, KernelOutput
 
@@ -43,16 +45,26 @@ def plan_aggregate(
     is_lasting = shape.kind == "versions"  # an event counts from its moment on
     members = relation.select(
         derivation.group_key(it, known).alias("key"),
-        *(_argument(measure).alias(column) for column, measure in measures.items()),
+        *list_arguments(it, known),
         F.col(PERIODS[shape.kind][0]).alias("validFrom"),
         (F.col("validTo") if is_lasting else F.lit(None).cast("timestamp")).alias("validTo"),
     )
     flat = members.select("key.*", *measures, "validFrom", "validTo")
     key, functions = tuple(known[name].key), {column: measure.function for column, measure in measures.items()}
-    wanted = dict.fromkeys(key, _KEYS) | {column: _FUNCTIONS.get(it, ()) for column, it in functions.items()}
-    if not all(_is_able(flat.schema[column].dataType, kinds) for column, kinds in wanted.items()):
+    if not can_aggregate(flat.schema, key, functions):
         return None
     return AggregateSpec(_OPERATORS[shape.kind], key, functions, output), flat
+
+
+def can_aggregate(schema: StructType, key: Sequence[str], functions: Mapping[str, str]) -> bool:
+    """Return whether kernels compute functions of columns of a schema, by groups of others, as Spark does."""
+    wanted = dict.fromkeys(key, _KEYS) | {column: _FUNCTIONS.get(it, ()) for column, it in functions.items()}
+    return all(_is_able(schema[column].dataType, kinds) for column, kinds in wanted.items())
+
+
+def list_arguments(it: View, known: Mapping[str, Shape]) -> list[Column]:
+    """Return what kernels need of the arguments of a view's measures, by the measures' names."""
+    return [_argument(measure).alias(column) for column, measure in derivation.view_measures(it, known).items()]
 
 
 def _is_able(kind: DataType, kinds: tuple[type[DataType], ...]) -> bool:

@@ -48,7 +48,7 @@ def describe_output(
         return None  # delta-rs, which commits, does not write with every feature that Spark may have set
     schema = pa.schema(found[name].schema().to_arrow())
     types = pa.schema([field.remove_metadata() for field in schema if field.name != "_belief"])
-    return KernelOutput(table.path, _row_kind(table.kind), types, known_at) if all(map(_is_flat, types.types)) else None
+    return KernelOutput(table.path, _row_kind(table.kind), types, known_at) if all(map(is_flat, types.types)) else None
 
 
 def find_join(
@@ -72,7 +72,7 @@ def find_join(
         columns = projection.list_flat_columns(it, known)
     read = [schemas[sides[side]].field(of).type for side, of in columns.values()]
     alike = {tuple(schemas[i].field(c).type for c in key) for i, key in zip(sides, keys, strict=True)}
-    if len(alike) > 1 or not all(map(_is_flat, read)) or not all(_is_key(kind) for key in alike for kind in key):
+    if len(alike) > 1 or not all(map(is_flat, read)) or not all(_is_key(kind) for key in alike for kind in key):
         return None
     wanted = [{of for side, of in columns.values() if side == n} for n in range(len(sides))]
     return JoinSpec(
@@ -128,7 +128,8 @@ def _row_kind(kind: str) -> Literal["events", "versions"]:
     return "versions" if kind == "versions" else "events"
 
 
-def _is_flat(kind: pa.DataType) -> bool:
+def is_flat(kind: pa.DataType) -> bool:
+    """Return whether kernels copy values of a type: all but nested ones."""
     return not pa.types.is_nested(kind)
 
 

@@ -1,4 +1,4 @@
-"""Operators of `corrected` on Arrow tables: joins for one slice of time, aggregates for some of the groups.
+"""Operators of `corrected` on Arrow tables: joins for one slice of time, aggregates over time for some of the groups.
 
 The inputs of joins are sorted by their times. All have the columns that the specification names; results are sorted by
 time. These are second implementations of `bitemporal/joins.py` and `bitemporal/aggregates.py`, which say what the
@@ -7,7 +7,7 @@ operators mean.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -25,11 +25,16 @@ if TYPE_CHECKING:
 
 
 class KernelRows(NamedTuple):
-    """The rows of an aggregate, and the numbers of input rows without a group, and with a group but without a value."""
+    """The rows of an aggregate, and the numbers of input rows that it leaves out (`derivation.count_left_out`).
+
+    Of windows also the latest event of each partition, in microseconds.
+    """
 
     rows: pa.Table
     no_key: int
     no_value: int
+    too_late: int = 0
+    reached: Mapping[int, int] | None = None
 
 
 def join_sides(form: JoinSpec, span: TimeSlice, sides: Sequence[pa.Table]) -> pa.Table:
@@ -75,8 +80,7 @@ def join_tables(form: JoinSpec, span: TimeSlice, left: pa.Table, right: pa.Table
         [integer_encoding.encode_timestamps(side.column(name)) for name in ("validFrom", "validTo")]
         for side in (left, right)
     )
-    since = -FOREVER if span.start is None else pa.scalar(span.start, ARROW_TIMESTAMP).value
-    until = FOREVER if span.end is None else pa.scalar(span.end, ARROW_TIMESTAMP).value
+    since, until = slice_bounds(span)
     lefts, rights = (sweeps.group_by_key(keys, count) for keys in (one, other))
     is_kept = form.how != "inner"
     pieces = sweeps.find_pieces(
@@ -115,14 +119,14 @@ def aggregate_rows(form: AggregateSpec, rows: pa.Table) -> KernelRows:
     OverflowError if a sum is too large for its type.
     """
     (group,), count = integer_encoding.encode_keys([rows], [form.key], whole=False)
-    counted = _count_mask(form, rows)
+    counted = find_counted_rows(form.measures, rows)
     has_key, has_value = group != NOTHING, counted.any(axis=0)
     starts, ends = (integer_encoding.encode_timestamps(rows.column(name)) for name in ("validFrom", "validTo"))
     # rule: rows without a group or a value are no members
     members = np.flatnonzero(has_key & has_value)
     members = members[np.argsort(starts[members], kind="stable")]
     group, start, end, counted = group[members], starts[members], ends[members], counted[:, members]
-    added = [_split_measure(rows, function, name) for name, function in form.measures.items()]
+    added = [split_measure(rows, function, name) for name, function in form.measures.items()]
     high, low = (np.stack([half[which] for half in added])[:, members] for which in (0, 1))
     ending = np.flatnonzero(end != FOREVER)
     by_end = ending[np.argsort(end[ending], kind="stable")]
@@ -139,11 +143,18 @@ def aggregate_rows(form: AggregateSpec, rows: pa.Table) -> KernelRows:
             columns[name] = integer_encoding.take_values(rows.column(name), np.append(members, NOTHING)[found])
         else:
             kind = form.output.types.field(name).type
-            columns[name] = _measure_values(function, counts[n], highs[n], lows[n], kind)
+            columns[name] = compute_measure(function, counts[n], highs[n], lows[n], kind)
     periods = {"validFrom": since, "validTo": until}
     columns |= {name: integer_encoding.decode_timestamps(micros, ARROW_TIMESTAMP) for name, micros in periods.items()}
     without_key = int(np.count_nonzero(~has_key))
     return KernelRows(pa.table(columns), without_key, rows.num_rows - without_key - len(members))
+
+
+def slice_bounds(span: TimeSlice) -> tuple[int, int]:
+    """Return the bounds of a slice in microseconds."""
+    since = -FOREVER if span.start is None else pa.scalar(span.start, ARROW_TIMESTAMP).value
+    until = FOREVER if span.end is None else pa.scalar(span.end, ARROW_TIMESTAMP).value
+    return since, until
 
 
 # rule: a minimum is the first in ascending order
@@ -160,13 +171,13 @@ def _order_members(values: pa.ChunkedArray, function: str, members: Integers) ->
     return found
 
 
-def _count_mask(form: AggregateSpec, rows: pa.Table) -> np.ndarray:
+def find_counted_rows(measures: Iterable[str], rows: pa.Table) -> np.ndarray:
     """Return a matrix with a row per measure that says which of `rows` count."""
     # rule: null values are not counted
-    return np.stack([pc.is_valid(rows.column(name)).to_numpy() for name in form.measures])
+    return np.stack([pc.is_valid(rows.column(name)).to_numpy() for name in measures])
 
 
-def _split_measure(rows: pa.Table, function: str, column: str) -> tuple[Integers, Integers]:
+def split_measure(rows: pa.Table, function: str, column: str) -> tuple[Integers, Integers]:
     """Return the halves of what each row adds to a sum; zeros for other functions."""
     if function in ("sum", "avg"):
         return integer_encoding.split_halves(rows.column(column))
@@ -174,7 +185,7 @@ def _split_measure(rows: pa.Table, function: str, column: str) -> tuple[Integers
     return none, none
 
 
-def _measure_values(function: str, counts: Integers, high: Integers, low: Integers, kind: pa.DataType) -> pa.Array:
+def compute_measure(function: str, counts: Integers, high: Integers, low: Integers, kind: pa.DataType) -> pa.Array:
     """Return the values of a measure from the number of values that count, and their sum."""
     if function == "count":
         return pa.array(counts)

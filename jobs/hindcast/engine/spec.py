@@ -81,3 +81,27 @@ class AggregateSpec:
     key: tuple[str, ...]
     measures: Mapping[str, str]
     output: KernelOutput
+
+
+SLICE = "_slice"
+"""The column with the number of the slice for whose windows an event was read."""
+
+
+@dataclass(frozen=True)
+class WindowSpec:
+    """An aggregate of events in hopping windows, and what it writes.
+
+    Its rows have the columns of the `key` and the `measures` as `AggregateSpec` has them, and those of the place and
+    the timestamp of their events. `size`, `advance`: of the windows, in microseconds. `late`: the
+    events that came too late for some of their windows: `partition`, `offset`, and `first`, the start of the first
+    window that takes the event, null if none does.
+    """
+
+    operator: Literal["in_windows"]
+    side: KernelInput
+    key: tuple[str, ...]
+    measures: Mapping[str, str]
+    size: int
+    advance: int
+    late: pa.Table
+    output: KernelOutput

@@ -5,9 +5,10 @@ Until then no reader sees them; if no commit comes, VACUUM removes them.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from deltalake import DeltaTable
@@ -29,19 +30,18 @@ from hindcast.store.tables import Table
 class StagedFiles:
     """Files with the first rows of a table, written but not committed.
 
-    `columns`: in the order of Spark's plan. `left_out`: for an aggregate, the numbers of input rows that it leaves out.
+    `columns`: in the order of Spark's plan. `left_out`: for an aggregate, the input rows that it leaves out.
     """
 
     table: Table
     operator: str
     columns: tuple[str, ...]
     files: tuple[DataFile, ...]
-    left_out: Mapping[str, int] | None
+    left_out: LeftOut | None
 
     def build_note(self, run: int) -> TableNote:
         """Return the note of the commit by which a run adds the files."""
-        left_out = LeftOut(self.left_out) if self.left_out is not None else None
-        return TableNote(run, sum(file.rows for file in self.files), left_out=left_out, kernel=self.operator)
+        return TableNote(run, sum(file.rows for file in self.files), left_out=self.left_out, kernel=self.operator)
 
     def read_change(self, spark: SparkSession) -> DataFrame:
         """Return the rows as a change (`plane.diff_rows`), for gates."""
@@ -70,8 +70,11 @@ def stage_view(
     output = eligibility.describe_output(name, there, table, known_at) if len(there) == len(found) else None
     if output is None:
         return None
-    is_aggregate = contract.views[name].aggregate is not None
-    if is_aggregate:
+    it = contract.views[name]
+    if it.window is not None:
+        (source,) = inputs
+        written = _run_windows(spark, contract, name, inputs[source], there[source], current[source], output)
+    elif it.aggregate is not None:
         (source,) = inputs
         written = _run_aggregate(spark, contract, name, current[source], tables.count_rows(inputs[source]), output)
     else:
@@ -80,8 +83,19 @@ def stage_view(
         return None
     rows = written.reports
     files = tuple(DataFile(*(row[c] for c in DataFile.__dataclass_fields__)) for row in rows if row["path"])
-    left_out = {kind: sum(row[kind] or 0 for row in rows) for kind in ("no_key", "no_value")} | {"too_late": 0}
-    return StagedFiles(table, written.operator, columns, files, left_out if is_aggregate else None)
+    left_out = _sum_left_out(rows, in_windows=it.window is not None) if it.aggregate is not None else None
+    return StagedFiles(table, written.operator, columns, files, left_out)
+
+
+def _sum_left_out(reports: list[Row], *, in_windows: bool) -> LeftOut:
+    """Return what all tasks of an aggregate have left out; of windows also the stream times."""
+    counts = {kind: sum(row[kind] or 0 for row in reports) for kind in ("no_key", "no_value", "too_late")}
+    latest: dict[str, int] = {}
+    for partition, at in (it for row in reports if row["reached"] for it in json.loads(row["reached"]).items()):
+        latest[partition] = max(at, latest.get(partition, at))
+    moments = {partition: datetime(1970, 1, 1) + timedelta(microseconds=at) for partition, at in latest.items()}  # noqa: DTZ001
+    times = {partition: f"{at.isoformat(timespec='microseconds')}Z" for partition, at in moments.items()}
+    return LeftOut(counts, times if in_windows else None)
 
 
 class _Written(NamedTuple):
@@ -118,7 +132,7 @@ def _run_join(
     it, known = contract.views[name], list_shapes(contract)
     if (form := eligibility.find_join(contract, name, inputs, found, output)) is None:
         return None
-    slices = time_slices.plan_time_slices(form, [found[i] for i in it.inputs], session.count_cores(spark))
+    slices = time_slices.plan_join_slices(form, [found[i] for i in it.inputs], session.count_cores(spark))
     if slices is None:
         return None
     mapper, numbers = task.build_batch_mapper(form, slices), spark.range(0, len(slices), 1, len(slices))
@@ -127,8 +141,43 @@ def _run_join(
     types = tuple(tables.spark_schema(found[i]) for i in it.inputs)
     flat = numbers.mapInArrow(mapper, projection.flat_schema(form.columns, types, output.kind))
     rows = projection.project_flat_rows(flat, it, name, form.columns, known)
+    return _collect_reports(form.operator, rows.mapInArrow(task.build_writer(output), task.REPORT_SCHEMA))
+
+
+def _run_windows(
+    spark: SparkSession,
+    contract: Contract,
+    name: str,
+    source: Table,
+    found: DeltaTable,
+    rows: DataFrame,
+    output: KernelOutput,
+) -> _Written | None:
+    """Run the kernel of an aggregate in windows of `rows`, the current ones of `source`; return its tasks' reports.
+
+    None if there is none or a task refuses its part.
+    """
+    from hindcast.engine import task, window_aggregation
+
+    it, known = contract.views[name], list_shapes(contract)
+    if (form := window_aggregation.plan_windows(contract, name, source, found, rows, output)) is None:
+        return None
+    slices = time_slices.plan_time_slices([found], [form.side], session.count_cores(spark))
+    if slices is None:
+        return None
+    numbers = spark.range(0, len(slices), 1, len(slices))
+    events = numbers.mapInArrow(task.build_event_reader(form, slices), window_aggregation.read_schema(form, found))
+    members = window_aggregation.select_members(events, it, known)
+    reports = members.mapInArrow(task.build_window_aggregator(form, slices), task.REPORT_SCHEMA)
+    return _collect_reports(form.operator, reports)
+
+
+def _collect_reports(operator: str, reports: DataFrame) -> _Written | None:
+    """Return what the tasks of an operator report; None if one refuses its part."""
+    from hindcast.engine import task
+
     try:
-        return _Written(form.operator, rows.mapInArrow(task.build_writer(output), task.REPORT_SCHEMA).collect())
+        return _Written(operator, reports.collect())
     except PySparkException as error:
         if task.RefusalError.__name__ in str(error):
             return None

@@ -230,3 +230,24 @@ def find_extremes(
             found[grouped[place]] = version
             free[place] = place + 1
     return found
+
+
+@compile_loop
+def sum_groups(group: Integers, high: Integers, low: Integers, groups: int) -> tuple[Integers, Integers, Integers]:
+    """Return for each group the number of its members, and the sums of the halves of what they add."""
+    counts, highs, lows = np.zeros(groups, np.int64), np.zeros(groups, np.int64), np.zeros(groups, np.int64)
+    for member in range(len(group)):
+        counts[group[member]] += 1
+        highs[group[member]] += high[member]
+        lows[group[member]] += low[member]
+    return counts, highs, lows
+
+
+@compile_loop
+def find_least(group: Integers, rank: Integers, groups: int) -> Integers:
+    """Return for each group the least rank of its members; NOTHING if it has none."""
+    least = np.full(groups, NOTHING)
+    for member in range(len(group)):
+        if least[group[member]] == NOTHING or rank[member] < least[group[member]]:
+            least[group[member]] = rank[member]
+    return least

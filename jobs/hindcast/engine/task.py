@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from datetime import timedelta
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from hindcast.engine import operators, slice_reader
-from hindcast.engine.spec import AggregateSpec, JoinSpec, KernelOutput, TimeSlice
+from hindcast.engine import operators, slice_reader, window_operator
+from hindcast.engine.spec import SLICE, AggregateSpec, JoinSpec, KernelOutput, TimeSlice, WindowSpec
 from hindcast.store import files
 from hindcast.store.tables import ARROW_TIMESTAMP
 
 REPORT_SCHEMA = (
     "path string, belief string, size bigint, rows bigint, statistics string, "
-    "no_key bigint, no_value bigint, refused string"
+    "no_key bigint, no_value bigint, too_late bigint, reached string, refused string"
 )
-"""A row for each file that a task wrote; one without a path reports what was left out, or why the task `refused`."""
+"""A row for each file that a task wrote; one without a path reports what was left out, or why the task `refused`.
+
+`reached`: the latest event of each partition in microseconds, as JSON.
+"""
 
 
 def build_batch_mapper(form: JoinSpec, parts: list[TimeSlice]) -> BatchMapper:
@@ -56,13 +61,63 @@ def build_aggregator(form: AggregateSpec) -> BatchMapper:
         try:
             batches = [batch for batch in slice_reader.limit_batches(given, form.output.uri) if batch.num_rows]
             if batches:
-                found = operators.aggregate_rows(form, pa.Table.from_batches(batches).combine_chunks())
-                left_out: Report = {"no_key": found.no_key, "no_value": found.no_value}
-                yield _report_batch([left_out, *(asdict(it) for it in _write_rows(form.output, found.rows))])
+                rows = pa.Table.from_batches(batches).combine_chunks()
+                yield _report_rows(form.output, operators.aggregate_rows(form, rows))
         except _TOO_LARGE as error:
             yield _report_batch([{"refused": str(error)}])
 
     return map_batches
+
+
+def build_event_reader(form: WindowSpec, parts: list[TimeSlice]) -> BatchMapper:
+    """Return the first half of an aggregate in windows for Spark's mapInArrow: from numbers of slices to events.
+
+    These are the events in the windows that start in the slice, with its number (`window_aggregation.read_schema`).
+    """
+
+    def map_batches(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in given:
+            for number in batch.column(0).to_pylist():
+                try:
+                    rows = slice_reader.read_slice(form.side, widen_slice(parts[number], form.size))
+                    own = rows.select(form.side.columns)
+                    numbers = pa.repeat(pa.scalar(number, pa.int32()), own.num_rows)
+                    yield from _list_plain_batches(own.append_column(SLICE, numbers))
+                except _TOO_LARGE as error:
+                    raise RefusalError(str(error)) from error
+
+    return map_batches
+
+
+def widen_slice(span: TimeSlice, micros: int) -> TimeSlice:
+    """Return a slice that ends so much later; without an end if Python has no such moment."""
+    try:
+        return span._replace(end=span.end and span.end + timedelta(microseconds=micros))
+    except OverflowError:
+        return span._replace(end=None)
+
+
+def build_window_aggregator(form: WindowSpec, parts: list[TimeSlice]) -> BatchMapper:
+    """Return the second half for Spark's mapInArrow: from the members of a slice's windows to reports of files."""
+
+    def map_batches(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        try:
+            batches = [batch for batch in slice_reader.limit_batches(given, form.output.uri) if batch.num_rows]
+            if batches:
+                members = pa.Table.from_batches(batches).combine_chunks()
+                span = parts[members.column(SLICE)[0].as_py()]
+                yield _report_rows(form.output, window_operator.aggregate_windows(form, span, members))
+        except _TOO_LARGE as error:
+            yield _report_batch([{"refused": str(error)}])
+
+    return map_batches
+
+
+def _report_rows(output: KernelOutput, found: operators.KernelRows) -> pa.RecordBatch:
+    """Write the rows of an aggregate and report the files, and what was left out."""
+    reached = None if found.reached is None else json.dumps(found.reached)
+    left_out: Report = {"no_key": found.no_key, "no_value": found.no_value, "too_late": found.too_late}
+    return _report_batch([{**left_out, "reached": reached}, *(asdict(it) for it in _write_rows(output, found.rows))])
 
 
 Report = dict[str, str | int | None]
@@ -81,11 +136,18 @@ def write_slice(form: JoinSpec, span: TimeSlice) -> Iterator[pa.RecordBatch]:
 def join_slice(form: JoinSpec, span: TimeSlice) -> Iterator[pa.RecordBatch]:
     """Yield the joined rows of one slice of a projected join, strings as such; RefusalError if it cannot."""
     try:
-        rows = operators.join_sides(form, span, slice_reader.read_sides(form, span))
-        kinds = [it.type.value_type if pa.types.is_dictionary(it.type) else it.type for it in rows.schema]
-        yield from rows.cast(pa.schema(list(zip(rows.column_names, kinds, strict=True)))).to_batches(_ROWS_PER_BATCH)
+        yield from _list_plain_batches(operators.join_sides(form, span, slice_reader.read_sides(form, span)))
     except _TOO_LARGE as error:
         raise RefusalError(str(error)) from error
+
+
+def _list_plain_batches(rows: pa.Table) -> list[pa.RecordBatch]:
+    """Return rows for Spark, which does not know dictionaries."""
+    kinds = [it.type.value_type if pa.types.is_dictionary(it.type) else it.type for it in rows.schema]
+    batches: list[pa.RecordBatch] = rows.cast(pa.schema(list(zip(rows.column_names, kinds, strict=True)))).to_batches(
+        _ROWS_PER_BATCH
+    )
+    return batches
 
 
 _TOO_LARGE = (slice_reader.TooManyRowsError, OverflowError, MemoryError, pa.ArrowInvalid)
@@ -128,7 +190,7 @@ def _report_batch(rows: list[Report]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(rows, _REPORT_ARROW_SCHEMA)
 
 
-_NUMBERS = ("size", "rows", "no_key", "no_value")
+_NUMBERS = ("size", "rows", "no_key", "no_value", "too_late")
 _REPORT_ARROW_SCHEMA = pa.schema(
     [
         (name, pa.int64() if name in _NUMBERS else pa.string())

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from hindcast.engine.spec import JoinSpec, TimeSlice
+from hindcast.engine.spec import JoinSpec, KernelInput, TimeSlice
 
 ROWS_PER_TASK = 1_250_000
 """About so many rows begin in a slice."""
@@ -27,10 +27,15 @@ def count_tasks(rows: int, cores: int) -> int:
     return max(math.ceil(rows / ROWS_PER_TASK), min(cores, rows // MIN_ROWS_PER_TASK), 1)
 
 
-def plan_time_slices(form: JoinSpec, tables: Sequence[DeltaTable], cores: int) -> list[TimeSlice] | None:
+def plan_join_slices(form: JoinSpec, tables: Sequence[DeltaTable], cores: int) -> list[TimeSlice] | None:
     """Return the slices of a join: by its events, or by the starts of both tables; None if the log has no times."""
-    driving = tables[:1] if form.operator == "stream_table" else tables
-    files = [_read_file_statistics(table, side.periods[0]) for table, side in zip(driving, form.sides, strict=False)]
+    driving = 1 if form.operator == "stream_table" else 2
+    return plan_time_slices(tables[:driving], form.sides[:driving], cores)
+
+
+def plan_time_slices(tables: Sequence[DeltaTable], sides: Sequence[KernelInput], cores: int) -> list[TimeSlice] | None:
+    """Return slices in which about equally many rows of some inputs begin; None if the log has no times."""
+    files = [_read_file_statistics(table, side.periods[0]) for table, side in zip(tables, sides, strict=True)]
     if any(some is None for some in files):
         return None
     every = [file for some in files for file in some or ()]

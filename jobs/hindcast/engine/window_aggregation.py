@@ -1,0 +1,97 @@
+"""Aggregates in hopping windows by kernels: which ones, and the rows that their tasks get.
+
+Each task takes the windows that start in a slice of time and reads the events in them; Spark evaluates the view's
+expressions within the same stage, without a shuffle. Which events came too late is found by Spark before
+(`windows.find_late_events`): only that depends on other events.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import IntegerType, StructType
+
+from hindcast.bitemporal import derivation, windows
+from hindcast.contract import Contract, Shape, View, Window, list_shapes
+from hindcast.contract.shapes import PLACE_COLUMNS
+from hindcast.engine import aggregation, eligibility, projection
+from hindcast.engine.spec import SLICE, KernelInput, KernelOutput, WindowSpec
+from hindcast.store import tables
+from hindcast.store.tables import Table
+
+MAX_LATE = 1_000_000
+"""With more late events than these, which every task gets, Spark's plan derives the view."""
+
+
+def plan_windows(
+    contract: Contract, name: str, source: Table, found: DeltaTable, rows: DataFrame, output: KernelOutput
+) -> WindowSpec | None:
+    """Return the specification of a view's aggregate in windows; None if no kernel can derive it.
+
+    `found`: the opened table of its input, `source`; `rows`: the current rows of it.
+    """
+    it, known = contract.views[name], list_shapes(contract)
+    size = (it.window.tumbling or it.window.hopping) if it.window is not None else None
+    if it.window is None or size is None or it.semantics == "kafka":
+        return None
+    shape, columns = known[it.first_input], list_read_columns(it, known)
+    schema = pa.schema(found.schema().to_arrow())
+    if not all(eligibility.is_flat(schema.field(column).type) for column in columns):
+        return None
+    measures = {column: measure.function for column, measure in derivation.view_measures(it, known).items()}
+    key = tuple(known[name].key)
+    if not aggregation.can_aggregate(select_members(rows, it, known).schema, key, measures):
+        return None
+    late = _collect_late_events(rows, it, it.window, known)
+    if late.num_rows > MAX_LATE:
+        return None
+    side = KernelInput(source.path, found.version(), "events", tuple(shape.key), columns, source.as_of_system_time)
+    micros = timedelta(microseconds=1)
+    return WindowSpec(
+        "in_windows", side, key, measures, size // micros, (it.window.advance or size) // micros, late, output
+    )
+
+
+def list_read_columns(it: View, known: dict[str, Shape]) -> tuple[str, ...]:
+    """Return the columns of its input that a view's aggregate reads, those of its place and time too."""
+    return tuple(sorted({column for _, column in projection.list_flat_columns(it, known).values()}))
+
+
+def read_schema(form: WindowSpec, found: DeltaTable) -> StructType:
+    """Return the schema of the events that tasks read (`task.build_event_reader`)."""
+    types = tables.spark_schema(found)
+    return StructType([types[column] for column in form.side.columns]).add(SLICE, IntegerType())
+
+
+def select_members(rows: DataFrame, it: View, known: dict[str, Shape]) -> DataFrame:
+    """Return what the tasks aggregate (`WindowSpec`) of rows of the input, whatever other columns these have.
+
+    Columns of the input that are not read may be missing.
+    """
+    shape = known[it.first_input]
+    there = [F.col(column) if column in rows.columns else F.lit(None).alias(column) for column in shape.columns]
+    apart = [column for column in (*PLACE_COLUMNS, "timestamp", SLICE) if column in rows.columns]
+    relation = derivation.as_relation(rows.select(*there, *apart), shape, *(c for c in apart if c != "timestamp"))
+    members = derivation.apply_where(it, relation, known)
+    return members.select(
+        derivation.group_key(it, known).alias("key"), *aggregation.list_arguments(it, known), *apart
+    ).select("key.*", *derivation.view_measures(it, known), *apart)
+
+
+def _collect_late_events(rows: DataFrame, it: View, hopping: Window, known: dict[str, Shape]) -> pa.Table:
+    """Return the late events of a view's input as `WindowSpec` has them; a few more than `MAX_LATE` at most."""
+
+    def is_there(column: str) -> Column:
+        return F.when(F.col(column).isNotNull(), F.lit(True)).alias(column)
+
+    events = derivation.group_rows(it, derivation.as_relation(rows, known[it.first_input]), known)
+    narrow = events.select(is_there("key"), is_there("value"), "timestamp", "position")
+    window = derivation.window_definition(hopping)
+    if not isinstance(window, windows.HoppingWindow):
+        raise TypeError("only the events of hopping windows are late for some of them")
+    late = windows.find_late_events(narrow, window, lambda found: found.localCheckpoint())
+    return late.select("position.partition", "position.offset", "first").limit(MAX_LATE + 1).toArrow()

@@ -1,0 +1,123 @@
+"""The aggregate of events in hopping windows on Arrow tables, for the windows that start in one slice of time.
+
+It is the second implementation of `windows.aggregate_windows` in `bitemporal`, which says what the operator means.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hindcast.common.jit import NOTHING
+from hindcast.engine import integer_encoding, operators, sweeps
+from hindcast.engine.operators import EXTREMES, KernelRows
+from hindcast.engine.spec import TimeSlice, WindowSpec
+from hindcast.store.tables import ARROW_TIMESTAMP
+
+if TYPE_CHECKING:
+    from hindcast.common.jit import Booleans, Integers
+
+MAX_MEMBERS = 50_000_000
+"""So many events a task has in windows at most, each counted in all of its windows."""
+
+
+def aggregate_windows(form: WindowSpec, span: TimeSlice, rows: pa.Table) -> KernelRows:
+    """Return the aggregate in the windows that start in a slice, given the rows of their events (`WindowSpec`).
+
+    The rows are in the order of the windows' starts. What is left out is counted among the events in the slice.
+    OverflowError if a sum is too large for its type, or if the events have more than `MAX_MEMBERS` windows.
+
+        tumbling 10 ms    @3: 5, @12: 1, @14: 2    sum    ->    [0, 10): 5, [10, 20): 3
+    """
+    (group,), count = integer_encoding.encode_keys([rows], [form.key], whole=False)
+    counted, at = operators.find_counted_rows(form.measures, rows), _encode_times(rows)
+    has_key, has_value = group != NOTHING, counted.any(axis=0)
+    first, last = find_windows(form, rows)
+    members, starts = _list_members(form, span, has_key & has_value, first, last)
+    begun, number = np.unique(starts, return_inverse=True)
+    codes, window = np.unique(number * count + group[members], return_inverse=True)
+    one = np.empty(len(codes), np.int64)
+    one[window] = members
+    columns = {name: integer_encoding.take_values(rows.column(name), one) for name in form.key}
+    for n, name in enumerate(form.measures):
+        which = counted[n, members]
+        columns[name] = _aggregate_measure(form, rows, name, members[which], window[which], len(codes))
+    start = begun[codes // count]
+    for name, moment in (("windowStart", start), ("windowEnd", start + form.size)):
+        columns[name] = integer_encoding.decode_timestamps(moment, ARROW_TIMESTAMP)
+    since, until = operators.slice_bounds(span)
+    # rule: what a slice leaves out is counted of its own events
+    is_own = (at >= since) & (at < until)
+    reached = _find_latest(rows.filter(pa.array(is_own & has_key & has_value)))
+    left_out = [~has_key, has_key & ~has_value, has_key & has_value & (first > last)]
+    no_key, no_value, too_late = (int(np.count_nonzero(is_own & some)) for some in left_out)
+    return KernelRows(pa.table(columns), no_key, no_value, too_late, reached)
+
+
+def find_windows(form: WindowSpec, rows: pa.Table) -> tuple[Integers, Integers]:
+    """Return the starts of the first and the last window that take each event; the first is later if none does."""
+    at = _encode_times(rows)
+    last = at - at % form.advance
+    begun = (at - form.size) // form.advance * form.advance + form.advance
+    # rule: no window starts before 1970
+    first = np.maximum(begun, 0)
+    if form.late.num_rows:
+        late = form.late.rename_columns(["_partition", "_offset", "first"])
+        places = ["_partition", "_offset"]
+        (own, others), count = integer_encoding.encode_keys([rows, late], [places, places], whole=None)
+        found = integer_encoding.find_first_rows(others, count)[own]
+        opened = np.append(integer_encoding.encode_timestamps(late.column("first")), NOTHING)[found]
+        # rule: a late event is in the windows that were open
+        first = np.where(found == NOTHING, first, opened)
+    return first, last
+
+
+class _Members(NamedTuple):
+    """Events in windows, each as often as it is in one: the number of its row, and the start of the window."""
+
+    row: Integers
+    start: Integers
+
+
+def _list_members(form: WindowSpec, span: TimeSlice, is_counted: Booleans, first: Integers, last: Integers) -> _Members:
+    """Return the members of the windows that start in a slice."""
+    since, until = operators.slice_bounds(span)
+    # rule: a slice has the windows that start in it
+    low, high = -(-max(since, 0) // form.advance) * form.advance, (until - 1) // form.advance * form.advance
+    first, last = np.maximum(first, low), np.minimum(last, high)
+    times = np.where(is_counted & (first <= last), (last - first) // form.advance + 1, 0)
+    if times.sum() > MAX_MEMBERS:
+        raise OverflowError(f"the events of a task are in {times.sum():,} windows")
+    row = np.repeat(np.arange(len(times)), times)
+    number = np.arange(len(row)) - np.repeat(np.cumsum(times) - times, times)
+    return _Members(row, first[row] + number * form.advance)
+
+
+def _aggregate_measure(
+    form: WindowSpec, rows: pa.Table, name: str, members: Integers, window: Integers, windows: int
+) -> pa.Array:
+    """Return a measure of each window, given the members that count, as numbers of rows, and their windows' numbers."""
+    function, values = form.measures[name], rows.column(name)
+    if function in EXTREMES:
+        order = pc.sort_indices(values, sort_keys=[("", EXTREMES[function])]).to_numpy().astype(np.int64)
+        rank = np.empty_like(order)
+        rank[order] = np.arange(len(order))
+        least = sweeps.find_least(window, rank[members], windows)
+        return integer_encoding.take_values(values, np.where(least == NOTHING, NOTHING, order[least]))
+    high, low = (half[members] for half in operators.split_measure(rows, function, name))
+    counts, highs, lows = sweeps.sum_groups(window, high, low, windows)
+    return operators.compute_measure(function, counts, highs, lows, form.output.types.field(name).type)
+
+
+def _find_latest(events: pa.Table) -> dict[int, int]:
+    """Return by partition the latest timestamp of events, in microseconds."""
+    found = events.select(["_partition", "timestamp"]).group_by("_partition").aggregate([("timestamp", "max")])
+    latest = integer_encoding.encode_timestamps(found.column("timestamp_max")).tolist()
+    return dict(zip(found.column("_partition").to_pylist(), latest, strict=True))
+
+
+def _encode_times(rows: pa.Table) -> Integers:
+    return integer_encoding.encode_timestamps(rows.column("timestamp"))

@@ -1,0 +1,171 @@
+"""The aggregate in hopping windows by kernels, slice by slice, beside a loop over events."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from hindcast.engine import task, window_operator
+from hindcast.engine.operators import slice_bounds
+from hindcast.engine.spec import KernelInput, KernelOutput, TimeSlice, WindowSpec
+from hindcast.engine.window_operator import aggregate_windows
+
+MOMENT = pa.timestamp("us", "UTC")
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MEASURES = {"many": "count", "spent": "sum", "mean": "avg", "least": "min", "most": "max"}
+OUTPUT = KernelOutput(
+    "",
+    "events",
+    pa.schema(
+        [
+            ("k", pa.string()),
+            ("many", pa.int64()),
+            ("spent", pa.decimal128(18, 2)),
+            ("mean", pa.float64()),
+            ("least", pa.string()),
+            ("most", pa.int32()),
+            ("windowStart", MOMENT),
+            ("windowEnd", MOMENT),
+        ]
+    ),
+    EPOCH,
+)
+SIDE = KernelInput("", 0, "events", ("k",), (), None)
+Event = tuple[str | None, int, dict[str, Any]]
+
+
+def draw_events(dice: random.Random, count: int) -> list[Event]:
+    """Keys, times in microseconds, some before 1970, and arguments."""
+
+    def draw_values() -> dict[str, Any]:
+        if dice.random() < 0.1:
+            return dict.fromkeys(MEASURES)
+        return {
+            "many": dice.choice([1, None]),
+            "spent": dice.choice([None, Decimal("-1.50"), Decimal("99999999.99")]),
+            "mean": dice.choice([None, 3, -(2**31)]),
+            "least": dice.choice([None, "", "ä", "b"]),
+            "most": dice.choice([None, 5, -5]),
+        }
+
+    return [(dice.choice(["a", "b", None]), dice.randrange(-20, 100), draw_values()) for _ in range(count)]
+
+
+def aggregate_one_by_one(
+    events: list[Event], size: int, advance: int, late: dict[int, int | None]
+) -> tuple[list[Any], list[int]]:
+    """The rows of windows, and how many events have no key, no value, and no window."""
+    windows, left_out = defaultdict[tuple[str, int], list[dict[str, Any]]](list), [0, 0, 0]
+    for number, (key, at, values) in enumerate(events):
+        starts = [start for start in range(0, 101, advance) if start <= at < start + size]
+        if number in late:
+            first = late[number]
+            starts = [] if first is None else [start for start in starts if start >= first]
+        if key is None or all(value is None for value in values.values()):
+            left_out[0 if key is None else 1] += 1
+            continue
+        left_out[2] += not starts
+        for start in starts:
+            windows[key, start].append(values)
+    rows = []
+    for (key, start), members in windows.items():
+        own = {name: [values[name] for values in members if values[name] is not None] for name in MEASURES}
+        row = {
+            "k": key,
+            "many": len(own["many"]),
+            "spent": sum(own["spent"]) if own["spent"] else None,
+            "mean": sum(own["mean"]) / len(own["mean"]) if own["mean"] else None,
+            "least": min(own["least"], default=None),
+            "most": max(own["most"], default=None),
+            "windowStart": EPOCH + timedelta(microseconds=start),
+            "windowEnd": EPOCH + timedelta(microseconds=start + size),
+        }
+        rows.append(row)
+    return sorted(rows, key=str), left_out
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_windows_in_any_slices_are_those_of_a_loop(seed: int) -> None:
+    dice = random.Random(seed)  # noqa: S311
+    events = draw_events(dice, dice.choice([0, 1, 60]))
+    advance = dice.choice([1, 4, 10])
+    size = advance * dice.choice([1, 1, 3]) + dice.choice([0, 2])
+    late: dict[int, int | None] = {}
+    for number, (key, at, _) in enumerate(events):
+        if key is not None and at >= 0 and dice.random() < 0.3:
+            late[number] = dice.choice([None, max(at // advance * advance, 0)])
+    rows = pa.table(
+        {
+            "k": pa.array([key for key, *_ in events], pa.string()),
+            "spent": pa.array([values["spent"] for *_, values in events], pa.decimal128(10, 2)),
+            **{
+                name: pa.array([values[name] for *_, values in events], kind)
+                for name, kind in (
+                    ("many", pa.int32()),
+                    ("mean", pa.int32()),
+                    ("least", pa.string()),
+                    ("most", pa.int32()),
+                )
+            },
+            "timestamp": pa.array([at for _, at, _ in events], MOMENT),
+            "_partition": pa.array([number % 3 for number in range(len(events))], pa.int32()),
+            "_offset": pa.array(range(len(events)), pa.int64()),
+        }
+    )
+    table = pa.table(
+        {
+            "partition": pa.array([number % 3 for number in late], pa.int32()),
+            "offset": pa.array([*late], pa.int64()),
+            "first": pa.array([*late.values()], pa.int64()),
+        }
+    )
+    form = WindowSpec("in_windows", SIDE, ("k",), MEASURES, size, advance, table, OUTPUT)
+    cuts = sorted({EPOCH + timedelta(microseconds=dice.randrange(-5, 90)) for _ in range(dice.randrange(4))})
+    found, left_out, reached = [], [0, 0, 0], dict[int, int]()
+    for span in (TimeSlice(*pair) for pair in zip([None, *cuts], [*cuts, None], strict=True)):
+        since, until = slice_bounds(task.widen_slice(span, size))
+        its = aggregate_windows(
+            form, span, rows.filter(pa.array([since <= at < until for _, at, _ in events], pa.bool_()))
+        )
+        found += its.rows.select(OUTPUT.types.names).to_pylist()
+        left_out = [n + own for n, own in zip(left_out, (its.no_key, its.no_value, its.too_late), strict=True)]
+        reached |= {p: max(at, reached.get(p, at)) for p, at in (its.reached or {}).items()}
+        starts = its.rows.column("windowStart").to_pylist()
+        assert starts == sorted(starts)
+    expected = aggregate_one_by_one(events, size, advance, late)
+    assert (sorted(found, key=str), left_out) == expected
+    counted = [
+        (n % 3, at) for n, (key, at, values) in enumerate(events) if key and any(v is not None for v in values.values())
+    ]
+    assert reached == {p: max(at for q, at in counted if q == p) for p, _ in counted}
+
+
+def test_a_task_whose_events_are_in_too_many_windows_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(window_operator, "MAX_MEMBERS", 9)
+    rows = pa.table(
+        {
+            "k": ["a"],
+            "many": [1],
+            "timestamp": pa.array([20], MOMENT),
+            "_partition": pa.array([0], pa.int32()),
+            "_offset": [0],
+        }
+    )
+    none = pa.table(
+        {"partition": pa.array([], pa.int32()), "offset": pa.array([], pa.int64()), "first": pa.array([], pa.int64())}
+    )
+    form = WindowSpec("in_windows", SIDE, ("k",), {"many": "count"}, 10, 1, none, OUTPUT)
+    with pytest.raises(OverflowError, match="in 10 windows"):
+        aggregate_windows(form, TimeSlice(), rows)
+
+
+def test_a_slice_at_the_end_of_time_is_read_without_an_end() -> None:
+    start, end = datetime(2026, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, tzinfo=UTC)
+    assert task.widen_slice(TimeSlice(start, end), 3_600_000_000) == TimeSlice(start, None)
+    assert task.widen_slice(TimeSlice(start, start), 1) == TimeSlice(start, start + timedelta(microseconds=1))
