@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 import pytest
 
+from hindcast.common.errors import RequestError
 from hindcast.contract import load
 from hindcast.contract.definition import list_fields, parse_fields
 from hindcast.ops.erase import forget, records, row_removal
@@ -260,6 +261,12 @@ def test_a_repeat_leaves_alone_what_a_killed_forgetting_has_processed_again(
         assert [row[0] for row in p.believed("paid")] == ["ann", "ann"]
         assert [row["_run"] for row in p.raw("emitted/paid")] == [2, 2]
         assert wrong(p) == []
+        assert forgotten(p, request) == proof, "the view's other rows are nothing to forget"
+        never = records.parse_request(p.contract, "orders", "zoe")
+        for ask in (forgotten, lambda of, asked: forget.preview_erasure(spark, of.contract, asked)):
+            with pytest.raises(RequestError, match="there is no such key: zoe"):
+                ask(p, never)
+        assert len(p.states()) == 2
 
 
 FIELDS = """

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hindcast.common.jit import NOTHING
+from hindcast.contract.shapes import PLACE_COLUMNS
 from hindcast.engine import integer_encoding, operators, sweeps
 from hindcast.engine.operators import EXTREMES, KernelRows
 from hindcast.engine.spec import TimeSlice, WindowSpec
@@ -64,14 +65,15 @@ def find_windows(form: WindowSpec, rows: pa.Table) -> tuple[Integers, Integers]:
     begun = (at - form.size) // form.advance * form.advance + form.advance
     # rule: no window starts before 1970
     first = np.maximum(begun, 0)
-    if form.late.num_rows:
-        late = form.late.rename_columns(["_partition", "_offset", "first"])
-        places = ["_partition", "_offset"]
-        (own, others), count = integer_encoding.encode_keys([rows, late], [places, places], whole=None)
-        found = integer_encoding.find_first_rows(others, count)[own]
-        opened = np.append(integer_encoding.encode_timestamps(late.column("first")), NOTHING)[found]
+    partition, offset = (rows.column(name).to_numpy() for name in PLACE_COLUMNS)
+    for number in pc.unique(form.late.column("partition")).to_pylist():
+        late = form.late.filter(pc.field("partition") == number).sort_by("offset")
+        offsets, opened = late.column("offset").to_numpy(), integer_encoding.encode_timestamps(late.column("first"))
+        events = np.flatnonzero(partition == number)
+        places = np.minimum(np.searchsorted(offsets, offset[events]), len(offsets) - 1)
+        is_late = offsets[places] == offset[events]
         # rule: a late event is in the windows that were open
-        first = np.where(found == NOTHING, first, opened)
+        first[events[is_late]] = opened[places[is_late]]
     return first, last
 
 

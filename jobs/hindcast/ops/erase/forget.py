@@ -33,7 +33,7 @@ from hindcast.ops.erase.erased_rows import ErasedRows
 from hindcast.ops.erase.proof import Proof
 from hindcast.ops.erase.records import ErasureRequest
 from hindcast.ops.erase.texts import ForgottenTexts
-from hindcast.plan import journal, notices, planner
+from hindcast.plan import horizon, journal, notices, planner
 from hindcast.plan.inputs import locate_own_table
 from hindcast.plan.plans import Plan
 from hindcast.plan.purposes import Erasure
@@ -484,14 +484,20 @@ def _has_rows(spark: SparkSession, contract: BoundContract, request: ErasureRequ
 def _count_rows(
     spark: SparkSession, contract: BoundContract, request: ErasureRequest, erased: ErasedRows | None
 ) -> dict[str, int]:
-    """Return the number of rows to remove by table; none before the first run, which has no `erased` rows either."""
+    """Return the number of rows to remove by table; none before the first run, which has no `erased` rows either.
+
+    Kafka views lose all their rows, but only if there is something else to forget. Of a trimmed log nobody knows that.
+    """
     if erased is None:
         return {}
     counts = {name: erased.find_rows(name).count() for name in erased.tables if erased.has_table(name)}
     if (adopted := records.find_adopted_records(spark, contract, request)) is not None:
         initial = initial_rows.initial_rows_table(contract.warehouse, contract.pipeline, request.topic)
         counts[initial.name] = adopted.count()
-    return {**counts, f"logs/{request.topic}": records.read_records(spark, contract, request, set()).count()}
+    log = tables.log_table(contract.warehouse, contract.pipeline, request.topic)
+    counts[log.name] = records.read_records(spark, contract, request, set()).count()
+    has_others = any(count for name, count in counts.items() if name not in erased.restarting)
+    return counts if has_others or horizon.read_horizon(log) is not None else dict.fromkeys(counts, 0)
 
 
 def _scrub_json(texts: ForgottenTexts, detail: str) -> str:
