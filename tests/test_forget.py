@@ -278,7 +278,6 @@ topics:
 
 
 @pytest.mark.long
-@pytest.mark.ci
 def test_what_is_held_of_other_keys_stays_held_though_it_says_the_same(
     spark: SparkSession, broker: str, tmp_path: Path
 ) -> None:
@@ -307,7 +306,6 @@ def test_what_is_held_of_other_keys_stays_held_though_it_says_the_same(
 
 
 @pytest.mark.long
-@pytest.mark.ci
 def test_forgetting_one_side_of_a_join_takes_the_rows_that_it_was_looked_up_for(
     restaurant: Pipeline, tmp_path: Path
 ) -> None:

@@ -226,7 +226,8 @@ EMPTIED_STATE = 1
 EARLIER_DEATHS = ("appending to emitted/paid", "replacing kept/paid/2", "building paid")
 
 
-@pytest.mark.parametrize("died", ["the search", *(pytest.param(d, marks=pytest.mark.long) for d in EARLIER_DEATHS)])
+@pytest.mark.long
+@pytest.mark.parametrize("died", [pytest.param("the search", marks=pytest.mark.ci), *EARLIER_DEATHS])
 def test_a_repeat_leaves_alone_what_a_killed_forgetting_has_processed_again(
     spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, died: str
 ) -> None:

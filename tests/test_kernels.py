@@ -435,7 +435,6 @@ class DeathError(Exception):
 
 
 @pytest.mark.long
-@pytest.mark.ci
 def test_a_step_that_dies_is_done_once_by_a_repeat(
     replayed: Pipeline, plain: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

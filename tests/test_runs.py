@@ -350,7 +350,7 @@ def test_fates_that_do_not_add_up_fail_the_run(broker: str, tmp_path: Path) -> N
         assert p.states() == [(1, "planned")]
 
 
-@pytest.mark.parametrize("then", ["run", "requeue", "release"])
+@pytest.mark.parametrize("then", ["run", *(pytest.param(it, marks=pytest.mark.long) for it in ("requeue", "release"))])
 def test_a_page_that_a_killed_run_has_not_written_is_written_later(
     spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: str
 ) -> None:
