@@ -192,8 +192,8 @@ def _with_computed(
     value = [
         F.col(f"made.{n}" if n in computed else f"plan.value.{n}").cast(kind[n].dataType).alias(n) for n in measures
     ]
-    own = [F.when(F.col("made._members").isNotNull(), F.col(f"made.{c}")).alias(c) for c in periods]
-    whole = both.select(F.coalesce("made.key", "plan.key").alias("key"), F.struct(*value).alias("value"), *own)
+    key, own = F.coalesce("made.key", "plan.key").alias("key"), [F.col(f"made.{c}") for c in periods]
+    whole = both.where("made._members IS NOT NULL").select(key, F.struct(*value).alias("value"), *own)
     return whole.select(*right.columns)
 
 
