@@ -160,9 +160,15 @@ def test_a_task_whose_events_are_in_too_many_windows_refuses(monkeypatch: pytest
     none = pa.table(
         {"partition": pa.array([], pa.int32()), "offset": pa.array([], pa.int64()), "first": pa.array([], pa.int64())}
     )
-    form = WindowSpec("in_windows", SIDE, ("k",), {"many": "count"}, 10, 1, none, OUTPUT)
-    with pytest.raises(OverflowError, match="in 10 windows"):
-        aggregate_windows(form, TimeSlice(), rows)
+    for size, windows in ((10, "10"), (2**62, "21")):
+        form = WindowSpec("in_windows", SIDE, ("k",), {"many": "count"}, size, 1, none, OUTPUT)
+        with pytest.raises(OverflowError, match=f"in {windows} windows"):
+            aggregate_windows(form, TimeSlice(), rows)
+    many, late = pa.concat_tables([rows] * 100), 2**57
+    every = many.set_column(2, "timestamp", pa.array([late] * 100, MOMENT))
+    form = WindowSpec("in_windows", SIDE, ("k",), {"many": "count"}, 2**58, 1, none, OUTPUT)
+    with pytest.raises(OverflowError, match="windows"):
+        aggregate_windows(form, TimeSlice(), every)
 
 
 def test_a_slice_at_the_end_of_time_is_read_without_an_end() -> None:

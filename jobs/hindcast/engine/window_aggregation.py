@@ -35,10 +35,10 @@ def plan_windows(
     `found`: the opened table of its input, `source`; `rows`: the current rows of it.
     """
     it, known = contract.views[name], list_shapes(contract)
-    size = (it.window.tumbling or it.window.hopping) if it.window is not None else None
-    if it.window is None or size is None or it.semantics == "kafka":
+    shape, size = known[it.first_input], (it.window.tumbling or it.window.hopping) if it.window is not None else None
+    if it.window is None or size is None or it.semantics == "kafka" or shape.kind != "events":
         return None
-    shape, columns = known[it.first_input], list_read_columns(it, known)
+    columns = list_read_columns(it, known)
     schema = pa.schema(found.schema().to_arrow())
     if not all(eligibility.is_flat(schema.field(column).type) for column in columns):
         return None

@@ -91,8 +91,9 @@ def _list_members(form: WindowSpec, span: TimeSlice, is_counted: Booleans, first
     low, high = -(-max(since, 0) // form.advance) * form.advance, (until - 1) // form.advance * form.advance
     first, last = np.maximum(first, low), np.minimum(last, high)
     times = np.where(is_counted & (first <= last), (last - first) // form.advance + 1, 0)
-    if times.sum() > MAX_MEMBERS:
-        raise OverflowError(f"the events of a task are in {times.sum():,} windows")
+    # As doubles: the sum of windows of a thousand years that are a millisecond apart is no bigint.
+    if (total := times.sum(dtype=np.float64)) > MAX_MEMBERS:
+        raise OverflowError(f"the events of a task are in {total:,.0f} windows")
     row = np.repeat(np.arange(len(times)), times)
     number = np.arange(len(row)) - np.repeat(np.cumsum(times) - times, times)
     return _Members(row, first[row] + number * form.advance)
