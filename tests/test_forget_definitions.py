@@ -317,6 +317,6 @@ def test_a_proof_is_none_if_an_earlier_definition_was_not_followed() -> None:
     proof = Proof("p", 2, T0, "p.orders", "0", {}, (), nothing, ("bills",))
     assert proof.as_json()["proven"] is False
     assert Proof.from_json(proof.as_json()) == proof
-    assert "found: nothing" not in forget.format_proof(proof)
-    assert "cannot be found in bills." in forget.format_proof(proof)
+    assert "found: nothing" not in proof_search.format_proof(proof)
+    assert "cannot be found in bills." in proof_search.format_proof(proof)
     assert replace(proof, redefined=()).is_proven

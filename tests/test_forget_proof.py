@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from hindcast.contract.bound import find_bound_contract
-from hindcast.ops.erase import forget, proof, purge
+from hindcast.ops.erase import proof, purge, readers
 from hindcast.ops.erase.texts import ForgottenTexts, json_leaves, json_strings, spellings
 from hindcast.store.folder import WarehouseFolder
 from warehouses import shop
@@ -203,11 +203,11 @@ views:
 def test_views_of_other_pipelines_are_named(tmp_path: Path) -> None:
     with shop(tmp_path, READER) as now:
         contract = find_bound_contract(now, "shop")
-        assert forget.find_readers(contract, ["orders", "bills"]).views == ("reader.again", "reader.most")
+        assert readers.find_readers(contract, ["orders", "bills"]).views == ("reader.again", "reader.most")
         views = ("reader.again", "reader.most", "reader.noted")
-        assert forget.find_readers(contract, ["prices", "bills"]) == forget.Readers(views)
-        assert forget.find_readers(contract, ["visits"]) == forget.Readers(())
-    assert "reader.again, reader.most" in forget.describe_readers(forget.Readers(("reader.again", "reader.most")))[0]
+        assert readers.find_readers(contract, ["prices", "bills"]) == readers.Readers(views)
+        assert readers.find_readers(contract, ["visits"]) == readers.Readers(())
+    assert "reader.again, reader.most" in readers.describe_readers(readers.Readers(("reader.again", "reader.most")))[0]
 
 
 def test_an_invalid_contract_of_another_pipeline_is_named_as_a_possible_reader(tmp_path: Path) -> None:
@@ -215,9 +215,9 @@ def test_an_invalid_contract_of_another_pipeline_is_named_as_a_possible_reader(t
         contract = find_bound_contract(now, "shop")
         (now.schemas / "broken.yaml").write_text("pipeline: [")
         (now.schemas / "other.yaml").write_text(READER.replace("reader", "other").replace("views:", "viewz:"))
-        found = forget.find_readers(contract, ["orders", "bills"])
-    assert found == forget.Readers(("reader.again", "reader.most"), ("broken.yaml", "other.yaml"))
-    assert forget.describe_readers(found)[:2] == [
+        found = readers.find_readers(contract, ["orders", "bills"])
+    assert found == readers.Readers(("reader.again", "reader.most"), ("broken.yaml", "other.yaml"))
+    assert readers.describe_readers(found)[:2] == [
         "Whether broken.yaml reads these tables is not known: it is invalid.",
         "Whether other.yaml reads these tables is not known: it is invalid.",
     ]

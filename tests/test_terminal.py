@@ -12,8 +12,7 @@ import reports
 from hindcast.common.errors import escape_controls
 from hindcast.ops import doctor
 from hindcast.ops.compare import Comparison, formatting
-from hindcast.ops.erase import forget
-from hindcast.ops.erase.proof import Evidence, Proof
+from hindcast.ops.erase.proof import Evidence, Proof, format_proof
 from hindcast.ops.verify import verify
 from hindcast.ops.verify.findings import Finding
 from hindcast.quality.gate_results import GateResult
@@ -50,7 +49,7 @@ def tell_comparison() -> str:
 
 def tell_forgotten() -> str:
     found = Evidence(0, 0, 0, 0, 0, 0, orphan_files=(ODD,), left=())
-    return forget.format_proof(Proof("p", 1, datetime(2026, 1, 1, tzinfo=UTC), "t", "", {}, (), found))
+    return format_proof(Proof("p", 1, datetime(2026, 1, 1, tzinfo=UTC), "t", "", {}, (), found))
 
 
 def tell_what_is_there() -> str:

@@ -15,8 +15,9 @@ from pyspark.sql import functions as F
 
 from hindcast.contract.bound import BoundContract
 from hindcast.contract.names import FOLDERS
-from hindcast.ops.erase import redefinitions
+from hindcast.ops.erase import records, redefinitions
 from hindcast.ops.erase.lineage import ViewLineage
+from hindcast.ops.erase.records import ErasureRequest
 from hindcast.ops.erase.redefinitions import Definition
 from hindcast.plan.plans import Plan
 from hindcast.plan.runs import Run
@@ -207,3 +208,11 @@ def _sort_tables(upstream: Mapping[str, set[str]]) -> list[str]:
     while left := [name for name in upstream if name not in ordered]:
         ordered += [name for name in left if upstream[name] <= {*ordered}] or left[:1]
     return ordered
+
+
+def find_erased_rows(
+    spark: SparkSession, contract: BoundContract, request: ErasureRequest, plan: Plan, past: list[Run]
+) -> ErasedRows:
+    """Return the rows that a request is about."""
+    condition = records.erased_condition(contract, request)
+    return ErasedRows(spark, contract, request.topic, condition, plan, past)

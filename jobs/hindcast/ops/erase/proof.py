@@ -15,7 +15,7 @@ import io
 import re
 import zlib
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import sha256
@@ -26,8 +26,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from hindcast.common.errors import escape_controls
 from hindcast.common.json_values import JsonValue
 from hindcast.ops.erase import purge
+from hindcast.ops.erase.readers import Readers, describe_readers
 from hindcast.ops.erase.texts import search_pattern
 from hindcast.plan import notices
 from hindcast.store.folder import WarehouseFolder
@@ -112,7 +114,7 @@ class Proof:
     """The proof that a run has forgotten something: how many `rows` of which tables it removed, and the evidence.
 
     `table`: the topic, with its pipeline; `sha256`: what stands for the request; `readers`: views of other pipelines
-    that are made of it (`forget.find_readers`); `redefined`: tables with rows of earlier definitions that could not be
+    that are made of it (`readers.find_readers`); `redefined`: tables with rows of earlier definitions that could not be
     looked for (`ErasedRows.find_redefined`); `unread`: files of contracts that are invalid, and may read it too.
     """
 
@@ -242,3 +244,43 @@ def _flatten_values(values: pa.Array) -> Iterator[pa.Array]:
         yield pa.array(texts, pa.string())
     elif pa.types.is_string(kind) or pa.types.is_large_string(kind):
         yield values.drop_null().unique()
+
+
+def format_proof(proof: Proof) -> str:
+    """Return a proof as lines for a terminal."""
+    found = proof.evidence
+    lines = [f"{proof.pipeline}, run {proof.run}: {proof.table}, key of sha256 {proof.sha256}", ""]
+    lines += [f"  {name:<28} {n:>8,} rows" for name, n in proof.rows.items()]
+    lines += ["", f"  searched: {found.files:,} files, {found.size:,} bytes, {found.texts:,} texts"]
+    lines += [f"  of the texts other records have {found.shared:,} too"] if found.shared else []
+    if proof.is_proven:
+        lines.append("  found: nothing")
+    lines += [f"  left: a text of sha256 {text.sha256[:12]} in {', '.join(text.files)}" for text in found.left]
+    lines += [f"  left: {found.rows_left:,} rows of it"] if found.rows_left else []
+    lines += [f"  left: {path} belongs to no table" for path in found.orphan_files]
+    readers = describe_readers(Readers(proof.readers, proof.unread))
+    notes = (*describe_redefined(proof.redefined), *UNREACHED_COPIES, *readers)
+    lines += ["", *(f"  {line}" for line in notes)]
+    return escape_controls("\n".join(lines))
+
+
+UNREACHED_COPIES = (
+    "Kafka still has the records, until its retention or a tombstone takes them; this pipeline has passed them.",
+    "Copies elsewhere stay: backups, clones, Airflow's XComs and task logs of keys that were held back.",
+)
+"""Copies that an erasure cannot reach."""
+
+
+def describe_redefined(views: Sequence[str]) -> list[str]:
+    """Return what to do about tables whose earlier definitions could not be followed, as lines."""
+    if not views:
+        return []
+    return [
+        f"Not proven: what an earlier contract derived cannot be found in {', '.join(views)}.",
+        "Remove these folders, run the pipeline (it derives the tables without a past), and forget again.",
+    ]
+
+
+def proof_path(reports: Path, run: int) -> Path:
+    """Return where a proof is stored among the `reports` of its pipeline."""
+    return reports / f"forget-{run}.json"

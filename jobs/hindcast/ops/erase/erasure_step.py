@@ -1,0 +1,286 @@
+"""One erasure under way: its rows, texts and files are removed, and what is left of them is searched for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import timedelta
+from functools import reduce
+from pathlib import Path
+
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from hindcast.contract.bound import BoundContract
+from hindcast.ingest import initial_rows, topic_log
+from hindcast.ops.erase import proof, purge, records, row_removal
+from hindcast.ops.erase.erased_rows import find_erased_rows
+from hindcast.ops.erase.proof import Proof
+from hindcast.ops.erase.readers import find_readers
+from hindcast.ops.erase.records import ErasureRequest
+from hindcast.ops.erase.texts import ForgottenTexts
+from hindcast.plan import journal
+from hindcast.plan.plans import Plan
+from hindcast.plan.purposes import Erasure
+from hindcast.plan.runs import Run
+from hindcast.quality import gate_results, hold_store
+from hindcast.quality.hold_units import RECORD_COLUMNS
+from hindcast.report import page
+from hindcast.report.run_report import RunReport
+from hindcast.runs import row_counts
+from hindcast.store import emitted_log, row_reader, table_creation, tables
+from hindcast.store.folder import WarehouseFolder
+from hindcast.store.tables import Table
+
+
+class ErasureStep:
+    """One erasure under way."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        contract: BoundContract,
+        request: ErasureRequest,
+        plan: Plan,
+        erasure: Erasure,
+        past: list[Run],
+    ) -> None:
+        self._spark, self._contract, self._request, self._plan = spark, contract, request, plan
+        self._digest = erasure.digest
+        same = {run.number for run in past if run.plan.erasure and run.plan.erasure.digest == erasure.digest}
+        self._is_repeated = plan.run in same
+        self._records = records.read_records(spark, contract, request, {*same, plan.run}).localCheckpoint()
+        self.erased = find_erased_rows(spark, contract, request, plan, past)
+        adopted = records.find_adopted_records(spark, contract, request)
+        self._adopted = adopted.localCheckpoint() if adopted is not None else None
+        below = contract.list_tables_below(request.topic).union(self.erased.names)
+        self.texts = records.collect_texts(request, self._records, self._adopted, below)
+        self._readers = find_readers(contract, self.erased.tables)
+        self._redefined: list[str] = []
+        self._cleared: dict[str, list[Table]] = {}
+        """The tables of which rows are removed or cleared, by the name under which the proof counts them."""
+
+    def remove_rows(self) -> None:
+        """Remove rows, from below upwards; then scrub texts about them; last take the bytes out of the log."""
+        warehouse, pipeline, run = self._contract.warehouse, self._contract.pipeline, self._plan.run
+        processed = {name for name in self.erased.restarting if self._is_processed_again(name)}
+        touched = [n for n in self.erased.tables if n not in processed and self.erased.has_table(n)]
+        self._redefined = self.erased.find_redefined()  # all rows are found before any is removed
+        self._remove_gate_rows(touched)
+        for name in self.erased.formerly_emitting:
+            self._cleared[f"emitted/{name}"] = self._find_emission_tables(name)
+            self._empty_tables(f"emitted/{name}")
+        for name in reversed(self.erased.tables):
+            if name in processed or name in touched:
+                emitting = self._find_emission_tables(name) if name in self.erased.restarting else []
+                self._cleared[name] = [*emitting, self.erased.table(name)]
+        for name in reversed(touched):
+            table = self.erased.table(name)
+            if name in self.erased.restarting:
+                count = self._empty_tables(name)
+            else:
+                count = row_removal.remove_rows(
+                    self.erased.find_rows(name), table, [*table.identity, "systemFrom"], run
+                )
+            if count or self._is_repeated:  # an earlier attempt may have died between the two
+                row_counts.write_row_counts(self._spark, table, self._plan.known_at - timedelta(microseconds=1))
+        self._scrub_texts()
+        if self._adopted is not None:
+            initial = initial_rows.initial_rows_table(warehouse, pipeline, self._request.topic)
+            self._cleared[initial.name] = [initial]
+            row_removal.remove_rows(self._adopted, initial, ["key", "timestamp"], run)
+        places = {"partition": "partition", "offset": "offset"}
+        fates = tables.fates_table(warehouse, pipeline, self._request.topic)
+        row_removal.blank_records(self._records, fates, places, run)
+        in_kafka = {"topic": "topic", "partition": "topicPartition", "offset": "offset"}
+        row_removal.blank_records(self._records, topic_log.quarantine_table(warehouse, pipeline), in_kafka, run)
+        log = tables.log_table(warehouse, pipeline, self._request.topic)
+        row_removal.blank_records(self._records, log, places, run)
+
+    def _is_processed_again(self, name: str) -> bool:
+        """Return whether an earlier attempt has begun to process a kafka view again: after it had removed all rows."""
+        log = emitted_log.emitted_table(self._contract.warehouse, self._contract, name)
+        return tables.read_last_run(log) >= self._plan.run
+
+    def _find_emission_tables(self, name: str) -> list[Table]:
+        """Return the emitted log and the state of a kafka view, as far as they exist."""
+        place = self._contract.warehouse, self._contract.pipeline
+        states = [path for path in self._folder.tables if path.startswith(f"kept/{name}/")]
+        found = [Table(*place, path, "kept") for path in states]
+        log = Table(*place, f"emitted/{name}", "emitted")
+        return [*found, log] if tables.open_table(log) is not None else found
+
+    def _empty_tables(self, name: str) -> int:
+        """Remove all rows of the tables that are counted under a name; return how many there were."""
+        return sum(row_removal.empty_table(self._spark, table, self._plan.run) for table in self._cleared[name])
+
+    def _count_removed(self) -> dict[str, int]:
+        """Return how many rows this run has removed by table, in all its attempts, and records of the log."""
+        run, log = self._plan.run, f"logs/{self._request.topic}"
+        counts = {n: sum(row_removal.count_removed(t, run) for t in some) for n, some in self._cleared.items()}
+        return {name: n for name, n in {**counts, log: self._records.count()}.items() if n}
+
+    def _remove_gate_rows(self, touched: Sequence[str]) -> None:
+        """Remove what gates found, and held back, of the records and keys that go.
+
+        Entries of other keys stay, without the rows that contain a text to be forgotten.
+        """
+        table = hold_store.failing_table(self._contract.warehouse, self._contract.pipeline)
+        self._cleared["failing"] = [table]
+        if tables.open_table(table) is None:
+            return
+        rows = row_reader.load_rows(self._spark, table)
+        at = self._records.select("topic", F.col("topicPartition").alias("partition"), "offset")
+        parts = [rows.join(at.distinct(), ["topic", "partition", "offset"], "left_semi").select(*rows.columns)]
+        for name in touched:
+            own = self.erased.table(name).key
+            keys = (
+                self.erased.find_rows(name)
+                .select(F.lit(name).alias("table"), hold_store.format_row_key(own).alias("key"))
+                .distinct()
+            )
+            parts.append(rows.join(keys, ["table", "key"], "left_semi").select(*rows.columns))
+        if "unit" in rows.columns:  # entries of held records have only the place
+            place = F.col("partition").alias(RECORD_COLUMNS[0]), F.col("offset").alias(RECORD_COLUMNS[1])
+            units = (
+                self._records.select(*place).select(hold_store.format_row_key(RECORD_COLUMNS).alias("unit")).distinct()
+            )
+            of_these = rows.where(F.col("table").isin(self._request.topic, *touched))
+            parts.append(of_these.join(units, "unit", "left_semi").select(*rows.columns))
+        entries = reduce(DataFrame.unionByName, parts).distinct().localCheckpoint()
+        row_removal.remove_rows(entries, table, rows.columns, self._plan.run)
+        if self.texts.search_terms:  # another key is held all the same, without the row
+            texts = F.array(*(F.lit(text) for text in sorted(self.texts.search_terms)))
+            named = F.exists(texts, lambda text: F.contains("row", text))
+            others = (
+                row_reader.load_rows(self._spark, table).where(F.col("table").isin(*touched) & named).localCheckpoint()
+            )
+            row_removal.clear_column(others, table, "row", self._plan.run)
+
+    def remove_unheld(self) -> None:
+        """Remove what was held of these records and stands in no table, now that all is derived without them.
+
+        What of a key is not held as it was any more was made of them. What is known of a key that has ended before,
+        goes if the key says what they said and no row has it.
+        """
+        failing = hold_store.failing_table(self._contract.warehouse, self._contract.pipeline)
+        if tables.open_table(failing) is None:
+            return
+        entries = row_reader.load_rows(self._spark, failing)
+        unit = F.col("unit") if "unit" in entries.columns else F.lit(None).cast("string")
+        entries = entries.withColumn("_unit", unit)
+        found = [self._unheld(name, entries.where(F.col("table") == name)) for name in self.erased.tables]
+        every = reduce(DataFrame.unionByName, found).drop("_unit").distinct().localCheckpoint()
+        row_removal.remove_rows(every, failing, every.columns, self._plan.run)
+
+    def _unheld(self, name: str, entries: DataFrame) -> DataFrame:
+        """Return of the entries of a table those that go (`remove_unheld`)."""
+        now, before = (self._held(name, upto) for upto in (None, self._plan.run))
+        own, was = F.struct("key", "_unit"), F.col("run") < self._plan.run
+        there = own.eqNullSafe(F.struct("_heldKey", "_heldUnit"))
+        anew = entries.where(~was & (F.col("entry") == "held")).select(own.alias("_own")).distinct()
+        ended = entries.join(F.broadcast(before), there, "left_semi").join(F.broadcast(now), there, "left_anti")
+        changed = entries.where(was).join(F.broadcast(before), there, "left_semi")
+        changed = changed.join(F.broadcast(anew), own.eqNullSafe(F.col("_own")), "left_semi")
+        settled = entries.join(F.broadcast(now), F.col("key") == F.col("_heldKey"), "left_anti").where(
+            "key IS NOT NULL"
+        )
+        keys = [row[0] for row in settled.select("key").distinct().collect() if self.texts.said_in(row[0])]
+        said = self._spark.createDataFrame([[key] for key in keys], "_key string")
+        table = self.erased.table(name)
+        if keys and tables.open_table(table) is not None:
+            rows = row_reader.load_rows(self._spark, table).select(hold_store.format_row_key(table.key).alias("_key"))
+            said = said.join(rows, "_key", "left_anti")
+        gone = settled.join(F.broadcast(said), F.col("key") == F.col("_key"), "left_semi")
+        return reduce(DataFrame.unionByName, (ended, changed, gone))
+
+    def _held(self, name: str, before: int | None) -> DataFrame:
+        """Return what is held of a table, or was before a run: `_heldKey`, `_heldUnit`."""
+        place = self._contract.warehouse, self._contract.pipeline
+        found = hold_store.read_held_units(self._spark, *place, name, before=before)
+        if found is None:
+            return self._spark.createDataFrame([], "_heldKey string, _heldUnit string")
+        return found.select(F.col("key").alias("_heldKey"), F.col("unit").alias("_heldUnit"))
+
+    def _scrub_texts(self) -> None:
+        """Remove the texts from the journal, the gate results and the reports."""
+        warehouse, pipeline, run = self._contract.warehouse, self._contract.pipeline, self._plan.run
+        entries = journal.runs_table(warehouse, pipeline)
+        table_creation.ensure_table(entries, journal.SCHEMA)
+        by = ["run", "entry", "at", "sequence"]
+        row_removal.rewrite_column(
+            self._spark, entries, by, "detail", run, lambda text, _: _scrub_json(self.texts, text)
+        )
+        gates = gate_results.results_table(warehouse, pipeline)
+        by = ["run", "at", "table", "gate"]
+        row_removal.rewrite_column(self._spark, gates, by, "detail", run, self.texts.scrub_detail)
+        page.remove_unfinished_files(self._reports)
+        for path in sorted(self._reports.glob("run-*.json")):
+            try:
+                report = json.loads(path.read_text(encoding="utf-8"))
+            except ValueError:
+                path.unlink()  # cut off: nobody knows what was in it
+                continue
+            scrubbed = self.texts.scrub_json(report)
+            if isinstance(scrubbed, dict) and scrubbed != report:
+                page.write_page(self._contract.settings.reports, RunReport.from_json(scrubbed))
+
+    @property
+    def _folder(self) -> WarehouseFolder:
+        return WarehouseFolder(f"{self._contract.warehouse}/{self._contract.pipeline}")
+
+    @property
+    def _reports(self) -> Path:
+        return self._contract.settings.reports / self._contract.pipeline
+
+    def purge_files(self) -> None:
+        """Remove from the files of all tables what their rows no longer have."""
+        folder = self._folder
+        for name in folder.tables:
+            path = f"{self._contract.warehouse}/{self._contract.pipeline}/{name}"
+            purge.purge_table(self._spark, folder, name, path, self.texts.scrub_text)
+
+    def _count_left(self) -> int:
+        """Return how many rows of the topic's table, and records of its log and base, are still to be forgotten."""
+        request = self._request
+        table = tables.locate_table(self._contract.warehouse, self._contract, request.topic)
+        left = records.read_records(self._spark, self._contract, request, set()).count()
+        if tables.open_table(table) is not None:
+            condition = records.erased_condition(self._contract, request)
+            left += row_reader.load_rows(self._spark, table).where(condition).count()
+        adopted = records.find_adopted_records(self._spark, self._contract, request)
+        return left + (adopted.count() if adopted is not None else 0)
+
+    def write_proof(self) -> Proof:
+        """Purge what deriving has left, read everything once more, and return the proof; store it with the reports."""
+        self.purge_files()
+        folder, pipeline = self._folder, self._contract.pipeline
+        paths = {name: f"{self._contract.warehouse}/{pipeline}/{name}" for name in folder.tables}
+        live = {f"{name}/{file}" for name, path in paths.items() for file in purge.list_live_files(DeltaTable(path))}
+        result = proof.search_files(folder, live, self._reports, self.texts.search_terms)
+        described = " ".join(DeltaTable(path).schema().to_json() for path in paths.values())
+        contract_text, pages = self._contract.model_dump_json(), page.read_fixed_text()
+        vocabulary = " ".join((proof.FORMAT_WORDS, contract_text, pages, *paths, described))
+        proven = Proof(
+            pipeline,
+            self._plan.run,
+            self._plan.known_at,
+            table=f"{pipeline}.{self._request.topic}",
+            sha256=self._digest,
+            rows=self._count_removed(),
+            readers=self._readers.views,
+            unread=self._readers.unread,
+            redefined=tuple(self._redefined),
+            evidence=proof.weigh_evidence(result, live, self.texts.search_terms, vocabulary, self._count_left()),
+        )
+        place = proof.proof_path(self._reports, self._plan.run)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(json.dumps(proven.as_json(), indent=2), encoding="utf-8")
+        return proven
+
+
+def _scrub_json(texts: ForgottenTexts, detail: str) -> str:
+    fields = json.loads(detail)
+    scrubbed = texts.scrub_json(fields)
+    return detail if scrubbed == fields else json.dumps(scrubbed)
