@@ -142,7 +142,7 @@ def in_windows(events: DataFrame, window: WindowDefinition, measures: Mapping[st
             side = KernelInput("", 0, "events", (), (), None)
             output = KernelOutput("", "events", schema, NOW)
             late = late.rename_columns(["partition", "offset", "first"])
-            spec = WindowSpec("in_windows", side, ("_key",), form, size, advance, late, output)
+            spec = WindowSpec("in_windows", side, ("_key",), form, None, size, advance, late, output)
             for span in _slices(sorted({*own.column("timestamp").to_pylist()})):
                 wide = task.widen_slice(span, size)
                 since, until = kernel_operators.slice_bounds(wide)

@@ -125,7 +125,7 @@ def test_windows_in_any_slices_are_those_of_a_loop(seed: int) -> None:
             "first": pa.array([*late.values()], pa.int64()),
         }
     )
-    form = WindowSpec("in_windows", SIDE, ("k",), MEASURES, size, advance, table, OUTPUT)
+    form = WindowSpec("in_windows", SIDE, ("k",), MEASURES, None, size, advance, table, OUTPUT)
     cuts = sorted({EPOCH + timedelta(microseconds=dice.randrange(-5, 90)) for _ in range(dice.randrange(4))})
     found, left_out, reached = [], [0, 0, 0], dict[int, int]()
     for span in (TimeSlice(*pair) for pair in zip([None, *cuts], [*cuts, None], strict=True)):
@@ -161,12 +161,12 @@ def test_a_task_whose_events_are_in_too_many_windows_refuses(monkeypatch: pytest
         {"partition": pa.array([], pa.int32()), "offset": pa.array([], pa.int64()), "first": pa.array([], pa.int64())}
     )
     for size, windows in ((10, "10"), (2**62, "21")):
-        form = WindowSpec("in_windows", SIDE, ("k",), {"many": "count"}, size, 1, none, OUTPUT)
+        form = WindowSpec("in_windows", SIDE, ("k",), {"many": "count"}, None, size, 1, none, OUTPUT)
         with pytest.raises(OverflowError, match=f"in {windows} windows"):
             aggregate_windows(form, TimeSlice(), rows)
     many, late = pa.concat_tables([rows] * 100), 2**57
     every = many.set_column(2, "timestamp", pa.array([late] * 100, MOMENT))
-    form = WindowSpec("in_windows", SIDE, ("k",), {"many": "count"}, 2**58, 1, none, OUTPUT)
+    form = WindowSpec("in_windows", SIDE, ("k",), {"many": "count"}, None, 2**58, 1, none, OUTPUT)
     with pytest.raises(OverflowError, match="windows"):
         aggregate_windows(form, TimeSlice(), every)
 

@@ -92,7 +92,8 @@ class WindowSpec:
     """An aggregate of events in hopping windows, and what it writes.
 
     Its rows have the columns of the `key` and the `measures` as `AggregateSpec` has them, and those of the place and
-    the timestamp of their events. `size`, `advance`: of the windows, in microseconds. `late`: the
+    the timestamp of their events. `copied`: if all are columns of the input, the input's column of each one of key and
+    measures; None if Spark evaluates them. `size`, `advance`: of the windows, in microseconds. `late`: the
     events that came too late for some of their windows: `partition`, `offset`, and `first`, the start of the first
     window that takes the event, null if none does.
     """
@@ -101,6 +102,7 @@ class WindowSpec:
     side: KernelInput
     key: tuple[str, ...]
     measures: Mapping[str, str]
+    copied: Mapping[str, str] | None
     size: int
     advance: int
     late: pa.Table

@@ -166,6 +166,10 @@ def _run_windows(
     if slices is None:
         return None
     numbers = spark.range(0, len(slices), 1, len(slices))
+    if form.copied is not None:
+        return _collect_reports(
+            form.operator, numbers.mapInArrow(task.build_window_writer(form, slices), task.REPORT_SCHEMA)
+        )
     events = numbers.mapInArrow(task.build_event_reader(form, slices), window_aggregation.read_schema(form, found))
     members = window_aggregation.select_members(events, it, known)
     reports = members.mapInArrow(task.build_window_aggregator(form, slices), task.REPORT_SCHEMA)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import asdict
 from datetime import timedelta
 
@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
+from hindcast.contract.shapes import PLACE_COLUMNS
 from hindcast.engine import operators, slice_reader, window_operator
 from hindcast.engine.spec import SLICE, AggregateSpec, JoinSpec, KernelOutput, TimeSlice, WindowSpec
 from hindcast.store import files
@@ -79,12 +80,36 @@ def build_event_reader(form: WindowSpec, parts: list[TimeSlice]) -> BatchMapper:
         for batch in given:
             for number in batch.column(0).to_pylist():
                 try:
-                    rows = slice_reader.read_slice(form.side, widen_slice(parts[number], form.size))
-                    own = rows.select(form.side.columns)
+                    own = _read_events(form, parts[number]).select(form.side.columns)
                     numbers = pa.repeat(pa.scalar(number, pa.int32()), own.num_rows)
                     yield from _list_plain_batches(own.append_column(SLICE, numbers))
                 except _TOO_LARGE as error:
                     raise RefusalError(str(error)) from error
+
+    return map_batches
+
+
+def _read_events(form: WindowSpec, span: TimeSlice) -> pa.Table:
+    """Return the events in the windows that start in a slice."""
+    return slice_reader.read_slice(form.side, widen_slice(span, form.size))
+
+
+def build_window_writer(form: WindowSpec, parts: list[TimeSlice]) -> BatchMapper:
+    """Return an aggregate of columns in windows for Spark's mapInArrow: from numbers of slices to reports of files."""
+
+    def write_slice(span: TimeSlice) -> pa.RecordBatch:
+        try:
+            events = _read_events(form, span)
+            columns = {name: events.column(column) for name, column in (form.copied or {}).items()}
+            columns |= {name: events.column(name) for name in (*PLACE_COLUMNS, "timestamp")}
+            members = _decode_dictionaries(pa.table(columns), form.measures)
+            return _report_rows(form.output, window_operator.aggregate_windows(form, span, members))
+        except _TOO_LARGE as error:
+            return _report_batch([{"refused": str(error)}])
+
+    def map_batches(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in given:
+            yield from (write_slice(parts[number]) for number in batch.column(0).to_pylist())
 
     return map_batches
 
@@ -143,11 +168,19 @@ def join_slice(form: JoinSpec, span: TimeSlice) -> Iterator[pa.RecordBatch]:
 
 def _list_plain_batches(rows: pa.Table) -> list[pa.RecordBatch]:
     """Return rows for Spark, which does not know dictionaries."""
-    kinds = [it.type.value_type if pa.types.is_dictionary(it.type) else it.type for it in rows.schema]
-    batches: list[pa.RecordBatch] = rows.cast(pa.schema(list(zip(rows.column_names, kinds, strict=True)))).to_batches(
-        _ROWS_PER_BATCH
-    )
+    batches: list[pa.RecordBatch] = _decode_dictionaries(rows, rows.column_names).to_batches(_ROWS_PER_BATCH)
     return batches
+
+
+def _decode_dictionaries(rows: pa.Table, columns: Collection[str]) -> pa.Table:
+    """Return rows with plain values in some columns."""
+    fields = (
+        field.with_type(field.type.value_type)
+        if field.name in columns and pa.types.is_dictionary(field.type)
+        else field
+        for field in rows.schema
+    )
+    return rows.cast(pa.schema(list(fields)))
 
 
 _TOO_LARGE = (slice_reader.TooManyRowsError, OverflowError, MemoryError, pa.ArrowInvalid)

@@ -1,7 +1,7 @@
 """Aggregates in hopping windows by kernels: which ones, and the rows that their tasks get.
 
 Each task takes the windows that start in a slice of time and reads the events in them; Spark evaluates the view's
-expressions within the same stage, without a shuffle. Which events came too late is found by Spark before
+expressions, if any, within the same stage, without a shuffle. Which events came too late is found by Spark before
 (`windows.find_late_events`): only that depends on other events.
 """
 
@@ -17,7 +17,7 @@ from pyspark.sql.types import IntegerType, StructType
 
 from hindcast.bitemporal import derivation, windows
 from hindcast.contract import Contract, Shape, View, Window, list_shapes
-from hindcast.contract.shapes import PLACE_COLUMNS
+from hindcast.contract.shapes import PLACE_COLUMNS, column_expressions
 from hindcast.engine import aggregation, eligibility, projection
 from hindcast.engine.spec import SLICE, KernelInput, KernelOutput, WindowSpec
 from hindcast.store import tables
@@ -51,9 +51,18 @@ def plan_windows(
         return None
     side = KernelInput(source.path, found.version(), "events", tuple(shape.key), columns, source.as_of_system_time)
     micros = timedelta(microseconds=1)
-    return WindowSpec(
-        "in_windows", side, key, measures, size // micros, (it.window.advance or size) // micros, late, output
-    )
+    lengths = size // micros, (it.window.advance or size) // micros
+    return WindowSpec("in_windows", side, key, measures, _find_copied_columns(it, known), *lengths, late, output)
+
+
+def _find_copied_columns(it: View, known: dict[str, Shape]) -> dict[str, str] | None:
+    """Return the input's column of each column of key and measures (`WindowSpec.copied`), None if one is computed."""
+    plain = {f"{it.first_input}.{column}": column for column in known[it.first_input].columns}
+    plain["1"] = "timestamp"  # count(*) counts what is never null
+    texts = column_expressions(it, known)
+    if it.where is not None or not plain.keys() >= {*texts.values()}:
+        return None
+    return {column: plain[text] for column, text in texts.items()}
 
 
 def list_read_columns(it: View, known: dict[str, Shape]) -> tuple[str, ...]:
