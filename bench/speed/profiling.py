@@ -170,7 +170,7 @@ def _alone(place: Inputs, kind: str, name: str) -> dict[str, float]:
     output = eligibility.describe_output(name, found, of[name], KNOWN)
     form = eligibility.find_join(contract, name, inputs, found, output) if output else None
     assert form is not None, f"{name} is no join of a kernel"
-    parts = time_slices.plan_time_slices(form, [found[i] for i in inputs], cores=2)
+    parts = time_slices.plan_join_slices(form, [found[i] for i in inputs], cores=2)
     assert parts is not None, f"{name} has files without statistics"
     taken = dict.fromkeys(("reading", "sweeping", "writing"), 0.0)
     for span in parts:
