@@ -20,7 +20,8 @@ ROOT = Path(__file__).resolve().parents[1]
 FORMS = {
     "priced": ("amounts", "sold"),
     "stocked": ("stocked_left", "stocked_either", "worth"),
-    "categories": ("extremes", "sales", "of_items", "hourly"),
+    "categories": ("extremes", "sales"),
+    "of_items": ("hourly",),
 }
 """By plain view, those that are compared with it: with expressions, a filter, another join, or of a stream."""
 
