@@ -23,7 +23,7 @@ from hindcast.plan import journal
 from hindcast.plan.plans import Plan, TopicPlan
 from hindcast.plan.purposes import Release, ReleasedKeys, Replay
 from hindcast.plan.runs import Run
-from hindcast.quality import expectations, gate_results, gates, json_schemas
+from hindcast.quality import expectations, gate_results, gates, json_schemas, time_limits
 from hindcast.quality.gate_results import GateResult
 from hindcast.quality.staged_change import StagedChange
 from hindcast.store import table_creation, tables
@@ -236,13 +236,36 @@ def test_what_a_json_schema_cannot_judge_does_not_match_it(spark: SparkSession, 
 def test_a_json_schema_that_takes_too_long_is_an_error_of_its_gate(
     spark: SparkSession, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(json_schemas, "MAX_SECONDS", 1.0)
+    monkeypatch.setattr(time_limits, "MAX_SECONDS", 1.0)
     gate = "expect_column_values_to_match_json_schema: {column: note, json_schema: "
     schemas = "{pattern: '^(a+)+c$'}", "{pattern: '^a*$'}"
     head = HEAD.replace("    sensitive: [email]\n", "")
     it = contract(folder, "".join(f"      - {gate}{schema}}}\n" for schema in schemas), head)
     verdicts = checked(spark, it, [(1, 1, f'"{"a" * 60}"', None, 0, 1)])
     assert [it.outcome for it in verdicts] == ["error", "passed"]
+    assert "a value took more than 1 seconds to match" in verdicts[0].detail
+
+
+def test_a_regular_expression_that_takes_too_long_is_an_error_of_its_gate(
+    spark: SparkSession, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time_limits, "MAX_SECONDS", 1.0)
+    slow, quick = "^(.*x){25}y$", "^(x{2})+$"
+    lines = [
+        *(f"match_regex: {{column: note, regex: '{it}'}}" for it in (slow, quick, r"^(?<all>\p{Lower}+)+$")),
+        f"not_match_regex: {{column: note, regex: '{quick}'}}",
+        f"match_regex_list: {{column: note, regex_list: ['{quick}', '{slow}'], match_on: any}}",
+        f"match_regex_list: {{column: note, regex_list: ['{quick}', '^(x)+$'], match_on: all}}",
+        f"match_regex_list: {{column: note, regex_list: ['{quick}', '^(y)+$'], match_on: all}}",
+        "match_regex_list: {column: note, regex_list: ['^(y)+$', '^(x)+$']}",
+        f"not_match_regex_list: {{column: note, regex_list: ['^(y)+$', '{quick}']}}",
+        "not_match_regex_list: {column: note, regex_list: ['^(y)+$', 'z']}",
+    ]
+    head = HEAD.replace("    sensitive: [email]\n", "")
+    it = contract(folder, "".join(f"      - expect_column_values_to_{line}\n" for line in lines), head)
+    verdicts = checked(spark, it, [(1, 1, "x" * 60, None, 0, 1), (2, 1, None, None, 0, 2)])
+    outcomes = ["error", "passed", "passed", "failed", "error", "passed", "failed", "passed", "failed", "passed"]
+    assert [it.outcome for it in verdicts] == outcomes
     assert "a value took more than 1 seconds to match" in verdicts[0].detail
 
 

@@ -116,14 +116,21 @@ def import_gx() -> ModuleType:
 
     logging.getLogger("great_expectations.expectations.registry").addFilter(_is_not_about_our_metric)
     import hindcast.quality.json_schemas
+    import hindcast.quality.regex_gates
     import hindcast.quality.rules  # noqa: F401  # what is in them registers itself
 
     return great_expectations
 
 
 def _is_not_about_our_metric(record: logging.LogRecord) -> bool:
-    """Return False for the warning that our metric for JSON schemas takes the place of Great Expectations' own."""
-    return not record.getMessage().startswith("metric column_values.match_json_schema")
+    """Return False for the warning that a metric of ours takes the place of Great Expectations' own."""
+    return not record.getMessage().startswith(_OUR_METRICS)
+
+
+_OUR_METRICS = tuple(
+    f"metric column_values.{name}"
+    for name in ("match_json_schema", "match_regex", "not_match_regex")  # and their lists
+)
 
 
 def check_expectations(contract: Contract) -> Iterator[Complaint]:

@@ -4,13 +4,13 @@ Great Expectations' own metric leaves that to jsonschema, which opens whatever a
 the Spark server; and it fails altogether on a value that is not JSON, or that jsonschema cannot judge: a number too
 large for Python (1e400), too many lists in each other. Here such a value does not match. NaN and Infinity are not JSON.
 
-A pattern can take for ever on a value that is made for it: the gate fails to run (TimeoutError) after MAX_SECONDS.
+A pattern can take for ever on a value that is made for it: the gate fails to run (TimeoutError) after
+`time_limits.MAX_SECONDS`.
 """
 
 from __future__ import annotations
 
 import json
-import signal
 from collections.abc import Iterator
 from urllib.parse import urldefrag, urljoin
 
@@ -28,9 +28,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType
 
 from hindcast.common.json_values import JsonObject, JsonValue
-
-MAX_SECONDS = 5.0
-"""The most time for one value."""
+from hindcast.quality.time_limits import limit_time
 
 
 class ColumnValuesMatchJsonSchema(ColumnMapMetricProvider):
@@ -48,25 +46,17 @@ class ColumnValuesMatchJsonSchema(ColumnMapMetricProvider):
         def refuse_constant(name: str) -> None:
             raise ValueError(f"{name} is not JSON")
 
-        def stop(_signal: int, _frame: object) -> None:
-            raise TimeoutError(f"a value took more than {MAX_SECONDS:.0f} seconds to match; simplify the patterns")
-
         # A function in a function goes to Spark's workers by value: they need not have this package.
-        def matches(text: str | None) -> bool:
-            if text is None:
-                return False
+        def is_valid(text: str) -> bool:
             if not validators:
                 validators.append(jsonschema.validators.validator_for(schema)(schema, registry=REGISTRY))
-            signal.signal(signal.SIGALRM, stop)  # Python's matcher of regular expressions looks for signals
-            signal.setitimer(signal.ITIMER_REAL, MAX_SECONDS)
             try:
                 return bool(validators[0].is_valid(json.loads(text, parse_constant=refuse_constant)))
             except (ArithmeticError, ValueError, RecursionError):  # also numbers and depths beyond Python's
                 return False
-            finally:
-                signal.setitimer(signal.ITIMER_REAL, 0)
 
-        return F.udf(lambda text: matches(text), BooleanType())(column)  # noqa: PLW0108  # Spark reads hints of types
+        in_time = limit_time(is_valid)
+        return F.udf(lambda text: text is not None and in_time(text), BooleanType())(column)
 
 
 def find_outside_reference(schema: JsonValue) -> str | None:

@@ -1,0 +1,32 @@
+"""A limit of time for matching one value by a user's pattern, in Spark's Python workers."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+MAX_SECONDS = 5.0
+"""The most time for one value."""
+
+
+def limit_time(judge: Callable[[str], T]) -> Callable[[str], T]:
+    """Return a function that raises TimeoutError if it takes more than `MAX_SECONDS`.
+
+    It goes to Spark's workers by value, as `judge` has to: they need not have this package.
+    """
+    seconds = MAX_SECONDS
+
+    def stop(_signal: int, _frame: object) -> None:
+        raise TimeoutError(f"a value took more than {seconds:.0f} seconds to match; simplify the patterns")
+
+    def judge_in_time(text: str) -> T:
+        signal.signal(signal.SIGALRM, stop)  # Python's matcher of regular expressions looks for signals
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        try:
+            return judge(text)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+    return judge_in_time
