@@ -71,7 +71,7 @@ def find_late_events(
     """
 
     def is_late(stream_time: Column) -> Column:
-        # rule: an event is late once its first window has closed
+        # An event is late once its first window has closed.
         closed = interval_micros(window.size) + interval_micros(window.grace)
         return _has_key_and_value() & (F.unix_micros(stream_time) - _first_possible_start(window) >= closed)
 
