@@ -102,7 +102,7 @@ def _key_columns(it: View, known: Mapping[str, Shape]) -> list[tuple[str, ...]] 
     second = tuple(known[it.second_input or ""].key)
     if it.join is not None and it.join.on is not None:
         texts = [resolve(text, {it.first_input: list(known[it.first_input].columns)}) for text in it.join.keys]
-        on = [_plain_column(it, known, text) for text in texts]
+        on = [find_plain_column(it, known, text) for text in texts]
         return None if None in on else [tuple(column for _, column in filter(None, on)), second]
     return [first, second]
 
@@ -112,13 +112,13 @@ def _plain_columns(it: View, known: Mapping[str, Shape], name: str) -> dict[str,
     texts = resolve_all(it.key, it, known) or {
         column: f"{it.first_input}.{column}" for column in known[it.first_input].key
     }
-    found = {c: _plain_column(it, known, text) for c, text in {**texts, **selected_columns(it, known)}.items()}
+    found = {c: find_plain_column(it, known, text) for c, text in {**texts, **selected_columns(it, known)}.items()}
     if known[name].kind == "events":
         found |= {column: (0, column) for column in ("timestamp", "_partition", "_offset")}
     return None if None in found.values() else {c: column for c, column in found.items() if column}
 
 
-def _plain_column(it: View, known: Mapping[str, Shape], text: str) -> InputColumn | None:
+def find_plain_column(it: View, known: Mapping[str, Shape], text: str) -> InputColumn | None:
     """Return the input and the column of a resolved expression; None if it is another expression."""
     every = {f"{i}.{column}": (n, column) for n, i in enumerate(it.inputs) for column in known[i].columns}
     return every.get(text)

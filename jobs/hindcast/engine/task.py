@@ -58,16 +58,22 @@ def build_writer(output: KernelOutput) -> BatchMapper:
 def build_aggregator(form: AggregateSpec) -> BatchMapper:
     """Return an aggregate as a function for Spark's mapInArrow: from all rows of some groups to reports of files."""
 
-    def map_batches(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        try:
-            batches = [batch for batch in slice_reader.limit_batches(given, form.output.uri) if batch.num_rows]
-            if batches:
-                rows = pa.Table.from_batches(batches).combine_chunks()
-                yield _report_rows(form.output, operators.aggregate_rows(form, rows))
-        except _TOO_LARGE as error:
-            yield _report_batch([{"refused": str(error)}])
+    def aggregate(rows: pa.Table) -> operators.KernelRows:
+        return operators.aggregate_rows(form, rows)
 
-    return map_batches
+    return lambda given: _aggregate_batches(given, form.output, aggregate)
+
+
+def _aggregate_batches(
+    given: Iterator[pa.RecordBatch], output: KernelOutput, aggregate: Callable[[pa.Table], operators.KernelRows]
+) -> Iterator[pa.RecordBatch]:
+    """Write the aggregate of all given rows, if there are any; yield a report of its files, or why it is refused."""
+    try:
+        batches = [batch for batch in slice_reader.limit_batches(given, output.uri) if batch.num_rows]
+        if batches:
+            yield _report_rows(output, aggregate(pa.Table.from_batches(batches).combine_chunks()))
+    except _TOO_LARGE as error:
+        yield _report_batch([{"refused": str(error)}])
 
 
 def build_event_reader(form: WindowSpec, parts: list[TimeSlice]) -> BatchMapper:
@@ -125,17 +131,10 @@ def widen_slice(span: TimeSlice, micros: int) -> TimeSlice:
 def build_window_aggregator(form: WindowSpec, parts: list[TimeSlice]) -> BatchMapper:
     """Return the second half for Spark's mapInArrow: from the members of a slice's windows to reports of files."""
 
-    def map_batches(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        try:
-            batches = [batch for batch in slice_reader.limit_batches(given, form.output.uri) if batch.num_rows]
-            if batches:
-                members = pa.Table.from_batches(batches).combine_chunks()
-                span = parts[members.column(SLICE)[0].as_py()]
-                yield _report_rows(form.output, window_operator.aggregate_windows(form, span, members))
-        except _TOO_LARGE as error:
-            yield _report_batch([{"refused": str(error)}])
+    def aggregate(members: pa.Table) -> operators.KernelRows:
+        return window_operator.aggregate_windows(form, parts[members.column(SLICE)[0].as_py()], members)
 
-    return map_batches
+    return lambda given: _aggregate_batches(given, form.output, aggregate)
 
 
 def _report_rows(output: KernelOutput, found: operators.KernelRows) -> pa.RecordBatch:

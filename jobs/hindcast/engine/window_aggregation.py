@@ -57,12 +57,14 @@ def plan_windows(
 
 def _find_copied_columns(it: View, known: dict[str, Shape]) -> dict[str, str] | None:
     """Return the input's column of each column of key and measures (`WindowSpec.copied`), None if one is computed."""
-    plain = {f"{it.first_input}.{column}": column for column in known[it.first_input].columns}
-    plain["1"] = "timestamp"  # count(*) counts what is never null
-    texts = column_expressions(it, known)
-    if it.where is not None or not plain.keys() >= {*texts.values()}:
+    if it.where is not None:
         return None
-    return {column: plain[text] for column, text in texts.items()}
+    never_null = 0, "timestamp"  # which count(*) counts
+    texts = column_expressions(it, known)
+    found = {
+        c: never_null if text == "1" else eligibility.find_plain_column(it, known, text) for c, text in texts.items()
+    }
+    return None if None in found.values() else {c: place[1] for c, place in found.items() if place}
 
 
 def list_read_columns(it: View, known: dict[str, Shape]) -> tuple[str, ...]:

@@ -34,9 +34,10 @@ def aggregate_windows(form: WindowSpec, span: TimeSlice, rows: pa.Table) -> Kern
         tumbling 10 ms    @3: 5, @12: 1, @14: 2    sum    ->    [0, 10): 5, [10, 20): 3
     """
     (group,), count = integer_encoding.encode_keys([rows], [form.key], whole=False)
-    counted, at = operators.find_counted_rows(form.measures, rows), _encode_times(rows)
+    counted = operators.find_counted_rows(form.measures, rows)
+    at = integer_encoding.encode_timestamps(rows.column("timestamp"))
     has_key, has_value = group != NOTHING, counted.any(axis=0)
-    first, last = find_windows(form, rows)
+    first, last = _find_windows(form, rows, at)
     members, starts = _list_members(form, span, has_key & has_value, first, last)
     begun, number = np.unique(starts, return_inverse=True)
     codes, window = np.unique(number * count + group[members], return_inverse=True)
@@ -58,9 +59,8 @@ def aggregate_windows(form: WindowSpec, span: TimeSlice, rows: pa.Table) -> Kern
     return KernelRows(pa.table(columns), no_key, no_value, too_late, reached)
 
 
-def find_windows(form: WindowSpec, rows: pa.Table) -> tuple[Integers, Integers]:
+def _find_windows(form: WindowSpec, rows: pa.Table, at: Integers) -> tuple[Integers, Integers]:
     """Return the starts of the first and the last window that take each event; the first is later if none does."""
-    at = _encode_times(rows)
     last = at - at % form.advance
     begun = (at - form.size) // form.advance * form.advance + form.advance
     # rule: no window starts before 1970
@@ -120,7 +120,3 @@ def _find_latest(events: pa.Table) -> dict[int, int]:
     found = events.select(["_partition", "timestamp"]).group_by("_partition").aggregate([("timestamp", "max")])
     latest = integer_encoding.encode_timestamps(found.column("timestamp_max")).tolist()
     return dict(zip(found.column("_partition").to_pylist(), latest, strict=True))
-
-
-def _encode_times(rows: pa.Table) -> Integers:
-    return integer_encoding.encode_timestamps(rows.column("timestamp"))
