@@ -28,6 +28,7 @@ from hindcast.bitemporal.intervals import interval_micros
 from hindcast.bitemporal.windows import HoppingWindow, WindowDefinition
 from hindcast.engine import operators as kernel_operators
 from hindcast.engine import task, window_operator
+from hindcast.engine.arrow_expressions import ColumnReference, Projection
 from hindcast.engine.spec import AggregateSpec, JoinSpec, KernelInput, KernelOutput, TimeSlice, WindowSpec
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -142,7 +143,7 @@ def in_windows(events: DataFrame, window: WindowDefinition, measures: Mapping[st
             side = KernelInput("", 0, "events", (), (), None)
             output = KernelOutput("", "events", schema, NOW)
             late = late.rename_columns(["partition", "offset", "first"])
-            spec = WindowSpec("in_windows", side, ("_key",), form, None, size, advance, late, output)
+            spec = WindowSpec("in_windows", side, ("_key",), False, form, None, size, advance, late, output)
             for span in _slices(sorted({*own.column("timestamp").to_pylist()})):
                 wide = task.widen_slice(span, size)
                 since, until = kernel_operators.slice_bounds(wide)
@@ -252,7 +253,9 @@ def _made(
         schema = pa.schema(list(types))
         out = Path(folder, "out")
         DeltaTable.create(str(out), schema=pa.schema([*schema, ("_belief", pa.string())]), partition_by=["_belief"])
-        form = JoinSpec(operator, tuple(sides), False, how, columns, False, KernelOutput(str(out), kind, schema, NOW))
+        output = KernelOutput(str(out), kind, schema, NOW)
+        copied = {name: ColumnReference(name, of) for name, of in types if not name.startswith("system")}
+        form = JoinSpec(operator, tuple(sides), False, how, columns, Projection(copied, None), output)
         told = [
             row
             for span in _slices(sorted(moments))

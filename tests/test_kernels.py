@@ -89,7 +89,7 @@ views:
   by_kind:
     stream: sales
     join: {table: kinds, on: kind}
-    select: {label: label, share: share}
+    select: {label: label, share: share, loud: upper(note)}
   both:
     table: items
     join: {table: stock}
@@ -155,7 +155,7 @@ views:
     stream: sales
     group_by: {flag: flag}
     window: {hopping: 4 seconds, advance: 2 seconds, grace: 1 day}
-    aggregate: {many: count(*), last_day: max(day)}
+    aggregate: {many: count(*), last_day: max(day), text: "max(concat_ws('-', kind, note))"}
   distinct:
     table: items
     group_by: {kind: kind}
@@ -217,6 +217,10 @@ views:
       left: left
       both: coalesce(stock.kind, items.kind)
       item_of: items.item
+  whole:
+    table: items
+    join: {table: stock, how: outer}
+    select: {price: price, left: left}
   described:
     table: items
     join: {table: kinds, on: kind, how: left}
@@ -224,7 +228,7 @@ views:
   labelled:
     table: items
     join: {table: kinds, on: kind}
-    select: {label: label, price: price}
+    select: {label: label, price: price, loud: upper(items.kind)}
   positive:
     table: items
     join: {table: stock}
@@ -234,11 +238,13 @@ views:
 OPERATORS = {
     **dict.fromkeys(("by_key", "by_key_left", "by_marks", "by_kind", "with_nothing", "keyed"), "stream_table"),
     **dict.fromkeys(("computed", "computed_key"), "stream_table"),
-    **dict.fromkeys(("both", "stocked", "either", "described", "labelled", "positive"), "table_table"),
+    **dict.fromkeys(("both", "stocked", "either", "whole", "described", "labelled", "positive"), "table_table"),
     **dict.fromkeys(("per_item", "per_kind", "per_moment", "per_text", "on_top", "of_nothing"), "of_table"),
     **dict.fromkeys(("sold", "by_customer"), "of_stream"),
     **dict.fromkeys(("in_parts", "in_hops", "in_pairs"), "in_windows"),
 }
+for name in ("by_kind", "labelled", "stocked", "in_pairs"):  # of the first two, a letter beyond ASCII decides
+    OPERATORS[name] += "+spark"
 EMPTY = ("with_nothing", "of_nothing")
 NO_KEY = json.dumps({"shop": None, "item": None})
 KINDS = ("a", "b", "ä€😀", "", None)

@@ -37,7 +37,22 @@ OUTPUT = KernelOutput(
     EPOCH,
 )
 SIDE = KernelInput("", 0, "events", ("k",), (), None)
+NONE_LATE = pa.table(
+    {"partition": pa.array([], pa.int32()), "offset": pa.array([], pa.int64()), "first": pa.array([], pa.int64())}
+)
 Event = tuple[str | None, int, dict[str, Any]]
+
+
+def build_rows(keys: dict[str, list[str | None]], at: int) -> pa.Table:
+    """Events at one time that count."""
+    count = len(next(iter(keys.values())))
+    values = {
+        "many": [1] * count,
+        "timestamp": pa.array([at] * count, MOMENT),
+        "_partition": pa.array([0] * count, pa.int32()),
+        "_offset": [*range(count)],
+    }
+    return pa.table({**{name: pa.array(key, pa.string()) for name, key in keys.items()}, **values})
 
 
 def draw_events(dice: random.Random, count: int) -> list[Event]:
@@ -125,7 +140,7 @@ def test_windows_in_any_slices_are_those_of_a_loop(seed: int) -> None:
             "first": pa.array([*late.values()], pa.int64()),
         }
     )
-    form = WindowSpec("in_windows", SIDE, ("k",), MEASURES, None, size, advance, table, OUTPUT)
+    form = WindowSpec("in_windows", SIDE, ("k",), True, MEASURES, None, size, advance, table, OUTPUT)
     cuts = sorted({EPOCH + timedelta(microseconds=dice.randrange(-5, 90)) for _ in range(dice.randrange(4))})
     found, left_out, reached = [], [0, 0, 0], dict[int, int]()
     for span in (TimeSlice(*pair) for pair in zip([None, *cuts], [*cuts, None], strict=True)):
@@ -148,27 +163,25 @@ def test_windows_in_any_slices_are_those_of_a_loop(seed: int) -> None:
 
 def test_a_task_whose_events_are_in_too_many_windows_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(window_operator, "MAX_MEMBERS", 9)
-    rows = pa.table(
-        {
-            "k": ["a"],
-            "many": [1],
-            "timestamp": pa.array([20], MOMENT),
-            "_partition": pa.array([0], pa.int32()),
-            "_offset": [0],
-        }
-    )
-    none = pa.table(
-        {"partition": pa.array([], pa.int32()), "offset": pa.array([], pa.int64()), "first": pa.array([], pa.int64())}
-    )
+    rows = build_rows({"k": ["a"]}, 20)
+    none = NONE_LATE
     for size, windows in ((10, "10"), (2**62, "21")):
-        form = WindowSpec("in_windows", SIDE, ("k",), {"many": "count"}, None, size, 1, none, OUTPUT)
+        form = WindowSpec("in_windows", SIDE, ("k",), True, {"many": "count"}, None, size, 1, none, OUTPUT)
         with pytest.raises(OverflowError, match=f"in {windows} windows"):
             aggregate_windows(form, TimeSlice(), rows)
     many, late = pa.concat_tables([rows] * 100), 2**57
     every = many.set_column(2, "timestamp", pa.array([late] * 100, MOMENT))
-    form = WindowSpec("in_windows", SIDE, ("k",), {"many": "count"}, None, 2**58, 1, none, OUTPUT)
+    form = WindowSpec("in_windows", SIDE, ("k",), True, {"many": "count"}, None, 2**58, 1, none, OUTPUT)
     with pytest.raises(OverflowError, match="windows"):
         aggregate_windows(form, TimeSlice(), every)
+
+
+@pytest.mark.parametrize(("whole", "groups", "left_out"), [(True, 1, 2), (False, 2, 1)])
+def test_of_a_group_with_a_null_in_it_the_view_decides(whole: bool, groups: int, left_out: int) -> None:
+    rows = build_rows({"k": ["a", None, None], "j": ["b", "b", None]}, 20)
+    form = WindowSpec("in_windows", SIDE, ("k", "j"), whole, {"many": "count"}, None, 10, 10, NONE_LATE, OUTPUT)
+    found = aggregate_windows(form, TimeSlice(), rows)
+    assert (found.rows.num_rows, found.no_key) == (groups, left_out)
 
 
 def test_a_slice_at_the_end_of_time_is_read_without_an_end() -> None:

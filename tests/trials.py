@@ -44,6 +44,8 @@ _OF_KERNELS = dict.fromkeys(("engine.integer_encoding", "engine.operators"), "te
 _TESTS = {
     **_AS_ROWS,
     **_OF_KERNELS,
+    "engine.arrow_expressions": "test_arrow_expressions.py",
+    "engine.typed_calls": "test_arrow_expressions.py",
     "engine.window_operator": "test_kernels_windows.py",
     "bitemporal.processing_order": "test_processing_order.py",
     "bitemporal.valid_time": "test_valid_time.py",

@@ -160,7 +160,7 @@ def _alone(place: Inputs, kind: str, name: str) -> dict[str, float]:
 
     What it writes lies beside the view's files until the whole step makes it anew.
     """
-    from hindcast.engine import eligibility, operators, slice_reader, task, time_slices
+    from hindcast.engine import arrow_expressions, eligibility, operators, slice_reader, task, time_slices
     from hindcast.store import files, tables
 
     contract, warehouse = place.contract(kind), str(place.warehouse)
@@ -178,6 +178,8 @@ def _alone(place: Inputs, kind: str, name: str) -> dict[str, float]:
         sides = [slice_reader.read_slice(side, span) for side in form.sides]
         taken["reading"] += (read := time.monotonic()) - begun
         rows = operators.join_sides(form, span, sides)
+        if form.projection is not None:
+            rows = arrow_expressions.project_rows(form.projection, rows)
         taken["sweeping"] += (swept := time.monotonic()) - read
         list(files.write_files(found[name], task.split_by_belief(form.output, rows)))
         taken["writing"] += time.monotonic() - swept

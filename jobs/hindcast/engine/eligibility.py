@@ -1,7 +1,8 @@
 """Eligibility: which views a kernel can derive. Joins with a table are here, aggregates in aggregation.py.
 
-A join's keys must be plain columns; its other expressions may be any of Spark's over columns of flat types. All other
-views, and those with few rows, are made by Spark's plan. Both give the same.
+A join's keys must be plain columns; its other expressions may be any of Spark's over columns of flat types, and are
+evaluated by Arrow if all can be (arrow_translation.py). All other views, and those with few rows, are made by Spark's
+plan. Both give the same.
 """
 
 from __future__ import annotations
@@ -16,8 +17,7 @@ from deltalake import DeltaTable
 from hindcast.common.settings import Settings
 from hindcast.contract import Contract, Shape, View, list_shapes
 from hindcast.contract.expressions import resolve
-from hindcast.contract.shapes import PERIODS, resolve_all, selected_columns
-from hindcast.engine import projection
+from hindcast.engine import arrow_projection, spark_projection
 from hindcast.engine.spec import JoinSpec, KernelInput, KernelOutput
 from hindcast.store import tables
 from hindcast.store.tables import Table
@@ -52,24 +52,33 @@ def describe_output(
 
 
 def find_join(
-    contract: Contract, name: str, inputs: Mapping[str, Table], found: Mapping[str, DeltaTable], output: KernelOutput
+    contract: Contract,
+    name: str,
+    inputs: Mapping[str, Table],
+    found: Mapping[str, DeltaTable],
+    output: KernelOutput,
+    *,
+    by_arrow: bool = True,
 ) -> JoinSpec | None:
-    """Return the specification of a view's join; None if no kernel can derive it. `found`: the opened inputs."""
+    """Return the specification of a view's join; None if no kernel can derive it.
+
+    `found`: the opened inputs. Without `by_arrow` Spark evaluates its expressions, even if Arrow can.
+    """
     it, known = contract.views[name], list_shapes(contract)
     if it.semantics == "kafka" or it.join is None or it.join.stream:
         return None
     schemas = {i: pa.schema(found[i].schema().to_arrow()) for i in it.inputs}
     if (keys := _key_columns(it, known)) is None:
         return None
-    sides, columns = it.inputs, _plain_columns(it, known, name) if it.where is None else None
-    others = {*PERIODS[known[name].kind], "systemFrom", "systemTo"}
-    is_direct = (
-        columns is not None
-        and {*columns, *others} == {*output.types.names}
-        and all(output.types.field(c).type == schemas[sides[side]].field(of).type for c, (side, of) in columns.items())
+    sides, columns = it.inputs, spark_projection.list_flat_columns(it, known)
+    types = tuple(schemas[i] for i in sides)
+    projection = (
+        arrow_projection.plan_projection(it, known[name].kind, known, columns, types, output.types)
+        if by_arrow
+        else None
     )
-    if columns is None or not is_direct:
-        columns = projection.list_flat_columns(it, known)
+    if projection is not None:
+        columns = {c: place for c, place in columns.items() if c in projection.reads}
     read = [schemas[sides[side]].field(of).type for side, of in columns.values()]
     alike = {tuple(schemas[i].field(c).type for c in key) for i, key in zip(sides, keys, strict=True)}
     if len(alike) > 1 or not all(map(is_flat, read)) or not all(_is_key(kind) for key in alike for kind in key):
@@ -91,7 +100,7 @@ def find_join(
         whole=None if it.table and it.join.on is None else it.join.on is not None,
         how=it.join.how,
         columns=columns,
-        is_projected=not is_direct,
+        projection=projection,
         output=output,
     )
 
@@ -105,17 +114,6 @@ def _key_columns(it: View, known: Mapping[str, Shape]) -> list[tuple[str, ...]] 
         on = [find_plain_column(it, known, text) for text in texts]
         return None if None in on else [tuple(column for _, column in filter(None, on)), second]
     return [first, second]
-
-
-def _plain_columns(it: View, known: Mapping[str, Shape], name: str) -> dict[str, InputColumn] | None:
-    """Return the view's columns as columns of its inputs; None if one is another expression."""
-    texts = resolve_all(it.key, it, known) or {
-        column: f"{it.first_input}.{column}" for column in known[it.first_input].key
-    }
-    found = {c: find_plain_column(it, known, text) for c, text in {**texts, **selected_columns(it, known)}.items()}
-    if known[name].kind == "events":
-        found |= {column: (0, column) for column in ("timestamp", "_partition", "_offset")}
-    return None if None in found.values() else {c: column for c, column in found.items() if column}
 
 
 def find_plain_column(it: View, known: Mapping[str, Shape], text: str) -> InputColumn | None:

@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 import pyarrow as pa
 
 from hindcast.contract.shapes import PERIODS
+from hindcast.engine.arrow_expressions import Projection
 
 
 class TimeSlice(NamedTuple):
@@ -55,9 +56,9 @@ class JoinSpec:
 
     `whole`: a key is null if one of its columns is, not only if all are. A null key matches nothing and is not a group;
     if tables are joined on their keys it is a key like any other (None). `how`: which rows of a join without a partner
-    it keeps. `columns`: for each copied column, the number of its input and its name there. `is_projected`: these are
-    not yet the view's columns, but what its expressions read; Spark evaluates them (projection.py) before the rows are
-    written.
+    it keeps. `columns`: what the view's expressions read: for each name, the number of its input and its name there.
+    `projection`: the view's columns over these and, of versions, validFrom and validTo; None if Spark evaluates them
+    (spark_projection.py) before the rows are written.
     """
 
     operator: Literal["stream_table", "table_table"]
@@ -65,7 +66,7 @@ class JoinSpec:
     whole: bool | None
     how: Literal["inner", "left", "outer"]
     columns: Mapping[str, tuple[int, str]]
-    is_projected: bool
+    projection: Projection | None
     output: KernelOutput
 
 
@@ -91,9 +92,10 @@ SLICE = "_slice"
 class WindowSpec:
     """An aggregate of events in hopping windows, and what it writes.
 
-    Its rows have the columns of the `key` and the `measures` as `AggregateSpec` has them, and those of the place and
-    the timestamp of their events. `copied`: if all are columns of the input, the input's column of each one of key and
-    measures; None if Spark evaluates them. `size`, `advance`: of the windows, in microseconds. `late`: the
+    Its rows have the columns of the `key` and the `measures` as `AggregateSpec` has them (`whole`: a row whose key has
+    a null has no group, not only one whose key has nothing but nulls), and those of the place and
+    the timestamp of their events. `projection`: these columns over those of the input; None if Spark evaluates them
+    (window_aggregation.py). `size`, `advance`: of the windows, in microseconds. `late`: the
     events that came too late for some of their windows: `partition`, `offset`, and `first`, the start of the first
     window that takes the event, null if none does.
     """
@@ -101,8 +103,9 @@ class WindowSpec:
     operator: Literal["in_windows"]
     side: KernelInput
     key: tuple[str, ...]
+    whole: bool
     measures: Mapping[str, str]
-    copied: Mapping[str, str] | None
+    projection: Projection | None
     size: int
     advance: int
     late: pa.Table

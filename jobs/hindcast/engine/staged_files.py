@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 
 from hindcast.common import session
 from hindcast.contract import Contract, list_shapes
-from hindcast.engine import eligibility, projection, time_slices
+from hindcast.engine import eligibility, spark_projection, time_slices
 from hindcast.engine.spec import KernelOutput
 from hindcast.store import file_listing, tables
 from hindcast.store.commit_notes import LeftOut, TableNote
@@ -30,6 +30,7 @@ from hindcast.store.tables import Table
 class StagedFiles:
     """Files with the first rows of a table, written but not committed.
 
+    `operator`: as `TableNote.kernel` has it.
     `columns`: in the order of Spark's plan. `left_out`: for an aggregate, the input rows that it leaves out.
     """
 
@@ -71,15 +72,20 @@ def stage_view(
     if output is None:
         return None
     it = contract.views[name]
-    if it.window is not None:
+
+    def run(*, by_arrow: bool) -> _Written | None:
+        if it.aggregate is None:
+            return _run_join(spark, contract, name, inputs, there, output, by_arrow=by_arrow)
         (source,) = inputs
-        written = _run_windows(spark, contract, name, inputs[source], there[source], current[source], output)
-    elif it.aggregate is not None:
-        (source,) = inputs
-        written = _run_aggregate(spark, contract, name, current[source], tables.count_rows(inputs[source]), output)
-    else:
-        written = _run_join(spark, contract, name, inputs, there, output)
-    if written is None or any(row["refused"] for row in written.reports):
+        if it.window is None:
+            return _run_aggregate(spark, contract, name, current[source], tables.count_rows(inputs[source]), output)
+        given = inputs[source], there[source], current[source]
+        return _run_windows(spark, contract, name, *given, output, by_arrow=by_arrow)
+
+    written = run(by_arrow=True)
+    if written is not None and written.is_refused and written.by_arrow:
+        written = run(by_arrow=False)  # an expression, perhaps, whose value in a row only Spark knows
+    if written is None or written.is_refused:
         return None
     rows = written.reports
     files = tuple(DataFile(*(row[c] for c in DataFile.__dataclass_fields__)) for row in rows if row["path"])
@@ -103,6 +109,13 @@ class _Written(NamedTuple):
 
     operator: str
     reports: list[Row]
+    by_arrow: bool = False
+    """Whether Arrow has evaluated the view's expressions, so that Spark can be tried."""
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether a task has refused its part."""
+        return any(row["refused"] for row in self.reports)
 
 
 def _run_aggregate(
@@ -125,23 +138,25 @@ def _run_join(
     inputs: Mapping[str, Table],
     found: Mapping[str, DeltaTable],
     output: KernelOutput,
+    *,
+    by_arrow: bool,
 ) -> _Written | None:
     """Run the kernel of a join; return what its tasks report, None if there is none or a task refuses its part."""
     from hindcast.engine import task
 
     it, known = contract.views[name], list_shapes(contract)
-    if (form := eligibility.find_join(contract, name, inputs, found, output)) is None:
+    if (form := eligibility.find_join(contract, name, inputs, found, output, by_arrow=by_arrow)) is None:
         return None
     slices = time_slices.plan_join_slices(form, [found[i] for i in it.inputs], session.count_cores(spark))
     if slices is None:
         return None
     mapper, numbers = task.build_batch_mapper(form, slices), spark.range(0, len(slices), 1, len(slices))
-    if not form.is_projected:
-        return _Written(form.operator, numbers.mapInArrow(mapper, task.REPORT_SCHEMA).collect())
+    if form.projection is not None:
+        return _Written(form.operator, numbers.mapInArrow(mapper, task.REPORT_SCHEMA).collect(), by_arrow=True)
     types = tuple(tables.spark_schema(found[i]) for i in it.inputs)
-    flat = numbers.mapInArrow(mapper, projection.flat_schema(form.columns, types, output.kind))
-    rows = projection.project_flat_rows(flat, it, name, form.columns, known)
-    return _collect_reports(form.operator, rows.mapInArrow(task.build_writer(output), task.REPORT_SCHEMA))
+    flat = numbers.mapInArrow(mapper, spark_projection.flat_schema(form.columns, types, output.kind))
+    rows = spark_projection.project_flat_rows(flat, it, name, form.columns, known)
+    return _collect_reports(f"{form.operator}+spark", rows.mapInArrow(task.build_writer(output), task.REPORT_SCHEMA))
 
 
 def _run_windows(
@@ -152,6 +167,8 @@ def _run_windows(
     found: DeltaTable,
     rows: DataFrame,
     output: KernelOutput,
+    *,
+    by_arrow: bool,
 ) -> _Written | None:
     """Run the kernel of an aggregate in windows of `rows`, the current ones of `source`; return its tasks' reports.
 
@@ -160,20 +177,20 @@ def _run_windows(
     from hindcast.engine import task, window_aggregation
 
     it, known = contract.views[name], list_shapes(contract)
-    if (form := window_aggregation.plan_windows(contract, name, source, found, rows, output)) is None:
+    form = window_aggregation.plan_windows(contract, name, source, found, rows, output, by_arrow=by_arrow)
+    if form is None:
         return None
     slices = time_slices.plan_time_slices([found], [form.side], session.count_cores(spark))
     if slices is None:
         return None
     numbers = spark.range(0, len(slices), 1, len(slices))
-    if form.copied is not None:
-        return _collect_reports(
-            form.operator, numbers.mapInArrow(task.build_window_writer(form, slices), task.REPORT_SCHEMA)
-        )
+    if form.projection is not None:
+        reports = numbers.mapInArrow(task.build_window_writer(form, slices), task.REPORT_SCHEMA)
+        return _Written(form.operator, reports.collect(), by_arrow=True)
     events = numbers.mapInArrow(task.build_event_reader(form, slices), window_aggregation.read_schema(form, found))
     members = window_aggregation.select_members(events, it, known)
     reports = members.mapInArrow(task.build_window_aggregator(form, slices), task.REPORT_SCHEMA)
-    return _collect_reports(form.operator, reports)
+    return _collect_reports(f"{form.operator}+spark", reports)
 
 
 def _collect_reports(operator: str, reports: DataFrame) -> _Written | None:

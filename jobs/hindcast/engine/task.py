@@ -11,8 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from hindcast.contract.shapes import PLACE_COLUMNS
-from hindcast.engine import operators, slice_reader, window_operator
+from hindcast.engine import arrow_expressions, operators, slice_reader, window_operator
 from hindcast.engine.spec import SLICE, AggregateSpec, JoinSpec, KernelOutput, TimeSlice, WindowSpec
 from hindcast.store import files
 from hindcast.store.tables import ARROW_TIMESTAMP
@@ -30,13 +29,13 @@ REPORT_SCHEMA = (
 def build_batch_mapper(form: JoinSpec, parts: list[TimeSlice]) -> BatchMapper:
     """Return a join as a function for Spark's mapInArrow, from the numbers of slices to reports of files.
 
-    Of a projected join the function gives the joined rows instead, for `build_writer`.
+    Of a join whose expressions Spark evaluates the function gives the joined rows instead, for `build_writer`.
     """
 
     def map_batches(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in given:
             for number in batch.column(0).to_pylist():
-                yield from (join_slice if form.is_projected else write_slice)(form, parts[number])
+                yield from (join_slice if form.projection is None else write_slice)(form, parts[number])
 
     return map_batches
 
@@ -45,7 +44,7 @@ BatchMapper = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 def build_writer(output: KernelOutput) -> BatchMapper:
-    """Return the second half of a projected join for Spark's mapInArrow: from the view's rows to reports of files."""
+    """Return the second half of such a join for Spark's mapInArrow: from the view's rows to reports of files."""
 
     def map_batches(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         batches = [batch for batch in given if batch.num_rows]
@@ -72,7 +71,7 @@ def _aggregate_batches(
         batches = [batch for batch in slice_reader.limit_batches(given, output.uri) if batch.num_rows]
         if batches:
             yield _report_rows(output, aggregate(pa.Table.from_batches(batches).combine_chunks()))
-    except _TOO_LARGE as error:
+    except _REFUSED as error:
         yield _report_batch([{"refused": str(error)}])
 
 
@@ -89,7 +88,7 @@ def build_event_reader(form: WindowSpec, parts: list[TimeSlice]) -> BatchMapper:
                     own = _read_events(form, parts[number]).select(form.side.columns)
                     numbers = pa.repeat(pa.scalar(number, pa.int32()), own.num_rows)
                     yield from _list_plain_batches(own.append_column(SLICE, numbers))
-                except _TOO_LARGE as error:
+                except _REFUSED as error:
                     raise RefusalError(str(error)) from error
 
     return map_batches
@@ -101,16 +100,19 @@ def _read_events(form: WindowSpec, span: TimeSlice) -> pa.Table:
 
 
 def build_window_writer(form: WindowSpec, parts: list[TimeSlice]) -> BatchMapper:
-    """Return an aggregate of columns in windows for Spark's mapInArrow: from numbers of slices to reports of files."""
+    """Return an aggregate in windows for Spark's mapInArrow, from numbers of slices to reports of files.
+
+    Arrow evaluates its expressions.
+    """
 
     def write_slice(span: TimeSlice) -> pa.RecordBatch:
         try:
             events = _read_events(form, span)
-            columns = {name: events.column(column) for name, column in (form.copied or {}).items()}
-            columns |= {name: events.column(name) for name in (*PLACE_COLUMNS, "timestamp")}
-            members = _decode_dictionaries(pa.table(columns), form.measures)
+            if form.projection is not None:
+                events = arrow_expressions.project_rows(form.projection, events)
+            members = _decode_dictionaries(events, form.measures)
             return _report_rows(form.output, window_operator.aggregate_windows(form, span, members))
-        except _TOO_LARGE as error:
+        except _REFUSED as error:
             return _report_batch([{"refused": str(error)}])
 
     def map_batches(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -151,17 +153,19 @@ def write_slice(form: JoinSpec, span: TimeSlice) -> Iterator[pa.RecordBatch]:
     """Write the files of one slice of a join; yield a report of them, as rows of `REPORT_SCHEMA`."""
     try:
         rows = operators.join_sides(form, span, slice_reader.read_sides(form, span))
-    except _TOO_LARGE as error:
+        if form.projection is not None:
+            rows = arrow_expressions.project_rows(form.projection, rows)
+    except _REFUSED as error:
         yield _report_batch([{"refused": str(error)}])
         return
     yield _report_batch([asdict(it) for it in _write_rows(form.output, rows)])
 
 
 def join_slice(form: JoinSpec, span: TimeSlice) -> Iterator[pa.RecordBatch]:
-    """Yield the joined rows of one slice of a projected join, strings as such; RefusalError if it cannot."""
+    """Yield the joined rows of one slice, strings as such, for Spark to project; RefusalError if it cannot."""
     try:
         yield from _list_plain_batches(operators.join_sides(form, span, slice_reader.read_sides(form, span)))
-    except _TOO_LARGE as error:
+    except _REFUSED as error:
         raise RefusalError(str(error)) from error
 
 
@@ -182,14 +186,23 @@ def _decode_dictionaries(rows: pa.Table, columns: Collection[str]) -> pa.Table:
     return rows.cast(pa.schema(list(fields)))
 
 
-_TOO_LARGE = (slice_reader.TooManyRowsError, OverflowError, MemoryError, pa.ArrowInvalid)
-"""What a task raises whose part is too large for it. ArrowInvalid: texts of more than 2 GiB in one array, for one."""
+_REFUSED = (
+    slice_reader.TooManyRowsError,
+    OverflowError,
+    MemoryError,
+    pa.ArrowInvalid,
+    arrow_expressions.EvaluationError,
+)
+"""What a task raises whose part is too large for it, or has expressions that are Spark's to evaluate.
+
+ArrowInvalid: texts of more than 2 GiB in one array, for one.
+"""
 
 _ROWS_PER_BATCH = 65_536
 
 
 class RefusalError(Exception):
-    """A slice of a projected join that is too large for its task. Spark's plan can derive the view."""
+    """A slice that is too large for its task, where Spark expects rows. Spark's plan can derive the view."""
 
 
 def _write_rows(output: KernelOutput, rows: pa.Table) -> Iterator[files.DataFile]:

@@ -17,8 +17,9 @@ from pyspark.sql.types import IntegerType, StructType
 
 from hindcast.bitemporal import derivation, windows
 from hindcast.contract import Contract, Shape, View, Window, list_shapes
-from hindcast.contract.shapes import PLACE_COLUMNS, column_expressions
-from hindcast.engine import aggregation, eligibility, projection
+from hindcast.contract.shapes import PLACE_COLUMNS
+from hindcast.engine import aggregation, arrow_projection, eligibility, spark_projection
+from hindcast.engine.arrow_expressions import ColumnReference, Projection
 from hindcast.engine.spec import SLICE, KernelInput, KernelOutput, WindowSpec
 from hindcast.store import tables
 from hindcast.store.tables import Table
@@ -28,11 +29,19 @@ MAX_LATE = 1_000_000
 
 
 def plan_windows(
-    contract: Contract, name: str, source: Table, found: DeltaTable, rows: DataFrame, output: KernelOutput
+    contract: Contract,
+    name: str,
+    source: Table,
+    found: DeltaTable,
+    rows: DataFrame,
+    output: KernelOutput,
+    *,
+    by_arrow: bool,
 ) -> WindowSpec | None:
     """Return the specification of a view's aggregate in windows; None if no kernel can derive it.
 
-    `found`: the opened table of its input, `source`; `rows`: the current rows of it.
+    `found`: the opened table of its input, `source`; `rows`: the current rows of it. Without `by_arrow` Spark evaluates
+    its expressions, even if Arrow can.
     """
     it, known = contract.views[name], list_shapes(contract)
     shape, size = known[it.first_input], (it.window.tumbling or it.window.hopping) if it.window is not None else None
@@ -44,7 +53,8 @@ def plan_windows(
         return None
     measures = {column: measure.function for column, measure in derivation.view_measures(it, known).items()}
     key = tuple(known[name].key)
-    if not aggregation.can_aggregate(select_members(rows, it, known).schema, key, measures):
+    members = select_members(rows, it, known).schema
+    if not aggregation.can_aggregate(members, key, measures):
         return None
     late = _collect_late_events(rows, it, it.window, known)
     if late.num_rows > MAX_LATE:
@@ -52,24 +62,26 @@ def plan_windows(
     side = KernelInput(source.path, found.version(), "events", tuple(shape.key), columns, source.as_of_system_time)
     micros = timedelta(microseconds=1)
     lengths = size // micros, (it.window.advance or size) // micros
-    return WindowSpec("in_windows", side, key, measures, _find_copied_columns(it, known), *lengths, late, output)
+    projection = _plan_projection(it, known, schema, columns) if by_arrow else None
+    whole = it.group_by is not None  # as `derivation.group_key` has it
+    return WindowSpec("in_windows", side, key, whole, measures, projection, *lengths, late, output)
 
 
-def _find_copied_columns(it: View, known: dict[str, Shape]) -> dict[str, str] | None:
-    """Return the input's column of each column of key and measures (`WindowSpec.copied`), None if one is computed."""
-    if it.where is not None:
+def _plan_projection(
+    it: View, known: dict[str, Shape], schema: pa.Schema, columns: tuple[str, ...]
+) -> Projection | None:
+    """Return group and arguments over the input's columns (`WindowSpec.projection`); None if they are Spark's."""
+    own = {column: ColumnReference(column, schema.field(column).type) for column in columns}
+    found = arrow_projection.translate_view(it, known, {(it.first_input, column): own[column] for column in own})
+    if found is None:
         return None
-    never_null = 0, "timestamp"  # which count(*) counts
-    texts = column_expressions(it, known)
-    found = {
-        c: never_null if text == "1" else eligibility.find_plain_column(it, known, text) for c, text in texts.items()
-    }
-    return None if None in found.values() else {c: place[1] for c, place in found.items() if place}
+    places = {column: own[column] for column in (*PLACE_COLUMNS, "timestamp")}
+    return Projection({**found.columns, **places}, found.where)
 
 
 def list_read_columns(it: View, known: dict[str, Shape]) -> tuple[str, ...]:
     """Return the columns of its input that a view's aggregate reads, those of its place and time too."""
-    return tuple(sorted({column for _, column in projection.list_flat_columns(it, known).values()}))
+    return tuple(sorted({column for _, column in spark_projection.list_flat_columns(it, known).values()}))
 
 
 def read_schema(form: WindowSpec, found: DeltaTable) -> StructType:

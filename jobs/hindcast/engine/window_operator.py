@@ -33,7 +33,8 @@ def aggregate_windows(form: WindowSpec, span: TimeSlice, rows: pa.Table) -> Kern
 
         tumbling 10 ms    @3: 5, @12: 1, @14: 2    sum    ->    [0, 10): 5, [10, 20): 3
     """
-    (group,), count = integer_encoding.encode_keys([rows], [form.key], whole=False)
+    # rule: a null in a group is no group, if the view groups by expressions
+    (group,), count = integer_encoding.encode_keys([rows], [form.key], whole=form.whole)
     counted = operators.find_counted_rows(form.measures, rows)
     at = integer_encoding.encode_timestamps(rows.column("timestamp"))
     has_key, has_value = group != NOTHING, counted.any(axis=0)

@@ -29,6 +29,7 @@ from hindcast.quality.expectations import format_gate
 from hindcast.report import abandoned_runs
 from hindcast.report.report_text import (
     format_emission,
+    format_kernel,
     format_left_out,
     format_no_longer_held,
     format_overdue,
@@ -280,8 +281,8 @@ def _summarize_tables(report: RunReport) -> list[TableSummary]:
         if table.closed_up_to and (table.opened or table.closed or notes):
             notes.append(f"windows closed up to {format_timestamp(table.closed_up_to.isoformat())}")
         notes += [*format_emission(table), *format_widening(table)]
-        by, counts = " by a kernel" if table.kernel else "", (table.opened, table.closed, table.corrected)
-        summaries.append(TableSummary(name, *counts, table.ages or {}, notes, by))
+        counts = table.opened, table.closed, table.corrected
+        summaries.append(TableSummary(name, *counts, table.ages or {}, notes, format_kernel(table.kernel)))
     return summaries
 
 

@@ -90,6 +90,13 @@ def format_left_out(table: TableReport) -> list[str]:
     return [f"left out: {', '.join(counts)}"] if counts else []
 
 
+def format_kernel(kernel: str | None) -> str:
+    """Return who wrote a table's rows, if a kernel did (`TableNote.kernel`)."""
+    if kernel is None:
+        return ""
+    return " by a kernel, expressions by Spark" if kernel.endswith("+spark") else " by a kernel"
+
+
 def _format_changes(table: TableReport) -> str:
     counts = {
         "{:,} rows opened" if table.opened != 1 else "{} row opened": table.opened,
@@ -97,8 +104,7 @@ def _format_changes(table: TableReport) -> str:
         "{:,} of these a past answer": table.corrected,
     }
     changed = ", ".join(text.format(n) for text, n in counts.items() if n) or "unchanged"
-    by = " by a kernel" if table.kernel else ""
-    return "; ".join([f"{changed}{by}", *format_left_out(table), *format_emission(table)])
+    return "; ".join([f"{changed}{format_kernel(table.kernel)}", *format_left_out(table), *format_emission(table)])
 
 
 def format_ties(ties: Mapping[str, int | str]) -> list[str]:

@@ -182,7 +182,7 @@ class TableReport:
     `note`: whether it committed anything. `ended`: by entry, the units that are no longer held. `emitted`: of a kafka
     view, its records and tombstones; `settled`: with `wait`, how far it got. `widened`: columns with their types before
     and after. Of an aggregate: `left_out` in total and `newly_left_out` since the run before, and for windows up to
-    when they are closed. `kernel`: the operator, if a kernel wrote the rows.
+    when they are closed. `kernel`: the operator, if a kernel wrote the rows (`TableNote`).
     """
 
     opened: int = 0

@@ -87,7 +87,7 @@ class TableNote:
     """The note of the change that a run published in a table.
 
     `opened` and `closed`: rows; `corrected`: of the closed ones, past answers; `ages`: their number by age.
-    `kernel`: the operator, if a kernel wrote the rows.
+    `kernel`: the operator, if a kernel wrote the rows, with "+spark" if Spark evaluated the view's expressions for it.
     """
 
     run: int

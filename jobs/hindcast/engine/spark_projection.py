@@ -1,4 +1,4 @@
-"""Projection: a view's expressions over the joined rows of a kernel, evaluated by Spark before the rows are written.
+"""A view's expressions over the joined rows of a kernel, evaluated by Spark before the rows are written.
 
 A kernel's tasks give the joined rows as flat columns, one for each column that an expression reads. Spark makes the
 structs of them that the operators in `joins` return, and evaluates the view's expressions as for its own plan
