@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from deltalake import CommitProperties, write_deltalake
 
+from hindcast.common.errors import TableError
+from hindcast.ops.erase import row_removal
 from hindcast.store import table_cache, tables
+from hindcast.store.commit_notes import TableNote
 from hindcast.store.tables import Table
 
 
@@ -68,3 +72,25 @@ def test_few_tables_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     kept = [tables.open_table(table) for table in some]
     assert [tables.open_table(table) is it for table, it in zip(some[1:], kept[1:], strict=True)] == [True, True]
     assert tables.open_table(some[0]) is not kept[0]
+
+
+def test_a_hint_to_a_checkpoint_that_is_gone_is_named_with_what_to_do(tmp_path: Path) -> None:
+    table = make(tmp_path, 1)
+    hint = Path(table.path, "_delta_log", "_last_checkpoint")
+    hint.write_text('{"version": 7, "size": 3}', encoding="utf-8")
+    with pytest.raises(TableError, match="_last_checkpoint names a checkpoint that is not there") as error:
+        tables.open_table(table)
+    assert f"rm {hint} " in str(error.value)
+    hint.unlink()
+    assert items(table) == [1]
+
+
+@pytest.mark.parametrize("note", ["nightly", "[1]", "7", '{"run": "nightly"}'])
+def test_notes_that_others_write_are_none_of_ours(tmp_path: Path, note: str) -> None:
+    table = make(tmp_path, 1)
+    own = json.dumps(TableNote(1, opened=2).as_json())
+    for text in (own, note):
+        properties = CommitProperties(custom_metadata={"userMetadata": text})
+        write_deltalake(table.path, pa.table({"item": [2]}), mode="append", commit_properties=properties)
+    assert tables.read_notes(table, TableNote.from_json) == {1: TableNote(1, opened=2)}
+    assert row_removal.count_removed(table, 1) == 0

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 from pyspark.errors import PySparkException
 
-from hindcast.common.errors import PlatformError
+from hindcast.common.errors import PlatformError, RunError
 from hindcast.runs.spark_errors import explain_spark_errors
 from pipelines import Pipeline
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 EVENTS = """
 pipeline: shop
@@ -29,3 +35,18 @@ def test_what_spark_says_of_its_memory_is_told_with_what_to_do(tmp_path: Path) -
         raise PySparkException(said)
     assert caught.value.found == "Spark's memory is too small for this (java.lang.OutOfMemoryError: Java heap space)"
     assert (caught.value.where, "docs/topics/poison.md" in caught.value.fix) == ("shop.events", True)
+
+
+def test_a_file_that_vacuum_removes_under_a_step_is_named_with_what_to_do(spark: SparkSession, tmp_path: Path) -> None:
+    p, path = Pipeline(None, "nowhere:1", tmp_path, EVENTS), str(tmp_path / "a table, read")
+    write_deltalake(path, pa.table({"n": [1]}))
+    rows = spark.read.format("delta").load(path)
+    [file] = Path(path).glob("*.parquet")
+    assert rows.count() == 1
+    file.unlink()
+    with pytest.raises(RunError) as caught, explain_spark_errors(p.contract, "events"):
+        rows.collect()
+    assert caught.value.found.startswith("a file was removed while it was read: ")
+    assert caught.value.found.endswith(file.name)
+    assert caught.value.where == "shop.events"
+    assert "VACUUM keeps old files for too short a time" in caught.value.fix

@@ -197,7 +197,9 @@ def test_produce_run_and_abandon(hindcast: Run, spark: SparkSession, broker: str
             "restaurant: run 1 (manual__1) was abandoned; the next run takes what it left\n",
             "",
         )
-        code, _, err = hindcast("abandon", "restaurant")
+        again = hindcast("abandon", "restaurant"), hindcast("abandon", "restaurant", "1")
+        assert {*again} == {(0, "restaurant: run 1 (manual__1) was abandoned before; nothing was done\n", "")}
+        code, _, err = hindcast("abandon", "restaurant", "2")
         assert (code, "unfinished runs: none" in err) == (1, True)
 
         code, out, err = hindcast("run", "restaurant", "--until", "2025-12-31", "--format", "json")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import CommitProperties, DeltaTable, write_deltalake
+from deltalake.exceptions import DeltaError
 
 from hindcast.contract.bound import find_bound_contract
 from hindcast.ops.erase import proof, purge, readers
@@ -175,6 +177,69 @@ def test_what_others_say_too_is_shared_and_nothing_else_is(tmp_path: Path) -> No
     found = proof.search_files(folder, live, reports, sought)
     assert [it.files for it in proof.weigh_evidence(found, live, sought, "", 0).left] == [("reports/run-1.json",)]
     assert proof.weigh_evidence(found, live, sought, "a gate looks for: only hers", 0).is_proven
+
+
+def test_what_a_killed_writer_left_is_removed(tmp_path: Path) -> None:
+    """delta-rs lists no such file, so neither a purge nor a proof would see it."""
+    table = tmp_path / "bills"
+    write_deltalake(str(table), pa.table({"said": ["x"]}))
+    left = [
+        table / "part-1.parquet#1",
+        table / "_delta_log" / "_commit_1.json.tmp#12",
+        tmp_path / "new" / "p.parquet#1",
+    ]
+    others = [table / "item=a#b" / "part-1.parquet", tmp_path / "_notices" / "1.json#1"]
+    for path in (*left, *others):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("Ann Marker")
+    WarehouseFolder(str(tmp_path)).remove_unfinished_files()
+    assert [path.exists() for path in (*left, *others)] == [False, False, False, True, True]
+
+
+@pytest.mark.parametrize("widened", [False, True])
+def test_a_purge_that_is_killed_leaves_a_table_that_can_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, widened: bool
+) -> None:
+    """Before and after each file that it writes or removes. Of a widened table delta-rs writes no checkpoint."""
+    path, folder, seen = str(tmp_path / "people"), WarehouseFolder(str(tmp_path)), set[tuple[str, str]]()
+    for n in range(3):
+        note = CommitProperties(custom_metadata={"userMetadata": "Ann Marker"})
+        write_deltalake(path, pa.table({"n": [n]}), mode="append", commit_properties=note)
+        DeltaTable(path).create_checkpoint()
+    DeltaTable(path).delete("n = 1")
+
+    def die_once(owner: Any, name: str) -> None:
+        real = getattr(owner, name)
+
+        def die(place: tuple[str, str]) -> None:
+            if place not in seen:
+                seen.add(place)
+                raise InterruptedError
+
+        def dying(*args: Any) -> None:
+            die((f"before {name}", args[1]))
+            real(*args)
+            die((f"after {name}", args[1]))
+
+        monkeypatch.setattr(owner, name, dying)
+
+    for name in ("remove", "write"):
+        die_once(WarehouseFolder, name)
+    listed = WarehouseFolder.list_files  # as a disk or an object store may list them
+    monkeypatch.setattr(WarehouseFolder, "list_files", lambda *args: sorted(listed(*args)))
+    if widened:
+        monkeypatch.setattr(DeltaTable, "create_checkpoint", lambda _: (_ for _ in ()).throw(DeltaError("widened")))
+    for _ in range(60):
+        try:
+            purge.purge_table(None, folder, "people", path, lambda text: text.replace("Ann Marker", "-"))  # type: ignore[arg-type]
+            break
+        except InterruptedError:
+            assert sorted(DeltaTable(path).to_pyarrow_table().column("n").to_pylist()) == [0, 2]
+    assert len(seen) > 6
+    left = {file.name for file in (tmp_path / "people" / "_delta_log").iterdir()}
+    commits = {f"{version:020}.json" for version in range(4)}
+    assert left == (commits if widened else {*commits, f"{3:020}.checkpoint.parquet", "_last_checkpoint"})
+    assert not any(b"Ann Marker" in file.read_bytes() for file in (tmp_path / "people").rglob("*.json"))
 
 
 def test_a_table_within_anothers_folder_is_not_its_own(tmp_path: Path) -> None:

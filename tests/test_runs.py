@@ -375,6 +375,25 @@ def test_a_page_that_a_killed_run_has_not_written_is_written_later(
         assert json.loads((folder / "run-1.json").read_text())["run"] == 1
 
 
+def test_a_page_that_a_killed_stopped_run_has_not_written_is_written_by_the_next_plan(
+    spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pipeline(spark, broker, tmp_path) as p:
+        p.send("menu", ("curry", b"{", 0))
+        run_steps.plan_run(p.settings, p.name, "first")
+        with monkeypatch.context() as patch:
+            patch.setattr(page, "write_page", die)
+            with pytest.raises(KeyboardInterrupt):
+                run_steps.replay_topic(spark, p.settings, p.name, 1, "menu")
+        assert p.states() == [(1, "stopped")]
+        assert run_steps.plan_run(p.settings, p.name, "second") == 2
+        told = json.loads((p.settings.reports / p.name / "run-1.json").read_text())
+        assert (told["run"], told["state"]) == (1, "stopped")
+
+
 def test_a_report_that_is_asked_again_is_the_same(restaurant: Pipeline) -> None:
     with restaurant.here():
         again = run_steps.finish_run(read_settings(), "restaurant", 2).as_json()

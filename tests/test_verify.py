@@ -19,12 +19,15 @@ from hindcast.cli import main
 from hindcast.common.errors import PlatformError
 from hindcast.common.settings import read_settings
 from hindcast.ingest import requeue
+from hindcast.ops.erase import row_removal
 from hindcast.ops.verify import definition
 from hindcast.ops.verify.rectangles import FOREVER, Rectangle, find_overlap
 from hindcast.ops.verify.verify import VerifyReport, format_report, verify_tables
 from hindcast.plan import journal
 from hindcast.plan.runs import Run
 from hindcast.runs import run_steps
+from hindcast.store import tables
+from hindcast.store.tables import Table
 from pipelines import SEED, Pipeline, cloned, pipeline
 
 if TYPE_CHECKING:
@@ -151,6 +154,16 @@ def old_copy(p: Pipeline, name: str) -> None:
     folder = Path(p.warehouse, p.name, name, "_delta_log")
     for of_it in folder.glob(f"*{delta(p, name).version():020}.*"):
         of_it.unlink()
+
+
+def emptied(p: Pipeline, view: str) -> None:
+    """Empties a kafka view as repeats of forget runs did that were killed after they had processed it."""
+    assert p.spark is not None
+    state = max(Path(p.warehouse, p.name, "kept", view).iterdir())
+    every = [Table(p.warehouse, p.name, name, "log") for name in (f"emitted/{view}", view, f"kept/{view}/{state.name}")]
+    run = tables.read_last_run(every[0])
+    for table in every:
+        row_removal.empty_table(p.spark, table, run)
 
 
 def within(p: Pipeline, log: str) -> str:
@@ -320,6 +333,7 @@ CASES = {
         *("journal", "runs", "has not ended, and run 3 after it was completed", "hindcast abandon verified 2"),
     ),
 }
+ONLY_TOLD = "hindcast run verified --only told"
 OF_ALL = {
     "a window twice": Case(
         lambda p: copied(p, "sold", pc.field("systemTo").is_null(), n=99),
@@ -329,13 +343,17 @@ OF_ALL = {
         lambda p: delete(p, "emitted/told", '_epoch = 1 AND "_offset" = 0'),
         *("emitted", "emitted/told", "where the output is not continuous: offset 0 is missing", RESTORE),
     ),
+    "emptied by a forgetting that was killed and repeated": Case(
+        lambda p: emptied(p, "told"),
+        *("emitted", "emitted/told", "forget run 3, which was killed and repeated, removed the records", ONLY_TOLD),
+    ),
     "an old copy of what was emitted": Case(
         lambda p: old_copy(p, "emitted/told"),
         *("published", "emitted/told", "stands as run 2 left it, and run 3 has processed records since", "backup"),
     ),
     "kept nothing": Case(
         lambda p: shutil.rmtree(Path(p.warehouse, p.name, "kept/told/2")),
-        *("emitted", "kept/told/2", "the state of the view is missing", "hindcast run verified --only told"),
+        *("emitted", "kept/told/2", "the state of the view is missing", ONLY_TOLD),
     ),
 }
 """Of a window, and of what a kafka view emits and keeps."""
@@ -424,13 +442,21 @@ def test_runs_mend_what_they_are_to_mend(copy: Pipeline) -> None:
     assert derived(copy).findings == []
     assert [row[2] for row in copy.believed("orders") if row[0] == "bob"] == [2]
 
-    file(copy, "emitted/told").unlink()
-    [broken] = derived(copy).findings
-    for name in ("emitted/told", "kept/told", "told"):
-        assert f"mv {folder}/{name} {folder}/{name}.lost" in broken.fix
-        (folder / name).rename(copy.folder / name.replace("/", "."))
-    copy.run(only="told")
-    assert derived(copy).findings == []
+    before = copy.believed("told")
+    for empties in (False, True):
+        if empties:
+            emptied(copy, "told")
+        else:
+            file(copy, "emitted/told").unlink()
+        [broken] = derived(copy).findings
+        *moves, run = broken.fix.rpartition("without one: ")[2].partition(" (")[0].split(" && ")
+        for name, move in zip(("emitted/told", "kept/told", "told"), moves, strict=True):
+            assert move == f"mv {folder}/{name} {folder}/{name}.lost"
+            (folder / name).rename(copy.folder / f"{name.replace('/', '.')} {len(copy.states())}")
+        assert run == "hindcast run verified --only told"
+        copy.run(only="told")
+        assert derived(copy).findings == []
+        assert copy.believed("told") == before
 
 
 def test_what_a_changed_contract_makes_of_tables_is_not_asked(copy: Pipeline) -> None:

@@ -68,6 +68,7 @@ def plan_run(
             for complaint in chain(*checks):
                 raise locate_complaint(settings.schemas, pipeline, complaint)
         store_migration.refuse_unready(contract)
+        write_missing_page(settings, pipeline)
         plan = planner.ensure_plan(contract, run_id, interval_end, only=only, reason=reason, ahead=ahead)
         _record_plan(plan)
     return plan.run
@@ -143,7 +144,6 @@ def finish_run(settings: Settings, pipeline: str, run: int) -> RunReport:
             result = RunReport.from_json(entry.outcome.report)
         else:
             contract, plan = _load_plan(settings, pipeline, run)
-            write_missing_page(settings, pipeline)
             result = report.build_report(settings.warehouse, contract, plan)
             _append_outcome(settings.warehouse, pipeline, run, Completed(result.as_json()))
         page.write_page(settings.reports, result)
@@ -152,14 +152,12 @@ def finish_run(settings: Settings, pipeline: str, run: int) -> RunReport:
 
 
 def write_missing_page(settings: Settings, pipeline: str) -> None:
-    """Write the report page of the last completed run if its process died before it did."""
-    last = find_last_completed(journal.read_runs(settings.warehouse, pipeline))
-    if (
-        last is not None
-        and isinstance(last.outcome, Completed)
-        and not page.page_path(settings.reports, pipeline, last.number).exists()
-    ):
-        page.write_page(settings.reports, RunReport.from_json(last.outcome.report))
+    """Write the report page of the last run that was completed or stopped if its process died before it did."""
+    past = journal.read_runs(settings.warehouse, pipeline)
+    last = next((run for run in reversed(past) if run.has_report), None)
+    if last is not None and not page.page_path(settings.reports, pipeline, last.number).exists():
+        contract = find_bound_contract(settings, pipeline)
+        page.write_page(settings.reports, report.read_report(settings.warehouse, contract, last))
 
 
 def run_pipeline(
@@ -303,6 +301,7 @@ def _plan_special_run(contract: BoundContract, run_id: str, instead: Release | R
     """Store the plan of a run that does something `instead` of replaying (`planner.ensure_plan`); return its number."""
     with step_events.record_step("plan", contract.pipeline):
         step_events.record_begin(run_id=run_id)
+        write_missing_page(contract.settings, contract.pipeline)
         plan = planner.ensure_plan(contract, run_id, instead=instead)
         _record_plan(plan)
     return plan.run

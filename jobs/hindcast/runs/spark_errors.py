@@ -49,6 +49,15 @@ def explain_spark_errors(contract: BoundContract, name: str) -> Iterator[None]:
                 fix="set HINDCAST_SPARK_MEMORY to more, then `make down` and `make up`. One record of hundreds of MB "
                 "(it may come in a compressed batch of some KB) takes several times its size: docs/topics/poison.md",
             ) from None
+        if (
+            gone := re.search(r"FAILED_READ_FILE\.FILE_NOT_EXIST\].* file (\S+)\. File does not exist", text)
+        ) is not None:
+            raise RunError(
+                f"a file was removed while it was read: {gone[1]}",
+                where=where,
+                fix="retry; if that happens again, another program's VACUUM keeps old files for too short a time: let "
+                "it keep them for longer than a run takes",
+            ) from None
         unwritten = table_creation.explain_write_error(error, where)
         if isinstance(unwritten, PlatformError):
             raise unwritten from None

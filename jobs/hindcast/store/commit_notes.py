@@ -5,11 +5,21 @@ A note is JSON in `userMetadata` of Delta's log. Every note has the number of it
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from hindcast.common.json_values import JsonObject
+
+
+def parse_note(commit: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the note of a commit in Delta's log; none for the text that somebody else wrote there."""
+    try:
+        note = json.loads(commit.get("userMetadata") or "{}")
+    except ValueError:
+        return {}
+    return note if isinstance(note, dict) else {}
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from functools import cached_property
+from pathlib import Path
 from typing import NamedTuple
 
 from deltalake.fs import DeltaStorageHandler
@@ -24,6 +26,7 @@ class WarehouseFolder:
     """An existing folder; its paths are relative."""
 
     def __init__(self, uri: str) -> None:
+        self._local = None if "://" in uri else Path(uri)
         self._handler = DeltaStorageHandler(uri)
         self._files = PyFileSystem(self._handler)
 
@@ -59,3 +62,16 @@ class WarehouseFolder:
     def remove(self, path: str) -> None:
         """Delete a file."""
         self._files.delete_file(path)
+
+    def remove_unfinished_files(self) -> None:
+        """Delete what killed writers of delta-rs left on a disk; it lists no such file itself.
+
+        Nobody else may write meanwhile. Notices (plan/notices.py) are left alone: others may write them.
+        """
+        for path in self._local.rglob("*#*") if self._local else ():
+            if _UNFINISHED.search(path.name) and path.parent.name != "_notices":
+                path.unlink(missing_ok=True)
+
+
+_UNFINISHED = re.compile(r"#[0-9]+$")
+"""The end of the name under which delta-rs writes a file on a disk, until it renames it."""

@@ -38,6 +38,7 @@ from hindcast.common.errors import TableError
 from hindcast.contract import Contract, list_shapes
 from hindcast.contract.shapes import PERIODS, identity_columns
 from hindcast.store import store_formats, table_cache
+from hindcast.store.commit_notes import parse_note
 from hindcast.store.store_formats import OlderFormat
 
 TableKind = Literal[
@@ -172,7 +173,14 @@ def open_latest(table: Table) -> DeltaTable | None:
             raise TableError(**permissions.explain_error(PermissionError(error), folder / "_delta_log")) from None
         text = str(error).partition("\n")[0]  # a Rust backtrace may follow
         fix = "check the path and its permissions"
+        if _HINT in text:
+            text, hint = f"{_HINT} names a checkpoint that is not there", f"{table.path}/_delta_log/{_HINT}"
+            fix = f"rm {hint} (readers find checkpoints without it); if the log lacks others too, put back a backup"
         raise TableError(f"cannot be read: {text}", where=table.path, fix=fix) from None
+
+
+_HINT = "_last_checkpoint"
+"""The file in Delta's log that says where readers begin."""
 
 
 def _open_in(table: Table, folder: Path | None, *, again: bool = True) -> DeltaTable | None:
@@ -250,7 +258,7 @@ def read_widening(table: Table, known_at: datetime) -> dict[str, list[str]]:
     delta_table = open_table(table)
     if delta_table is None or not is_widened(delta_table):
         return {}
-    notes = (json.loads(commit.get("userMetadata") or "{}") for commit in delta_table.history(1000))
+    notes = map(parse_note, delta_table.history(1000))
     own = (note["widened"] for note in notes if note.get("knownAt") == known_at.isoformat() and "widened" in note)
     return dict(next(own, {}))
 
@@ -338,8 +346,8 @@ def read_notes(table: Table, parse: Callable[[Mapping[str, Any]], Note], limit: 
     delta_table = open_table(table)
     notes: dict[int, Note] = {}
     for commit in _read_commits(delta_table, limit) if delta_table is not None else []:
-        note = json.loads(commit.get("userMetadata") or "{}")
-        if "run" in note and note["run"] not in notes:
+        note = parse_note(commit)
+        if isinstance(note.get("run"), int) and note["run"] not in notes:
             notes[note["run"]] = parse(note)
     return notes
 

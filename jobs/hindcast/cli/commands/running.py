@@ -216,9 +216,14 @@ def abandon(arguments: argparse.Namespace, settings: Settings) -> int:
     """Abandon a run that cannot be finished."""
     from hindcast.plan import notices, planner
 
-    unfinished = [run for run in read_runs(settings, arguments.pipeline) if not run.is_finished]
+    past = read_runs(settings, arguments.pipeline)
+    unfinished = [run for run in past if not run.is_finished]
     run = next((run for run in unfinished if arguments.run in (None, run.number)), None)
     if run is None:
+        last = next((run for run in reversed(past) if arguments.run in (None, run.number)), None)
+        if last is not None and last.state == "abandoned":  # this command may have died before it said so
+            print(f"{arguments.pipeline}: run {last.number} ({last.run_id}) was abandoned before; nothing was done")
+            return 0
         numbers = ", ".join(str(run.number) for run in unfinished) or "none"
         raise QueryError("no such unfinished run", where=arguments.pipeline, fix=f"unfinished runs: {numbers}")
     if run.plan.erasure:

@@ -237,6 +237,7 @@ class ErasureStep:
     def purge_files(self) -> None:
         """Remove from the files of all tables what their rows no longer have."""
         folder = self._folder
+        folder.remove_unfinished_files()
         for name in folder.tables:
             path = f"{self._contract.warehouse}/{self._contract.pipeline}/{name}"
             purge.purge_table(self._spark, folder, name, path, self.texts.scrub_text)

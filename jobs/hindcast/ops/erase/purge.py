@@ -58,7 +58,9 @@ def purge_table(
     needed = _write_checkpoint(
         delta_table, [_file_name(file.path) for file in folder.list_files(f"{name}/{LOG_FOLDER}")], path
     )
-    for file in list(folder.list_files(f"{name}/{LOG_FOLDER}")):
+    files = folder.list_files(f"{name}/{LOG_FOLDER}")
+    # The hint goes before the checkpoint that it names: no reader opens a table with a hint to none.
+    for file in sorted(files, key=lambda file: _file_name(file.path) != "_last_checkpoint"):
         last = _file_name(file.path)
         checkpoint = _CHECKPOINT.fullmatch(last)
         if _COMMIT.fullmatch(last):

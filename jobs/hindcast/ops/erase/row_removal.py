@@ -21,6 +21,7 @@ from hindcast.common.json_values import JsonObject
 from hindcast.common.session import FEW_ROWS, override_conf
 from hindcast.ingest import erasure_marks, topic_log
 from hindcast.store import closing, commit_once, delta_rs_writer, row_reader, table_creation, tables
+from hindcast.store.commit_notes import parse_note
 from hindcast.store.tables import Table
 
 TextRewriter = Callable[[str, str | None], str]
@@ -208,6 +209,5 @@ _MAX_COMMITS = 1000
 def count_removed(table: Table, run: int) -> int:
     """Return how many rows of a table all attempts of a run have removed or cleared, by the notes of its commits."""
     delta_table = tables.open_table(table)
-    texts = (commit.get("userMetadata") or "" for commit in delta_table.history(_MAX_COMMITS)) if delta_table else ()
-    notes = [json.loads(text) for text in texts if text.startswith('{"forgets"')]
-    return sum(note.get("removed", 0) for note in notes if note["forgets"] == run)
+    notes = map(parse_note, delta_table.history(_MAX_COMMITS) if delta_table else ())
+    return sum(note.get("removed", 0) for note in notes if note.get("forgets") == run)

@@ -11,7 +11,6 @@ The same command finishes what was killed: it finds what was committed.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -32,6 +31,7 @@ from hindcast.plan.purposes import Upgrade, UpgradeMode
 from hindcast.report.run_report import RunReport
 from hindcast.runs import run_steps, shadow_table, store_migration
 from hindcast.store import lazy_migration, row_reader, store_formats, table_creation, tables
+from hindcast.store.commit_notes import parse_note
 from hindcast.store.store_formats import OlderFormat
 from hindcast.store.tables import Table
 
@@ -147,7 +147,7 @@ def plan_takeover(contract: Contract, table: Table, mode: UpgradeMode) -> Upgrad
 def _refuse_foreign_writes(table: Table, delta_table: DeltaTable) -> None:
     """Raise TableError if somebody else has written to a table since its downgrade."""
     for commit in delta_table.history():
-        if DOWNGRADE_NOTE in json.loads(commit.get("userMetadata") or "{}"):
+        if DOWNGRADE_NOTE in parse_note(commit):
             return
         if commit["operation"] in _WRITE_OPERATIONS:
             raise TableError(

@@ -9,12 +9,35 @@ from deltalake import DeltaTable
 
 from hindcast.common.plurals import format_count
 from hindcast.contract import Contract
-from hindcast.ops.verify.findings import Finding, backup_advice, rederive_command, restore_command
+from hindcast.ops.verify.findings import (
+    Finding,
+    backup_advice,
+    rebuild_advice,
+    rederive_command,
+    restore_command,
+)
 from hindcast.ops.verify.journal_checks import RunMoments
 from hindcast.plan.runs import Run
 from hindcast.runs import inventory
 from hindcast.store import arrow_reader, tables
+from hindcast.store.commit_notes import parse_note
 from hindcast.store.tables import Table
+
+
+def check_emptied(log: Table, delta_table: DeltaTable) -> Iterator[Finding]:
+    """Yield a finding if a forget run emptied the output of a kafka view, and its state, after it had emitted.
+
+    Repeats of killed forget runs did so in earlier versions.
+    """
+    notes = [note for note in map(parse_note, delta_table.history(1000)) if note.keys() & {"forgets", "epoch"}]
+    epoch = next((note["epoch"] for note in notes if "epoch" in note), None)
+    emptied = set()
+    for note in notes:
+        if "forgets" in note:
+            emptied.add(note["forgets"])
+        elif note["epoch"] == epoch and note["run"] in emptied:
+            text = f"forget run {note['run']}, which was killed and repeated, removed the records that it had emitted"
+            yield Finding("emitted", log.name, text, rebuild_advice(log))
 
 
 def check_output(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
 from typing import Literal, TypeAlias
 
@@ -10,6 +9,7 @@ from deltalake import DeltaTable
 
 from hindcast.common.json_values import JsonValue
 from hindcast.store import tables
+from hindcast.store.commit_notes import parse_note
 from hindcast.store.tables import Table
 
 Storage: TypeAlias = Literal["format", "files", "journal", "published"]
@@ -58,7 +58,7 @@ def restore_command(table: Table, delta_table: DeltaTable) -> str | None:
     """
     foreign_version = None
     for commit in delta_table.history():
-        if _is_note(commit.get("userMetadata")):
+        if parse_note(commit):
             break
         if commit["operation"] in _ROW_OPERATIONS:
             foreign_version = commit["version"]
@@ -71,14 +71,6 @@ def restore_command(table: Table, delta_table: DeltaTable) -> str | None:
 
 
 _ROW_OPERATIONS = ("WRITE", "UPDATE", "DELETE", "MERGE", "RESTORE", "STREAMING UPDATE", "REPLACE TABLE")
-
-
-def _is_note(metadata: str | None) -> bool:
-    try:
-        note = json.loads(metadata or "{}")
-    except ValueError:
-        return False
-    return isinstance(note, dict) and bool(note)
 
 
 def backup_advice(table: Table) -> str:
