@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from hindcast.engine import task, window_operator
+from hindcast.engine import late_events, task, window_operator
 from hindcast.engine.operators import slice_bounds
 from hindcast.engine.spec import KernelInput, KernelOutput, TimeSlice, WindowSpec
 from hindcast.engine.window_operator import aggregate_windows
@@ -37,9 +37,7 @@ OUTPUT = KernelOutput(
     EPOCH,
 )
 SIDE = KernelInput("", 0, "events", ("k",), (), None)
-NONE_LATE = pa.table(
-    {"partition": pa.array([], pa.int32()), "offset": pa.array([], pa.int64()), "first": pa.array([], pa.int64())}
-)
+NONE_LATE = late_events.NO_LATE_EVENTS
 Event = tuple[str | None, int, dict[str, Any]]
 
 
@@ -140,7 +138,7 @@ def test_windows_in_any_slices_are_those_of_a_loop(seed: int) -> None:
             "first": pa.array([*late.values()], pa.int64()),
         }
     )
-    form = WindowSpec("in_windows", SIDE, ("k",), True, MEASURES, None, size, advance, table, OUTPUT)
+    form = WindowSpec("in_windows", SIDE, ("k",), True, MEASURES, None, size, advance, 0, table, OUTPUT)
     cuts = sorted({EPOCH + timedelta(microseconds=dice.randrange(-5, 90)) for _ in range(dice.randrange(4))})
     found, left_out, reached = [], [0, 0, 0], dict[int, int]()
     for span in (TimeSlice(*pair) for pair in zip([None, *cuts], [*cuts, None], strict=True)):
@@ -166,20 +164,74 @@ def test_a_task_whose_events_are_in_too_many_windows_refuses(monkeypatch: pytest
     rows = build_rows({"k": ["a"]}, 20)
     none = NONE_LATE
     for size, windows in ((10, "10"), (2**62, "21")):
-        form = WindowSpec("in_windows", SIDE, ("k",), True, {"many": "count"}, None, size, 1, none, OUTPUT)
+        form = WindowSpec("in_windows", SIDE, ("k",), True, {"many": "count"}, None, size, 1, 0, none, OUTPUT)
         with pytest.raises(OverflowError, match=f"in {windows} windows"):
             aggregate_windows(form, TimeSlice(), rows)
     many, late = pa.concat_tables([rows] * 100), 2**57
     every = many.set_column(2, "timestamp", pa.array([late] * 100, MOMENT))
-    form = WindowSpec("in_windows", SIDE, ("k",), True, {"many": "count"}, None, 2**58, 1, none, OUTPUT)
+    form = WindowSpec("in_windows", SIDE, ("k",), True, {"many": "count"}, None, 2**58, 1, 0, none, OUTPUT)
     with pytest.raises(OverflowError, match="windows"):
         aggregate_windows(form, TimeSlice(), every)
+
+
+def find_late_one_by_one(events: dict[tuple[int, int], tuple[str | None, int]], form: WindowSpec) -> dict[Any, Any]:
+    """By partition and offset, the first window that takes a late event, or None."""
+    late, reached = {}, dict[int, int]()
+    for (partition, offset), (key, at) in sorted(events.items()):
+        if key is None:
+            continue
+        now = reached[partition] = max(at, reached.get(partition, at))
+        every = [start for start in range(0, max(at, 0) + 1, form.advance) if start <= at < start + form.size]
+        taken = [start for start in every if now < start + form.size + form.grace]
+        begun = max(-(-(at - form.size + 1) // form.advance) * form.advance, 0)
+        if now >= begun + form.size + form.grace:
+            late[partition, offset] = taken[0] if taken else None
+    return late
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_late_events_are_those_of_a_loop(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    dice = random.Random(seed)  # noqa: S311
+    monkeypatch.setattr(late_events, "OFFSETS_PER_BLOCK", 5)
+    advance = dice.choice([1, 4, 10])
+    size, grace = advance * dice.choice([1, 1, 3]) + dice.choice([0, 2]), dice.choice([0, 3, 20])
+    places = [(partition, offset) for partition in range(3) for offset in range(0, 60, dice.choice([1, 3]))]
+    times = (max(2 * offset + dice.randrange(-30, 10), -9) for _, offset in places)
+    events = {place: (dice.choice(["a", "b", "c", None]), at) for place, at in zip(places, times, strict=True)}
+    mixed = sorted(events.items(), key=lambda event: event[1][1])
+    rows = pa.table(
+        {
+            "k": pa.array([key for _, (key, _) in mixed], pa.string()),
+            "many": [1] * len(mixed),
+            "timestamp": pa.array([at for _, (_, at) in mixed], MOMENT),
+            "_partition": pa.array([partition for (partition, _), _ in mixed], pa.int32()),
+            "_offset": pa.array([offset for (_, offset), _ in mixed], pa.int64()),
+        }
+    )
+    form = WindowSpec(
+        "in_windows", SIDE, ("k",), True, {"many": "count"}, None, size, advance, grace, NONE_LATE, OUTPUT
+    )
+    cut = EPOCH + timedelta(microseconds=dice.randrange(-5, 90))
+    slices = [TimeSlice(None, cut), TimeSlice(cut, None)]
+    blocks = pa.concat_tables([late_events.summarize_blocks(form, span, rows) for span in slices])
+    doubtful = late_events.find_doubtful_blocks(form, blocks)
+    picked = pa.concat_tables([late_events.pick_events(form, span, rows, doubtful) for span in slices])
+    found = late_events.find_late_events(form, picked, doubtful).to_pylist()
+    expected = find_late_one_by_one(events, form)
+    assert {(row["partition"], row["offset"]): row["first"] for row in found} == expected
+
+
+def test_the_offsets_of_blocks_without_late_events_are_not_given() -> None:
+    rows = build_rows({"k": ["a", "a"]}, 20)
+    form = WindowSpec("in_windows", SIDE, ("k",), True, {"many": "count"}, None, 10, 10, 0, NONE_LATE, OUTPUT)
+    blocks = late_events.summarize_blocks(form, TimeSlice(), rows)
+    assert (blocks.num_rows, late_events.find_doubtful_blocks(form, blocks).num_rows) == (1, 0)
 
 
 @pytest.mark.parametrize(("whole", "groups", "left_out"), [(True, 1, 2), (False, 2, 1)])
 def test_of_a_group_with_a_null_in_it_the_view_decides(whole: bool, groups: int, left_out: int) -> None:
     rows = build_rows({"k": ["a", None, None], "j": ["b", "b", None]}, 20)
-    form = WindowSpec("in_windows", SIDE, ("k", "j"), whole, {"many": "count"}, None, 10, 10, NONE_LATE, OUTPUT)
+    form = WindowSpec("in_windows", SIDE, ("k", "j"), whole, {"many": "count"}, None, 10, 10, 0, NONE_LATE, OUTPUT)
     found = aggregate_windows(form, TimeSlice(), rows)
     assert (found.rows.num_rows, found.no_key) == (groups, left_out)
 

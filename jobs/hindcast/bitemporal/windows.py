@@ -4,7 +4,7 @@ Events are judged first, by the stream time of their own source partition, then 
 intervals, literals or columns of the events. Kafka's clock ticks in milliseconds: "just after" an event is 1 ms later.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import reduce
@@ -54,41 +54,17 @@ def judge_events(events: DataFrame, window: WindowDefinition) -> DataFrame:
     """
     if isinstance(window, SessionWindow):
         return mark_taken_events(acceptance.add_stream_time(events), window)
-    bounded = acceptance.add_stream_time_bounds(events)
-    timed = _add_deciding_time(bounded, bounded, window)
+    timed = _add_deciding_time(acceptance.add_stream_time_bounds(events), window)
     return mark_taken_events(timed.drop("source", "block", "timeBefore", "latestTime"), window)
 
 
-def find_late_events(
-    events: DataFrame, window: HoppingWindow, cache_rows: Callable[[DataFrame], DataFrame]
-) -> DataFrame:
-    """Return the events that came too late for some of their windows: `position`, and `first`, null if for all.
-
-    `events` as for `judge_events`. `first` is the start of the first window that takes the event, in microseconds.
-    `cache_rows` keeps rows that are used more than once; it gets those that may be late.
-
-        hopping 10 ms by 5 ms, no grace    @12, @8, @3    ->    @8: 5, @3: null
-    """
-
-    def is_late(stream_time: Column) -> Column:
-        # An event is late once its first window has closed.
-        closed = interval_micros(window.size) + interval_micros(window.grace)
-        return _has_key_and_value() & (F.unix_micros(stream_time) - _first_possible_start(window) >= closed)
-
-    bounded = acceptance.add_stream_time_bounds(events)
-    maybe = cache_rows(bounded.where(is_late(F.col("latestTime"))))
-    late = _add_deciding_time(bounded, maybe, window).where(is_late(F.col("streamTime")))
-    first = F.when(_is_taken(window, F.col("streamTime")), _first_start(window, F.col("streamTime")))
-    return late.select("position", first.alias("first"))
-
-
-def _add_deciding_time(bounded: DataFrame, events: DataFrame, window: HoppingWindow | SlidingWindow) -> DataFrame:
-    """Return some of the bounded events with a `streamTime` that decides about them as their own does."""
+def _add_deciding_time(bounded: DataFrame, window: HoppingWindow | SlidingWindow) -> DataFrame:
+    """Return bounded events with a `streamTime` that decides about them as their own does."""
     bounds = F.greatest("timeBefore", "timestamp"), F.col("latestTime")
     # rule: what is decided changes once, as stream time grows
     is_certain = reduce(Column.eqNullSafe, (_decide(window, bound) for bound in bounds))
-    certain = events.where(is_certain).withColumn("streamTime", F.col("latestTime"))
-    blocks = events.where(~is_certain).select("source", "block").distinct()
+    certain = bounded.where(is_certain).withColumn("streamTime", F.col("latestTime"))
+    blocks = bounded.where(~is_certain).select("source", "block").distinct()
     doubtful = bounded.join(blocks, ["source", "block"], "left_semi")
     timed = acceptance.add_stream_time(doubtful, F.col("timeBefore"), "block")
     return certain.unionByName(timed.where(~is_certain))

@@ -95,8 +95,8 @@ class WindowSpec:
     Its rows have the columns of the `key` and the `measures` as `AggregateSpec` has them (`whole`: a row whose key has
     a null has no group, not only one whose key has nothing but nulls), and those of the place and
     the timestamp of their events. `projection`: these columns over those of the input; None if Spark evaluates them
-    (window_aggregation.py). `size`, `advance`: of the windows, in microseconds. `late`: the
-    events that came too late for some of their windows: `partition`, `offset`, and `first`, the start of the first
+    (window_aggregation.py). `size`, `advance`, `grace`: of the windows, in microseconds. `late`:
+    the events that came too late for some of their windows: `partition`, `offset`, and `first`, the start of the first
     window that takes the event, null if none does.
     """
 
@@ -108,5 +108,6 @@ class WindowSpec:
     projection: Projection | None
     size: int
     advance: int
+    grace: int
     late: pa.Table
     output: KernelOutput

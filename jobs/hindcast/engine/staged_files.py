@@ -7,21 +7,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from deltalake import DeltaTable
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from hindcast.common import session
 from hindcast.contract import Contract, list_shapes
 from hindcast.engine import eligibility, spark_projection, time_slices
-from hindcast.engine.spec import KernelOutput
+from hindcast.engine.spec import KernelOutput, WindowSpec
 from hindcast.store import file_listing, tables
-from hindcast.store.commit_notes import LeftOut, TableNote
+from hindcast.store.commit_notes import BY_SPARK, LeftOut, TableNote
 from hindcast.store.files import DataFile
 from hindcast.store.tables import Table
 
@@ -73,19 +72,15 @@ def stage_view(
         return None
     it = contract.views[name]
 
-    def run(*, by_arrow: bool) -> _Written | None:
-        if it.aggregate is None:
-            return _run_join(spark, contract, name, inputs, there, output, by_arrow=by_arrow)
+    if it.aggregate is None:
+        written = _run_join(spark, contract, name, inputs, there, output)
+    else:
         (source,) = inputs
         if it.window is None:
-            return _run_aggregate(spark, contract, name, current[source], tables.count_rows(inputs[source]), output)
-        given = inputs[source], there[source], current[source]
-        return _run_windows(spark, contract, name, *given, output, by_arrow=by_arrow)
-
-    written = run(by_arrow=True)
-    if written is not None and written.is_refused and written.by_arrow:
-        written = run(by_arrow=False)  # an expression, perhaps, whose value in a row only Spark knows
-    if written is None or written.is_refused:
+            written = _run_aggregate(spark, contract, name, current[source], tables.count_rows(inputs[source]), output)
+        else:
+            written = _run_windows(spark, contract, name, inputs[source], there[source], current[source], output)
+    if written is None:
         return None
     rows = written.reports
     files = tuple(DataFile(*(row[c] for c in DataFile.__dataclass_fields__)) for row in rows if row["path"])
@@ -109,26 +104,25 @@ class _Written(NamedTuple):
 
     operator: str
     reports: list[Row]
-    by_arrow: bool = False
-    """Whether Arrow has evaluated the view's expressions, so that Spark can be tried."""
-
-    @property
-    def is_refused(self) -> bool:
-        """Whether a task has refused its part."""
-        return any(row["refused"] for row in self.reports)
 
 
 def _run_aggregate(
     spark: SparkSession, contract: Contract, name: str, rows: DataFrame, count: int, output: KernelOutput
 ) -> _Written | None:
-    """Run the kernel of an aggregate of rows, so many at most; return what its tasks report, None if there is none."""
+    """Run the kernel of an aggregate of rows, so many at most; return what its tasks report.
+
+    None if there is none or a task refuses its part.
+    """
     from hindcast.engine import aggregation, task  # its loops take half a second to load
 
     if (planned := aggregation.plan_aggregate(contract, name, rows, output)) is None:
         return None
     form, members = planned
     groups = aggregation.spread_groups(members, form, time_slices.count_tasks(count, session.count_cores(spark)))
-    return _Written(form.operator, groups.mapInArrow(task.build_aggregator(form), task.REPORT_SCHEMA).collect())
+    try:
+        return _Written(form.operator, _collect(groups.mapInArrow(task.build_aggregator(form), task.REPORT_SCHEMA)))
+    except task.RefusalError:
+        return None
 
 
 def _run_join(
@@ -139,9 +133,12 @@ def _run_join(
     found: Mapping[str, DeltaTable],
     output: KernelOutput,
     *,
-    by_arrow: bool,
+    by_arrow: bool = True,
 ) -> _Written | None:
-    """Run the kernel of a join; return what its tasks report, None if there is none or a task refuses its part."""
+    """Run the kernel of a join; return what its tasks report, None if there is none or a task refuses its part.
+
+    Spark evaluates its expressions without `by_arrow`, and if Arrow cannot.
+    """
     from hindcast.engine import task
 
     it, known = contract.views[name], list_shapes(contract)
@@ -151,12 +148,18 @@ def _run_join(
     if slices is None:
         return None
     mapper, numbers = task.build_batch_mapper(form, slices), spark.range(0, len(slices), 1, len(slices))
-    if form.projection is not None:
-        return _Written(form.operator, numbers.mapInArrow(mapper, task.REPORT_SCHEMA).collect(), by_arrow=True)
-    types = tuple(tables.spark_schema(found[i]) for i in it.inputs)
-    flat = numbers.mapInArrow(mapper, spark_projection.flat_schema(form.columns, types, output.kind))
-    rows = spark_projection.project_flat_rows(flat, it, name, form.columns, known)
-    return _collect_reports(f"{form.operator}+spark", rows.mapInArrow(task.build_writer(output), task.REPORT_SCHEMA))
+    try:
+        if form.projection is not None:
+            return _Written(form.operator, _collect(numbers.mapInArrow(mapper, task.REPORT_SCHEMA)))
+        types = tuple(tables.spark_schema(found[i]) for i in it.inputs)
+        flat = numbers.mapInArrow(mapper, spark_projection.flat_schema(form.columns, types, output.kind))
+        rows = spark_projection.project_flat_rows(flat, it, name, form.columns, known)
+        reports = _collect(rows.mapInArrow(task.build_writer(output), task.REPORT_SCHEMA))
+        return _Written(f"{form.operator}{BY_SPARK}", reports)
+    except task.RefusalError:
+        if form.projection is None:
+            return None
+    return _run_join(spark, contract, name, inputs, found, output, by_arrow=False)
 
 
 def _run_windows(
@@ -168,38 +171,40 @@ def _run_windows(
     rows: DataFrame,
     output: KernelOutput,
     *,
-    by_arrow: bool,
+    by_arrow: bool = True,
 ) -> _Written | None:
-    """Run the kernel of an aggregate in windows of `rows`, the current ones of `source`; return its tasks' reports.
-
-    None if there is none or a task refuses its part.
-    """
+    """Run the kernel of an aggregate in windows of `rows`, the current ones of `source`; as `_run_join` otherwise."""
     from hindcast.engine import task, window_aggregation
 
-    it, known = contract.views[name], list_shapes(contract)
     form = window_aggregation.plan_windows(contract, name, source, found, rows, output, by_arrow=by_arrow)
-    if form is None:
-        return None
-    slices = time_slices.plan_time_slices([found], [form.side], session.count_cores(spark))
-    if slices is None:
+    slices = time_slices.plan_time_slices([found], [form.side], session.count_cores(spark)) if form else None
+    if form is None or slices is None:
         return None
     numbers = spark.range(0, len(slices), 1, len(slices))
-    if form.projection is not None:
-        reports = numbers.mapInArrow(task.build_window_writer(form, slices), task.REPORT_SCHEMA)
-        return _Written(form.operator, reports.collect(), by_arrow=True)
-    events = numbers.mapInArrow(task.build_event_reader(form, slices), window_aggregation.read_schema(form, found))
-    members = window_aggregation.select_members(events, it, known)
-    reports = members.mapInArrow(task.build_window_aggregator(form, slices), task.REPORT_SCHEMA)
-    return _collect_reports(f"{form.operator}+spark", reports)
 
-
-def _collect_reports(operator: str, reports: DataFrame) -> _Written | None:
-    """Return what the tasks of an operator report; None if one refuses its part."""
-    from hindcast.engine import task
+    def run(form: WindowSpec, work: task.SliceWork, schema: str, *, widen: bool = False) -> DataFrame:
+        if form.projection is not None:
+            return numbers.mapInArrow(task.build_window_task(form, slices, work, widen=widen), schema)
+        read = window_aggregation.read_schema(form, found)
+        events = numbers.mapInArrow(task.build_event_reader(form, slices, widen=widen), read)
+        members = window_aggregation.select_members(events, contract.views[name], list_shapes(contract))
+        return members.mapInArrow(task.build_member_task(form, slices, work), schema)
 
     try:
-        return _Written(operator, reports.collect())
-    except PySparkException as error:
-        if task.RefusalError.__name__ in str(error):
+        late = window_aggregation.find_late_events(form, run)
+        if late is None:
             return None
-        raise
+        reports = _collect(run(replace(form, late=late), task.write_windows, task.REPORT_SCHEMA, widen=True))
+        return _Written(form.operator if form.projection is not None else f"{form.operator}{BY_SPARK}", reports)
+    except task.RefusalError:
+        if form.projection is None:
+            return None
+    return _run_windows(spark, contract, name, source, found, rows, output, by_arrow=False)
+
+
+def _collect(reports: DataFrame) -> list[Row]:
+    """Return what tasks report; RefusalError if one refuses its part."""
+    from hindcast.engine import task
+
+    with task.find_refusals():
+        return reports.collect()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import timedelta
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
+from pyspark.errors import PySparkException
 
 from hindcast.engine import arrow_expressions, operators, slice_reader, window_operator
 from hindcast.engine.spec import SLICE, AggregateSpec, JoinSpec, KernelOutput, TimeSlice, WindowSpec
@@ -18,9 +20,9 @@ from hindcast.store.tables import ARROW_TIMESTAMP
 
 REPORT_SCHEMA = (
     "path string, belief string, size bigint, rows bigint, statistics string, "
-    "no_key bigint, no_value bigint, too_late bigint, reached string, refused string"
+    "no_key bigint, no_value bigint, too_late bigint, reached string"
 )
-"""A row for each file that a task wrote; one without a path reports what was left out, or why the task `refused`.
+"""A row for each file that a task wrote; one without a path reports what was left out.
 
 `reached`: the latest event of each partition in microseconds, as JSON.
 """
@@ -57,69 +59,99 @@ def build_writer(output: KernelOutput) -> BatchMapper:
 def build_aggregator(form: AggregateSpec) -> BatchMapper:
     """Return an aggregate as a function for Spark's mapInArrow: from all rows of some groups to reports of files."""
 
-    def aggregate(rows: pa.Table) -> operators.KernelRows:
-        return operators.aggregate_rows(form, rows)
+    def map_batches(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with _refuse_too_large():
+            batches = [batch for batch in slice_reader.limit_batches(given, form.output.uri) if batch.num_rows]
+            if batches:
+                rows = pa.Table.from_batches(batches).combine_chunks()
+                yield _report_rows(form.output, operators.aggregate_rows(form, rows))
 
-    return lambda given: _aggregate_batches(given, form.output, aggregate)
+    return map_batches
 
 
-def _aggregate_batches(
-    given: Iterator[pa.RecordBatch], output: KernelOutput, aggregate: Callable[[pa.Table], operators.KernelRows]
-) -> Iterator[pa.RecordBatch]:
-    """Write the aggregate of all given rows, if there are any; yield a report of its files, or why it is refused."""
+SliceWork = Callable[[WindowSpec, TimeSlice, pa.Table], pa.Table | pa.RecordBatch]
+"""What is done with the members of a slice's windows (`write_windows`, or a step of late_events.py)."""
+
+
+def build_window_task(form: WindowSpec, parts: list[TimeSlice], work: SliceWork, *, widen: bool) -> BatchMapper:
+    """Return some work on the members of windows for Spark's mapInArrow, from numbers of slices to what it returns.
+
+    Arrow evaluates the view's expressions. With `widen` the work needs all events in the windows that start in a slice,
+    otherwise those in the slice. RefusalError if a slice is too large, or an expression is Spark's to evaluate.
+    """
+
+    def map_batches(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for number in (number for batch in given for number in batch.column(0).to_pylist()):
+            with _refuse_too_large():
+                members = _read_events(form, parts[number], widen=widen)
+                if form.projection is not None:
+                    members = arrow_expressions.project_rows(form.projection, members)
+                yield from _list_batches(work(form, parts[number], _decode_dictionaries(members, form.measures)))
+
+    return map_batches
+
+
+def build_event_reader(form: WindowSpec, parts: list[TimeSlice], *, widen: bool) -> BatchMapper:
+    """Return the first half of such a task, if Spark evaluates the expressions: from numbers of slices to events.
+
+    These have the number of their slice (`window_aggregation.read_schema`).
+    """
+
+    def map_batches(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for number in (number for batch in given for number in batch.column(0).to_pylist()):
+            with _refuse_too_large():
+                own = _read_events(form, parts[number], widen=widen).select(form.side.columns)
+                numbers = pa.repeat(pa.scalar(number, pa.int32()), own.num_rows)
+                yield from _list_plain_batches(own.append_column(SLICE, numbers))
+
+    return map_batches
+
+
+def build_member_task(form: WindowSpec, parts: list[TimeSlice], work: SliceWork) -> BatchMapper:
+    """Return the second half: from the members of a slice's windows to what some work on them returns."""
+
+    def map_batches(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with _refuse_too_large():
+            batches = [batch for batch in slice_reader.limit_batches(given, form.output.uri) if batch.num_rows]
+            if batches:
+                members = pa.Table.from_batches(batches).combine_chunks()
+                yield from _list_batches(work(form, parts[members.column(SLICE)[0].as_py()], members))
+
+    return map_batches
+
+
+def write_windows(form: WindowSpec, span: TimeSlice, members: pa.Table) -> pa.RecordBatch:
+    """Write the files of the windows that start in a slice; return a report of them, as rows of `REPORT_SCHEMA`."""
+    return _report_rows(form.output, window_operator.aggregate_windows(form, span, members))
+
+
+def _list_batches(found: pa.Table | pa.RecordBatch) -> list[pa.RecordBatch]:
+    return [found] if isinstance(found, pa.RecordBatch) else found.to_batches()
+
+
+@contextmanager
+def _refuse_too_large() -> Iterator[None]:
+    """Raise RefusalError for what a task raises whose part is too large, or has expressions that are Spark's."""
     try:
-        batches = [batch for batch in slice_reader.limit_batches(given, output.uri) if batch.num_rows]
-        if batches:
-            yield _report_rows(output, aggregate(pa.Table.from_batches(batches).combine_chunks()))
+        yield
     except _REFUSED as error:
-        yield _report_batch([{"refused": str(error)}])
+        raise RefusalError(str(error)) from error
 
 
-def build_event_reader(form: WindowSpec, parts: list[TimeSlice]) -> BatchMapper:
-    """Return the first half of an aggregate in windows for Spark's mapInArrow: from numbers of slices to events.
-
-    These are the events in the windows that start in the slice, with its number (`window_aggregation.read_schema`).
-    """
-
-    def map_batches(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in given:
-            for number in batch.column(0).to_pylist():
-                try:
-                    own = _read_events(form, parts[number]).select(form.side.columns)
-                    numbers = pa.repeat(pa.scalar(number, pa.int32()), own.num_rows)
-                    yield from _list_plain_batches(own.append_column(SLICE, numbers))
-                except _REFUSED as error:
-                    raise RefusalError(str(error)) from error
-
-    return map_batches
+@contextmanager
+def find_refusals() -> Iterator[None]:
+    """Raise RefusalError for the error of a Spark job one of whose tasks raised it."""
+    try:
+        yield
+    except PySparkException as error:
+        if RefusalError.__name__ in str(error):
+            raise RefusalError(str(error)) from error
+        raise
 
 
-def _read_events(form: WindowSpec, span: TimeSlice) -> pa.Table:
-    """Return the events in the windows that start in a slice."""
-    return slice_reader.read_slice(form.side, widen_slice(span, form.size))
-
-
-def build_window_writer(form: WindowSpec, parts: list[TimeSlice]) -> BatchMapper:
-    """Return an aggregate in windows for Spark's mapInArrow, from numbers of slices to reports of files.
-
-    Arrow evaluates its expressions.
-    """
-
-    def write_slice(span: TimeSlice) -> pa.RecordBatch:
-        try:
-            events = _read_events(form, span)
-            if form.projection is not None:
-                events = arrow_expressions.project_rows(form.projection, events)
-            members = _decode_dictionaries(events, form.measures)
-            return _report_rows(form.output, window_operator.aggregate_windows(form, span, members))
-        except _REFUSED as error:
-            return _report_batch([{"refused": str(error)}])
-
-    def map_batches(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in given:
-            yield from (write_slice(parts[number]) for number in batch.column(0).to_pylist())
-
-    return map_batches
+def _read_events(form: WindowSpec, span: TimeSlice, *, widen: bool) -> pa.Table:
+    """Return the events in a slice, or those in the windows that start in it."""
+    return slice_reader.read_slice(form.side, widen_slice(span, form.size) if widen else span)
 
 
 def widen_slice(span: TimeSlice, micros: int) -> TimeSlice:
@@ -128,15 +160,6 @@ def widen_slice(span: TimeSlice, micros: int) -> TimeSlice:
         return span._replace(end=span.end and span.end + timedelta(microseconds=micros))
     except OverflowError:
         return span._replace(end=None)
-
-
-def build_window_aggregator(form: WindowSpec, parts: list[TimeSlice]) -> BatchMapper:
-    """Return the second half for Spark's mapInArrow: from the members of a slice's windows to reports of files."""
-
-    def aggregate(members: pa.Table) -> operators.KernelRows:
-        return window_operator.aggregate_windows(form, parts[members.column(SLICE)[0].as_py()], members)
-
-    return lambda given: _aggregate_batches(given, form.output, aggregate)
 
 
 def _report_rows(output: KernelOutput, found: operators.KernelRows) -> pa.RecordBatch:
@@ -151,22 +174,17 @@ Report = dict[str, str | int | None]
 
 def write_slice(form: JoinSpec, span: TimeSlice) -> Iterator[pa.RecordBatch]:
     """Write the files of one slice of a join; yield a report of them, as rows of `REPORT_SCHEMA`."""
-    try:
+    with _refuse_too_large():
         rows = operators.join_sides(form, span, slice_reader.read_sides(form, span))
         if form.projection is not None:
             rows = arrow_expressions.project_rows(form.projection, rows)
-    except _REFUSED as error:
-        yield _report_batch([{"refused": str(error)}])
-        return
-    yield _report_batch([asdict(it) for it in _write_rows(form.output, rows)])
+        yield _report_batch([asdict(it) for it in _write_rows(form.output, rows)])
 
 
 def join_slice(form: JoinSpec, span: TimeSlice) -> Iterator[pa.RecordBatch]:
-    """Yield the joined rows of one slice, strings as such, for Spark to project; RefusalError if it cannot."""
-    try:
+    """Yield the joined rows of one slice, strings as such, for Spark to project."""
+    with _refuse_too_large():
         yield from _list_plain_batches(operators.join_sides(form, span, slice_reader.read_sides(form, span)))
-    except _REFUSED as error:
-        raise RefusalError(str(error)) from error
 
 
 def _list_plain_batches(rows: pa.Table) -> list[pa.RecordBatch]:
@@ -202,7 +220,7 @@ _ROWS_PER_BATCH = 65_536
 
 
 class RefusalError(Exception):
-    """A slice that is too large for its task, where Spark expects rows. Spark's plan can derive the view."""
+    """A task cannot do its part: it is too large, or has expressions that are Spark's. Spark's plan can."""
 
 
 def _write_rows(output: KernelOutput, rows: pa.Table) -> Iterator[files.DataFile]:

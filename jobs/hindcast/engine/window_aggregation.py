@@ -1,31 +1,34 @@
 """Aggregates in hopping windows by kernels: which ones, and the rows that their tasks get.
 
-Each task takes the windows that start in a slice of time and reads the events in them; Spark evaluates the view's
-expressions, if any, within the same stage, without a shuffle. Which events came too late is found by Spark before
-(`windows.find_late_events`): only that depends on other events.
+Each task takes the windows that start in a slice of time and reads the events in them. The view's expressions are
+evaluated by Arrow in the same task, or by Spark within the same stage, without a shuffle. Which events came too late is
+found before (late_events.py): only that depends on other events.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import DeltaTable
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, StructType
 
-from hindcast.bitemporal import derivation, windows
-from hindcast.contract import Contract, Shape, View, Window, list_shapes
+from hindcast.bitemporal import derivation
+from hindcast.contract import Contract, Shape, View, list_shapes
 from hindcast.contract.shapes import PLACE_COLUMNS
-from hindcast.engine import aggregation, arrow_projection, eligibility, spark_projection
+from hindcast.engine import aggregation, arrow_projection, eligibility, late_events, spark_projection, task
 from hindcast.engine.arrow_expressions import ColumnReference, Projection
 from hindcast.engine.spec import SLICE, KernelInput, KernelOutput, WindowSpec
 from hindcast.store import tables
 from hindcast.store.tables import Table
 
-MAX_LATE = 1_000_000
-"""With more late events than these, which every task gets, Spark's plan derives the view."""
+MAX_LATE, MAX_DOUBTFUL = 1_000_000, 10_000_000
+"""With more late events than these, which every task gets, or more that may be late, Spark's plan derives the view."""
 
 
 def plan_windows(
@@ -40,7 +43,8 @@ def plan_windows(
 ) -> WindowSpec | None:
     """Return the specification of a view's aggregate in windows; None if no kernel can derive it.
 
-    `found`: the opened table of its input, `source`; `rows`: the current rows of it. Without `by_arrow` Spark evaluates
+    `found`: the opened table of its input, `source`; `rows`: the current rows of it. Late events are not yet in it
+    (`find_late_events`). Without `by_arrow` Spark evaluates
     its expressions, even if Arrow can.
     """
     it, known = contract.views[name], list_shapes(contract)
@@ -56,15 +60,21 @@ def plan_windows(
     members = select_members(rows, it, known).schema
     if not aggregation.can_aggregate(members, key, measures):
         return None
-    late = _collect_late_events(rows, it, it.window, known)
-    if late.num_rows > MAX_LATE:
-        return None
     side = KernelInput(source.path, found.version(), "events", tuple(shape.key), columns, source.as_of_system_time)
-    micros = timedelta(microseconds=1)
-    lengths = size // micros, (it.window.advance or size) // micros
-    projection = _plan_projection(it, known, schema, columns) if by_arrow else None
-    whole = it.group_by is not None  # as `derivation.group_key` has it
-    return WindowSpec("in_windows", side, key, whole, measures, projection, *lengths, late, output)
+    micro = timedelta(microseconds=1)
+    return WindowSpec(
+        "in_windows",
+        side,
+        key,
+        whole=it.group_by is not None,  # as `derivation.group_key` has it
+        measures=measures,
+        projection=_plan_projection(it, known, schema, columns) if by_arrow else None,
+        size=size // micro,
+        advance=(it.window.advance or size) // micro,
+        grace=it.window.grace // micro,
+        late=late_events.NO_LATE_EVENTS,
+        output=output,
+    )
 
 
 def _plan_projection(
@@ -105,16 +115,22 @@ def select_members(rows: DataFrame, it: View, known: dict[str, Shape]) -> DataFr
     ).select("key.*", *derivation.view_measures(it, known), *apart)
 
 
-def _collect_late_events(rows: DataFrame, it: View, hopping: Window, known: dict[str, Shape]) -> pa.Table:
-    """Return the late events of a view's input as `WindowSpec` has them; a few more than `MAX_LATE` at most."""
+Run = Callable[[WindowSpec, Callable[..., pa.Table], str], DataFrame]
+"""Runs some work (`task.SliceWork`) on the members of all slices; its rows have a schema."""
 
-    def is_there(column: str) -> Column:
-        return F.when(F.col(column).isNotNull(), F.lit(True)).alias(column)
 
-    events = derivation.group_rows(it, derivation.as_relation(rows, known[it.first_input]), known)
-    narrow = events.select(is_there("key"), is_there("value"), "timestamp", "position")
-    window = derivation.window_definition(hopping)
-    if not isinstance(window, windows.HoppingWindow):
-        raise TypeError("only the events of hopping windows are late for some of them")
-    late = windows.find_late_events(narrow, window, lambda found: found.localCheckpoint())
-    return late.select("position.partition", "position.offset", "first").limit(MAX_LATE + 1).toArrow()
+def find_late_events(form: WindowSpec, run: Run) -> pa.Table | None:
+    """Return the late events of a view's input as `WindowSpec` has them; None if too many may be late.
+
+    RefusalError if a task refuses its part.
+    """
+    with task.find_refusals():
+        blocks = run(form, late_events.summarize_blocks, late_events.BLOCK_SCHEMA).toArrow()
+        doubtful = late_events.find_doubtful_blocks(form, blocks)
+        if (pc.sum(doubtful.column("events")).as_py() or 0) > MAX_DOUBTFUL:
+            return None
+        if not doubtful.num_rows:
+            return form.late
+        pick = partial(late_events.pick_events, blocks=doubtful)
+        late = late_events.find_late_events(form, run(form, pick, late_events.EVENT_SCHEMA).toArrow(), doubtful)
+    return late if late.num_rows <= MAX_LATE else None

@@ -14,6 +14,7 @@ from hindcast.quality.overdue import OverdueKeys
 from hindcast.report import abandoned_runs
 from hindcast.report.report import LEFT_OUT, NOT_CHECKED
 from hindcast.report.run_report import RunReport, TableReport, TopicReport
+from hindcast.store.commit_notes import BY_SPARK
 from hindcast.store.table_creation import WIDENING_WARNING
 
 
@@ -94,7 +95,7 @@ def format_kernel(kernel: str | None) -> str:
     """Return who wrote a table's rows, if a kernel did (`TableNote.kernel`)."""
     if kernel is None:
         return ""
-    return " by a kernel, expressions by Spark" if kernel.endswith("+spark") else " by a kernel"
+    return " by a kernel, expressions by Spark" if kernel.endswith(BY_SPARK) else " by a kernel"
 
 
 def _format_changes(table: TableReport) -> str:

@@ -58,6 +58,9 @@ class LeftOut:
         return cls(document["leftOut"], document.get("streamTimes")) if "leftOut" in document else None
 
 
+BY_SPARK = "+spark"
+"""What stands behind the operator of a kernel if Spark evaluated the view's expressions (`TableNote.kernel`)."""
+
 NOTHING_LEFT_OUT = LeftOut({})
 
 
@@ -97,7 +100,7 @@ class TableNote:
     """The note of the change that a run published in a table.
 
     `opened` and `closed`: rows; `corrected`: of the closed ones, past answers; `ages`: their number by age.
-    `kernel`: the operator, if a kernel wrote the rows, with "+spark" if Spark evaluated the view's expressions for it.
+    `kernel`: the operator, if a kernel wrote the rows, with `BY_SPARK` if Spark evaluated the expressions.
     """
 
     run: int

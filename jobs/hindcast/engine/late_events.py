@@ -1,0 +1,122 @@
+"""Late events of hopping windows: which events came after one of their windows had closed.
+
+An event is judged by stream time: the latest timestamp that its partition had reached with it (`windows.judge_events`
+in `bitemporal` says what that means). Tasks summarize blocks of offsets; that is enough to see that nearly all blocks
+have no late event. Of the others they give the events, and those are judged one by one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hindcast.common.jit import NOTHING
+from hindcast.contract.shapes import PLACE_COLUMNS
+from hindcast.engine import integer_encoding, operators
+from hindcast.engine.spec import TimeSlice, WindowSpec
+
+if TYPE_CHECKING:
+    from hindcast.common.jit import Booleans, Integers
+
+OFFSETS_PER_BLOCK = 1000
+BLOCK_SCHEMA = "partition int, block bigint, earliest bigint, latest bigint, events bigint"
+"""A block of offsets: the first and the last timestamp in it, in microseconds, and the number of its events."""
+EVENT_SCHEMA = "partition int, offset bigint, at bigint"
+NO_LATE_EVENTS = pa.table(
+    {"partition": pa.array([], pa.int32()), **dict.fromkeys(("offset", "first"), pa.array([], pa.int64()))}
+)
+
+
+def summarize_blocks(form: WindowSpec, span: TimeSlice, members: pa.Table) -> pa.Table:
+    """Return the blocks (`BLOCK_SCHEMA`) of the events of a slice that count; `members` as for `aggregate_windows`."""
+    events = _list_events(form, span, members)
+    blocks = events.append_column("block", pc.divide(events.column("offset"), OFFSETS_PER_BLOCK))
+    wanted = [("at", "min"), ("at", "max"), ("at", "count")]
+    found = blocks.group_by(["partition", "block"]).aggregate(wanted)
+    return found.rename_columns({"at_min": "earliest", "at_max": "latest", "at_count": "events"}).select(_BLOCK_COLUMNS)
+
+
+_BLOCK_COLUMNS = [column.split()[0] for column in BLOCK_SCHEMA.split(", ")]
+
+
+def find_doubtful_blocks(form: WindowSpec, blocks: pa.Table) -> pa.Table:
+    """Return the blocks that may have a late event: `partition`, `block`, `events`, and stream time `before` them.
+
+    `blocks`: of all slices. `before` is null if no event of the partition is before the block.
+    """
+    every = blocks.group_by(["partition", "block"]).aggregate(
+        [("earliest", "min"), ("latest", "max"), ("events", "sum")]
+    )
+    every = every.sort_by([("partition", "ascending"), ("block", "ascending")])
+    partition, latest = (every.column(name).to_numpy() for name in ("partition", "latest_max"))
+    through = _accumulate(latest, partition)
+    is_first = np.append(True, partition[1:] != partition[:-1])[: len(partition)]
+    before = np.append(0, through[:-1])[: len(through)]
+    doubtful = every.append_column("before", pa.array(before, mask=is_first)).filter(
+        pa.array(_is_late(form, every.column("earliest_min").to_numpy(), through))
+    )
+    return doubtful.select(["partition", "block", "events_sum", "before"]).rename_columns({"events_sum": "events"})
+
+
+def pick_events(form: WindowSpec, span: TimeSlice, members: pa.Table, blocks: pa.Table) -> pa.Table:
+    """Return the events (`EVENT_SCHEMA`) of a slice that count and lie in some blocks."""
+    events = _list_events(form, span, members)
+    block = pc.divide(events.column("offset"), OFFSETS_PER_BLOCK)
+    wanted = blocks.select(["partition", "block"])
+    return (
+        events.append_column("block", block).join(wanted, ["partition", "block"], join_type="left semi").drop(["block"])
+    )
+
+
+def find_late_events(form: WindowSpec, events: pa.Table, blocks: pa.Table) -> pa.Table:
+    """Return the late ones of all events of some blocks (`find_doubtful_blocks`) as `WindowSpec` has them.
+
+    hopping 10 ms by 5 ms, no grace    @12, @8, @3    ->    @8: 5, @3: null
+    """
+    events = events.append_column("block", pc.divide(events.column("offset"), OFFSETS_PER_BLOCK))
+    events = events.join(blocks.select(["partition", "block", "before"]), ["partition", "block"])
+    events = events.sort_by([("partition", "ascending"), ("offset", "ascending")])
+    partition, block, at = (events.column(name).to_numpy() for name in ("partition", "block", "at"))
+    own = _accumulate(at, partition * (block.max(initial=0) + 1) + block)
+    # rule: an event is judged by what came before it
+    reached = np.maximum(own, events.column("before").fill_null(-(2**63)).to_numpy())
+    late = _is_late(form, at, reached)
+    last_start = at - at % form.advance
+    still_open = (reached - form.grace - form.size) // form.advance * form.advance + form.advance
+    # rule: a closed window takes no event
+    is_taken = (last_start >= 0) & (reached - (last_start + form.size) < form.grace)
+    first = pa.array(np.maximum(_find_first_starts(form, at), still_open), mask=~is_taken)
+    return events.select(["partition", "offset"]).append_column("first", first).filter(pa.array(late))
+
+
+def _list_events(form: WindowSpec, span: TimeSlice, members: pa.Table) -> pa.Table:
+    """Return place and time of the events that count: those in the slice, with a group and a value."""
+    (group,), _ = integer_encoding.encode_keys([members], [form.key], whole=form.whole)
+    at = integer_encoding.encode_timestamps(members.column("timestamp"))
+    since, until = operators.slice_bounds(span)
+    has_value = operators.find_counted_rows(form.measures, members).any(axis=0)
+    # rule: an event without a group or a value moves no stream time
+    counts = (group != NOTHING) & has_value & (at >= since) & (at < until)
+    places = (members.column(name).filter(pa.array(counts)) for name in PLACE_COLUMNS)
+    return pa.table([*places, pa.array(at[counts])], ["partition", "offset", "at"])
+
+
+def _is_late(form: WindowSpec, at: Integers, stream_time: Integers) -> Booleans:
+    """Return whether the first window that an event may be in had closed at a stream time."""
+    late: Booleans = stream_time - _find_first_starts(form, at) >= form.size + form.grace
+    return late
+
+
+def _find_first_starts(form: WindowSpec, at: Integers) -> Integers:
+    first: Integers = np.maximum((at - form.size) // form.advance * form.advance + form.advance, 0)
+    return first
+
+
+def _accumulate(values: Integers, groups: Integers) -> Integers:
+    """Return the largest value so far in each run of equal groups."""
+    starts = np.flatnonzero(np.append(True, groups[1:] != groups[:-1])[: len(groups)])
+    parts = [np.maximum.accumulate(part) for part in np.split(values, starts[1:])] if len(values) else [values]
+    return np.concatenate(parts)
