@@ -179,6 +179,23 @@ def test_what_others_say_too_is_shared_and_nothing_else_is(tmp_path: Path) -> No
     assert proof.weigh_evidence(found, live, sought, "a gate looks for: only hers", 0).is_proven
 
 
+def test_what_others_say_in_another_spelling_is_shared(tmp_path: Path) -> None:
+    """A log has keys as JSON, where a quote is escaped; a table has them as they are."""
+    for name, text in (("logs/people", '{"name": "Ann \\"the\\" Marker"}'), ("people", 'Ann "the" Marker')):
+        write_deltalake(str(tmp_path / "town" / name), pa.table({"said": [text]}))
+    folder = WarehouseFolder(str(tmp_path / "town"))
+    terms = ForgottenTexts(frozenset(), frozenset({'Ann "the" Marker'}), frozenset()).search_terms
+    live = {
+        f"{name}/{it}"
+        for name in folder.tables
+        for it in purge.list_live_files(DeltaTable(str(tmp_path / "town" / name)))
+    }
+    found = proof.search_files(folder, live, tmp_path / "reports", terms)
+    evidence = proof.weigh_evidence(found, live, terms, "", 0)
+    assert (evidence.is_proven, evidence.left) == (True, ())
+    assert proof.weigh_evidence(found, {it for it in live if "logs" not in it}, terms, "", 0).left
+
+
 def test_what_a_killed_writer_left_is_removed(tmp_path: Path) -> None:
     """delta-rs lists no such file, so neither a purge nor a proof would see it."""
     table = tmp_path / "bills"

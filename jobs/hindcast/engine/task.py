@@ -61,12 +61,16 @@ def build_aggregator(form: AggregateSpec) -> BatchMapper:
 
     def map_batches(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with _refuse_too_large():
-            batches = [batch for batch in slice_reader.limit_batches(given, form.output.uri) if batch.num_rows]
-            if batches:
-                rows = pa.Table.from_batches(batches).combine_chunks()
+            if (rows := _collect_rows(given, form.output)) is not None:
                 yield _report_rows(form.output, operators.aggregate_rows(form, rows))
 
     return map_batches
+
+
+def _collect_rows(given: Iterator[pa.RecordBatch], output: KernelOutput) -> pa.Table | None:
+    """Return all rows that a task is given; None if there are none."""
+    batches = [batch for batch in slice_reader.limit_batches(given, output.uri) if batch.num_rows]
+    return pa.Table.from_batches(batches).combine_chunks() if batches else None
 
 
 SliceWork = Callable[[WindowSpec, TimeSlice, pa.Table], pa.Table | pa.RecordBatch]
@@ -112,9 +116,7 @@ def build_member_task(form: WindowSpec, parts: list[TimeSlice], work: SliceWork)
 
     def map_batches(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with _refuse_too_large():
-            batches = [batch for batch in slice_reader.limit_batches(given, form.output.uri) if batch.num_rows]
-            if batches:
-                members = pa.Table.from_batches(batches).combine_chunks()
+            if (members := _collect_rows(given, form.output)) is not None:
                 yield from _list_batches(work(form, parts[members.column(SLICE)[0].as_py()], members))
 
     return map_batches

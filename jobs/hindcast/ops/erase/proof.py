@@ -30,7 +30,7 @@ from hindcast.common.errors import escape_controls
 from hindcast.common.json_values import JsonValue
 from hindcast.ops.erase import purge
 from hindcast.ops.erase.readers import Readers, describe_readers
-from hindcast.ops.erase.texts import search_pattern
+from hindcast.ops.erase.texts import search_pattern, spellings
 from hindcast.plan import notices
 from hindcast.store.folder import WarehouseFolder
 
@@ -169,7 +169,7 @@ def search_files(folder: WarehouseFolder, live: Collection[str], reports: Path, 
 
 
 def weigh_evidence(
-    result: SearchResult, live: Collection[str], sought: Iterable[str], vocabulary: str, rows: int
+    result: SearchResult, live: Collection[str], sought: Collection[str], vocabulary: str, rows: int
 ) -> Evidence:
     """Return the outcome of a search.
 
@@ -177,9 +177,13 @@ def weigh_evidence(
     `rows`: how many rows are left of what was to go.
     """
     others = {p for p in live if p.startswith("logs/")}
-    shared = {text for text, places in result.places.items() if text in vocabulary or places & others}
-    left = {text: places for text, places in result.places.items() if text not in shared}
-    found = tuple(LeftText(sha256(text.encode()).hexdigest(), tuple(sorted(left[text]))) for text in sorted(left))
+    said = {text for text, places in result.places.items() if text in vocabulary or places & others}
+    # One spelling in a log is enough: there a quote in a key stands escaped, in a table it does not.
+    said |= {term for text in sought if not said.isdisjoint(spellings(text)) for term in spellings(text)}
+    shared, left = said & result.places.keys(), result.places.keys() - said
+    found = tuple(
+        LeftText(sha256(text.encode()).hexdigest(), tuple(sorted(result.places[text]))) for text in sorted(left)
+    )
     counts = rows, result.files, result.size, result.rows, len(set(sought)), len(shared)
     return Evidence(*counts, tuple(sorted(result.orphan_files)), found)
 
