@@ -21,7 +21,7 @@ FORMS = {
     "priced": ("amounts", "sold"),
     "stocked": ("stocked_left", "stocked_either", "worth"),
     "categories": ("extremes", "sales"),
-    "of_items": ("hourly",),
+    "of_items": ("hourly", "visits"),
 }
 """By plain view, those that are compared with it: with expressions, a filter, another join, or of a stream."""
 

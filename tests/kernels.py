@@ -19,17 +19,26 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable, write_deltalake
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from hindcast.bitemporal import aggregates, joins, windows
 from hindcast.bitemporal.aggregates import Measure
 from hindcast.bitemporal.intervals import interval_micros
-from hindcast.bitemporal.windows import HoppingWindow, WindowDefinition
+from hindcast.bitemporal.windows import HoppingWindow, SessionWindow, WindowDefinition
 from hindcast.engine import operators as kernel_operators
-from hindcast.engine import task, window_operator
+from hindcast.engine import session_operator, task, window_operator
 from hindcast.engine.arrow_expressions import ColumnReference, Projection
-from hindcast.engine.spec import AggregateSpec, JoinSpec, KernelInput, KernelOutput, TimeSlice, WindowSpec
+from hindcast.engine.spec import (
+    AggregateSpec,
+    EventSpec,
+    JoinSpec,
+    KernelInput,
+    KernelOutput,
+    SessionSpec,
+    TimeSlice,
+    WindowSpec,
+)
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 MOMENT = pa.timestamp("us", "UTC")
@@ -123,6 +132,8 @@ def _aggregated(
 def in_windows(events: DataFrame, window: WindowDefinition, measures: Mapping[str, Measure]) -> DataFrame:
     """`windows.aggregate_windows`: hopping ones by a kernel, each size apart."""
     right = _IN_WINDOWS(events, window, measures)
+    if isinstance(window, SessionWindow):
+        return in_sessions(events, window, measures, right)
     if not isinstance(window, HoppingWindow):
         return right
     possible, first = windows._first_possible_start(window), windows._first_start(window, F.col("streamTime"))
@@ -140,10 +151,10 @@ def in_windows(events: DataFrame, window: WindowDefinition, measures: Mapping[st
         for size, advance in sorted({(row["_size"], row["_advance"]) for row in every.to_pylist()}):
             own = every.filter((pc.field("_size") == size) & (pc.field("_advance") == advance))
             late = own.filter(pc.field("_late")).select(["_partition", "_offset", "_first"])
-            side = KernelInput("", 0, "events", (), (), None)
             output = KernelOutput("", "events", schema, NOW)
             late = late.rename_columns(["partition", "offset", "first"])
-            spec = WindowSpec("in_windows", side, ("_key",), False, form, None, size, advance, 0, late, output)
+            alike = event_spec(form, late, output)
+            spec = WindowSpec(**vars(alike), size=size, advance=advance)
             for span in _slices(sorted({*own.column("timestamp").to_pylist()})):
                 wide = task.widen_slice(span, size)
                 since, until = kernel_operators.slice_bounds(wide)
@@ -155,6 +166,56 @@ def in_windows(events: DataFrame, window: WindowDefinition, measures: Mapping[st
     periods = ("windowStart", "windowEnd")
     others = ("_first", "_late", "_size", "_advance", "timestamp")
     return _with_computed("in_windows", members, F.col("key"), measures, right, periods, make, others)
+
+
+def in_sessions(
+    events: DataFrame, window: SessionWindow, measures: Mapping[str, Measure], right: DataFrame
+) -> DataFrame:
+    """`windows.aggregate_windows` of sessions by a kernel, each gap and grace apart."""
+    members = events.where(F.col("taken").isNotNull()).select(
+        "*",
+        F.dense_rank().over(Window.orderBy("position.partition")).alias("_partition"),
+        F.row_number()
+        .over(Window.partitionBy("position.partition").orderBy("position"))
+        .cast("bigint")
+        .alias("_offset"),
+        F.unix_micros("streamTime").alias("_reached"),
+        interval_micros(window.gap).alias("_gap"),
+        interval_micros(window.grace).alias("_grace"),
+    )
+
+    def make(form: Mapping[str, str], schema: pa.Schema, rows: DataFrame) -> pa.Table:
+        found, every = [], rows.drop("_group", "_id").toArrow()
+        output = KernelOutput("", "events", schema, NOW)
+        for gap, grace in sorted({(row["_gap"], row["_grace"]) for row in every.to_pylist()}):
+            own = every.filter((pc.field("_gap") == gap) & (pc.field("_grace") == grace))
+            at = own.column("timestamp").cast(pa.int64())
+            is_late = pc.greater(pc.subtract(own.column("_reached"), at), gap + grace)
+            late = own.filter(is_late).select(["_partition", "_offset", "_reached"])
+            alike = event_spec(form, late.rename_columns(["partition", "offset", "reached"]), output)
+            spec = SessionSpec(**{**vars(alike), "grace": grace}, gap=gap)
+            found.append(session_operator.aggregate_sessions(spec, own).rows.cast(schema))
+        return pa.concat_tables(found).combine_chunks() if found else schema.empty_table()
+
+    others = ("_partition", "_offset", "_reached", "_gap", "_grace", "timestamp")
+    return _with_computed(
+        "in_sessions", members, F.col("key"), measures, right, ("windowStart", "windowEnd"), make, others
+    )
+
+
+def event_spec(form: Mapping[str, str], late: pa.Table, output: KernelOutput) -> EventSpec:
+    """What windows and sessions have alike."""
+    side = KernelInput("", 0, "events", (), (), None)
+    return EventSpec(
+        side=side,
+        key=("_key",),
+        whole=False,
+        measures=form,
+        projection=None,
+        grace=0,
+        late=late,
+        output=output,
+    )
 
 
 def _with_computed(

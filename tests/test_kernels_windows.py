@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -13,7 +14,8 @@ import pytest
 
 from hindcast.engine import late_events, task, window_operator
 from hindcast.engine.operators import slice_bounds
-from hindcast.engine.spec import KernelInput, KernelOutput, TimeSlice, WindowSpec
+from hindcast.engine.session_operator import aggregate_sessions
+from hindcast.engine.spec import EventSpec, KernelInput, KernelOutput, SessionSpec, TimeSlice, WindowSpec
 from hindcast.engine.window_operator import aggregate_windows
 
 MOMENT = pa.timestamp("us", "UTC")
@@ -37,8 +39,22 @@ OUTPUT = KernelOutput(
     EPOCH,
 )
 SIDE = KernelInput("", 0, "events", ("k",), (), None)
-NONE_LATE = late_events.NO_LATE_EVENTS
 Event = tuple[str | None, int, dict[str, Any]]
+
+
+def _alike(**given: Any) -> dict[str, Any]:
+    its = {"side": SIDE, "key": ("k",), "whole": True, "measures": {"many": "count"}, "projection": None, "grace": 0}
+    return {**its, "late": late_events.NO_LATE_EVENTS, "output": OUTPUT, **given}
+
+
+def window_spec(size: int, advance: int, **given: Any) -> WindowSpec:
+    """An aggregate in hopping windows that counts, with what is given."""
+    return WindowSpec(size=size, advance=advance, **_alike(**given))
+
+
+def session_spec(gap: int, **given: Any) -> SessionSpec:
+    """An aggregate in sessions that counts, with what is given."""
+    return SessionSpec(gap=gap, **_alike(**given))
 
 
 def build_rows(keys: dict[str, list[str | None]], at: int) -> pa.Table:
@@ -138,7 +154,7 @@ def test_windows_in_any_slices_are_those_of_a_loop(seed: int) -> None:
             "first": pa.array([*late.values()], pa.int64()),
         }
     )
-    form = WindowSpec("in_windows", SIDE, ("k",), True, MEASURES, None, size, advance, 0, table, OUTPUT)
+    form = window_spec(size, advance, late=table, measures=MEASURES)
     cuts = sorted({EPOCH + timedelta(microseconds=dice.randrange(-5, 90)) for _ in range(dice.randrange(4))})
     found, left_out, reached = [], [0, 0, 0], dict[int, int]()
     for span in (TimeSlice(*pair) for pair in zip([None, *cuts], [*cuts, None], strict=True)):
@@ -162,14 +178,13 @@ def test_windows_in_any_slices_are_those_of_a_loop(seed: int) -> None:
 def test_a_task_whose_events_are_in_too_many_windows_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(window_operator, "MAX_MEMBERS", 9)
     rows = build_rows({"k": ["a"]}, 20)
-    none = NONE_LATE
     for size, windows in ((10, "10"), (2**62, "21")):
-        form = WindowSpec("in_windows", SIDE, ("k",), True, {"many": "count"}, None, size, 1, 0, none, OUTPUT)
+        form = window_spec(size, 1)
         with pytest.raises(OverflowError, match=f"in {windows} windows"):
             aggregate_windows(form, TimeSlice(), rows)
     many, late = pa.concat_tables([rows] * 100), 2**57
     every = many.set_column(2, "timestamp", pa.array([late] * 100, MOMENT))
-    form = WindowSpec("in_windows", SIDE, ("k",), True, {"many": "count"}, None, 2**58, 1, 0, none, OUTPUT)
+    form = window_spec(2**58, 1)
     with pytest.raises(OverflowError, match="windows"):
         aggregate_windows(form, TimeSlice(), every)
 
@@ -189,17 +204,17 @@ def find_late_one_by_one(events: dict[tuple[int, int], tuple[str | None, int]], 
     return late
 
 
-@pytest.mark.parametrize("seed", range(30))
-def test_late_events_are_those_of_a_loop(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    dice = random.Random(seed)  # noqa: S311
-    monkeypatch.setattr(late_events, "OFFSETS_PER_BLOCK", 5)
-    advance = dice.choice([1, 4, 10])
-    size, grace = advance * dice.choice([1, 1, 3]) + dice.choice([0, 2]), dice.choice([0, 3, 20])
+def draw_places(dice: random.Random) -> dict[tuple[int, int], tuple[str | None, int]]:
+    """By partition and offset, keys and times that are up to 30 microseconds late."""
     places = [(partition, offset) for partition in range(3) for offset in range(0, 60, dice.choice([1, 3]))]
     times = (max(2 * offset + dice.randrange(-30, 10), -9) for _, offset in places)
-    events = {place: (dice.choice(["a", "b", "c", None]), at) for place, at in zip(places, times, strict=True)}
+    return {place: (dice.choice(["a", "b", "c", None]), at) for place, at in zip(places, times, strict=True)}
+
+
+def list_rows(events: dict[tuple[int, int], tuple[str | None, int]]) -> pa.Table:
+    """The events in the order of their times."""
     mixed = sorted(events.items(), key=lambda event: event[1][1])
-    rows = pa.table(
+    return pa.table(
         {
             "k": pa.array([key for _, (key, _) in mixed], pa.string()),
             "many": [1] * len(mixed),
@@ -208,22 +223,83 @@ def test_late_events_are_those_of_a_loop(seed: int, monkeypatch: pytest.MonkeyPa
             "_offset": pa.array([offset for (_, offset), _ in mixed], pa.int64()),
         }
     )
-    form = WindowSpec(
-        "in_windows", SIDE, ("k",), True, {"many": "count"}, None, size, advance, grace, NONE_LATE, OUTPUT
-    )
-    cut = EPOCH + timedelta(microseconds=dice.randrange(-5, 90))
+
+
+def list_late_events(form: EventSpec, rows: pa.Table, cut: datetime) -> pa.Table:
+    """Those that the tasks of two slices find."""
     slices = [TimeSlice(None, cut), TimeSlice(cut, None)]
     blocks = pa.concat_tables([late_events.summarize_blocks(form, span, rows) for span in slices])
     doubtful = late_events.find_doubtful_blocks(form, blocks)
     picked = pa.concat_tables([late_events.pick_events(form, span, rows, doubtful) for span in slices])
-    found = late_events.find_late_events(form, picked, doubtful).to_pylist()
+    return late_events.find_late_events(form, picked, doubtful)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_late_events_are_those_of_a_loop(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    dice = random.Random(seed)  # noqa: S311
+    monkeypatch.setattr(late_events, "OFFSETS_PER_BLOCK", 5)
+    advance = dice.choice([1, 4, 10])
+    size, grace = advance * dice.choice([1, 1, 3]) + dice.choice([0, 2]), dice.choice([0, 3, 20])
+    events = draw_places(dice)
+    rows = list_rows(events)
+    form = window_spec(size, advance, grace=grace)
+    cut = EPOCH + timedelta(microseconds=dice.randrange(-5, 90))
+    found = list_late_events(form, rows, cut).to_pylist()
     expected = find_late_one_by_one(events, form)
     assert {(row["partition"], row["offset"]): row["first"] for row in found} == expected
 
 
+def find_sessions_one_by_one(
+    events: dict[tuple[int, int], tuple[str | None, int]], gap: int, grace: int
+) -> tuple[list[tuple[str, int, int, int]], int]:
+    """Key, first and last event and number of events of each session, and how many events are refused."""
+    reached: dict[int, int] = {}
+    judged: dict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
+    taken: dict[str, list[int]] = defaultdict(list)
+    refused = 0
+    for (partition, _), (key, at) in sorted(events.items()):
+        if key is None:
+            continue
+        reached[partition] = max(at, reached.get(partition, at))
+        met = [it for it in judged[key, partition] if it[0] - gap <= at <= it[1] + gap]
+        low, high = min([at, *(it[0] for it in met)]), max([at, *(it[1] for it in met)])
+        if high < reached[partition] - grace - gap:
+            refused += 1
+            continue
+        judged[key, partition] = [*(it for it in judged[key, partition] if it not in met), (low, high)]
+        taken[key].append(at)
+    sessions = []
+    for key, times in taken.items():
+        runs: list[list[int]] = []
+        for at in sorted(times):
+            if runs and at - runs[-1][-1] <= gap:
+                runs[-1].append(at)
+            else:
+                runs.append([at])
+        sessions += [(key, run[0], run[-1], len(run)) for run in runs]
+    return sorted(sessions), refused
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_sessions_are_those_of_a_loop(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    dice = random.Random(seed)  # noqa: S311
+    monkeypatch.setattr(late_events, "OFFSETS_PER_BLOCK", 5)
+    gap, grace = dice.choice([0, 1, 4]), dice.choice([0, 3, 20])
+    events = draw_places(dice)
+    rows = list_rows(events)
+    form = session_spec(gap, grace=grace)
+    late = list_late_events(form, rows, EPOCH + timedelta(microseconds=dice.randrange(-5, 90)))
+    found = aggregate_sessions(replace(form, late=late), rows.take(dice.sample(range(len(rows)), len(rows))))
+    micros = [found.rows.column(name).cast(pa.int64()).to_pylist() for name in ("windowStart", "windowEnd")]
+    sessions = zip(found.rows.column("k").to_pylist(), *micros, found.rows.column("many").to_pylist(), strict=True)
+    expected, refused = find_sessions_one_by_one(events, gap, grace)
+    assert (sorted(sessions), found.too_late) == (expected, refused)
+    assert found.no_key == sum(key is None for key, _ in events.values())
+
+
 def test_the_offsets_of_blocks_without_late_events_are_not_given() -> None:
     rows = build_rows({"k": ["a", "a"]}, 20)
-    form = WindowSpec("in_windows", SIDE, ("k",), True, {"many": "count"}, None, 10, 10, 0, NONE_LATE, OUTPUT)
+    form = window_spec(10, 10)
     blocks = late_events.summarize_blocks(form, TimeSlice(), rows)
     assert (blocks.num_rows, late_events.find_doubtful_blocks(form, blocks).num_rows) == (1, 0)
 
@@ -231,7 +307,7 @@ def test_the_offsets_of_blocks_without_late_events_are_not_given() -> None:
 @pytest.mark.parametrize(("whole", "groups", "left_out"), [(True, 1, 2), (False, 2, 1)])
 def test_of_a_group_with_a_null_in_it_the_view_decides(whole: bool, groups: int, left_out: int) -> None:
     rows = build_rows({"k": ["a", None, None], "j": ["b", "b", None]}, 20)
-    form = WindowSpec("in_windows", SIDE, ("k", "j"), whole, {"many": "count"}, None, 10, 10, 0, NONE_LATE, OUTPUT)
+    form = window_spec(10, 10, key=("k", "j"), whole=whole)
     found = aggregate_windows(form, TimeSlice(), rows)
     assert (found.rows.num_rows, found.no_key) == (groups, left_out)
 

@@ -47,6 +47,7 @@ _TESTS = {
     "engine.arrow_expressions": "test_arrow_expressions.py",
     "engine.typed_calls": "test_arrow_expressions.py",
     "engine.late_events": "test_kernels_windows.py",
+    "engine.session_operator": "test_kernels_windows.py",
     "engine.window_operator": "test_kernels_windows.py",
     "bitemporal.processing_order": "test_processing_order.py",
     "bitemporal.valid_time": "test_valid_time.py",

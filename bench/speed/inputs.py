@@ -56,10 +56,15 @@ views:
     where: quantity > 1
     window: {{tumbling: 1 hour, grace: 1 hour}}
     aggregate: {{many: count(*), sold: sum(quantity * 2)}}
+  visits:
+    stream: events
+    where: quantity > 1
+    window: {{session: 30 minutes, grace: 1 hour}}
+    aggregate: {{many: count(*), sold: sum(quantity * 2)}}
   of_items: {{stream: events, window: {{tumbling: 1 hour, grace: 1 hour}}, aggregate: {{sold: sum(quantity)}}}}
   sales: {{stream: events, where: quantity > 0, aggregate: {{sold: sum(quantity), most: max(quantity)}}}}
 """
-_FORM = 4
+_FORM = 5
 """Goes up when what is drawn, or the contract, changes: then nothing that is there is taken."""
 
 

@@ -72,10 +72,10 @@ def _is_able(kind: DataType, kinds: tuple[type[DataType], ...]) -> bool:
     return isinstance(kind, kinds) and (not isinstance(kind, StringType) or kind == StringType())
 
 
-def spread_groups(rows: DataFrame, form: AggregateSpec, parts: int) -> DataFrame:
-    """Return the rows in partitions, each group in one; those without a group anywhere."""
-    there = [F.col(column).isNotNull() for column in form.key]
-    group = F.coalesce(*(F.when(it, F.hash(*form.key)) for it in there), F.hash("validFrom"))
+def spread_groups(rows: DataFrame, key: Sequence[str], at: str, parts: int) -> DataFrame:
+    """Return the rows in partitions, each group in one; those without a group anywhere, by their times `at`."""
+    there = [F.col(column).isNotNull() for column in key]
+    group = F.coalesce(*(F.when(it, F.hash(*key)) for it in there), F.hash(at))
     return rows.repartition(parts, group)
 
 

@@ -1,4 +1,4 @@
-"""Late events of hopping windows: which events came after one of their windows had closed.
+"""Late events: which events came after one of their hopping windows, or a session of their time, had closed.
 
 An event is judged by stream time: the latest timestamp that its partition had reached with it (`windows.judge_events`
 in `bitemporal` says what that means). Tasks summarize blocks of offsets; that is enough to see that nearly all blocks
@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from hindcast.common.jit import NOTHING
 from hindcast.contract.shapes import PLACE_COLUMNS
 from hindcast.engine import integer_encoding, operators
-from hindcast.engine.spec import TimeSlice, WindowSpec
+from hindcast.engine.spec import EventSpec, SessionSpec, TimeSlice, WindowSpec
 
 if TYPE_CHECKING:
     from hindcast.common.jit import Booleans, Integers
@@ -30,7 +30,7 @@ NO_LATE_EVENTS = pa.table(
 )
 
 
-def summarize_blocks(form: WindowSpec, span: TimeSlice, members: pa.Table) -> pa.Table:
+def summarize_blocks(form: EventSpec, span: TimeSlice, members: pa.Table) -> pa.Table:
     """Return the blocks (`BLOCK_SCHEMA`) of the events of a slice that count; `members` as for `aggregate_windows`."""
     events = _list_events(form, span, members)
     blocks = events.append_column("block", pc.divide(events.column("offset"), OFFSETS_PER_BLOCK))
@@ -42,7 +42,7 @@ def summarize_blocks(form: WindowSpec, span: TimeSlice, members: pa.Table) -> pa
 _BLOCK_COLUMNS = [column.split()[0] for column in BLOCK_SCHEMA.split(", ")]
 
 
-def find_doubtful_blocks(form: WindowSpec, blocks: pa.Table) -> pa.Table:
+def find_doubtful_blocks(form: EventSpec, blocks: pa.Table) -> pa.Table:
     """Return the blocks that may have a late event: `partition`, `block`, `events`, and stream time `before` them.
 
     `blocks`: of all slices. `before` is null if no event of the partition is before the block.
@@ -61,7 +61,7 @@ def find_doubtful_blocks(form: WindowSpec, blocks: pa.Table) -> pa.Table:
     return doubtful.select(["partition", "block", "events_sum", "before"]).rename_columns({"events_sum": "events"})
 
 
-def pick_events(form: WindowSpec, span: TimeSlice, members: pa.Table, blocks: pa.Table) -> pa.Table:
+def pick_events(form: EventSpec, span: TimeSlice, members: pa.Table, blocks: pa.Table) -> pa.Table:
     """Return the events (`EVENT_SCHEMA`) of a slice that count and lie in some blocks."""
     events = _list_events(form, span, members)
     block = pc.divide(events.column("offset"), OFFSETS_PER_BLOCK)
@@ -71,8 +71,8 @@ def pick_events(form: WindowSpec, span: TimeSlice, members: pa.Table, blocks: pa
     )
 
 
-def find_late_events(form: WindowSpec, events: pa.Table, blocks: pa.Table) -> pa.Table:
-    """Return the late ones of all events of some blocks (`find_doubtful_blocks`) as `WindowSpec` has them.
+def find_late_events(form: EventSpec, events: pa.Table, blocks: pa.Table) -> pa.Table:
+    """Return the late ones of all events of some blocks (`find_doubtful_blocks`) as their specification has them.
 
     hopping 10 ms by 5 ms, no grace    @12, @8, @3    ->    @8: 5, @3: null
     """
@@ -83,16 +83,39 @@ def find_late_events(form: WindowSpec, events: pa.Table, blocks: pa.Table) -> pa
     own = _accumulate(at, partition * (block.max(initial=0) + 1) + block)
     # rule: an event is judged by what came before it
     reached = np.maximum(own, events.column("before").fill_null(-(2**63)).to_numpy())
-    late = _is_late(form, at, reached)
+    late = events.select(["partition", "offset"]).append_column("reached", pa.array(reached))
+    if isinstance(form, WindowSpec):
+        late = late.append_column("first", _find_open_windows(form, at, reached))
+    return late.filter(pa.array(_is_late(form, at, reached)))
+
+
+def match_rows(late: pa.Table, rows: pa.Table) -> tuple[Integers, Integers]:
+    """Return the numbers of the rows that are late events, and their numbers among these."""
+    partition, offset = (rows.column(name).to_numpy() for name in PLACE_COLUMNS)
+    late_partition, late_offset = (late.column(name).to_numpy() for name in ("partition", "offset"))
+    none = np.zeros(0, np.int64)
+    found, places = [none], [none]
+    for number in np.unique(late_partition):
+        own = np.flatnonzero(late_partition == number)
+        own = own[np.argsort(late_offset[own])]
+        events = np.flatnonzero(partition == number)
+        at = np.minimum(np.searchsorted(late_offset[own], offset[events]), len(own) - 1)
+        is_late = late_offset[own[at]] == offset[events]
+        found.append(events[is_late])
+        places.append(own[at[is_late]])
+    return np.concatenate(found), np.concatenate(places)
+
+
+def _find_open_windows(form: WindowSpec, at: Integers, stream_time: Integers) -> pa.Array:
+    """Return the start of the first window that takes each event at a stream time; null if none does."""
     last_start = at - at % form.advance
-    still_open = (reached - form.grace - form.size) // form.advance * form.advance + form.advance
+    still_open = (stream_time - form.grace - form.size) // form.advance * form.advance + form.advance
     # rule: a closed window takes no event
-    is_taken = (last_start >= 0) & (reached - (last_start + form.size) < form.grace)
-    first = pa.array(np.maximum(_find_first_starts(form, at), still_open), mask=~is_taken)
-    return events.select(["partition", "offset"]).append_column("first", first).filter(pa.array(late))
+    is_taken = (last_start >= 0) & (stream_time - (last_start + form.size) < form.grace)
+    return pa.array(np.maximum(_find_first_starts(form, at), still_open), mask=~is_taken)
 
 
-def _list_events(form: WindowSpec, span: TimeSlice, members: pa.Table) -> pa.Table:
+def _list_events(form: EventSpec, span: TimeSlice, members: pa.Table) -> pa.Table:
     """Return place and time of the events that count: those in the slice, with a group and a value."""
     (group,), _ = integer_encoding.encode_keys([members], [form.key], whole=form.whole)
     at = integer_encoding.encode_timestamps(members.column("timestamp"))
@@ -104,9 +127,13 @@ def _list_events(form: WindowSpec, span: TimeSlice, members: pa.Table) -> pa.Tab
     return pa.table([*places, pa.array(at[counts])], ["partition", "offset", "at"])
 
 
-def _is_late(form: WindowSpec, at: Integers, stream_time: Integers) -> Booleans:
-    """Return whether the first window that an event may be in had closed at a stream time."""
-    late: Booleans = stream_time - _find_first_starts(form, at) >= form.size + form.grace
+def _is_late(form: EventSpec, at: Integers, stream_time: Integers) -> Booleans:
+    """Return whether the first window that an event may be in had closed at a stream time, or a session of its own."""
+    late: Booleans = np.zeros(len(at), np.bool_)
+    if isinstance(form, WindowSpec):
+        late = stream_time - _find_first_starts(form, at) >= form.size + form.grace
+    elif isinstance(form, SessionSpec):
+        late = stream_time - at > form.gap + form.grace
     return late
 
 

@@ -88,26 +88,38 @@ SLICE = "_slice"
 """The column with the number of the slice for whose windows an event was read."""
 
 
-@dataclass(frozen=True)
-class WindowSpec:
-    """An aggregate of events in hopping windows, and what it writes.
+@dataclass(frozen=True, kw_only=True)
+class EventSpec:
+    """An aggregate of events in windows or sessions, and what it writes.
 
-    Its rows have the columns of the `key` and the `measures` as `AggregateSpec` has them (`whole`: a row whose key has
-    a null has no group, not only one whose key has nothing but nulls), and those of the place and
-    the timestamp of their events. `projection`: these columns over those of the input; None if Spark evaluates them
-    (window_aggregation.py). `size`, `advance`, `grace`: of the windows, in microseconds. `late`:
-    the events that came too late for some of their windows: `partition`, `offset`, and `first`, the start of the first
-    window that takes the event, null if none does.
+    Its rows have the columns of the `key` and the `measures` as `AggregateSpec` has them, and those of the place and
+    the timestamp of their events. `whole`: a row whose key has a null has no group, not only one whose key has nothing
+    but nulls. `projection`: these columns over those of the input; None if Spark evaluates them. `grace`: in
+    microseconds, as all lengths. `late`: the events that came late, by `partition` and `offset` (late_events.py).
     """
 
-    operator: Literal["in_windows"]
     side: KernelInput
     key: tuple[str, ...]
     whole: bool
     measures: Mapping[str, str]
     projection: Projection | None
-    size: int
-    advance: int
     grace: int
     late: pa.Table
     output: KernelOutput
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowSpec(EventSpec):
+    """An aggregate in hopping windows. `late` has `first`, the start of the first one that takes the event, or null."""
+
+    size: int
+    advance: int
+    operator: Literal["in_windows"] = "in_windows"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionSpec(EventSpec):
+    """An aggregate in sessions. `late` has `reached`, the stream time at which the event came."""
+
+    gap: int
+    operator: Literal["in_sessions"] = "in_sessions"

@@ -9,16 +9,18 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import NamedTuple
 
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from hindcast.common import session
 from hindcast.contract import Contract, list_shapes
 from hindcast.engine import eligibility, spark_projection, time_slices
-from hindcast.engine.spec import KernelOutput, WindowSpec
+from hindcast.engine.spec import EventSpec, KernelOutput, WindowSpec
 from hindcast.store import file_listing, tables
 from hindcast.store.commit_notes import BY_SPARK, LeftOut, TableNote
 from hindcast.store.files import DataFile
@@ -113,14 +115,16 @@ def _run_aggregate(
 
     None if there is none or a task refuses its part.
     """
-    from hindcast.engine import aggregation, task  # its loops take half a second to load
+    from hindcast.engine import aggregation, operators, task  # their loops take half a second to load
 
     if (planned := aggregation.plan_aggregate(contract, name, rows, output)) is None:
         return None
     form, members = planned
-    groups = aggregation.spread_groups(members, form, time_slices.count_tasks(count, session.count_cores(spark)))
+    parts = time_slices.count_tasks(count, session.count_cores(spark))
+    groups = aggregation.spread_groups(members, form.key, "validFrom", parts)
+    aggregate = task.build_aggregator(output, partial(operators.aggregate_rows, form))
     try:
-        return _Written(form.operator, _collect(groups.mapInArrow(task.build_aggregator(form), task.REPORT_SCHEMA)))
+        return _Written(form.operator, _collect(groups.mapInArrow(aggregate, task.REPORT_SCHEMA)))
     except task.RefusalError:
         return None
 
@@ -174,28 +178,38 @@ def _run_windows(
     by_arrow: bool = True,
 ) -> _Written | None:
     """Run the kernel of an aggregate in windows of `rows`, the current ones of `source`; as `_run_join` otherwise."""
-    from hindcast.engine import task, window_aggregation
+    from hindcast.engine import aggregation, session_operator, task, window_aggregation
 
     form = window_aggregation.plan_windows(contract, name, source, found, rows, output, by_arrow=by_arrow)
     slices = time_slices.plan_time_slices([found], [form.side], session.count_cores(spark)) if form else None
     if form is None or slices is None:
         return None
+    view, known = contract.views[name], list_shapes(contract)
     numbers = spark.range(0, len(slices), 1, len(slices))
 
-    def run(form: WindowSpec, work: task.SliceWork, schema: str, *, widen: bool = False) -> DataFrame:
+    def run(form: EventSpec, work: task.SliceWork, schema: str | StructType, *, wider: int = 0) -> DataFrame:
         if form.projection is not None:
-            return numbers.mapInArrow(task.build_window_task(form, slices, work, widen=widen), schema)
+            return numbers.mapInArrow(task.build_window_task(form, slices, work, wider), schema)
         read = window_aggregation.read_schema(form, found)
-        events = numbers.mapInArrow(task.build_event_reader(form, slices, widen=widen), read)
-        members = window_aggregation.select_members(events, contract.views[name], list_shapes(contract))
+        events = numbers.mapInArrow(task.build_event_reader(form, slices, wider), read)
+        members = window_aggregation.select_members(events, view, known)
         return members.mapInArrow(task.build_member_task(form, slices, work), schema)
 
     try:
         late = window_aggregation.find_late_events(form, run)
         if late is None:
             return None
-        reports = _collect(run(replace(form, late=late), task.write_windows, task.REPORT_SCHEMA, widen=True))
-        return _Written(form.operator if form.projection is not None else f"{form.operator}{BY_SPARK}", reports)
+        form = replace(form, late=late)
+        if isinstance(form, WindowSpec):
+            reports = run(form, task.write_windows, task.REPORT_SCHEMA, wider=form.size)
+        else:
+            # A session may last for ever, so all events of a group are in one task.
+            members = run(form, task.list_members, window_aggregation.select_members(rows, view, known).schema)
+            groups = aggregation.spread_groups(members, form.key, "timestamp", len(slices))
+            aggregate = task.build_aggregator(output, partial(session_operator.aggregate_sessions, form))
+            reports = groups.mapInArrow(aggregate, task.REPORT_SCHEMA)
+        by_spark = "" if form.projection is not None else BY_SPARK
+        return _Written(f"{form.operator}{by_spark}", _collect(reports))
     except task.RefusalError:
         if form.projection is None:
             return None

@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from pyspark.errors import PySparkException
 
 from hindcast.engine import arrow_expressions, operators, slice_reader, window_operator
-from hindcast.engine.spec import SLICE, AggregateSpec, JoinSpec, KernelOutput, TimeSlice, WindowSpec
+from hindcast.engine.spec import SLICE, EventSpec, JoinSpec, KernelOutput, TimeSlice, WindowSpec
 from hindcast.store import files
 from hindcast.store.tables import ARROW_TIMESTAMP
 
@@ -56,13 +56,13 @@ def build_writer(output: KernelOutput) -> BatchMapper:
     return map_batches
 
 
-def build_aggregator(form: AggregateSpec) -> BatchMapper:
+def build_aggregator(output: KernelOutput, aggregate: Callable[[pa.Table], operators.KernelRows]) -> BatchMapper:
     """Return an aggregate as a function for Spark's mapInArrow: from all rows of some groups to reports of files."""
 
     def map_batches(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with _refuse_too_large():
-            if (rows := _collect_rows(given, form.output)) is not None:
-                yield _report_rows(form.output, operators.aggregate_rows(form, rows))
+            if (rows := _collect_rows(given, output)) is not None:
+                yield _report_rows(output, aggregate(rows))
 
     return map_batches
 
@@ -73,21 +73,21 @@ def _collect_rows(given: Iterator[pa.RecordBatch], output: KernelOutput) -> pa.T
     return pa.Table.from_batches(batches).combine_chunks() if batches else None
 
 
-SliceWork = Callable[[WindowSpec, TimeSlice, pa.Table], pa.Table | pa.RecordBatch]
-"""What is done with the members of a slice's windows (`write_windows`, or a step of late_events.py)."""
+SliceWork = Callable[..., pa.Table | pa.RecordBatch]
+"""What is done with the members of a slice, given an `EventSpec` (`write_windows`, `list_members`, late_events.py)."""
 
 
-def build_window_task(form: WindowSpec, parts: list[TimeSlice], work: SliceWork, *, widen: bool) -> BatchMapper:
+def build_window_task(form: EventSpec, parts: list[TimeSlice], work: SliceWork, wider: int) -> BatchMapper:
     """Return some work on the members of windows for Spark's mapInArrow, from numbers of slices to what it returns.
 
-    Arrow evaluates the view's expressions. With `widen` the work needs all events in the windows that start in a slice,
-    otherwise those in the slice. RefusalError if a slice is too large, or an expression is Spark's to evaluate.
+    Arrow evaluates the view's expressions. The members are the events from the start of a slice to so many microseconds
+    after its end. RefusalError if a slice is too large, or an expression is Spark's to evaluate.
     """
 
     def map_batches(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for number in (number for batch in given for number in batch.column(0).to_pylist()):
             with _refuse_too_large():
-                members = _read_events(form, parts[number], widen=widen)
+                members = _read_events(form, parts[number], wider)
                 if form.projection is not None:
                     members = arrow_expressions.project_rows(form.projection, members)
                 yield from _list_batches(work(form, parts[number], _decode_dictionaries(members, form.measures)))
@@ -95,7 +95,7 @@ def build_window_task(form: WindowSpec, parts: list[TimeSlice], work: SliceWork,
     return map_batches
 
 
-def build_event_reader(form: WindowSpec, parts: list[TimeSlice], *, widen: bool) -> BatchMapper:
+def build_event_reader(form: EventSpec, parts: list[TimeSlice], wider: int) -> BatchMapper:
     """Return the first half of such a task, if Spark evaluates the expressions: from numbers of slices to events.
 
     These have the number of their slice (`window_aggregation.read_schema`).
@@ -104,14 +104,14 @@ def build_event_reader(form: WindowSpec, parts: list[TimeSlice], *, widen: bool)
     def map_batches(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for number in (number for batch in given for number in batch.column(0).to_pylist()):
             with _refuse_too_large():
-                own = _read_events(form, parts[number], widen=widen).select(form.side.columns)
+                own = _read_events(form, parts[number], wider).select(form.side.columns)
                 numbers = pa.repeat(pa.scalar(number, pa.int32()), own.num_rows)
                 yield from _list_plain_batches(own.append_column(SLICE, numbers))
 
     return map_batches
 
 
-def build_member_task(form: WindowSpec, parts: list[TimeSlice], work: SliceWork) -> BatchMapper:
+def build_member_task(form: EventSpec, parts: list[TimeSlice], work: SliceWork) -> BatchMapper:
     """Return the second half: from the members of a slice's windows to what some work on them returns."""
 
     def map_batches(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -125,6 +125,11 @@ def build_member_task(form: WindowSpec, parts: list[TimeSlice], work: SliceWork)
 def write_windows(form: WindowSpec, span: TimeSlice, members: pa.Table) -> pa.RecordBatch:
     """Write the files of the windows that start in a slice; return a report of them, as rows of `REPORT_SCHEMA`."""
     return _report_rows(form.output, window_operator.aggregate_windows(form, span, members))
+
+
+def list_members(_: EventSpec, __: TimeSlice, members: pa.Table) -> pa.Table:
+    """Return the members as they are, for Spark."""
+    return _decode_dictionaries(members, members.column_names)
 
 
 def _list_batches(found: pa.Table | pa.RecordBatch) -> list[pa.RecordBatch]:
@@ -151,9 +156,8 @@ def find_refusals() -> Iterator[None]:
         raise
 
 
-def _read_events(form: WindowSpec, span: TimeSlice, *, widen: bool) -> pa.Table:
-    """Return the events in a slice, or those in the windows that start in it."""
-    return slice_reader.read_slice(form.side, widen_slice(span, form.size) if widen else span)
+def _read_events(form: EventSpec, span: TimeSlice, wider: int) -> pa.Table:
+    return slice_reader.read_slice(form.side, widen_slice(span, wider))
 
 
 def widen_slice(span: TimeSlice, micros: int) -> TimeSlice:

@@ -1,13 +1,14 @@
-"""Aggregates in hopping windows by kernels: which ones, and the rows that their tasks get.
+"""Aggregates in hopping windows and sessions by kernels: which ones, and the rows that their tasks get.
 
-Each task takes the windows that start in a slice of time and reads the events in them. The view's expressions are
-evaluated by Arrow in the same task, or by Spark within the same stage, without a shuffle. Which events came too late is
+Each task takes the windows that start in a slice of time and reads the events in them; of sessions, which have no end
+that is known before, all events of some groups, which takes a shuffle. The view's expressions are
+evaluated by Arrow in the same task, or by Spark within the same stage. Which events came too late is
 found before (late_events.py): only that depends on other events.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from functools import partial
 
@@ -22,8 +23,8 @@ from hindcast.bitemporal import derivation
 from hindcast.contract import Contract, Shape, View, list_shapes
 from hindcast.contract.shapes import PLACE_COLUMNS
 from hindcast.engine import aggregation, arrow_projection, eligibility, late_events, spark_projection, task
-from hindcast.engine.arrow_expressions import ColumnReference, Projection
-from hindcast.engine.spec import SLICE, KernelInput, KernelOutput, WindowSpec
+from hindcast.engine.arrow_expressions import Call, ColumnReference, Constant, Expression, Projection
+from hindcast.engine.spec import SLICE, EventSpec, KernelInput, KernelOutput, SessionSpec, WindowSpec
 from hindcast.store import tables
 from hindcast.store.tables import Table
 
@@ -40,16 +41,15 @@ def plan_windows(
     output: KernelOutput,
     *,
     by_arrow: bool,
-) -> WindowSpec | None:
+) -> WindowSpec | SessionSpec | None:
     """Return the specification of a view's aggregate in windows; None if no kernel can derive it.
 
     `found`: the opened table of its input, `source`; `rows`: the current rows of it. Late events are not yet in it
-    (`find_late_events`). Without `by_arrow` Spark evaluates
-    its expressions, even if Arrow can.
+    (`find_late_events`). Without `by_arrow` Spark evaluates its expressions, even if Arrow can.
     """
     it, known = contract.views[name], list_shapes(contract)
-    shape, size = known[it.first_input], (it.window.tumbling or it.window.hopping) if it.window is not None else None
-    if it.window is None or size is None or it.semantics == "kafka" or shape.kind != "events":
+    shape = known[it.first_input]
+    if it.window is None or it.window.sliding or it.semantics == "kafka" or shape.kind != "events":
         return None
     columns = list_read_columns(it, known)
     schema = pa.schema(found.schema().to_arrow())
@@ -62,31 +62,43 @@ def plan_windows(
         return None
     side = KernelInput(source.path, found.version(), "events", tuple(shape.key), columns, source.as_of_system_time)
     micro = timedelta(microseconds=1)
-    return WindowSpec(
-        "in_windows",
-        side,
-        key,
+    alike = EventSpec(
+        side=side,
+        key=key,
         whole=it.group_by is not None,  # as `derivation.group_key` has it
         measures=measures,
-        projection=_plan_projection(it, known, schema, columns) if by_arrow else None,
-        size=size // micro,
-        advance=(it.window.advance or size) // micro,
+        projection=_plan_projection(it, known, schema, columns, measures) if by_arrow else None,
         grace=it.window.grace // micro,
         late=late_events.NO_LATE_EVENTS,
         output=output,
     )
+    if it.window.session is not None:
+        return SessionSpec(**vars(alike), gap=it.window.session // micro)
+    size = it.window.tumbling or it.window.hopping or timedelta()
+    return WindowSpec(**vars(alike), size=size // micro, advance=(it.window.advance or size) // micro)
 
 
 def _plan_projection(
-    it: View, known: dict[str, Shape], schema: pa.Schema, columns: tuple[str, ...]
+    it: View, known: dict[str, Shape], schema: pa.Schema, columns: tuple[str, ...], functions: Mapping[str, str]
 ) -> Projection | None:
-    """Return group and arguments over the input's columns (`WindowSpec.projection`); None if they are Spark's."""
+    """Return group and arguments over the input's columns (`EventSpec.projection`); None if they are Spark's."""
     own = {column: ColumnReference(column, schema.field(column).type) for column in columns}
     found = arrow_projection.translate_view(it, known, {(it.first_input, column): own[column] for column in own})
     if found is None:
         return None
     places = {column: own[column] for column in (*PLACE_COLUMNS, "timestamp")}
-    return Projection({**found.columns, **places}, found.where)
+    counted = {column: _mark_there(found.columns[column]) for column, it in functions.items() if it == "count"}
+    return Projection({**found.columns, **counted, **places}, found.where)
+
+
+def _mark_there(argument: Expression) -> Expression:
+    """Return 1 where the argument of a count is there, as `aggregation.list_arguments` does."""
+    one, none = Constant(1, pa.int32()), Constant(None, pa.int32())
+    return (
+        one
+        if isinstance(argument, Constant)
+        else Call("if", (Call("is_null", (argument,), pa.bool_()), none, one), pa.int32())
+    )
 
 
 def list_read_columns(it: View, known: dict[str, Shape]) -> tuple[str, ...]:
@@ -94,14 +106,14 @@ def list_read_columns(it: View, known: dict[str, Shape]) -> tuple[str, ...]:
     return tuple(sorted({column for _, column in spark_projection.list_flat_columns(it, known).values()}))
 
 
-def read_schema(form: WindowSpec, found: DeltaTable) -> StructType:
+def read_schema(form: EventSpec, found: DeltaTable) -> StructType:
     """Return the schema of the events that tasks read (`task.build_event_reader`)."""
     types = tables.spark_schema(found)
     return StructType([types[column] for column in form.side.columns]).add(SLICE, IntegerType())
 
 
 def select_members(rows: DataFrame, it: View, known: dict[str, Shape]) -> DataFrame:
-    """Return what the tasks aggregate (`WindowSpec`) of rows of the input, whatever other columns these have.
+    """Return what the tasks aggregate (`EventSpec`) of rows of the input, whatever other columns these have.
 
     Columns of the input that are not read may be missing.
     """
@@ -115,12 +127,12 @@ def select_members(rows: DataFrame, it: View, known: dict[str, Shape]) -> DataFr
     ).select("key.*", *derivation.view_measures(it, known), *apart)
 
 
-Run = Callable[[WindowSpec, Callable[..., pa.Table], str], DataFrame]
+Run = Callable[[EventSpec, Callable[..., pa.Table], str], DataFrame]
 """Runs some work (`task.SliceWork`) on the members of all slices; its rows have a schema."""
 
 
-def find_late_events(form: WindowSpec, run: Run) -> pa.Table | None:
-    """Return the late events of a view's input as `WindowSpec` has them; None if too many may be late.
+def find_late_events(form: EventSpec, run: Run) -> pa.Table | None:
+    """Return the late events of a view's input as `EventSpec` has them; None if too many may be late.
 
     RefusalError if a task refuses its part.
     """

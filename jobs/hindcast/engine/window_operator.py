@@ -12,10 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hindcast.common.jit import NOTHING
-from hindcast.contract.shapes import PLACE_COLUMNS
-from hindcast.engine import integer_encoding, operators, sweeps
+from hindcast.engine import integer_encoding, late_events, operators, sweeps
 from hindcast.engine.operators import EXTREMES, KernelRows
-from hindcast.engine.spec import TimeSlice, WindowSpec
+from hindcast.engine.spec import EventSpec, TimeSlice, WindowSpec
 from hindcast.store.tables import ARROW_TIMESTAMP
 
 if TYPE_CHECKING:
@@ -47,14 +46,14 @@ def aggregate_windows(form: WindowSpec, span: TimeSlice, rows: pa.Table) -> Kern
     columns = {name: integer_encoding.take_values(rows.column(name), one) for name in form.key}
     for n, name in enumerate(form.measures):
         which = counted[n, members]
-        columns[name] = _aggregate_measure(form, rows, name, members[which], window[which], len(codes))
+        columns[name] = aggregate_measure(form, rows, name, members[which], window[which], len(codes))
     start = begun[codes // count]
     for name, moment in (("windowStart", start), ("windowEnd", start + form.size)):
         columns[name] = integer_encoding.decode_timestamps(moment, ARROW_TIMESTAMP)
     since, until = operators.slice_bounds(span)
     # rule: what a slice leaves out is counted of its own events
     is_own = (at >= since) & (at < until)
-    reached = _find_latest(rows.filter(pa.array(is_own & has_key & has_value)))
+    reached = find_latest(rows.filter(pa.array(is_own & has_key & has_value)))
     left_out = [~has_key, has_key & ~has_value, has_key & has_value & (first > last)]
     no_key, no_value, too_late = (int(np.count_nonzero(is_own & some)) for some in left_out)
     return KernelRows(pa.table(columns), no_key, no_value, too_late, reached)
@@ -66,15 +65,10 @@ def _find_windows(form: WindowSpec, rows: pa.Table, at: Integers) -> tuple[Integ
     begun = (at - form.size) // form.advance * form.advance + form.advance
     # rule: no window starts before 1970
     first = np.maximum(begun, 0)
-    partition, offset = (rows.column(name).to_numpy() for name in PLACE_COLUMNS)
-    for number in pc.unique(form.late.column("partition")).to_pylist():
-        late = form.late.filter(pc.field("partition") == number).sort_by("offset")
-        offsets, opened = late.column("offset").to_numpy(), integer_encoding.encode_timestamps(late.column("first"))
-        events = np.flatnonzero(partition == number)
-        places = np.minimum(np.searchsorted(offsets, offset[events]), len(offsets) - 1)
-        is_late = offsets[places] == offset[events]
-        # rule: a late event is in the windows that were open
-        first[events[is_late]] = opened[places[is_late]]
+    late, places = late_events.match_rows(form.late, rows)
+    opened = integer_encoding.encode_timestamps(form.late.column("first"))
+    # rule: a late event is in the windows that were open
+    first[late] = opened[places]
     return first, last
 
 
@@ -100,8 +94,8 @@ def _list_members(form: WindowSpec, span: TimeSlice, is_counted: Booleans, first
     return _Members(row, first[row] + number * form.advance)
 
 
-def _aggregate_measure(
-    form: WindowSpec, rows: pa.Table, name: str, members: Integers, window: Integers, windows: int
+def aggregate_measure(
+    form: EventSpec, rows: pa.Table, name: str, members: Integers, window: Integers, windows: int
 ) -> pa.Array:
     """Return a measure of each window, given the members that count, as numbers of rows, and their windows' numbers."""
     function, values = form.measures[name], rows.column(name)
@@ -116,7 +110,7 @@ def _aggregate_measure(
     return operators.compute_measure(function, counts, highs, lows, form.output.types.field(name).type)
 
 
-def _find_latest(events: pa.Table) -> dict[int, int]:
+def find_latest(events: pa.Table) -> dict[int, int]:
     """Return by partition the latest timestamp of events, in microseconds."""
     found = events.select(["_partition", "timestamp"]).group_by("_partition").aggregate([("timestamp", "max")])
     latest = integer_encoding.encode_timestamps(found.column("timestamp_max")).tolist()
