@@ -80,14 +80,14 @@ def _translate(node: exp.Expr, columns: Columns, depth: int) -> Expression:
         case exp.Cast():
             return _cast_explicitly(translate(node.this), node)
         case exp.Trim() if _given(node) == ["this"]:
-            return typed_calls.call_text("trim", [translate(node.this)])
+            return typed_calls.call_text("trim", translate(node.this))
         case exp.Substring(args={"start": start, "length": exp.Expr() as length}):
             since, count = _read_count(start), _read_count(length)
             if since < 1:
                 raise UntranslatableError  # from the end, or from before the start
             return typed_calls.slice_text(translate(node.this), since - 1, since - 1 + count)
         case exp.Extract() if node.name.upper() in _EXTRACTED:
-            return typed_calls.take_part(node.name.lower(), [translate(node.expression)])
+            return typed_calls.take_part(node.name.lower(), translate(node.expression))
         case exp.Anonymous() if isinstance(node.this, str):
             return _call_function(node.this.lower(), node.expressions, translate)
         case exp.Unary() | exp.Binary() if type(node) in _OPERATORS:
@@ -202,7 +202,7 @@ _OPERATORS: dict[type[exp.Expr], Callable[..., Expression]] = {
     exp.Sub: partial(typed_calls.calculate, "subtract"),
     exp.Mul: partial(typed_calls.calculate, "multiply"),
     exp.Div: typed_calls.divide,
-    exp.Neg: typed_calls.negate,
+    exp.Neg: partial(typed_calls.call_number, "negate"),
     exp.EQ: partial(typed_calls.compare, "equal"),
     exp.NEQ: partial(typed_calls.compare, "not_equal"),
     exp.NullSafeEQ: partial(typed_calls.compare, "equal_or_both_null"),
@@ -213,7 +213,7 @@ _OPERATORS: dict[type[exp.Expr], Callable[..., Expression]] = {
     exp.And: partial(typed_calls.connect, "and"),
     exp.Or: partial(typed_calls.connect, "or"),
     exp.Not: partial(typed_calls.connect, "not"),
-    exp.DPipe: typed_calls.concat,
+    exp.DPipe: partial(typed_calls.call_text, "concat"),
 }
 
 
@@ -244,19 +244,19 @@ def _call_function(name: str, arguments: Sequence[exp.Expr], translate: Callable
         case "round", [one, *digits] if len(digits) < 2:
             return typed_calls.round_half_up(translate(one), _read_count(digits[0]) if digits else 0)
         case (("greatest" | "least"), [_, _, *_]):
-            return typed_calls.find_extreme(name, [*map(translate, arguments)])
+            return typed_calls.find_extreme(name, *map(translate, arguments))
         case ("concat", [_, _, *_]) | ("ltrim" | "rtrim" | "upper" | "lower", [_]):
-            return typed_calls.call_text(name, [*map(translate, arguments)])
+            return typed_calls.call_text(name, *map(translate, arguments))
         case (("length" | "char_length"), [one]):
-            return typed_calls.call_text("length", [translate(one)], pa.int32())
+            return typed_calls.call_text("length", translate(one), kind=pa.int32())
         case "left", [one, count]:
             return typed_calls.slice_text(translate(one), 0, _read_count(count))
         case (("startswith" | "endswith" | "contains"), [one, part]):
-            return typed_calls.call_text(name, [translate(one), Constant(_read_text(part), pa.string())], pa.bool_())
+            return typed_calls.call_text(name, translate(one), Constant(_read_text(part), pa.string()), kind=pa.bool_())
         case (("to_date" | "date"), [one]) if pa.types.is_timestamp((moment := translate(one)).kind):
             return typed_calls.cast(moment, pa.date32())
         case "date_trunc", [unit, one]:
             return typed_calls.truncate_moment(_read_text(unit).lower(), translate(one))
-        case _ if name in _PARTS:
-            return typed_calls.take_part(name, [*map(translate, arguments)])
+        case _, [one] if name in _PARTS:
+            return typed_calls.take_part(name, translate(one))
     raise UntranslatableError

@@ -47,8 +47,9 @@ def _measure_decimal(it: Expression, *, beside: pa.DataType | None = None) -> tu
 
 
 def decimal_type(precision: int, scale: int) -> pa.DataType:
+    """Return a decimal type; UntranslatableError if it has more digits than Spark keeps."""
     if not 0 <= scale <= precision <= MOST_DIGITS:
-        raise UntranslatableError  # Spark gives up digits
+        raise UntranslatableError
     return pa.decimal128(precision, scale)
 
 
@@ -86,6 +87,7 @@ def _coerce(it: Expression, kind: pa.DataType) -> Expression:
 
 
 def cast(it: Expression, kind: pa.DataType) -> Expression:
+    """Return an expression as another type: between numbers, to a text, from a moment to its date."""
     if it.kind == kind:
         return it
     is_possible = (
@@ -132,17 +134,15 @@ def divide(left: Expression, right: Expression) -> Expression:
     return build_call("divide", [_coerce(left, pa.float64()), _coerce(right, pa.float64())], pa.float64())
 
 
-def negate(it: Expression) -> Expression:
-    return call_number("negate", it)
-
-
 def call_number(function: str, it: Expression) -> Expression:
+    """Return a function of a number that gives one of the same type."""
     if not _is_exact(it.kind) and it.kind != pa.float64():
         raise UntranslatableError
     return build_call(function, [it], it.kind)
 
 
 def compare(function: str, left: Expression, right: Expression) -> Expression:
+    """Return a comparison, as values of one type."""
     common = _find_common_type([left, right])
     if not _is_comparable(common):
         raise UntranslatableError
@@ -155,16 +155,14 @@ def _is_comparable(kind: pa.DataType) -> bool:
 
 
 def connect(function: str, *conditions: Expression) -> Expression:
+    """Return conditions connected by and, or, or not."""
     if any(it.kind != pa.bool_() for it in conditions):
         raise UntranslatableError
     return build_call(function, conditions, pa.bool_())
 
 
-def concat(*texts: Expression) -> Expression:
-    return call_text("concat", texts)
-
-
-def call_text(function: str, texts: Sequence[Expression], kind: pa.DataType | None = None) -> Expression:
+def call_text(function: str, *texts: Expression, kind: pa.DataType | None = None) -> Expression:
+    """Return a function of texts that gives a text, or a value of another type."""
     if not texts or any(it.kind != pa.string() for it in texts):
         raise UntranslatableError
     return build_call(function, texts, kind or pa.string())
@@ -191,6 +189,7 @@ def choose(chosen: Sequence[tuple[Expression, Expression]], otherwise: Expressio
 
 
 def coalesce(*them: Expression) -> Expression:
+    """Return the first value that is not null."""
     common = _find_common_type(them)
     *others, found = (_coerce(it, common) for it in them)
     for it in reversed(others):
@@ -208,7 +207,8 @@ def round_half_up(it: Expression, digits: int) -> Expression:
     return build_call("round", [it], decimal_type(it.kind.precision - it.kind.scale + 1 + scale, scale))
 
 
-def find_extreme(function: str, them: Sequence[Expression]) -> Expression:
+def find_extreme(function: str, *them: Expression) -> Expression:
+    """Return the greatest or the least of some values, of which nulls do not count."""
     common = _find_common_type(them)
     if not _is_comparable(common) or common == pa.float64():
         raise UntranslatableError
@@ -216,6 +216,7 @@ def find_extreme(function: str, them: Sequence[Expression]) -> Expression:
 
 
 def slice_text(text: Expression, start: int, stop: int) -> Expression:
+    """Return the characters of a text from one place to before another."""
     if text.kind != pa.string():
         raise UntranslatableError
     return build_call("slice", [text, Constant(start, pa.int64()), Constant(stop, pa.int64())], pa.string())
@@ -223,7 +224,7 @@ def slice_text(text: Expression, start: int, stop: int) -> Expression:
 
 def truncate_moment(unit: str, moment: Expression) -> Expression:
     """Return the start of the year, the hour, ... of a timestamp."""
-    if unit not in _UNITS or not pa.types.is_timestamp(moment.kind):
+    if unit not in _UNITS or not pa.types.is_timestamp(moment.kind) or moment.kind.tz is None:
         raise UntranslatableError
     return build_call("date_trunc", [moment, Constant(unit, pa.string())], moment.kind)
 
@@ -232,9 +233,8 @@ _UNITS = ("year", "quarter", "month", "day", "hour", "minute", "second")
 PARTS_OF_DATES = ("year", "quarter", "month", "day", "dayofmonth", "dayofyear", "dayofweek", "weekday")
 
 
-def take_part(name: str, arguments: Sequence[Expression]) -> Expression:
-    if len(arguments) != 1 or not pa.types.is_temporal(arguments[0].kind):
+def take_part(name: str, moment: Expression) -> Expression:
+    """Return a part of a date or a timestamp, such as its year."""
+    if not pa.types.is_temporal(moment.kind) or (pa.types.is_date32(moment.kind) and name not in PARTS_OF_DATES):
         raise UntranslatableError
-    if pa.types.is_date32(arguments[0].kind) and name not in PARTS_OF_DATES:
-        raise UntranslatableError
-    return build_call("day" if name == "dayofmonth" else name, arguments, pa.int32())
+    return build_call("day" if name == "dayofmonth" else name, [moment], pa.int32())
