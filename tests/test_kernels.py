@@ -381,7 +381,6 @@ def test_later_runs_on_what_kernels_made_end_as_without_them(
 
 
 @pytest.mark.long
-@pytest.mark.ci
 def test_delta_tells_of_a_kernels_files_what_they_hold_and_readers_find_every_row(
     made: Pipeline, plain: Pipeline
 ) -> None:

@@ -27,6 +27,7 @@ from hindcast.common.errors import RunError
 from hindcast.common.jit import NOTHING
 from hindcast.contract import load
 from hindcast.engine import aggregation, eligibility, integer_encoding, operators, sweeps, task, time_slices
+from hindcast.engine.arrow_expressions import ColumnReference, Projection
 from hindcast.engine.spec import AggregateSpec, JoinSpec, KernelInput, KernelOutput, TimeSlice
 from hindcast.engine.sweeps import FOREVER
 from hindcast.store import delta_log, delta_rs_writer, files, table_creation, tables
@@ -164,7 +165,7 @@ def test_slices_tile_time_and_have_about_as_many_rows() -> None:
 def test_files_without_times_in_deltas_log_are_not_cut(tmp_path: Path) -> None:
     table = _table(tmp_path)
     side = KernelInput(table.path, 0, "versions", ("k",), (), None)
-    form = JoinSpec("table_table", (side, side), False, "inner", {}, False, NO_OUTPUT)
+    form = JoinSpec("table_table", (side, side), False, "inner", {}, None, NO_OUTPUT)
     assert time_slices.plan_join_slices(form, [DeltaTable(table.path)] * 2, 4) == [TimeSlice()], "no file is no work"
     told = {
         "minValues": {"validFrom": "2026-01-01T00:00:00.000Z"},
@@ -271,9 +272,10 @@ def test_texts_that_are_too_long_for_one_array_are_refused(monkeypatch: pytest.M
 
     monkeypatch.setattr(slice_reader, "read_slice", lambda side, _: rows if side.kind == "events" else versions)
     sides = tuple(KernelInput("", 0, kind, ("k",), ("s",), None) for kind in ("events", "versions"))
-    form = JoinSpec("stream_table", sides, True, "left", {"s": (1, "s")}, False, NO_OUTPUT)  # type: ignore[arg-type]
-    (batch,) = task.write_slice(form, TimeSlice())
-    assert "offset overflow" in batch.to_pylist()[0]["refused"]
+    projection = Projection({"s": ColumnReference("s", pa.string())}, None)
+    form = JoinSpec("stream_table", sides, True, "left", {"s": (1, "s")}, projection, NO_OUTPUT)  # type: ignore[arg-type]
+    with pytest.raises(task.RefusalError, match="offset overflow"):
+        list(task.write_slice(form, TimeSlice()))
 
 
 def _swept(*numbers_: Sequence[int | None]) -> list[np.ndarray[Any, Any]]:

@@ -33,7 +33,6 @@ def cases(count: int) -> list[Vector]:
 
 
 @pytest.mark.long
-@pytest.mark.ci
 def test_the_commonest_vectors_and_histories_pass_by_kernels(spark: SparkSession) -> None:
     every = cases(150)
     shapes = commonest(every)
