@@ -199,10 +199,10 @@ def coalesce(*them: Expression) -> Expression:
 
 def round_half_up(it: Expression, digits: int) -> Expression:
     """Return a decimal, or an integer, rounded half up."""
+    if isinstance(it, Constant) or not _is_exact(it.kind):
+        raise UntranslatableError  # to Spark a constant is a literal no more when it is rounded
     if it.kind in INTEGERS.values():
         return it
-    if not pa.types.is_decimal(it.kind) or isinstance(it, Constant):
-        raise UntranslatableError
     scale = min(it.kind.scale, digits)
     return build_call("round", [it], decimal_type(it.kind.precision - it.kind.scale + 1 + scale, scale))
 
