@@ -26,16 +26,14 @@ BLOCK_SCHEMA = "partition int, block bigint, earliest bigint, latest bigint, eve
 """A block of offsets: the first and the last timestamp in it, in microseconds, and the number of its events."""
 EVENT_SCHEMA = "partition int, offset bigint, at bigint"
 NO_LATE_EVENTS = pa.table(
-    {"partition": pa.array([], pa.int32()), **dict.fromkeys(("offset", "first"), pa.array([], pa.int64()))}
+    {"partition": pa.array([], pa.int32()), **dict.fromkeys(("offset", "first", "reached"), pa.array([], pa.int64()))}
 )
 
 
 def summarize_blocks(form: EventSpec, span: TimeSlice, members: pa.Table) -> pa.Table:
     """Return the blocks (`BLOCK_SCHEMA`) of the events of a slice that count; `members` as for `aggregate_windows`."""
-    events = _list_events(form, span, members)
-    blocks = events.append_column("block", pc.divide(events.column("offset"), OFFSETS_PER_BLOCK))
-    wanted = [("at", "min"), ("at", "max"), ("at", "count")]
-    found = blocks.group_by(["partition", "block"]).aggregate(wanted)
+    events = _add_blocks(_list_events(form, span, members))
+    found = events.group_by(["partition", "block"]).aggregate([("at", "min"), ("at", "max"), ("at", "count")])
     return found.rename_columns({"at_min": "earliest", "at_max": "latest", "at_count": "events"}).select(_BLOCK_COLUMNS)
 
 
@@ -53,9 +51,8 @@ def find_doubtful_blocks(form: EventSpec, blocks: pa.Table) -> pa.Table:
     every = every.sort_by([("partition", "ascending"), ("block", "ascending")])
     partition, latest = (every.column(name).to_numpy() for name in ("partition", "latest_max"))
     through = _accumulate(latest, partition)
-    is_first = np.append(True, partition[1:] != partition[:-1])[: len(partition)]
     before = np.append(0, through[:-1])[: len(through)]
-    doubtful = every.append_column("before", pa.array(before, mask=is_first)).filter(
+    doubtful = every.append_column("before", pa.array(before, mask=_find_firsts(partition))).filter(
         pa.array(_is_late(form, every.column("earliest_min").to_numpy(), through))
     )
     return doubtful.select(["partition", "block", "events_sum", "before"]).rename_columns({"events_sum": "events"})
@@ -63,12 +60,8 @@ def find_doubtful_blocks(form: EventSpec, blocks: pa.Table) -> pa.Table:
 
 def pick_events(form: EventSpec, span: TimeSlice, members: pa.Table, blocks: pa.Table) -> pa.Table:
     """Return the events (`EVENT_SCHEMA`) of a slice that count and lie in some blocks."""
-    events = _list_events(form, span, members)
-    block = pc.divide(events.column("offset"), OFFSETS_PER_BLOCK)
-    wanted = blocks.select(["partition", "block"])
-    return (
-        events.append_column("block", block).join(wanted, ["partition", "block"], join_type="left semi").drop(["block"])
-    )
+    events, place = _add_blocks(_list_events(form, span, members)), ["partition", "block"]
+    return events.join(blocks.select(place), place, join_type="left semi").drop(["block"])
 
 
 def find_late_events(form: EventSpec, events: pa.Table, blocks: pa.Table) -> pa.Table:
@@ -76,8 +69,7 @@ def find_late_events(form: EventSpec, events: pa.Table, blocks: pa.Table) -> pa.
 
     hopping 10 ms by 5 ms, no grace    @12, @8, @3    ->    @8: 5, @3: null
     """
-    events = events.append_column("block", pc.divide(events.column("offset"), OFFSETS_PER_BLOCK))
-    events = events.join(blocks.select(["partition", "block", "before"]), ["partition", "block"])
+    events = _add_blocks(events).join(blocks.select(["partition", "block", "before"]), ["partition", "block"])
     events = events.sort_by([("partition", "ascending"), ("offset", "ascending")])
     partition, block, at = (events.column(name).to_numpy() for name in ("partition", "block", "at"))
     own = _accumulate(at, partition * (block.max(initial=0) + 1) + block)
@@ -112,7 +104,7 @@ def _find_open_windows(form: WindowSpec, at: Integers, stream_time: Integers) ->
     still_open = (stream_time - form.grace - form.size) // form.advance * form.advance + form.advance
     # rule: a closed window takes no event
     is_taken = (last_start >= 0) & (stream_time - (last_start + form.size) < form.grace)
-    return pa.array(np.maximum(_find_first_starts(form, at), still_open), mask=~is_taken)
+    return pa.array(np.maximum(find_first_starts(form, at), still_open), mask=~is_taken)
 
 
 def _list_events(form: EventSpec, span: TimeSlice, members: pa.Table) -> pa.Table:
@@ -127,23 +119,36 @@ def _list_events(form: EventSpec, span: TimeSlice, members: pa.Table) -> pa.Tabl
     return pa.table([*places, pa.array(at[counts])], ["partition", "offset", "at"])
 
 
+def _add_blocks(events: pa.Table) -> pa.Table:
+    return events.append_column("block", pc.divide(events.column("offset"), OFFSETS_PER_BLOCK))
+
+
 def _is_late(form: EventSpec, at: Integers, stream_time: Integers) -> Booleans:
     """Return whether the first window that an event may be in had closed at a stream time, or a session of its own."""
     late: Booleans = np.zeros(len(at), np.bool_)
     if isinstance(form, WindowSpec):
-        late = stream_time - _find_first_starts(form, at) >= form.size + form.grace
+        late = stream_time - find_first_starts(form, at) >= form.size + form.grace
     elif isinstance(form, SessionSpec):
         late = stream_time - at > form.gap + form.grace
     return late
 
 
-def _find_first_starts(form: WindowSpec, at: Integers) -> Integers:
-    first: Integers = np.maximum((at - form.size) // form.advance * form.advance + form.advance, 0)
+def find_first_starts(form: WindowSpec, at: Integers) -> Integers:
+    """Return the start of the first window that each event may be in, whether it has closed or not."""
+    begun = (at - form.size) // form.advance * form.advance + form.advance
+    # rule: no window starts before 1970
+    first: Integers = np.maximum(begun, 0)
     return first
+
+
+def _find_firsts(groups: Integers) -> Booleans:
+    """Return whether each is the first of a run of equal groups."""
+    firsts: Booleans = np.append(True, groups[1:] != groups[:-1])[: len(groups)]
+    return firsts
 
 
 def _accumulate(values: Integers, groups: Integers) -> Integers:
     """Return the largest value so far in each run of equal groups."""
-    starts = np.flatnonzero(np.append(True, groups[1:] != groups[:-1])[: len(groups)])
+    starts = np.flatnonzero(_find_firsts(groups))
     parts = [np.maximum.accumulate(part) for part in np.split(values, starts[1:])] if len(values) else [values]
     return np.concatenate(parts)

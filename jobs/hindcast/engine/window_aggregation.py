@@ -1,9 +1,9 @@
 """Aggregates in hopping windows and sessions by kernels: which ones, and the rows that their tasks get.
 
 Each task takes the windows that start in a slice of time and reads the events in them; of sessions, which have no end
-that is known before, all events of some groups, which takes a shuffle. The view's expressions are
-evaluated by Arrow in the same task, or by Spark within the same stage. Which events came too late is
-found before (late_events.py): only that depends on other events.
+that is known before, all events of some groups, which takes a shuffle. The view's expressions are evaluated by Arrow in
+the same task, or by Spark within the same stage. Which events came too late is found before (late_events.py): only that
+depends on other events.
 """
 
 from __future__ import annotations

@@ -61,10 +61,7 @@ def aggregate_windows(form: WindowSpec, span: TimeSlice, rows: pa.Table) -> Kern
 
 def _find_windows(form: WindowSpec, rows: pa.Table, at: Integers) -> tuple[Integers, Integers]:
     """Return the starts of the first and the last window that take each event; the first is later if none does."""
-    last = at - at % form.advance
-    begun = (at - form.size) // form.advance * form.advance + form.advance
-    # rule: no window starts before 1970
-    first = np.maximum(begun, 0)
+    first, last = late_events.find_first_starts(form, at), at - at % form.advance
     late, places = late_events.match_rows(form.late, rows)
     opened = integer_encoding.encode_timestamps(form.late.column("first"))
     # rule: a late event is in the windows that were open
