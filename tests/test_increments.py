@@ -31,7 +31,7 @@ topics:
   orders: {read: stream, key: {customer: string}, value: {item: string, quantity: int}}
 views:
   dues: {stream: orders, join: {table: menu, on: item}, select: {due: quantity * price, item: orders.item}}
-  named: {table: menu, join: {table: dishes, on: dish, how: left}, select: {price: price, name: name}}
+  named: {table: menu, join: {table: dishes, on: dish, how: left}, select: {price: price, name: reverse(name)}}
   groups: {table: named, aggregate: {n: count(*), most: max(price)}, group_by: {name: name}}
   totals: {stream: dues, aggregate: {sum: sum(due)}, group_by: {item: item}}
   hours: {stream: orders, aggregate: {n: count(*)}, window: {hopping: 6 seconds, advance: 3 seconds, grace: 4 seconds}}
@@ -57,12 +57,14 @@ def test_after_every_run_each_table_is_what_the_whole_would_give(
     monkeypatch.setattr(tables, "LARGE_ROWS", 0 if large else 10**9)
     text = "\n".join(SHOP.splitlines()[: SHOP.splitlines().index("views:") + 1 + views])
     with pipeline(spark, broker, tmp_path, text, partitions=2) as p:
+        by_kernel: set[tuple[str, str]] = set()
         known: dict[str, dict[Any, list[tuple[Any, ...]]]] = {}
         for number in range(3 if views > 2 else 2):
             for topic in p.contract.topics:
                 p.send(topic, *(_record(dice, topic, number) for _ in range(dice.randint(1, 9))))
             told = p.run()
             moment = told["knownAt"]
+            by_kernel |= {(name, it["kernel"]) for name, it in told["tables"].items() if number and it.get("kernel")}
             for name in (*p.contract.topics, *p.contract.views):
                 rows = row_reader.load_rows(spark, p.table(name))
                 for earlier, then in known.setdefault(name, {}).items():
@@ -80,6 +82,13 @@ def test_after_every_run_each_table_is_what_the_whole_would_give(
                     assert counted is not None
                     wanted = counted.first().asDict(recursive=True)
                     assert {key: told["tables"][name][key] for key in wanted} == wanted
+        expected = {
+            ("menu", "of_topic"),
+            ("dishes", "of_topic"),
+            ("dues", "stream_table"),
+            ("named", "table_table+spark"),
+        }
+        assert by_kernel == (expected if views == 2 else expected | {("groups", "of_table"), ("totals", "of_stream")})
 
 
 def _read(p: Pipeline, name: str) -> tuple[int, int]:

@@ -40,7 +40,18 @@ _AS_ROWS = dict.fromkeys(
     ),
     "test_emits_task.py",
 )
-_OF_KERNELS = dict.fromkeys(("engine.integer_encoding", "engine.operators"), "test_kernels_parts.py")
+_OF_INCREMENTS = (
+    "hulls",
+    "increment_rows",
+    "join_increments",
+    "aggregate_increments",
+    "version_increments",
+    "slice_reader",
+)
+_OF_KERNELS = {
+    **dict.fromkeys(("engine.integer_encoding", "engine.operators"), "test_kernels_parts.py"),
+    **{f"engine.{name}": "test_kernels_increments.py" for name in _OF_INCREMENTS},
+}
 _TESTS = {
     **_AS_ROWS,
     **_OF_KERNELS,

@@ -234,10 +234,10 @@ def _pack_rows(rows: DataFrame, unit: Mapping[str, Column]) -> DataFrame:
 
 def operator_key(it: View, name: str, known: Mapping[str, Shape]) -> Column:
     """Return the key of the operator's row that a view's row comes from; a key that the view defines contains it."""
-    return F.struct(*(F.col(column).alias(old) for old, column in _operator_key_columns(it, name, known).items()))
+    return F.struct(*(F.col(column).alias(old) for old, column in map_key_columns(it, name, known).items()))
 
 
-def _operator_key_columns(it: View, name: str, known: Mapping[str, Shape]) -> dict[str, str]:
+def map_key_columns(it: View, name: str, known: Mapping[str, Shape]) -> dict[str, str]:
     """Return the columns of the operator row's key, each with the column of the view's key that holds it."""
     if it.key is None or it.aggregate is not None:
         return {column: column for column in known[name].key}
@@ -249,9 +249,7 @@ def _select_affected_keys(it: View, name: str, known: Mapping[str, Shape], *rows
     """Return the keys of rows that an operator looks at as `AffectedRows` has them: no column of a stream's new key
     need tell its old one.
     """
-    names = (
-        {} if it.key is not None and known[name].kind in ("events", "pairs") else _operator_key_columns(it, name, known)
-    )
+    names = {} if it.key is not None and known[name].kind in ("events", "pairs") else map_key_columns(it, name, known)
     keys = reduce(DataFrame.unionByName, (some.select("key") for some in rows)).distinct()
     return keys.select(*(F.col("key").getField(old).alias(column) for old, column in names.items()))
 

@@ -44,8 +44,6 @@ def describe_output(
     """
     if any(tables.read_older_format(it) is not None for i, it in found.items() if i != name):
         return None
-    if found[name].protocol().writer_features:
-        return None  # delta-rs, which commits, does not write with every feature that Spark may have set
     schema = pa.schema(found[name].schema().to_arrow())
     types = pa.schema([field.remove_metadata() for field in schema if field.name != "_belief"])
     return KernelOutput(table.path, _row_kind(table.kind), types, known_at) if all(map(is_flat, types.types)) else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -31,9 +31,7 @@ def encode_keys(
     found, count = np.zeros(sum(side.num_rows for side in sides), np.int64), 1
     none = np.full(len(found), not whole)
     for names in zip(*columns, strict=True):
-        chunks = [chunk for side, name in zip(sides, names, strict=True) for chunk in side.column(name).chunks]
-        kind = sides[0].schema.field(names[0]).type
-        column = _encode_dictionary(pa.chunked_array(chunks, kind))
+        column = _encode_dictionary([side.column(name) for side, name in zip(sides, names, strict=True)])
         null = column.indices.is_null().to_numpy(zero_copy_only=False)
         codes = column.indices.fill_null(len(column.dictionary)).to_numpy().astype(np.int64)
         found = found * (len(column.dictionary) + 1) + codes
@@ -47,8 +45,23 @@ def encode_keys(
     return np.split(found, ends[:-1]), count
 
 
-def _encode_dictionary(column: pa.ChunkedArray) -> pa.DictionaryArray:
-    encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+def decode_dictionaries(rows: pa.Table, columns: Collection[str]) -> pa.Table:
+    """Return rows with plain values in some columns."""
+    fields = (
+        field.with_type(field.type.value_type)
+        if field.name in columns and pa.types.is_dictionary(field.type)
+        else field
+        for field in rows.schema
+    )
+    return rows.cast(pa.schema(list(fields)))
+
+
+def _encode_dictionary(columns: Sequence[pa.ChunkedArray]) -> pa.DictionaryArray:
+    """Return the values of several columns, some of them dictionaries maybe, in one dictionary."""
+    if any(pa.types.is_dictionary(column.type) for column in columns):
+        columns = [it if pa.types.is_dictionary(it.type) else it.dictionary_encode() for it in columns]
+    every = pa.chunked_array([chunk for column in columns for chunk in column.chunks], columns[0].type)
+    encoded = every if pa.types.is_dictionary(every.type) else every.dictionary_encode()
     return _combine_chunks(encoded.unify_dictionaries())
 
 

@@ -6,17 +6,19 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from datetime import datetime
 from functools import reduce
-from operator import and_
+from operator import and_, or_
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from hindcast.bitemporal.predicates import LAST_MOMENT, ColumnBound
+from hindcast.bitemporal.predicates import LAST_MOMENT, ColumnBound, parse_micros
 from hindcast.common.errors import HindcastError
 from hindcast.engine import integer_encoding
+from hindcast.engine.increment_rows import Among
 from hindcast.engine.spec import JoinSpec, KernelInput, TimeSlice
+from hindcast.engine.sweeps import FOREVER
 from hindcast.store import arrow_reader, duckdb_reader
 from hindcast.store.tables import ARROW_TIMESTAMP
 
@@ -42,25 +44,67 @@ def read_slice(side: KernelInput, span: TimeSlice) -> pa.Table:
 
     TooManyRowsError if there are more than `MAX_ROWS`, or if they are larger than `MAX_BYTES`.
     """
-    first, last = side.periods[0], side.periods[-1]
-    bounds = [ColumnBound(first, most=span.end), ColumnBound(last, least=span.start, or_null=True)]
-    return _read_rows(side, bounds, _slice_conditions(side, span))
+    return _read_current_rows(side, _slice_bounds(side, span), _slice_conditions(side, span))
 
 
 def read_starts_after(side: KernelInput, end: datetime) -> pa.Table:
     """Return keys and periods of the versions that start at `end` or later, in the order of their starts."""
     start = side.periods[0]
     is_later = pc.field(start) >= _timestamp_scalar(end)
-    return _read_rows(replace(side, columns=()), [ColumnBound(start, least=end)], [is_later])
+    return _read_current_rows(replace(side, columns=()), [ColumnBound(start, least=end)], [is_later])
 
 
-def _read_rows(side: KernelInput, bounds: list[ColumnBound], conditions: list[pc.Expression]) -> pa.Table:
+def read_near(side: KernelInput, span: tuple[int, int], *among: Among) -> pa.Table:
+    """Return the current rows that touch a span of time, in microseconds, if only at a single moment.
+
+    Given some `among`, only rows that are among one of these (increment_rows.py).
+    """
+    low, high = parse_micros(span[0]), parse_micros(span[1] + 1) if span[1] < FOREVER else None
+    touching = TimeSlice(low, high)
+    conditions = _slice_conditions(side, touching)
+    if among:
+        conditions.append(reduce(or_, (_is_among(some) for some in among)))
+    return _read_current_rows(side, _slice_bounds(side, touching), conditions)
+
+
+def _is_among(some: Among) -> pc.Expression:
+    """Return the condition of rows that have one of the values in each column; null is a value too."""
+    values = {name: pa.concat_arrays([pc.unique(part) for part in _decode(parts)]) for name, parts in some.items()}
+    return reduce(and_, (pc.field(name).isin(pc.unique(found)) for name, found in values.items()))
+
+
+def _decode(parts: Iterable[pa.ChunkedArray]) -> Iterator[pa.ChunkedArray]:
+    return (it.cast(it.type.value_type) if pa.types.is_dictionary(it.type) else it for it in parts)
+
+
+def read_changes(side: KernelInput, seen: datetime) -> tuple[pa.Table, pa.Table]:
+    """Return the rows closed and those opened after the known-at `seen`; not those both opened and closed since."""
+    began, ended, known = pc.field("systemFrom"), pc.field("systemTo"), _timestamp_scalar(seen)
+    # rule: what was opened since is current now, what was closed since was current then
+    opened = _read_current_rows(side, [ColumnBound("systemFrom", least=seen)], [began > known])
+    bounds = [ColumnBound("systemFrom", most=seen), ColumnBound("systemTo", least=seen, most=side.as_of)]
+    until = [ended <= _timestamp_scalar(side.as_of)] if side.as_of is not None else []
+    return _read_rows(side, bounds, reduce(and_, [began <= known, ended > known, *until])), opened
+
+
+def _slice_bounds(side: KernelInput, span: TimeSlice) -> list[ColumnBound]:
+    return [
+        ColumnBound(side.periods[0], most=span.end),
+        ColumnBound(side.periods[-1], least=span.start, or_null=True),
+    ]
+
+
+def _read_current_rows(side: KernelInput, bounds: list[ColumnBound], conditions: list[pc.Expression]) -> pa.Table:
+    return _read_rows(side, [*_current_bounds(side), *bounds], _current_condition(side, conditions))
+
+
+def _read_rows(side: KernelInput, bounds: list[ColumnBound], where: pc.Expression) -> pa.Table:
     found = DeltaTable(side.uri, version=side.version)
     wanted = {*side.key, *side.columns, *side.periods, *_SYSTEM}
     schema = pa.schema(found.schema().to_arrow())
     texts = {name for name in side.key if pa.types.is_string(schema.field(name).type)}
-    files = duckdb_reader.find_candidate_files(found, [*_current_bounds(side), *bounds])
-    reader = arrow_reader.read_rows(found, files, wanted, _current_condition(side, conditions), texts)
+    files = duckdb_reader.find_candidate_files(found, bounds)
+    reader = arrow_reader.read_rows(found, files, wanted, where, texts)
     batches = [batch for batch in limit_batches(reader, side.uri) if batch.num_rows]
     start = side.periods[0]
     batches.sort(key=lambda batch: batch.column(start)[0].value)  # most files have their own times

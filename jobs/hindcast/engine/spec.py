@@ -123,3 +123,73 @@ class SessionSpec(EventSpec):
 
     gap: int
     operator: Literal["in_sessions"] = "in_sessions"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViewIncrement:
+    """What a run derives again in a view, and compares.
+
+    `sides`: the inputs. `seen`: by input, the known-at at which the view has seen it last. `view`: the view's table.
+    `columns`: those of its rows, of which the `identity` tells current rows apart.
+    """
+
+    sides: tuple[KernelInput, ...]
+    seen: tuple[datetime, ...]
+    view: KernelInput
+    columns: tuple[str, ...]
+    identity: tuple[str, ...]
+    output: KernelOutput
+
+
+@dataclass(frozen=True, kw_only=True)
+class JoinIncrement(ViewIncrement):
+    """An increment of a join.
+
+    `unit`: of a join of tables the columns of a row's key, each with the first input's column that it comes from.
+    """
+
+    join: JoinSpec
+    unit: Mapping[str, str]
+
+    @property
+    def operator(self) -> str:
+        """The join's."""
+        return self.join.operator
+
+    @property
+    def is_by_arrow(self) -> bool:
+        """Whether Arrow evaluates the view's expressions; else Spark does, before rows are compared."""
+        return self.join.projection is not None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AggregateIncrement(ViewIncrement):
+    """An increment of an aggregate over valid time.
+
+    `projection`: group, arguments and periods over the columns of the input, and in `member` the columns that tell its
+    rows of one moment apart. `whole`: a row whose group has a null has none, not only one whose group is nothing but
+    nulls.
+    """
+
+    aggregate: AggregateSpec
+    projection: Projection
+    member: tuple[str, ...]
+    whole: bool
+
+    @property
+    def operator(self) -> str:
+        """The aggregate's."""
+        return self.aggregate.operator
+
+    @property
+    def is_by_arrow(self) -> bool:
+        """Whether Arrow evaluates the view's expressions."""
+        return True
+
+
+@dataclass(frozen=True, kw_only=True)
+class VersionIncrement(ViewIncrement):
+    """An increment of a topic's versions. `ttl`: how long one lasts at most, in microseconds."""
+
+    ttl: int | None
+    operator: Literal["of_topic"] = "of_topic"

@@ -70,8 +70,8 @@ def stage_view(
     found = {i: tables.open_table(it) for i, it in {**inputs, name: table}.items()}
     there = {i: it for i, it in found.items() if it is not None}
     output = eligibility.describe_output(name, there, table, known_at) if len(there) == len(found) else None
-    if output is None:
-        return None
+    if output is None or there[name].protocol().writer_features:
+        return None  # delta-rs, which commits, does not write with every feature that Spark may have set
     it = contract.views[name]
 
     if it.aggregate is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import timedelta
@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 from pyspark.errors import PySparkException
 
-from hindcast.engine import arrow_expressions, operators, slice_reader, window_operator
+from hindcast.engine import arrow_expressions, integer_encoding, operators, slice_reader, window_operator
 from hindcast.engine.spec import SLICE, EventSpec, JoinSpec, KernelOutput, TimeSlice, WindowSpec
 from hindcast.store import files
 from hindcast.store.tables import ARROW_TIMESTAMP
@@ -60,14 +60,14 @@ def build_aggregator(output: KernelOutput, aggregate: Callable[[pa.Table], opera
     """Return an aggregate as a function for Spark's mapInArrow: from all rows of some groups to reports of files."""
 
     def map_batches(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with _refuse_too_large():
-            if (rows := _collect_rows(given, output)) is not None:
+        with refuse_too_large():
+            if (rows := collect_rows(given, output)) is not None:
                 yield _report_rows(output, aggregate(rows))
 
     return map_batches
 
 
-def _collect_rows(given: Iterator[pa.RecordBatch], output: KernelOutput) -> pa.Table | None:
+def collect_rows(given: Iterator[pa.RecordBatch], output: KernelOutput) -> pa.Table | None:
     """Return all rows that a task is given; None if there are none."""
     batches = [batch for batch in slice_reader.limit_batches(given, output.uri) if batch.num_rows]
     return pa.Table.from_batches(batches).combine_chunks() if batches else None
@@ -86,11 +86,13 @@ def build_window_task(form: EventSpec, parts: list[TimeSlice], work: SliceWork, 
 
     def map_batches(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for number in (number for batch in given for number in batch.column(0).to_pylist()):
-            with _refuse_too_large():
+            with refuse_too_large():
                 members = _read_events(form, parts[number], wider)
                 if form.projection is not None:
                     members = arrow_expressions.project_rows(form.projection, members)
-                yield from _list_batches(work(form, parts[number], _decode_dictionaries(members, form.measures)))
+                yield from _list_batches(
+                    work(form, parts[number], integer_encoding.decode_dictionaries(members, form.measures))
+                )
 
     return map_batches
 
@@ -103,7 +105,7 @@ def build_event_reader(form: EventSpec, parts: list[TimeSlice], wider: int) -> B
 
     def map_batches(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for number in (number for batch in given for number in batch.column(0).to_pylist()):
-            with _refuse_too_large():
+            with refuse_too_large():
                 own = _read_events(form, parts[number], wider).select(form.side.columns)
                 numbers = pa.repeat(pa.scalar(number, pa.int32()), own.num_rows)
                 yield from _list_plain_batches(own.append_column(SLICE, numbers))
@@ -115,8 +117,8 @@ def build_member_task(form: EventSpec, parts: list[TimeSlice], work: SliceWork) 
     """Return the second half: from the members of a slice's windows to what some work on them returns."""
 
     def map_batches(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with _refuse_too_large():
-            if (members := _collect_rows(given, form.output)) is not None:
+        with refuse_too_large():
+            if (members := collect_rows(given, form.output)) is not None:
                 yield from _list_batches(work(form, parts[members.column(SLICE)[0].as_py()], members))
 
     return map_batches
@@ -129,7 +131,7 @@ def write_windows(form: WindowSpec, span: TimeSlice, members: pa.Table) -> pa.Re
 
 def list_members(_: EventSpec, __: TimeSlice, members: pa.Table) -> pa.Table:
     """Return the members as they are, for Spark."""
-    return _decode_dictionaries(members, members.column_names)
+    return integer_encoding.decode_dictionaries(members, members.column_names)
 
 
 def _list_batches(found: pa.Table | pa.RecordBatch) -> list[pa.RecordBatch]:
@@ -137,7 +139,7 @@ def _list_batches(found: pa.Table | pa.RecordBatch) -> list[pa.RecordBatch]:
 
 
 @contextmanager
-def _refuse_too_large() -> Iterator[None]:
+def refuse_too_large() -> Iterator[None]:
     """Raise RefusalError for what a task raises whose part is too large, or has expressions that are Spark's."""
     try:
         yield
@@ -180,7 +182,7 @@ Report = dict[str, str | int | None]
 
 def write_slice(form: JoinSpec, span: TimeSlice) -> Iterator[pa.RecordBatch]:
     """Write the files of one slice of a join; yield a report of them, as rows of `REPORT_SCHEMA`."""
-    with _refuse_too_large():
+    with refuse_too_large():
         rows = operators.join_sides(form, span, slice_reader.read_sides(form, span))
         if form.projection is not None:
             rows = arrow_expressions.project_rows(form.projection, rows)
@@ -189,25 +191,16 @@ def write_slice(form: JoinSpec, span: TimeSlice) -> Iterator[pa.RecordBatch]:
 
 def join_slice(form: JoinSpec, span: TimeSlice) -> Iterator[pa.RecordBatch]:
     """Yield the joined rows of one slice, strings as such, for Spark to project."""
-    with _refuse_too_large():
+    with refuse_too_large():
         yield from _list_plain_batches(operators.join_sides(form, span, slice_reader.read_sides(form, span)))
 
 
 def _list_plain_batches(rows: pa.Table) -> list[pa.RecordBatch]:
     """Return rows for Spark, which does not know dictionaries."""
-    batches: list[pa.RecordBatch] = _decode_dictionaries(rows, rows.column_names).to_batches(_ROWS_PER_BATCH)
-    return batches
-
-
-def _decode_dictionaries(rows: pa.Table, columns: Collection[str]) -> pa.Table:
-    """Return rows with plain values in some columns."""
-    fields = (
-        field.with_type(field.type.value_type)
-        if field.name in columns and pa.types.is_dictionary(field.type)
-        else field
-        for field in rows.schema
+    batches: list[pa.RecordBatch] = integer_encoding.decode_dictionaries(rows, rows.column_names).to_batches(
+        ROWS_PER_BATCH
     )
-    return rows.cast(pa.schema(list(fields)))
+    return batches
 
 
 _REFUSED = (
@@ -222,7 +215,7 @@ _REFUSED = (
 ArrowInvalid: texts of more than 2 GiB in one array, for one.
 """
 
-_ROWS_PER_BATCH = 65_536
+ROWS_PER_BATCH = 65_536
 
 
 class RefusalError(Exception):

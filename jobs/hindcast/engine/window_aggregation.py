@@ -32,6 +32,9 @@ MAX_LATE, MAX_DOUBTFUL = 1_000_000, 10_000_000
 """With more late events than these, which every task gets, or more that may be late, Spark's plan derives the view."""
 
 
+_KEPT = {column: column for column in (*PLACE_COLUMNS, "timestamp")}
+
+
 def plan_windows(
     contract: Contract,
     name: str,
@@ -67,7 +70,7 @@ def plan_windows(
         key=key,
         whole=it.group_by is not None,  # as `derivation.group_key` has it
         measures=measures,
-        projection=_plan_projection(it, known, schema, columns, measures) if by_arrow else None,
+        projection=plan_member_projection(it, known, schema, measures, _KEPT) if by_arrow else None,
         grace=it.window.grace // micro,
         late=late_events.NO_LATE_EVENTS,
         output=output,
@@ -78,15 +81,18 @@ def plan_windows(
     return WindowSpec(**vars(alike), size=size // micro, advance=(it.window.advance or size) // micro)
 
 
-def _plan_projection(
-    it: View, known: dict[str, Shape], schema: pa.Schema, columns: tuple[str, ...], functions: Mapping[str, str]
+def plan_member_projection(
+    it: View, known: dict[str, Shape], schema: pa.Schema, functions: Mapping[str, str], kept: Mapping[str, str]
 ) -> Projection | None:
-    """Return group and arguments over the input's columns (`EventSpec.projection`); None if they are Spark's."""
-    own = {column: ColumnReference(column, schema.field(column).type) for column in columns}
+    """Return an aggregate's group and arguments over the input's columns; None if they are Spark's to evaluate.
+
+    `schema`: of the input. `kept`: columns of it that are kept, by their names in the result.
+    """
+    own = {field.name: ColumnReference(field.name, field.type) for field in schema}
     found = arrow_projection.translate_view(it, known, {(it.first_input, column): own[column] for column in own})
     if found is None:
         return None
-    places = {column: own[column] for column in (*PLACE_COLUMNS, "timestamp")}
+    places = {name: own[column] for name, column in kept.items()}
     counted = {column: _mark_there(found.columns[column]) for column, it in functions.items() if it == "count"}
     return Projection({**found.columns, **counted, **places}, found.where)
 

@@ -1,8 +1,9 @@
 """What a run has to change in a table, found incrementally or by deriving the table whole.
 
 A table is derived whole the first time, after the contract has changed, if the run is about this table alone
-(`Plan.only`), and if its inputs are so small (`incremental_state.MAX_WHOLE_ROWS`) that finding the affected rows would
-take longer. Both give the same result; `bitemporal/incremental.py` says why.
+(`Plan.only`), and if its inputs are so small (`incremental_state.is_quicker_whole`) that finding the affected rows
+would take longer. A kernel finds them where there is one (derive_by_kernel.py), else Spark's plan. All give the same
+result; `bitemporal/incremental.py` says why.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from hindcast.common.session import slice_large_keys
 from hindcast.contract import list_shapes
 from hindcast.contract.bound import BoundContract
 from hindcast.engine import eligibility
+from hindcast.engine.spec import VersionIncrement
 from hindcast.engine.staged_files import stage_view
 from hindcast.ingest import initial_rows, topic_log
 from hindcast.ingest.ingest_commits import IngestedRecords
@@ -30,6 +32,7 @@ from hindcast.plan.runs import Run
 from hindcast.quality import hold_back, hold_store
 from hindcast.quality.hold_back import HoldInputs
 from hindcast.runs import (
+    derive_by_kernel,
     emission,
     emitted_table,
     expression_checks,
@@ -76,12 +79,13 @@ def derive_topic_change(
             return derive_whole_topic(spark, contract, plan, name, records)
         return _derive_new_events(contract, name, records)
     place = table.warehouse, contract.pipeline, name
-    seen = incremental_state.find_last_run(
-        contract, table, tables.log_table(*place), initial_rows.initial_rows_table(*place)
-    )
+    logs = tables.log_table(*place), initial_rows.initial_rows_table(*place)
+    seen = incremental_state.find_last_run(contract, table, *logs, by_kernel=contract.settings.kernels)
     if seen is None or name in (plan.only, plan.upgraded_table) or records.has_redefined_holds:
         return derive_whole_topic(spark, contract, plan, name, records)
-    return _derive_new_versions(spark, sources, contract, plan, name, records, seen)
+    by_plan = not incremental_state.is_quicker_whole(*logs)
+    change = _derive_new_versions(spark, sources, contract, plan, name, records, seen, by_plan=by_plan)
+    return change or derive_whole_topic(spark, contract, plan, name, records)
 
 
 def _derive_new_versions(
@@ -92,8 +96,13 @@ def _derive_new_versions(
     name: str,
     records: TopicRecords,
     seen: Run,
-) -> DerivedChange:
-    """Return what the records since the run `seen` change in a topic's table."""
+    *,
+    by_plan: bool,
+) -> DerivedChange | None:
+    """Return what the records since the run `seen` change in a topic's table.
+
+    Without `by_plan` return None if no kernel can find it: Spark's plan would take longer than deriving it whole.
+    """
     topic, table = contract.topics[name], locate_own_table(contract, name)
     after, frozen = tables.read_last_run(table), horizon.find_frozen_until(table.warehouse, contract, name)
     new = records.read_since(seen.number)
@@ -116,13 +125,23 @@ def _derive_new_versions(
     def derive_change(rows: DataFrame) -> DataFrame:
         return table_diff.diff_increment(table, refresh(rows), frozen)
 
-    first, tied = refresh(new), None
+    by_kernel = None
+    if contract.settings.kernels and frozen is None:
+        by_kernel = derive_by_kernel.derive_versions(sources, contract, plan, name, new, near_log(new))
+    if by_kernel is not None:
+        current, changes = by_kernel
+    elif not by_plan:
+        return None
+    else:
+        affected = refresh(new)
+        current, changes = affected.current, table_diff.diff_increment(table, affected, frozen)
+    tied = None
     if tie_counts.needs_tie_counts(contract, plan, name):
         unpublished = records.select_unpublished(new, whole=False)
-        tied = tie_counts.find_ties_in_increment(contract, plan, name, unpublished, near_log(new), first.current)
+        tied = tie_counts.find_ties_in_increment(contract, plan, name, unpublished, near_log(new), current)
     judged = judge_holds(contract, name, records, new, derive_change, whole=False)
-    changes = table_diff.diff_increment(table, first, frozen)
-    return DerivedChange(changes, after, frozen=frozen, judged=judged, ties=tied)
+    kernel = None if by_kernel is None else VersionIncrement.operator
+    return DerivedChange(changes, after, frozen=frozen, judged=judged, ties=tied, kernel=kernel)
 
 
 def _derive_new_events(contract: BoundContract, name: str, records: TopicRecords) -> DerivedChange:
@@ -163,10 +182,19 @@ def derive_view_change(
     if contract.views[name].semantics == "kafka":
         return _derive_emitted_change(spark, sources, contract, plan, name, current)
     held_units = hold_store.read_held_units(spark, table.warehouse, table.pipeline, name, before=plan.run)
-    seen = incremental_state.find_last_run(contract, table, *inputs.values())
+    seen = incremental_state.find_last_run(contract, table, *inputs.values(), by_kernel=contract.settings.kernels)
     if name == plan.only or plan.upgraded_table or (seen and incremental_state.has_trimmed_input(seen, inputs)):
         seen = None
 
+    if seen is not None and held_units is None:
+        before = _read_left_out(table, seen)
+        by_kernel = derive_by_kernel.derive_view(
+            spark, sources, contract, plan, table, inputs, current, seen, before, after
+        )
+        if by_kernel is not None:
+            return by_kernel
+    if incremental_state.is_quicker_whole(*inputs.values()):
+        seen = None
     affected, rejudged = None if seen is None else _refresh_view(sources, contract, table, inputs, seen), None
     if seen is not None and affected is not None and held_units is not None:
         affected, rejudged = _add_held_keys(sources, contract, plan, table, affected, held_units, seen, inputs)

@@ -35,7 +35,8 @@ class DerivedChange(NamedTuple):
     when it was read. `rows`: all rows of the table, if it was derived whole. `frozen`: the moment before which its rows
     stay as they are. `left_out`: for an aggregate, what it leaves out, to add to `before`. `judged`: the held changes
     that were derived again; None: all of them. `ties`: for a topic's table, the new records with those that they tie
-    with. `stage`: writes the opened rows by a kernel instead, if there is one.
+    with. `stage`: writes the opened rows by a kernel instead, if there is one. `kernel`: the operator, if a kernel has
+    found the changes.
     """
 
     changes: DataFrame
@@ -47,6 +48,7 @@ class DerivedChange(NamedTuple):
     judged: HoldInputs | None = None
     ties: DataFrame | None = None
     stage: Callable[[], StagedFiles | None] | None = None
+    kernel: str | None = None
 
 
 def derive_topic_rows(topic: Topic, records: DataFrame) -> DataFrame:

@@ -120,7 +120,7 @@ def _count_change(
     if left_out is not None and derived.before is not None:
         left_out = derived.before + left_out
     rows = change_statistics.parse_statistics(fields)
-    note = TableNote(plan.run, *rows, ties=tied, left_out=left_out)
+    note = TableNote(plan.run, *rows, ties=tied, left_out=left_out, kernel=derived.kernel)
     return _CountedChange(note, ClosedRows(**fields["closing"]), fields["bytes"])
 
 

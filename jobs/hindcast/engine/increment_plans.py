@@ -1,0 +1,155 @@
+"""Plans of increments by kernels: which views and topics have one.
+
+Joins with a table, and aggregates over time, whose expressions Arrow can evaluate. All other views have those of
+`bitemporal/incremental_views.py`. Both give the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame
+
+from hindcast.bitemporal import incremental_views
+from hindcast.contract import Contract, list_shapes
+from hindcast.contract.shapes import PERIODS, PLACE_COLUMNS
+from hindcast.engine import aggregation, eligibility, window_aggregation
+from hindcast.engine.arrow_expressions import Projection
+from hindcast.engine.spec import (
+    AggregateIncrement,
+    AggregateSpec,
+    JoinIncrement,
+    KernelInput,
+    VersionIncrement,
+    ViewIncrement,
+)
+from hindcast.store import tables
+from hindcast.store.tables import Table
+
+
+def plan_view(
+    contract: Contract,
+    name: str,
+    inputs: Mapping[str, Table],
+    current: Mapping[str, DataFrame],
+    seen: Mapping[str, datetime],
+    table: Table,
+    known_at: datetime,
+    *,
+    by_arrow: bool = True,
+) -> JoinIncrement | AggregateIncrement | None:
+    """Return the specification of a view's increment by a run that is `known_at`; None if no kernel has one.
+
+    `current`: the current rows of the inputs. `seen`: by input, the known-at at which the view has seen it last.
+    Without `by_arrow` Spark evaluates a join's expressions, even if Arrow can.
+    """
+    it, known = contract.views[name], list_shapes(contract)
+    found = {i: tables.open_table(one) for i, one in {**inputs, name: table}.items()}
+    there = {i: one for i, one in found.items() if one is not None}
+    if len(there) < len(found) or (output := eligibility.describe_output(name, there, table, known_at)) is None:
+        return None
+    shape = known[name]
+    lineage = PLACE_COLUMNS if shape.kind == "events" else ()
+    columns = (*shape.key, *shape.value, *PERIODS[shape.kind], *lineage)
+    view = KernelInput(table.path, there[name].version(), output.kind, tuple(shape.key), columns, None)
+    alike = ViewIncrement(
+        sides=(),
+        seen=tuple(seen[i] for i in it.inputs),
+        view=view,
+        columns=columns,
+        identity=table.identity,
+        output=output,
+    )
+    if it.aggregate is not None:
+        return _plan_aggregate(alike, contract, name, inputs, there, current) if by_arrow else None
+    return _plan_join(alike, contract, name, inputs, there, by_arrow=by_arrow)
+
+
+def _plan_join(
+    alike: ViewIncrement,
+    contract: Contract,
+    name: str,
+    inputs: Mapping[str, Table],
+    found: Mapping[str, DeltaTable],
+    *,
+    by_arrow: bool,
+) -> JoinIncrement | None:
+    it, known = contract.views[name], list_shapes(contract)
+    if it.join is None or (it.key is not None and it.join.how == "outer"):
+        return None  # of an outer join a row's new key does not tell its old one
+    if (join := eligibility.find_join(contract, name, inputs, found, alike.output, by_arrow=by_arrow)) is None:
+        return None
+    first, second = join.sides
+    first = replace(first, columns=tuple(sorted({*first.columns, *known[it.first_input].key})))
+    kept = incremental_views.map_key_columns(it, name, known) if known[name].kind == "versions" else {}
+    unit = {own: column for column, own in kept.items()}
+    return JoinIncrement(
+        **vars(alike) | {"sides": (first, second)}, join=replace(join, sides=(first, second)), unit=unit
+    )
+
+
+def _plan_aggregate(
+    alike: ViewIncrement,
+    contract: Contract,
+    name: str,
+    inputs: Mapping[str, Table],
+    found: Mapping[str, DeltaTable],
+    current: Mapping[str, DataFrame],
+) -> AggregateIncrement | None:
+    it, known = contract.views[name], list_shapes(contract)
+    source = it.first_input
+    planned = aggregation.plan_aggregate(contract, name, current[source], alike.output)
+    schema, shape = pa.schema(found[source].schema().to_arrow()), known[source]
+    read = window_aggregation.list_read_columns(it, known)
+    if planned is None or not all(eligibility.is_flat(schema.field(column).type) for column in read):
+        return None
+    form = planned[0]
+    of = tuple(shape.key) if shape.kind == "versions" else PLACE_COLUMNS
+    member = {f"_member{number}": column for number, column in enumerate(of)}
+    periods = dict(zip(PERIODS["versions"], PERIODS[shape.kind], strict=False))
+    projection = window_aggregation.plan_member_projection(it, known, schema, form.measures, periods | member)
+    if projection is None or not _has_types(projection, form):
+        return None
+    side = KernelInput(
+        inputs[source].path,
+        found[source].version(),
+        "versions" if shape.kind == "versions" else "events",
+        tuple(shape.key),
+        read,
+        inputs[source].as_of_system_time,
+    )
+    return AggregateIncrement(
+        **vars(alike) | {"sides": (side,)},
+        aggregate=form,
+        projection=projection,
+        member=tuple(member),
+        whole=it.group_by is not None,  # as `derivation.group_key` has it
+    )
+
+
+def _has_types(projection: Projection, form: AggregateSpec) -> bool:
+    """Return whether groups, and values that are taken as they are, have the types of the table's columns."""
+    taken = [*form.key, *(column for column, function in form.measures.items() if function in ("min", "max"))]
+    return all(projection.columns[column].kind == form.output.types.field(column).type for column in taken)
+
+
+def plan_topic(contract: Contract, name: str, table: Table, known_at: datetime) -> VersionIncrement | None:
+    """Return the specification of the increment of a topic read as a table; None if no kernel has one."""
+    found, shape, ttl = tables.open_table(table), list_shapes(contract)[name], contract.topics[name].ttl
+    output = None if found is None else eligibility.describe_output(name, {name: found}, table, known_at)
+    if found is None or output is None or tables.read_older_format(found) is not None:
+        return None
+    columns = (*shape.key, *shape.value, *PERIODS["versions"], *PLACE_COLUMNS)
+    return VersionIncrement(
+        sides=(),
+        seen=(),
+        view=KernelInput(table.path, found.version(), "versions", tuple(shape.key), columns, None),
+        columns=columns,
+        identity=table.identity,
+        output=output,
+        ttl=None if ttl is None else ttl // timedelta(microseconds=1),
+    )

@@ -1,0 +1,108 @@
+"""Rows of increments as Arrow tables: what has changed in an input, what lies within hulls, and what differs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from hindcast.common.jit import NOTHING
+from hindcast.engine import integer_encoding
+from hindcast.engine.hulls import Hulls, Periods
+from hindcast.engine.spec import ViewIncrement
+from hindcast.store import closing
+from hindcast.store.tables import ARROW_TIMESTAMP
+
+if TYPE_CHECKING:
+    from hindcast.common.jit import Integers
+
+Among = Mapping[str, Sequence[pa.ChunkedArray]]
+"""Values of some columns, in several parts: a row is among them if it has one of the values in each of the columns."""
+
+ReadNear = Callable[..., pa.Table]
+"""Returns the current rows of a table that touch a span of time, in microseconds, sorted by their starts.
+
+Behind the span may come some `Among`: then rows that are among none of these may be missing.
+"""
+
+
+class ChangedRows(NamedTuple):
+    """An input that has changed since it was read before: its rows `closed` and `opened` since, and its current rows.
+
+    A row that was opened and closed in between is in neither.
+    """
+
+    closed: pa.Table
+    opened: pa.Table
+    read_near: ReadNear
+
+
+class Comparison(NamedTuple):
+    """The current rows of a view that a change may affect, and the rows that replace them.
+
+    `left_out`: of an aggregate, how many rows of its input more (or fewer) have no group, and no value.
+    """
+
+    current: pa.Table
+    derived: pa.Table
+    left_out: tuple[int, int] = (0, 0)
+
+
+def compare_nothing(form: ViewIncrement, left_out: tuple[int, int] = (0, 0)) -> Comparison:
+    """Return the comparison where no row is affected."""
+    none = form.output.types.empty_table()
+    return Comparison(none, none, left_out)
+
+
+def diff_rows(form: ViewIncrement, rows: Comparison, *, with_kept: bool = False) -> pa.Table:
+    """Return `plane.diff_rows` of current and derived rows; of lineage only what identifies a row is compared.
+
+    `with_kept`: also the current rows that stay, with the `change` 'keep'.
+    """
+    compared = [column for column in form.columns if column in form.identity or not column.startswith("_")]
+    current, derived = (
+        integer_encoding.decode_dictionaries(side.select(form.columns), form.columns)
+        for side in (rows.current, rows.derived)
+    )
+    # rule: a row on both sides is neither closed nor opened
+    stays, repeats = (closing.find_matching_rows(*pair, compared) for pair in ((current, derived), (derived, current)))
+    parts = [("close", current, ~stays), ("open", derived, ~repeats), ("keep", current, stays & with_kept)]
+    changed = [(change, side.filter(pa.array(mask))) for change, side, mask in parts]
+    marked = [rows.append_column("change", pa.repeat(change, rows.num_rows)) for change, rows in changed]
+    return pa.concat_tables(marked).combine_chunks()
+
+
+BOUNDS = ("_low", "_high")
+"""Columns with the bounds of the hull that a row belongs to."""
+
+
+def add_hulls(rows: pa.Table, keys: Integers, of: Hulls) -> pa.Table:
+    for name, bounds in zip(BOUNDS, of, strict=True):
+        rows = rows.append_column(name, pa.array(bounds[keys], mask=keys == NOTHING))
+    return rows
+
+
+def clip_rows(rows: pa.Table) -> pa.Table:
+    """Return rows as they are within their hulls."""
+    low, high = (rows.column(name).to_numpy() for name in BOUNDS)
+    # rule: derived rows are clipped to their hull
+    start, end = np.maximum(read_moments(rows, "validFrom"), low), np.minimum(read_moments(rows, "validTo"), high)
+    for name, moments in (("validFrom", start), ("validTo", end)):
+        place = rows.schema.get_field_index(name)
+        rows = rows.set_column(place, name, integer_encoding.decode_timestamps(moments, ARROW_TIMESTAMP))
+    return rows.filter(pa.array(start < end))
+
+
+def read_periods(rows: pa.Table, keys: Integers) -> Periods:
+    return Periods(keys, read_moments(rows, "validFrom"), read_moments(rows, "validTo"))
+
+
+def read_moments(rows: pa.Table, column: str) -> Integers:
+    return integer_encoding.encode_timestamps(rows.column(column))
+
+
+def list_values(columns: Sequence[str], *rows: tuple[pa.Table, Sequence[str]]) -> Among:
+    """Return the values that some rows have in columns of their own, as values of other `columns`."""
+    return {name: [part.column(own[number]) for part, own in rows] for number, name in enumerate(columns)}

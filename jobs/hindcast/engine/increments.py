@@ -1,0 +1,47 @@
+"""Increments of operators on Arrow tables: what a run changes in a view, found from what changed in its inputs.
+
+    changed periods -> hulls -> the rows that touch them -> the same operator -> compare within the hulls
+
+Rows of a result are made of what is valid with them. So within the hull of a key the operator is right if it sees all
+that touches the hull; where a current row reaches beyond it, it is made of what touches it there. Outside nothing has
+changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from hindcast.engine import aggregate_increments, join_increments
+from hindcast.engine.increment_rows import ChangedRows, Comparison, ReadNear, diff_rows
+from hindcast.engine.spec import AggregateIncrement, JoinIncrement, ViewIncrement
+
+
+class ViewChange(NamedTuple):
+    """The rows to close and to open in a view (`increment_rows.diff_rows`); `left_out` as in `Comparison`."""
+
+    rows: pa.Table
+    left_out: tuple[int, int]
+
+
+def find_change(form: ViewIncrement, inputs: Sequence[ChangedRows], read_view: ReadNear) -> ViewChange:
+    """Return what a run changes in a view, as `plane.diff_rows` does for the whole view.
+
+    `read_view`: reads the view's current rows.
+    """
+    compared = refresh_view(form, inputs, read_view)
+    return ViewChange(diff_rows(form, compared), compared.left_out)
+
+
+def refresh_view(form: ViewIncrement, inputs: Sequence[ChangedRows], read_view: ReadNear) -> Comparison:
+    """Return the affected rows of a view; of a join whose expressions are Spark's, the joined rows of the new ones."""
+    match form:
+        case AggregateIncrement():
+            return aggregate_increments.refresh_aggregate(form, inputs[0], read_view)
+        case JoinIncrement() if form.join.operator == "table_table":
+            return join_increments.refresh_table_join(form, inputs, read_view)
+        case JoinIncrement():
+            return join_increments.refresh_stream_table_join(form, inputs, read_view)
+    raise AssertionError(f"no operator has increments like {form}")

@@ -1,0 +1,228 @@
+"""Increments of joins with a table: the rows of a view that a change of its inputs affects, joined anew."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hindcast.common.jit import NOTHING
+from hindcast.contract.shapes import PERIODS, PLACE_COLUMNS
+from hindcast.engine import arrow_expressions, hulls, integer_encoding, operators
+from hindcast.engine.hulls import Hulls, Periods, Versions
+from hindcast.engine.increment_rows import (
+    BOUNDS,
+    ChangedRows,
+    Comparison,
+    ReadNear,
+    add_hulls,
+    clip_rows,
+    compare_nothing,
+    list_values,
+    read_moments,
+    read_periods,
+)
+from hindcast.engine.spec import JoinIncrement, JoinSpec, TimeSlice
+
+if TYPE_CHECKING:
+    from hindcast.common.jit import Booleans, Integers
+
+
+def refresh_stream_table_join(form: JoinIncrement, inputs: Sequence[ChangedRows], read_view: ReadNear) -> Comparison:
+    """Return the affected rows of a join of a stream with a table.
+
+    They are those of changed events, and of events that look up what has changed.
+    """
+    join, (events, versions) = form.join, inputs
+    on, key = (side.key for side in join.sides)
+    changed = _find_changed_periods(join, 1, versions, key)
+    near = events.opened.slice(0, 0)
+    if (span := changed.find_span()) is not None:
+        near = events.read_near(span, list_values(on, (versions.closed, key), (versions.opened, key)))
+    (closed, opened, looking), count = integer_encoding.encode_keys(
+        [versions.closed, versions.opened, near], [key, key, on], whole=join.whole
+    )
+    learnt = hulls.build_hulls(count, _pair_versions(join, 1, versions, closed, opened))
+    moments = read_moments(near, "timestamp")
+    # rule: an event is affected by what it looks up
+    affected = near.filter(pa.array(learnt.touch(Periods(looking, moments, moments))))
+    plan = _drop_duplicates(_concat_rows(events.opened, affected), PLACE_COLUMNS)
+    touched = _concat_rows(*(rows.select([*PLACE_COLUMNS, "timestamp"]) for rows in (plan, events.closed)))
+    if not touched.num_rows:
+        return compare_nothing(form)
+    moments = read_moments(plan, "timestamp")
+    plan, moments = plan.take(pa.array(np.argsort(moments, kind="stable"))), np.sort(moments)
+    found = versions.opened.slice(0, 0)
+    if len(moments):
+        found = versions.read_near((int(moments[0]), int(moments[-1])), list_values(key, (plan, on)))
+    derived = _project(join, operators.join_stream_table(join, plan, found))
+    moments = read_moments(touched, "timestamp")
+    span = int(moments.min()), int(moments.max())
+    current = read_view(span, list_values(PLACE_COLUMNS, (touched, PLACE_COLUMNS)))
+    return Comparison(current.filter(pa.array(_find_members(current, touched, PLACE_COLUMNS))), derived)
+
+
+def refresh_table_join(form: JoinIncrement, inputs: Sequence[ChangedRows], read_view: ReadNear) -> Comparison:
+    """Return the affected rows of a join of tables, on their keys or on a foreign key."""
+    join, (left, right) = form.join, inputs
+    unit, key = tuple(form.unit.values()), join.sides[1].key
+    changed = (_find_changed_periods(join, n, rows, of) for n, rows, of in ((0, left, unit), (1, right, key)))
+    spans = [span for span in (some.find_span() for some in changed) if span is not None]
+    if not spans:
+        return compare_nothing(form)
+    span = min(low for low, _ in spans), max(high for _, high in spans)
+    if join.whole is None:
+        near = _read_by_key(form, left, right, read_view, span)
+        affected = _affect_by_key(form, left, right, near)
+    else:
+        near = _read_by_foreign_key(form, left, right, read_view, span)
+        affected = _affect_by_foreign_key(form, left, right, near)
+    current = read_periods(near.current, affected.current)
+    touching = affected.hulls.touch(current)
+    hull = affected.hulls.widen(current.select(touching))
+    lefts, rights = (
+        add_hulls(rows, keys, hull).filter(pa.array(mask))
+        for rows, keys, mask in (
+            (near.left, affected.left, affected.hulls.touch(read_periods(near.left, affected.left))),
+            (near.right, affected.right, affected.met),
+        )
+    )
+    joined = operators.join_tables(_carry_hulls(join), TimeSlice(), lefts, rights)
+    return Comparison(near.current.filter(pa.array(touching)), _project(join, clip_rows(_join_bounds(joined))))
+
+
+class _NearbyRows(NamedTuple):
+    """The current rows of both inputs and of the view that touch the span of all changes."""
+
+    left: pa.Table
+    right: pa.Table
+    current: pa.Table
+
+
+class _Affected(NamedTuple):
+    """The hulls of the view's rows; the keys of rows nearby in their numbers; and which right rows are needed.
+
+    On a foreign key the right rows have no key of the view's: NOTHING.
+    """
+
+    hulls: Hulls
+    left: Integers
+    right: Integers
+    current: Integers
+    met: Booleans
+
+
+def _read_by_key(
+    form: JoinIncrement, left: ChangedRows, right: ChangedRows, read_view: ReadNear, span: tuple[int, int]
+) -> _NearbyRows:
+    """Return the rows near the changes of tables that are joined on their keys."""
+    unit, key = tuple(form.unit.values()), form.join.sides[1].key
+    changed = (left.closed, unit), (left.opened, unit), (right.closed, key), (right.opened, key)
+    return _NearbyRows(
+        left.read_near(span, list_values(unit, *changed)),
+        right.read_near(span, list_values(key, *changed)),
+        read_view(span, list_values(tuple(form.unit), *changed)),
+    )
+
+
+def _read_by_foreign_key(
+    form: JoinIncrement, left: ChangedRows, right: ChangedRows, read_view: ReadNear, span: tuple[int, int]
+) -> _NearbyRows:
+    """Return the rows near the changes of tables that are joined on a foreign key."""
+    unit, (on, key) = tuple(form.unit.values()), (side.key for side in form.join.sides)
+    naming = left.read_near(span, list_values(on, (right.closed, key), (right.opened, key)))
+    affected = (left.closed, unit), (left.opened, unit), (naming, unit)
+    lefts = left.read_near(span, list_values(unit, *affected))
+    current = read_view(span, list_values(tuple(form.unit), *affected))
+    return _NearbyRows(lefts, right.read_near(span, list_values(key, (lefts, on))), current)
+
+
+def _affect_by_key(form: JoinIncrement, left: ChangedRows, right: ChangedRows, near: _NearbyRows) -> _Affected:
+    """Return what changes affect in a join of tables on their keys."""
+    unit, key = tuple(form.unit.values()), form.join.sides[1].key
+    (*keys, lefts, rights, current), count = integer_encoding.encode_keys(
+        [left.closed, left.opened, right.closed, right.opened, *near],
+        [unit, unit, key, key, unit, key, tuple(form.unit)],
+        whole=None,
+    )
+    own, other = _pair_versions(form.join, 0, left, *keys[:2]), _pair_versions(form.join, 1, right, *keys[2:])
+    learnt = hulls.build_hulls(count, own, other)
+    return _Affected(learnt, lefts, rights, current, learnt.touch(read_periods(near.right, rights)))
+
+
+def _affect_by_foreign_key(form: JoinIncrement, left: ChangedRows, right: ChangedRows, near: _NearbyRows) -> _Affected:
+    """Return what changes affect in a join on a foreign key."""
+    unit, (on, key) = tuple(form.unit.values()), (side.key for side in form.join.sides)
+    (*keys, lefts, current), count = integer_encoding.encode_keys(
+        [left.closed, left.opened, near.left, near.current], [unit, unit, unit, tuple(form.unit)], whole=None
+    )
+    (*others, rights, named), many = integer_encoding.encode_keys(
+        [right.closed, right.opened, near.right, near.left], [key, key, key, on], whole=form.join.whole
+    )
+    changed = hulls.build_hulls(many, _pair_versions(form.join, 1, right, *others))
+    # rule: a foreign key is affected by what it names
+    naming = hulls.intersect_hulls(read_periods(near.left, named), changed, lefts)
+    learnt = hulls.build_hulls(count, _pair_versions(form.join, 0, left, *keys), naming)
+    asked = hulls.build_hulls(many, hulls.intersect_hulls(read_periods(near.left, lefts), learnt, named))
+    none = np.full(near.right.num_rows, NOTHING)
+    return _Affected(learnt, lefts, none, current, asked.touch(read_periods(near.right, rights)))
+
+
+def _carry_hulls(join: JoinSpec) -> JoinSpec:
+    """Return a join of versions whose rows also have the bounds of their hull, as either side has them."""
+    carried = {f"{name}{side}": (side, name) for side in range(2) for name in BOUNDS}
+    return replace(join, columns={**join.columns, **carried})
+
+
+def _join_bounds(joined: pa.Table) -> pa.Table:
+    """Return joined rows with the bounds of their hulls, which either side has."""
+    for name in BOUNDS:
+        joined = joined.append_column(name, pc.coalesce(*(joined.column(f"{name}{side}") for side in range(2))))
+    return joined
+
+
+def _project(join: JoinSpec, rows: pa.Table) -> pa.Table:
+    """Return the view's rows of joined ones; these as they are if their expressions are Spark's to evaluate."""
+    if join.projection is None:
+        periods = PERIODS["versions"] if join.operator == "table_table" else ()
+        return rows.select([*join.columns, *periods])
+    return arrow_expressions.project_rows(join.projection, rows)
+
+
+def _find_changed_periods(join: JoinSpec, side: int, rows: ChangedRows, key: Sequence[str]) -> Periods:
+    """Return the periods in which the versions of an input have changed, by keys that are numbered for them alone."""
+    numbers, _ = integer_encoding.encode_keys([rows.closed, rows.opened], [key, key], whole=None)
+    return _pair_versions(join, side, rows, *numbers)
+
+
+def _pair_versions(join: JoinSpec, side: int, rows: ChangedRows, closed: Integers, opened: Integers) -> Periods:
+    """Return the periods in which the versions of an input have changed, given the numbers of their keys."""
+    columns = tuple(dict.fromkeys((*join.sides[side].key, *join.sides[side].columns)))
+    content = [column for column in columns if column not in join.sides[side].periods]
+    both = [rows.closed, rows.opened]
+    contents, _ = integer_encoding.encode_keys(both, [content, content], whole=None)
+    sides = zip(both, (closed, opened), contents, strict=True)
+    return hulls.find_changed_periods(*(Versions(read_periods(some, keys), keys, it) for some, keys, it in sides))
+
+
+def _find_members(rows: pa.Table, some: pa.Table, columns: Sequence[str]) -> Booleans:
+    """Return which rows have in these columns what one of `some` has."""
+    (own, others), count = integer_encoding.encode_keys([rows, some], [columns, columns], whole=None)
+    is_member = np.zeros(count, bool)
+    is_member[others] = True
+    found: Booleans = is_member[own]
+    return found
+
+
+def _drop_duplicates(rows: pa.Table, columns: Sequence[str]) -> pa.Table:
+    """Return the first of the rows that are equal in these columns."""
+    (keys,), _ = integer_encoding.encode_keys([rows], [columns], whole=None)
+    return rows.take(pa.array(np.unique(keys, return_index=True)[1]))
+
+
+def _concat_rows(*parts: pa.Table) -> pa.Table:
+    return pa.concat_tables(parts).unify_dictionaries().combine_chunks()

@@ -1,0 +1,64 @@
+"""Increments of a topic's versions: what new records change in the table of a topic read as a table.
+
+The meaning is `plane.derive_versions`. Of a key only what is valid after its earliest new record can change.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from hindcast.engine import hulls, integer_encoding
+from hindcast.engine.hulls import Periods
+from hindcast.engine.increment_rows import Comparison, ReadNear, compare_nothing, list_values, read_moments
+from hindcast.engine.spec import VersionIncrement
+from hindcast.engine.sweeps import FOREVER
+from hindcast.store.tables import ARROW_TIMESTAMP
+
+
+def refresh_versions(form: VersionIncrement, records: pa.Table, read_view: ReadNear) -> Comparison:
+    """Return the affected rows of a topic's table, given its new records and the hidden ones near them.
+
+    Hidden records (`incremental.find_hidden_records`) are those that are no current rows but can matter. Records have
+    the table's columns, `timestamp`, `_epoch`, `_isTombstone` and `_isNew`.
+    """
+    is_new, moments = records.column("_isNew").to_numpy(), read_moments(records, "timestamp")
+    if not is_new.any():
+        return compare_nothing(form)
+    span, key = (int(moments[is_new].min()), FOREVER), form.view.key
+    current = integer_encoding.decode_dictionaries(read_view(span, list_values(key, (records, key))), key)
+    (numbers, units), count = integer_encoding.encode_keys([records, current], [key, key], whole=None)
+    since, _ = hulls.build_hulls(count, Periods(numbers, moments, moments).select(is_new))
+    # rule: a late record splits every row that it is in
+    is_reached = read_moments(current, "validTo") > since[units]
+    current, units = current.filter(pa.array(is_reached)), units[is_reached]
+    is_needed = is_new | (moments >= since[numbers])
+    rows = pa.concat_tables([records.filter(pa.array(is_needed)), _list_records(current)], promote_options="default")
+    return Comparison(current, derive_versions(form, rows, np.concatenate([numbers[is_needed], units])))
+
+
+def _list_records(current: pa.Table) -> pa.Table:
+    """Return current rows as the records that they come from; rows do not say the epoch of these."""
+    rows = current.rename_columns([{"validFrom": "timestamp"}.get(name, name) for name in current.column_names])
+    none = {"_epoch": pa.scalar(0, pa.int32()), "_isTombstone": pa.scalar(False), "_isNew": pa.scalar(False)}
+    for name, value in none.items():
+        rows = rows.append_column(name, pa.repeat(value, rows.num_rows))
+    return rows.drop_columns([name for name in ("validTo", "systemFrom", "systemTo") if name in rows.column_names])
+
+
+def derive_versions(form: VersionIncrement, records: pa.Table, keys: np.ndarray) -> pa.Table:
+    """Return `plane.derive_versions` of records whose keys are numbered."""
+    at = read_moments(records, "timestamp")
+    place = (records.column(name).to_numpy() for name in ("_offset", "_partition", "_epoch"))
+    order = np.lexsort((*place, at, keys))
+    keys, at, records = keys[order], at[order], records.take(pa.array(order))
+    has_next = np.append(keys[1:] == keys[:-1], False)[: len(keys)]
+    following = np.where(has_next, np.append(at[1:], FOREVER)[: len(at)], FOREVER)
+    # rule: ttl shortens versions
+    end = following if form.ttl is None else np.minimum(following, at + form.ttl)
+    # rule: of equal timestamps the last to arrive wins, and a tombstone gives no row
+    is_kept = (following != at) & ~records.column("_isTombstone").to_numpy()
+    periods = {"validFrom": at, "validTo": end}
+    for name, moments in periods.items():
+        records = records.append_column(name, integer_encoding.decode_timestamps(moments, ARROW_TIMESTAMP))
+    return records.filter(pa.array(is_kept))

@@ -1,0 +1,399 @@
+"""Increments of kernels on random histories in memory: after each the view is what deriving it whole gives."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from hindcast.engine import (
+    aggregate_increments,
+    arrow_expressions,
+    increment_rows,
+    increments,
+    operators,
+    slice_reader,
+    version_increments,
+)
+from hindcast.engine.arrow_expressions import Call, ColumnReference, Constant, Expression, Projection
+from hindcast.engine.increment_rows import ChangedRows
+from hindcast.engine.spec import (
+    AggregateIncrement,
+    AggregateSpec,
+    JoinIncrement,
+    JoinSpec,
+    KernelInput,
+    KernelOutput,
+    TimeSlice,
+    VersionIncrement,
+)
+
+SEED = int(os.environ.get("HINDCAST_SEED", "1"))
+HISTORIES = int(os.environ.get("HINDCAST_HISTORIES", "40"))
+NOW, T0 = datetime(2026, 1, 1, tzinfo=UTC), datetime(1970, 1, 1, tzinfo=UTC)
+MOMENT, NUMBER = pa.timestamp("us", "UTC"), pa.int64()
+KEYS, MOMENTS = ("a", "b", "c", None), 12
+TEXT, PACKED = pa.string(), pa.dictionary(pa.int32(), pa.string())
+PERIOD = {"validFrom": MOMENT, "validTo": MOMENT}
+PLACE = {"timestamp": MOMENT, "_partition": pa.int32(), "_offset": NUMBER}
+Row = dict[str, Any]
+Kind = Literal["events", "versions"]
+
+
+@dataclass
+class History:
+    """An input: of versions the value of each key and moment (None: a tombstone), of events what each is."""
+
+    dice: random.Random
+    kind: Kind
+    records: dict[Any, Any] = field(default_factory=dict)
+
+    def learn(self, most: int) -> None:
+        """Some records more, anywhere in time; an event may also be replaced or go, as those of a view do."""
+        for _ in range(self.dice.randint(0, most)):
+            key, at = self.dice.choice(KEYS), self.dice.randrange(MOMENTS)
+            named = self.dice.choice(KEYS)
+            if self.kind == "versions":
+                self.records[key, at] = self.dice.choice(((1, named), (2, named), None))
+            else:
+                offset = self.dice.randrange(len(self.records) + 1)
+                self.records[offset] = self.dice.choice((None, *3 * [(key, self.dice.randint(1, 2), named, at)]))
+
+    def rows(self) -> list[Row]:
+        """The current rows, by their time."""
+        if self.kind == "events":
+            names = "k", "v", "named", "timestamp", "_partition", "_offset"
+            found = [(*it, n % 2, n) for n, it in self.records.items() if it is not None]
+            return sorted((dict(zip(names, row, strict=True)) for row in found), key=lambda row: row["timestamp"])
+        ends = {
+            (key, at): min((later for other, later in self.records if other == key and later > at), default=None)
+            for key, at in self.records
+        }
+        rows = [
+            {"k": place[0], "v": value[0], "named": value[1], "validFrom": place[1], "validTo": ends[place]}
+            for place, value in self.records.items()
+            if value is not None
+        ]
+        return sorted(rows, key=lambda row: row["validFrom"])
+
+
+def table(rows: Sequence[Row], types: dict[str, pa.DataType]) -> pa.Table:
+    """Rows as a kernel reads them."""
+    return pa.table({name: pa.array([row[name] for row in rows], kind) for name, kind in types.items()})
+
+
+def list_rows(found: pa.Table) -> list[Row]:
+    """Rows with their moments as numbers."""
+    kinds = [NUMBER if field.type == MOMENT else field.type for field in found.schema]
+    rows: list[Row] = found.cast(pa.schema(list(zip(found.column_names, kinds, strict=True)))).to_pylist()
+    return rows
+
+
+def strip(change: list[Row]) -> list[Row]:
+    """The rows of a change."""
+    return [{name: value for name, value in row.items() if name != "change"} for row in change]
+
+
+def count_rows(rows: list[Row]) -> Counter[Any]:
+    """How often each row is there."""
+    return Counter(tuple(sorted(row.items())) for row in rows)
+
+
+def reader(rows: list[Row], types: dict[str, pa.DataType]) -> Callable[[tuple[int, int]], pa.Table]:
+    """What reads those of the rows that touch a span, and no others."""
+    first, last = ("validFrom", "validTo") if "validTo" in types else ("timestamp", "timestamp")
+
+    def read(span: tuple[int, int], *among: increment_rows.Among) -> pa.Table:
+        near = [row for row in rows if row[first] <= span[1] and (row[last] is None or row[last] >= span[0])]
+        wanted = [
+            {name: {value for part in parts for value in part.to_pylist()} for name, parts in some.items()}
+            for some in among
+        ]
+        is_among = [any(all(row[name] in those for name, those in some.items()) for some in wanted) for row in near]
+        return table([row for row, it in zip(near, is_among, strict=True) if it or not among], types)
+
+    return read
+
+
+def input_types(kind: Kind) -> dict[str, pa.DataType]:
+    """The columns of an input."""
+    return {"k": PACKED, "v": NUMBER, "named": PACKED, **(PERIOD if kind == "versions" else PLACE)}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A join: the kinds of its inputs, its key columns on both sides, and how a key with nulls counts."""
+
+    kinds: tuple[Kind, Kind]
+    how: Literal["inner", "left", "outer"]
+    on: str = "k"
+
+    def form(self) -> JoinIncrement:
+        """Its increment, with an expression and a condition."""
+        is_table = self.kinds[0] == "versions"
+        own: dict[str, Expression] = {
+            "a": ColumnReference("l", NUMBER),
+            "s": Call("add", (ColumnReference("l", NUMBER), ColumnReference("r", NUMBER)), NUMBER),
+        }
+        key: Expression = ColumnReference("lk", TEXT)
+        if self.how == "outer":
+            key = Call(
+                "if",
+                (Call("is_null", (ColumnReference("at", MOMENT),), pa.bool_()), ColumnReference("rk", TEXT), key),
+                TEXT,
+            )
+        periods = PERIOD if is_table else PLACE
+        copied = {name: ColumnReference(name, kind) for name, kind in periods.items()}
+        where = Call(
+            "not_equal",
+            (Call("coalesce", (ColumnReference("r", NUMBER), Constant(0, NUMBER)), NUMBER), Constant(2, NUMBER)),
+            pa.bool_(),
+        )
+        types = pa.schema(
+            [
+                ("k", TEXT),
+                ("a", NUMBER),
+                ("s", NUMBER),
+                *periods.items(),
+                ("systemFrom", MOMENT),
+                ("systemTo", MOMENT),
+            ]
+        )
+        taken = {
+            "lk": (0, "k"),
+            "l": (0, "v"),
+            "r": (1, "v"),
+            "rk": (1, "k"),
+            "at": (0, "validFrom" if is_table else "timestamp"),
+        }
+        taken |= {} if is_table else {name: (0, name) for name in PLACE}
+        inputs = [
+            KernelInput("", 0, kind, (key,), ("k", "v", "named"), None)
+            for kind, key in zip(self.kinds, (self.on, "k"), strict=True)
+        ]
+        join = JoinSpec(
+            "table_table" if is_table else "stream_table",
+            tuple(inputs),
+            None if is_table and self.on == "k" else self.on != "k",
+            self.how,
+            taken,
+            Projection({"k": key, **own, **copied}, where),
+            KernelOutput("", self.kinds[0], types, NOW),
+        )
+        columns = tuple(name for name in types.names if not name.startswith("system"))
+        identity = ("k", "validFrom") if is_table else ("_partition", "_offset")
+        view = KernelInput("", 0, self.kinds[0], ("k",), columns, None)
+        alike = {"sides": join.sides, "seen": (NOW, NOW), "view": view, "columns": columns, "identity": identity}
+        return JoinIncrement(**alike, output=join.output, join=join, unit={"k": "k"} if is_table else {})  # type: ignore[arg-type]
+
+    def derive(self, form: Any, sides: list[pa.Table]) -> pa.Table:
+        """All rows of the view."""
+        return arrow_expressions.project_rows(form.join.projection, operators.join_sides(form.join, TimeSlice(), sides))
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """An aggregate over time of an input, by its key or by another column."""
+
+    kind: Kind
+    group: str = "k"
+
+    @property
+    def kinds(self) -> tuple[Kind]:
+        """The kind of the input."""
+        return (self.kind,)
+
+    def form(self) -> AggregateIncrement:
+        """Its increment, with a condition."""
+        types = pa.schema(
+            [
+                *(("g", TEXT), ("n", NUMBER), ("s", NUMBER), ("m", NUMBER)),
+                *(*PERIOD.items(), ("systemFrom", MOMENT), ("systemTo", MOMENT)),
+            ]
+        )
+        output = KernelOutput("", "versions", types, NOW)
+        start, *end = ("validFrom", "validTo") if self.kind == "versions" else ("timestamp",)
+        other = Call("if", (Call("equal", (_V, Constant(1, NUMBER)), pa.bool_()), Constant(None, NUMBER), _V), NUMBER)
+        own: dict[str, Expression] = {"g": ColumnReference(self.group, TEXT), "n": other, "s": other, "m": other}
+        own |= {"validFrom": ColumnReference(start, MOMENT), **{name: ColumnReference(name, MOMENT) for name in end}}
+        member = {"_member0": "k"} if self.kind == "versions" else {"_member0": "_partition", "_member1": "_offset"}
+        own |= {name: ColumnReference(of, input_types(self.kind)[of]) for name, of in member.items()}
+        where = Call(
+            "not_equal", (Call("coalesce", (_NAMED, Constant("", TEXT)), TEXT), Constant("c", TEXT)), pa.bool_()
+        )
+        measures = {"n": "count", "s": "sum", "m": "max"}
+        columns = tuple(name for name in types.names if not name.startswith("system"))
+        return AggregateIncrement(
+            sides=(KernelInput("", 0, self.kind, ("k",), ("k", "v", "named"), None),),
+            seen=(NOW,),
+            view=KernelInput("", 0, "versions", ("g",), columns, None),
+            columns=columns,
+            identity=("g", "validFrom"),
+            output=output,
+            aggregate=AggregateSpec("of_table" if end else "of_stream", ("g",), measures, output),
+            projection=Projection(own, where),
+            member=tuple(member),
+            whole=True,
+        )
+
+    def derive(self, form: Any, sides: list[pa.Table]) -> pa.Table:
+        """All rows of the view."""
+        return operators.aggregate_rows(form.aggregate, aggregate_increments.list_members(form, sides[0])).rows
+
+
+_V, _NAMED = ColumnReference("v", NUMBER), ColumnReference("named", TEXT)
+
+
+CASES: dict[str, Case | Aggregate] = {
+    "stream-table": Case(("events", "versions"), "inner"),
+    "stream-table, left": Case(("events", "versions"), "left"),
+    "stream-table, on": Case(("events", "versions"), "left", "named"),
+    "tables": Case(("versions", "versions"), "inner"),
+    "tables, left": Case(("versions", "versions"), "left"),
+    "tables, outer": Case(("versions", "versions"), "outer"),
+    "foreign key": Case(("versions", "versions"), "inner", "named"),
+    "aggregate of a table": Aggregate("versions"),
+    "aggregate of a table, regrouped": Aggregate("versions", "named"),
+    "aggregate of a stream": Aggregate("events"),
+    "aggregate of a stream, regrouped": Aggregate("events", "named"),
+    "foreign key, left": Case(("versions", "versions"), "left", "named"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_view_after_increments_is_what_deriving_it_whole_gives(name: str) -> None:
+    print(f"HINDCAST_SEED={SEED}")
+    case, dice = CASES[name], random.Random(f"{SEED}/{name}")  # noqa: S311  # histories, not secrets
+    form = case.form()
+    inputs = [input_types(kind) for kind in case.kinds]
+    output = dict(zip(form.columns, (form.output.types.field(c).type for c in form.columns), strict=True))
+    closed = 0
+    for _ in range(HISTORIES):
+        histories = [History(dice, kind) for kind in case.kinds]
+        before: list[list[Row]] = [[] for _ in case.kinds]
+        view: list[Row] = []
+        for turn in range(4):
+            for history in histories:
+                history.learn(9 if turn == 0 else 3)
+            after = [history.rows() for history in histories]
+            sources = [
+                ChangedRows(
+                    table([row for row in old if row not in new], types),
+                    table([row for row in new if row not in old], types),
+                    reader(new, types),
+                )
+                for old, new, types in zip(before, after, inputs, strict=True)
+            ]
+            change = list_rows(
+                increments.find_change(form, sources, reader(view, output | {form.view.key[0]: PACKED})).rows
+            )
+            gone = [row for row in change if row["change"] == "close"]
+            new = [row for row in change if row["change"] == "open"]
+            view = [row for row in view if row not in strip(gone)] + strip(new)
+            sides = [table(rows, types) for rows, types in zip(after, inputs, strict=True)]
+            wanted = list_rows(case.derive(form, sides).select(form.columns))
+            assert count_rows(view) == count_rows(wanted), (before, after)
+            before, closed = after, closed + len(gone)
+    assert closed > HISTORIES / 10
+
+
+@pytest.mark.parametrize("ttl", [None, 3])
+def test_versions_after_increments_are_those_of_all_records(ttl: int | None) -> None:
+    print(f"HINDCAST_SEED={SEED}")
+    dice = random.Random(f"{SEED}/versions/{ttl}")  # noqa: S311  # histories, not secrets
+    types = {"k": TEXT, "v": NUMBER, **PERIOD, "_partition": pa.int32(), "_offset": NUMBER}
+    output = KernelOutput(
+        "", "versions", pa.schema([*types.items(), ("systemFrom", MOMENT), ("systemTo", MOMENT)]), NOW
+    )
+    form = VersionIncrement(
+        sides=(),
+        seen=(),
+        view=KernelInput("", 0, "versions", ("k",), tuple(types), None),
+        columns=tuple(types),
+        identity=("k", "validFrom"),
+        output=output,
+        ttl=ttl,
+    )
+    of_records = {name: kind for name, kind in types.items() if name not in PERIOD}
+    of_records |= {"timestamp": MOMENT, "_epoch": pa.int32(), "_isTombstone": pa.bool_(), "_isNew": pa.bool_()}
+    closed = 0
+    for _ in range(HISTORIES):
+        records: list[Row] = []
+        view: list[Row] = []
+        for _ in range(4):
+            new = [_record(dice, len(records) + n) for n in range(dice.randint(0, 4))]
+            times = {row["timestamp"] for row in new}
+            hidden = [row | {"_isNew": False} for row in records if row["_isTombstone"] or row["timestamp"] in times]
+            given = table(new + hidden, of_records)
+            compared = version_increments.refresh_versions(form, given, reader(view, types | {"k": PACKED}))
+            change = list_rows(increment_rows.diff_rows(form, compared, with_kept=True))
+            gone = [row for row in change if row["change"] == "close"]
+            assert all(row in view for row in strip([row for row in change if row["change"] == "keep"]))
+            view = [row for row in view if row not in strip(gone)]
+            view += strip([row for row in change if row["change"] == "open"])
+            records, closed = records + new, closed + len(gone)
+            assert count_rows(without_place(view)) == count_rows(_whole_versions(records, ttl)), records
+    assert closed > HISTORIES / 10
+
+
+def _record(dice: random.Random, number: int) -> Row:
+    value = dice.choice((1, 2, None))
+    place = {"_partition": number % 2, "_offset": number, "_epoch": number // 9}
+    marks = {"_isTombstone": value is None, "_isNew": True}
+    return {"k": dice.choice(KEYS), "v": value, "timestamp": dice.randrange(MOMENTS), **place, **marks}
+
+
+def without_place(rows: list[Row]) -> list[Row]:
+    """Rows without their lineage, which is not compared: a record that repeats a row changes nothing."""
+    return [{name: value for name, value in row.items() if not name.startswith("_")} for row in rows]
+
+
+def _whole_versions(records: list[Row], ttl: int | None) -> list[Row]:
+    """The versions of all records, by the definition."""
+    found = []
+    for record in records:
+        own = [other for other in records if other["k"] == record["k"]]
+        place = [(other["_epoch"], other["_partition"], other["_offset"]) for other in own]
+        rivals = [it for other, it in zip(own, place, strict=True) if other["timestamp"] == record["timestamp"]]
+        if record["v"] is None or max(rivals) != (record["_epoch"], record["_partition"], record["_offset"]):
+            continue
+        ends = [other["timestamp"] for other in own if other["timestamp"] > record["timestamp"]]
+        ends += [record["timestamp"] + ttl] if ttl is not None else []
+        found.append(
+            {"k": record["k"], "v": record["v"], "validFrom": record["timestamp"], "validTo": min(ends, default=None)}
+        )
+    return found
+
+
+@pytest.mark.parametrize("as_of", [None, 6])
+def test_what_changed_since_a_moment_is_what_was_current_then_or_is_now(tmp_path: Path, as_of: int | None) -> None:
+    dice = random.Random(f"{SEED}/changes")  # noqa: S311  # histories, not secrets
+    rows: list[Row] = []
+    for number in range(200):
+        began, start = dice.randrange(10), dice.randrange(MOMENTS)
+        ended = dice.choice((None, began + dice.randint(1, 4)))
+        rows.append({"k": number, "validFrom": start, "validTo": None, "systemFrom": began, "systemTo": ended})
+    types = {"k": NUMBER, **PERIOD, "systemFrom": MOMENT, "systemTo": MOMENT}
+    for part in range(4):  # files of their own
+        write_deltalake(tmp_path, table([row for row in rows if row["k"] % 4 == part], types), mode="append")
+    at = None if as_of is None else T0 + timedelta(microseconds=as_of)
+    side = KernelInput(str(tmp_path), DeltaTable(tmp_path).version(), "versions", ("k",), ("k",), at)
+
+    def is_current(row: Row, moment: int) -> bool:
+        return bool(row["systemFrom"] <= moment and (row["systemTo"] is None or row["systemTo"] > moment))
+
+    for since in range(8 if as_of is None else as_of):
+        now = 99 if as_of is None else as_of
+        closed, opened = slice_reader.read_changes(side, T0 + timedelta(microseconds=since))
+        was, is_ = ({row["k"] for row in rows if is_current(row, moment)} for moment in (since, now))
+        assert sorted(closed.column("k").to_pylist()) == sorted(was - is_)
+        assert sorted(opened.column("k").to_pylist()) == sorted(is_ - was)
