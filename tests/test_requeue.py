@@ -15,6 +15,8 @@ from hindcast.ingest import fate_revisions, ledger, quarantine, requeue
 from hindcast.ops import journal_rebuild
 from hindcast.plan import journal, planner, plans
 from hindcast.plan.purposes import Requeue
+from hindcast.report import report_text
+from hindcast.report.run_report import RunReport
 from hindcast.runs import incremental_state, run_steps
 from hindcast.store import commits
 from pipelines import Pipeline, pipeline, tuples, wrong
@@ -325,7 +327,20 @@ def test_a_requeue_that_died_is_finished(
             assert p.states() == [(1, "completed"), (2, "completed")]
         else:
             planner.abandon_run(p.warehouse, journal.read_active_run(p.warehouse, p.name, number), "by a test")
-            p.run()
+            told = p.run()
+            assert told["givenUp"] == [
+                {
+                    "run": number,
+                    "runId": "requeue__dying",
+                    "offsets": {},
+                    "tables": {},
+                    "fates": {"menu": {"accepted": 2, "expired": 1, "null_key": 1}},
+                }
+            ]
+            assert (
+                f"run {number} was abandoned; what it did stays: menu: 4 fates decided again "
+                "(2 accepted, 1 expired, 1 null_key)"
+            ) in report_text.format_report(RunReport.from_json(told))
             assert p.states()[1:] == [*p.states()[1 : number - 1], (number, "abandoned"), (number + 1, "completed")]
         assert len(p.raw("fates/menu")) == 4
         assert len(p.raw("quarantine")) == 9
