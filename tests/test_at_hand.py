@@ -12,8 +12,9 @@ from deltalake import CommitProperties, write_deltalake
 
 from hindcast.common.errors import TableError
 from hindcast.ops.erase import row_removal
-from hindcast.store import table_cache, tables
-from hindcast.store.commit_notes import TableNote
+from hindcast.ops.verify import emitted_checks
+from hindcast.store import commit_notes, table_cache, tables
+from hindcast.store.commit_notes import EmissionNote, FatesNote, LogNote, TableNote
 from hindcast.store.tables import Table
 
 
@@ -85,7 +86,22 @@ def test_a_hint_to_a_checkpoint_that_is_gone_is_named_with_what_to_do(tmp_path: 
     assert items(table) == [1]
 
 
-@pytest.mark.parametrize("note", ["nightly", "[1]", "7", '{"run": "nightly"}'])
+FOREIGN_NOTES = [
+    *(
+        "nightly",
+        "[1]",
+        "7",
+        '{"run": "nightly"}',
+        '{"run": 1}',
+        '{"run": true, "opened": 3}',
+        '{"run": 1, "opened": "3"}',
+    ),
+    *('{"run": 2, "runId": "nightly"}', '{"run": 1, "opened": 0, "ages": 3}', '{"run": 1, "opened": 0, "ties": [1]}'),
+    '{"forgets": 1, "removed": "all"}',
+]
+
+
+@pytest.mark.parametrize("note", FOREIGN_NOTES)
 def test_notes_that_others_write_are_none_of_ours(tmp_path: Path, note: str) -> None:
     table = make(tmp_path, 1)
     own = json.dumps(TableNote(1, opened=2).as_json())
@@ -94,3 +110,20 @@ def test_notes_that_others_write_are_none_of_ours(tmp_path: Path, note: str) -> 
         write_deltalake(table.path, pa.table({"item": [2]}), mode="append", commit_properties=properties)
     assert tables.read_notes(table, TableNote.from_json) == {1: TableNote(1, opened=2)}
     assert row_removal.count_removed(table, 1) == 0
+
+
+@pytest.mark.parametrize("note", ['{"run": 3}', '{"run": 3, "refused": "no"}', '{"epoch": 1}', '{"forgets": []}'])
+def test_no_kind_of_note_is_read_from_what_others_write(tmp_path: Path, note: str) -> None:
+    """The newest commit has the text, and the notes of our own are found behind it."""
+    table = make(tmp_path, 1)
+    log, fates = LogNote(3, "own", 1, None), FatesNote(3, 1)
+    emission = EmissionNote(3, "2026-01-01T00:00:00+00:00", 1, "definition")
+    for own in (log, fates, emission):
+        for text in (json.dumps(own.as_json()), note):
+            properties = CommitProperties(custom_metadata={"userMetadata": text})
+            write_deltalake(table.path, pa.table({"item": [2]}), mode="append", commit_properties=properties)
+        assert tables.read_notes(table, type(own).from_json) == {3: own}
+        assert tables.read_notes(table, commit_notes.parse_own_note) == {3: own.as_json()}
+    delta_table = tables.open_table(table)
+    assert delta_table is not None
+    assert list(emitted_checks.check_emptied(table, delta_table)) == []

@@ -573,6 +573,9 @@ UNFIT = [
      "starts a program (TRANSFORM)", "over tables"),
     ("unexpected_rows_expectation: {unexpected_rows_query: \"SELECT Reflect('a', 'b') FROM {batch}\"}", 10,
      "calls Java by 'reflect'", "over tables"),
+    (("expect_column_values_to_not_be_null: {column: price, "
+      "row_condition: \"exists(array(note), n -> n rlike '(a)+')\"}"), 10,
+     "n RLIKE '(a)+' may be slow and is in a function's ->", "without nested repetitions"),
     ("expect_column_values_to_not_be_null: {column: price, row_condition: \"java_method('a', 'b') = 'x'\"}", 10,
      "row_condition calls Java by 'java_method'", "functions of Spark SQL"),
     ("expect_column_values_to_match_like_pattern: {column: note, like_pattern: '2%%'}", 10,

@@ -262,6 +262,30 @@ def test_a_dry_run_says_that_there_is_no_such_key_or_offset(
     assert restaurant.versions() == before
 
 
+def test_a_link_to_another_pipelines_tables_is_refused_before_their_files_are_purged(
+    restaurant: Pipeline, tmp_path: Path
+) -> None:
+    (tmp_path / "disk").mkdir()
+    copy = cloned(restaurant, tmp_path)
+    folder = Path(copy.warehouse)
+    (folder / copy.name / "menu").rename(tmp_path / "disk" / "menu")
+    (folder / copy.name / "menu").symlink_to(tmp_path / "disk" / "menu")  # a table on another disk
+    (folder / "other").mkdir()
+    (folder / copy.name / "logs" / "backup").symlink_to(folder / "other")
+    with copy.here():
+        with pytest.raises(RequestError, match=f"is a link to {folder / 'other'}, and forgetting") as error:
+            forgotten(copy, "orders", "zoe")
+        assert error.value.where == f"{folder}/restaurant/logs/backup"
+        (folder / copy.name / "logs" / "backup").unlink()
+        with pytest.raises(RequestError, match="there is no such key: zoe"):
+            forgotten(copy, "orders", "zoe")
+        (folder / copy.name).rename(folder / "renamed")
+        (folder / copy.name).symlink_to("renamed")
+        with pytest.raises(RequestError, match=f"is a link to {folder / 'renamed'}, and forgetting") as error:
+            forgotten(copy, "orders", "zoe")
+        assert error.value.where == f"{folder}/restaurant"
+
+
 HELD = """
 pipeline: held
 start: 2026-01-01

@@ -17,7 +17,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from bare_runs import OUTCOMES
 from hindcast.common.errors import GateError
 from hindcast.common.settings import read_settings
-from hindcast.contract import load, locate_complaint_in_file
+from hindcast.contract import load, locate_complaint_in_file, query_limits
 from hindcast.contract.bound import BoundContract, bind_contract
 from hindcast.plan import journal
 from hindcast.plan.plans import Plan, TopicPlan
@@ -267,6 +267,35 @@ def test_a_regular_expression_that_takes_too_long_is_an_error_of_its_gate(
     outcomes = ["error", "passed", "passed", "failed", "error", "passed", "failed", "passed", "failed", "passed"]
     assert [it.outcome for it in verdicts] == outcomes
     assert "a value took more than 1 seconds to match" in verdicts[0].detail
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore:Passing a string to the row_condition:DeprecationWarning")
+def test_a_pattern_in_sql_that_takes_too_long_is_an_error_of_its_gate(
+    spark: SparkSession, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time_limits, "MAX_SECONDS", 1.0)
+    monkeypatch.setattr(query_limits, "IN_TIME", "match_within_a_second")
+    rows, only = "unexpected_rows_expectation", "expect_column_values_to_not_be_null: {column: note, row_condition"
+    conditions = [
+        ("note RLIKE '^(.*x){{25}}y$' /* too slow */", "error"),
+        ("note NOT REGEXP concat('^(.*x){{25}}', 'y$')", "error"),
+        ("length(regexp_replace(note, '^.*x.*x.*x.*x.*x.*x.*x.*x.*x.*x.*y$', '')) = 0", "error"),
+        ("size(split(regexp_extract(note, '^(xx)+', 0), '(x|x)+y')) = 2", "error"),
+        ("regexp_extract(note, '^(xx)+', 0) <> note", "passed"),
+        ("note || 'y' RLIKE '^(xx)+y$' AND id = 1", "failed"),
+        ("id RLIKE '^([2-9])+$'", "failed"),
+    ]
+    lines = [f'      - {rows}: {{unexpected_rows_query: "SELECT * FROM {{batch}} WHERE {it}"}}' for it, _ in conditions]
+    lines += [f"""      - {only}: "note RLIKE '{it}'"}}""" for it in ("^(.*x){25}y$", "^(x{2})+$")]
+    head = HEAD.replace("    sensitive: [email]\n", "")
+    it = contract(folder, "\n".join([*lines, ""]), head)
+    verdicts = checked(spark, it, [(1, 1, "x" * 60, None, 0, 1), (2, 1, None, None, 0, 2)])
+    told = [(verdict.outcome, verdict.kwargs) for verdict in verdicts]
+    assert [outcome for outcome, _ in told] == [*(outcome for _, outcome in conditions), "error", "passed"]
+    assert [kwargs for _, kwargs in told] == [gate.kwargs for gate in it.expectations("sales")], "as they are written"
+    assert "a value took more than 1 seconds to match" in verdicts[0].detail
+    assert spark.range(1).count() == 1
 
 
 @pytest.mark.parametrize(

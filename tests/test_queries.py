@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hindcast.contract import Expectation
+from hindcast.contract.parsing import ExpressionError
 from hindcast.contract.queries import (
     find_condition_problem,
     find_query_problem,
@@ -12,6 +13,7 @@ from hindcast.contract.queries import (
     list_projected_columns,
     wrap_condition,
 )
+from hindcast.contract.query_limits import IN_TIME, write_time_limits
 from hindcast.quality.expectations import configure_gate
 
 COLUMNS = ["id", "price", "note", "tags", "place", "validFrom"]
@@ -170,3 +172,45 @@ def test_a_condition_ends_where_its_bracket_does(condition: str) -> None:
 )
 def test_a_condition_over_rows_and_tables_is_taken(condition: str) -> None:
     assert find_condition_problem(condition) is None
+
+
+LIMITED = [
+    ("a RLIKE '^a*$' AND regexp_replace(a, '[^0-9]+', '') = ''", None),
+    ("a like '%x%'", None),
+    ("a || 'x' RLIKE '(a+)+$' AND b", "[[a || 'x' ~ '(a+)+$']] RLIKE '(a+)+$' AND b"),
+    ("NOT b.c NOT REGEXP '(a+)+'", "NOT [[b.c ~ '(a+)+']] NOT REGEXP '(a+)+'"),
+    ("a rlike b or a rlike 'a' || '(b)+'", "[[a ~ b]] rlike b or [[a ~ 'a' || '(b)+']] rlike 'a' || '(b)+'"),
+    ("a rlike '.*x.*x.*x.*x'", "[[a ~ '.*x.*x.*x.*x']] rlike '.*x.*x.*x.*x'"),
+    ("x IN (SELECT y FROM u WHERE u.y rlike '(a)+')", "x IN (SELECT y FROM u WHERE [[u.y ~ '(a)+']] rlike '(a)+')"),
+    ("case when a then b else c end rlike '(a)+'", "[[case when a then b else c end ~ '(a)+']] rlike '(a)+'"),
+    ("`rlike` rlike '(a)+' and a between 1 and 2", "[[`rlike` ~ '(a)+']] rlike '(a)+' and a between 1 and 2"),
+    ("size(split(note, '(,| )+', 3)) > 2", "size(split([[note ~ '(,| )+']], '(,| )+', 3)) > 2"),
+    ("a = regexp_substr(regexp_extract(a, b, 1), c)", "a = regexp_substr([[regexp_extract([[a ~ b]], b, 1) ~ c]], c)"),
+    ("rlike(concat(a, ',', '('), concat(b, c))", "rlike([[concat(a, ',', '(') ~ concat(b, c)]], concat(b, c))"),
+]
+
+
+@pytest.mark.parametrize(("condition", "limited"), LIMITED, ids=[condition for condition, _ in LIMITED])
+def test_a_pattern_that_can_be_slow_has_a_limit_in_the_text_of_its_query(condition: str, limited: str | None) -> None:
+    expected = limited or condition
+    for written, meant in (("[[", f"{IN_TIME}(cast("), (" ~ ", " AS string), "), ("]]", ")")):
+        expected = expected.replace(written, meant)
+    assert write_time_limits(wrap_condition(condition)) == wrap_condition(expected)
+
+
+@pytest.mark.parametrize(
+    ("condition", "found"),
+    [
+        ("exists(tags, tag -> tag rlike '(a)+')", "in a function's ->"),
+        ("a COLLATE utf8_lcase rlike '(a)+'", "beside COLLATE"),
+        ("rlike(collate(a, 'UTF8_LCASE'), '(a)+')", "beside COLLATE"),
+        ("a = b rlike '(a)+'", "written in an unsupported way"),
+        ("a between 1 and b rlike '(a)+'", "written in an unsupported way"),
+    ],
+)
+def test_where_no_limit_can_be_written_a_pattern_that_can_be_slow_is_refused(condition: str, found: str) -> None:
+    with pytest.raises(ExpressionError, match=found):
+        write_time_limits(wrap_condition(condition))
+    assert write_time_limits(wrap_condition(condition.replace("(a)+", "a+"))) == wrap_condition(
+        condition.replace("(a)+", "a+")
+    )

@@ -15,6 +15,8 @@ from hindcast.ingest import fate_revisions, ledger, quarantine, requeue
 from hindcast.ops import journal_rebuild
 from hindcast.plan import journal, planner, plans
 from hindcast.plan.purposes import Requeue
+from hindcast.report import report_text
+from hindcast.report.run_report import RunReport
 from hindcast.runs import incremental_state, run_steps
 from hindcast.store import commits
 from pipelines import Pipeline, pipeline, tuples, wrong
@@ -286,6 +288,9 @@ def test_a_requeue_is_told_alike_by_increments(
         pytest.param("fates/menu", "given up", marks=pytest.mark.long),
         ("fates/menu", "given up under a contract that a run has seen"),
         pytest.param("menu", "retried", marks=pytest.mark.long),
+        pytest.param("quarantine", "retried", marks=pytest.mark.long),
+        pytest.param("quarantine", "given up", marks=pytest.mark.long),
+        pytest.param("menu", "given up", marks=pytest.mark.long),
     ],
 )
 def test_a_requeue_that_died_is_finished(
@@ -325,12 +330,20 @@ def test_a_requeue_that_died_is_finished(
             assert p.states() == [(1, "completed"), (2, "completed")]
         else:
             planner.abandon_run(p.warehouse, journal.read_active_run(p.warehouse, p.name, number), "by a test")
-            p.run()
+            told = p.run()
+            (given_up,) = told["givenUp"]
+            assert {*given_up["tables"]} == ({"menu"} if killed == "menu" else set())
+            assert given_up["fates"] == {"menu": {"accepted": 2, "expired": 1, "null_key": 1}}
+            assert (
+                f"run {number} was abandoned; what it did stays: menu: 4 fates decided again "
+                "(2 accepted, 1 expired, 1 null_key)"
+            ) in report_text.format_report(RunReport.from_json(told))
             assert p.states()[1:] == [*p.states()[1 : number - 1], (number, "abandoned"), (number + 1, "completed")]
+        closed_by = number if killed == "menu" else len(p.states())
         assert len(p.raw("fates/menu")) == 4
         assert len(p.raw("quarantine")) == 9
         assert sums(p) == {"accepted": 4, "expired": 1, "malformed": 1, "null_key": 1}
-        assert [row for row in p.history("menu") if row[-1]] == [("curry", 8, None, 0, 12, 1, len(p.states()))]
+        assert [row for row in p.history("menu") if row[-1]] == [("curry", 8, None, 0, 12, 1, closed_by)]
         assert wrong(p) == []
 
 

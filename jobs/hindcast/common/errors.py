@@ -170,8 +170,6 @@ def describe_cause(failure: Exception) -> str:
     """Return the first informative line of a failure's text, which may be the JVM's or a Python worker's."""
     lines = [line.removeprefix(": ") for line in str(failure).strip().splitlines()]
     cause = next(line for line in lines if not line.startswith("An error occurred while calling"))
-    if cause.rstrip(": ").endswith(
-        "from the Python worker"
-    ):  # the error is the last line of the traceback that follows
+    if "from the Python worker" in cause:  # the error is the last line of the traceback that follows
         cause = next((line for line in reversed(lines) if _PYTHON_ERROR.match(line)), cause)
     return cause

@@ -51,6 +51,14 @@ class Expectation(ContractModel):
         return [c for c in (*named, *(listed if isinstance(listed, list) else ())) if isinstance(c, str)]
 
     @property
+    def sql_parameters(self) -> dict[str, str]:
+        """The parameters that Spark parses, each with its text."""
+        names = ["unexpected_rows_query"] if self.type == "unexpected_rows_expectation" else []
+        if not str(self.kwargs.get("condition_parser")).startswith("great_expectations"):
+            names.append("row_condition")
+        return {name: text for name in names if isinstance(text := self.kwargs.get(name), str)}
+
+    @property
     def can_fail_without_change(self) -> bool:
         """True if it looks at more than the change of the table, so that it can fail without one."""
         return self.type in _BEYOND_CHANGE

@@ -8,8 +8,9 @@ from itertools import chain
 from string import Formatter
 
 from hindcast.common.errors import suggest_nearest
-from hindcast.contract import bounds, queries
+from hindcast.contract import bounds, queries, query_limits
 from hindcast.contract.expectation import GATE_FIELDS, Expectation, Hold
+from hindcast.contract.parsing import ExpressionError
 from hindcast.contract.shapes import PERIODS, Columns, FieldPath, Shape, identity_columns
 from hindcast.contract.types import format_value
 from hindcast.contract.view_checks import Complaint
@@ -38,6 +39,7 @@ def check_gates(location: FieldPath, gates: Sequence[Expectation], shape: Shape)
             _check_sql_type(gate),
             _check_condition(gate, columns),
             _check_query(gate, shape, columns),
+            _check_patterns(gate),
         ):
             yield build_complaint((*place, gate.type, parameter), found, fix)
 
@@ -183,6 +185,16 @@ def _check_query(gate: Expectation, shape: Shape, columns: Columns) -> _GateComp
     if projected is not None and (missing := _list_missing(projected, shape)):
         found = f"{name} does not return {', '.join(missing)}: on_failure: quarantine needs the key of each failing row"
         yield name, found, "return all columns: SELECT * FROM {batch} WHERE ..."
+
+
+def _check_patterns(gate: Expectation) -> _GateComplaints:
+    """Yield a complaint about SQL with a pattern that could take for ever, where no time limit can be written."""
+    try:
+        query_limits.limit_gate(gate)
+    except ExpressionError as error:
+        yield next(iter(gate.sql_parameters)), error.found, error.fix
+    except (KeyError, IndexError, ValueError):  # of braces, about which `_check_query` complains
+        return
 
 
 def _list_missing(columns: Sequence[str], shape: Shape) -> list[str]:

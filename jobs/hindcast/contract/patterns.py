@@ -60,3 +60,17 @@ patterns, names = json.load(sys.stdin)
 for pattern in patterns:
     print(json.dumps([name for name in names if re.fullmatch(pattern, name)]), flush=True)
 """
+
+
+def may_be_slow(pattern: str) -> bool:
+    """Return whether there can be a text for which matching takes for ever, as far as the pattern's form tells.
+
+    A repeated group can be tried in exponentially many ways, and each further repetition multiplies their number.
+
+    >>> [may_be_slow(pattern) for pattern in ("^(a+)+$", "^[a-z]+-[0-9]+$", ".*x.*x.*x.*x")]
+    [True, False, True]
+    """
+    return _REPEATED_GROUP.search(pattern) is not None or len(_REPETITION.findall(pattern)) > _MAX_REPETITIONS
+
+
+_REPEATED_GROUP, _REPETITION, _MAX_REPETITIONS = re.compile(r"\)[*+{]"), re.compile(r"[*+]|\{\d+,"), 3

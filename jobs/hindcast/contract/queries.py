@@ -30,7 +30,7 @@ def find_unknown_column(query: str, columns: Collection[str]) -> str | None:
     >>> find_unknown_column("SELECT * FROM _batch WHERE cost > 0", ["price"])
     'cost'
     """
-    tree = _parse_query(query)
+    tree = parse_query(query)
     if tree is None:
         return None
     sources = {name.lower() for name in _list_sources(tree)}
@@ -61,7 +61,7 @@ def find_query_problem(query: str) -> str | None:
         query = strip_comments(query)
     except ExpressionError:
         return _NO_QUERY
-    if (tree := _parse_query(query)) is not None:
+    if (tree := parse_query(query)) is not None:
         return _find_reach(tree)
     words = {token.text.lower() for token in tokenize(query)}
     return "starts a program (TRANSFORM)" if {"transform", "using"} <= words else _NO_QUERY
@@ -77,7 +77,7 @@ def find_condition_problem(condition: str) -> str | None:
         query = wrap_condition(strip_comments(condition))
     except ExpressionError:
         return _NO_CONDITION
-    if (tree := _parse_query(query)) is not None:
+    if (tree := parse_query(query)) is not None:
         return _find_reach(tree) if _is_one_condition(tree) else _NO_CONDITION
     problem = find_query_problem(query)
     return _NO_CONDITION if problem == _NO_QUERY else problem
@@ -142,13 +142,13 @@ def list_projected_columns(query: str) -> list[str] | None:
     >>> list_projected_columns("SELECT id, price * 2 AS twice FROM _batch")
     ['id', 'twice']
     """
-    tree = _parse_query(query)
+    tree = parse_query(query)
     if tree is None or not all(isinstance(part, exp.Column | exp.Alias) and not part.is_star for part in tree.selects):
         return None
     return [part.alias_or_name for part in tree.selects] or None
 
 
-def _parse_query(query: str) -> _Query | None:
+def parse_query(query: str) -> _Query | None:
     """Return the tree of one query, None if sqlglot cannot parse it."""
     try:
         trees = [tree for tree in Verbatim().parser().parse(tokenize_bounded(query), query) if tree is not None]

@@ -40,6 +40,7 @@ from hindcast.kafka.topics import HEADERS_SCHEMA, Cluster, OffsetRange
 from hindcast.plan import journal
 from hindcast.plan.plans import Plan, TopicPlan
 from hindcast.store import commits, files, row_reader, table_creation, tables
+from hindcast.store.commit_notes import FatesNote
 from hindcast.store.tables import Table
 
 QUARANTINE_COLUMNS = (
@@ -319,8 +320,8 @@ def update_quarantine(
     """
     table = quarantine_table(contract.warehouse, contract.pipeline)
     done = tables.read_last_run(table, part=part)
-    counts = tables.read_notes(decided, lambda note: note.get("refused", 0), limit)
-    new = [run for run, count in counts.items() if run > done and count]
+    notes = tables.read_notes(decided, FatesNote.from_json, limit)
+    new = [run for run, note in notes.items() if run > done and note.refused]
     if not new:
         return
     rows = row_reader.load_rows(spark, decided).where(F.col("run") > done)

@@ -89,16 +89,8 @@ def configure_gate(gate: Expectation, facts: GateFacts) -> ExpectationConfigurat
     rule = find_rule(gate.type)
     parameters = rule.__fields__ if rule else {}
     given = {name: fact for name, fact in facts.items() if name in parameters}
-    in_sql = {name: strip_comments(text) for name, text in _list_sql_parameters(gate)}
+    in_sql = {name: strip_comments(text) for name, text in gate.sql_parameters.items()}
     return ExpectationConfiguration(type=gate.type, kwargs={**gate.kwargs, **in_sql, **given})
-
-
-def _list_sql_parameters(gate: Expectation) -> list[tuple[str, str]]:
-    """Return the parameters of a gate that Spark parses, each with its text."""
-    names = ["unexpected_rows_query"] if gate.type == "unexpected_rows_expectation" else []
-    if not str(gate.kwargs.get("condition_parser")).startswith("great_expectations"):
-        names.append("row_condition")
-    return [(name, text) for name in names if isinstance(text := gate.kwargs.get(name), str)]
 
 
 def format_gate(expectation: str, kwargs: JsonObject) -> str:

@@ -18,6 +18,7 @@ from hindcast.common.errors import GateError, describe_cause, escape_controls, s
 from hindcast.common.json_values import JsonValue
 from hindcast.contract import Expectation
 from hindcast.contract.sensitive import find_sensitive_columns, redact_message
+from hindcast.quality import slow_patterns
 from hindcast.quality.expectations import (
     configure_gate,
     find_implementation,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from great_expectations.core.batch_definition import BatchDefinition
     from great_expectations.data_context.data_context.ephemeral_data_context import EphemeralDataContext
     from great_expectations.datasource.fluent.interfaces import Batch
+    from great_expectations.expectations.expectation import Expectation as Implementation
     from great_expectations.validator.computed_metric import MetricValue
 
 
@@ -72,7 +74,7 @@ def refuse_failed_gates(pipeline: str, table: str, run: int, verdicts: Sequence[
 def select_failing_rows(candidate: StagedChange, gate: Expectation) -> DataFrame:
     """Return the rows that a row-by-row gate fails, with all columns of the rows that it looks at."""
     rows = candidate.rows(find_row_set(gate))
-    expectation = configure_gate(gate, candidate.gate_facts(gate)).to_domain_obj()
+    expectation = _configure_limited(candidate, gate)
     if hasattr(expectation, "unexpected_rows_query"):
         query = expectation.unexpected_rows_query.format(batch=candidate.create_view(rows))
         return rows.sparkSession.sql(query)
@@ -231,6 +233,12 @@ def _parse_number(value: MetricValue) -> float | None:
         return None
 
 
+def _configure_limited(candidate: StagedChange, gate: Expectation) -> Implementation:
+    """Return a gate to evaluate, with time limits in its SQL."""
+    limited = slow_patterns.limit_gate(candidate.change.sparkSession, gate)
+    return configure_gate(limited, candidate.gate_facts(gate)).to_domain_obj()
+
+
 def _build_batch(rows: DataFrame) -> Batch:
     return _build_definition().get_batch({"dataframe": rows})
 
@@ -255,7 +263,7 @@ def _validate(
     """Return Great Expectations' result of each gate on the same rows, in their order, with the metrics it used."""
     configured = []
     for number, gate in enumerate(gates):
-        configured.append(configure_gate(gate, candidate.gate_facts(gate)).to_domain_obj())
+        configured.append(_configure_limited(candidate, gate))
         configured[-1].meta = {"gate": number}
     # Added one by one, a gate would replace another of the same type and column.
     suite = import_gx().ExpectationSuite(name="gates", expectations=configured)

@@ -24,14 +24,13 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType
 
+from hindcast.contract.patterns import may_be_slow
 from hindcast.quality.time_limits import limit_time
-
-_REPEATED_GROUP = re.compile(r"\)[*+{]")
 
 
 def limit_matching(column: Column, patterns: Sequence[str]) -> Column:
     """Return a column with the same texts, which fails if one of the patterns takes too long for one of them."""
-    risky = [pattern for pattern in patterns if _REPEATED_GROUP.search(pattern) and _is_readable(pattern)]
+    risky = [pattern for pattern in patterns if may_be_slow(pattern) and _is_readable(pattern)]
     if not risky:
         return column
     compiled: list[re.Pattern[str]] = []

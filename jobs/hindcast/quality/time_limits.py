@@ -6,12 +6,13 @@ import signal
 from collections.abc import Callable
 from typing import TypeVar
 
+S = TypeVar("S")
 T = TypeVar("T")
 MAX_SECONDS = 5.0
 """The most time for one value."""
 
 
-def limit_time(judge: Callable[[str], T]) -> Callable[[str], T]:
+def limit_time(judge: Callable[[S], T]) -> Callable[[S], T]:
     """Return a function that raises TimeoutError if it takes more than `MAX_SECONDS`.
 
     It goes to Spark's workers by value, as `judge` has to: they need not have this package.
@@ -21,11 +22,11 @@ def limit_time(judge: Callable[[str], T]) -> Callable[[str], T]:
     def stop(_signal: int, _frame: object) -> None:
         raise TimeoutError(f"a value took more than {seconds:.0f} seconds to match; simplify the patterns")
 
-    def judge_in_time(text: str) -> T:
+    def judge_in_time(value: S) -> T:
         signal.signal(signal.SIGALRM, stop)  # Python's matcher of regular expressions looks for signals
         signal.setitimer(signal.ITIMER_REAL, seconds)
         try:
-            return judge(text)
+            return judge(value)
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+
+import pyarrow.compute as pc
 
 from hindcast.common.json_values import JsonObject
 from hindcast.common.plurals import format_count
@@ -12,7 +15,7 @@ from hindcast.contract import Contract
 from hindcast.ingest import ledger
 from hindcast.plan import journal
 from hindcast.plan.runs import find_last_completed
-from hindcast.store import tables
+from hindcast.store import row_reader, tables
 from hindcast.store.commit_notes import TableNote
 
 
@@ -21,22 +24,25 @@ class AbandonedRun:
     """What a run wrote before it was abandoned.
 
     `offsets`: by topic, how many it appended to the log. `tables`: by table, the rows that it `opened` and `closed`,
-    and how many of these are past answers (`corrected`).
+    and how many of these are past answers (`corrected`). `fates`: by topic, how many records got which fate when it
+    decided about them again.
     """
 
     run: int
     run_id: str
     offsets: Mapping[str, int]
     tables: Mapping[str, Mapping[str, int]]
+    fates: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     def as_json(self) -> JsonObject:
         """Return the form in reports."""
-        return {"run": self.run, "runId": self.run_id, "offsets": self.offsets, "tables": self.tables}
+        fates: JsonObject = {"fates": self.fates} if self.fates else {}
+        return {"run": self.run, "runId": self.run_id, "offsets": self.offsets, "tables": self.tables, **fates}
 
     @classmethod
     def from_json(cls, run: Mapping[str, Any]) -> AbandonedRun:
         """Return the run from its form in reports."""
-        return cls(run["run"], run["runId"], run["offsets"], run["tables"])
+        return cls(run["run"], run["runId"], run["offsets"], run["tables"], run.get("fates", {}))
 
 
 def find_abandoned_runs(warehouse: str, contract: Contract, number: int) -> list[AbandonedRun]:
@@ -52,13 +58,15 @@ def find_abandoned_runs(warehouse: str, contract: Contract, number: int) -> list
             name: _read_published_counts(warehouse, contract, name, run.number)
             for name in (*contract.topics, *contract.views)
         }
+        fates = {name: _count_fates(warehouse, contract, name, run.number) for name in contract.topics}
         written = AbandonedRun(
             run.number,
             run.run_id,
             {name: n for name, n in offsets.items() if n},
             {name: rows for name, rows in counts.items() if any(rows.values())},
+            {name: counts for name, counts in fates.items() if counts},
         )
-        if written.offsets or written.tables:
+        if written.offsets or written.tables or written.fates:
             abandoned.append(written)
     return abandoned
 
@@ -66,9 +74,12 @@ def find_abandoned_runs(warehouse: str, contract: Contract, number: int) -> list
 def format_abandoned_run(run: AbandonedRun) -> str:
     """Return a sentence that says what an abandoned run did."""
     parts = []
-    for name in dict.fromkeys([*run.offsets, *run.tables]):
+    for name in dict.fromkeys([*run.offsets, *run.fates, *run.tables]):
         offsets, rows = run.offsets.get(name, 0), run.tables.get(name, {})
         counts = [format_count(offsets, "offset")] if offsets else []
+        if fates := run.fates.get(name):
+            decided = ", ".join(f"{n:,} {fate}" for fate, n in fates.items())
+            counts.append(f"{format_count(sum(fates.values()), 'fate')} decided again ({decided})")
         counts += [f"{format_count(rows['opened'], 'row')} opened"] if rows.get("opened") else []
         counts += [f"{rows['closed']:,} closed"] if rows.get("closed") else []
         counts += [f"{rows['corrected']:,} of these a past answer"] if rows.get("corrected") else []
@@ -79,6 +90,15 @@ def format_abandoned_run(run: AbandonedRun) -> str:
 def _count_offsets(warehouse: str, contract: Contract, name: str, number: int) -> int:
     pieces = ledger.read_ingested_ranges(tables.log_table(warehouse, contract.pipeline, name), number)
     return sum(piece.end - piece.start for piece in pieces)
+
+
+def _count_fates(warehouse: str, contract: Contract, name: str, number: int) -> dict[str, int]:
+    """Return how many records of a topic got which fate when a run decided about them again."""
+    entered = tables.open_table(tables.fates_table(warehouse, contract.pipeline, name))
+    if entered is None:
+        return {}
+    fates = row_reader.open_dataset(entered).to_table(["fate"], filter=pc.field("run") == number).column("fate")
+    return dict(sorted(Counter(fates.to_pylist()).items()))
 
 
 def _read_published_counts(warehouse: str, contract: Contract, name: str, number: int) -> dict[str, int]:

@@ -1,12 +1,14 @@
 """The notes of commits: what a run says in the commit to a table, for later runs and for the report.
 
-A note is JSON in `userMetadata` of Delta's log. Every note has the number of its `run`.
+A note is JSON in `userMetadata` of Delta's log. Every note has the number of its `run`. Others may write there, too:
+each `from_json` raises one of `NOTE_ERRORS` for what is not a note of its kind.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +22,27 @@ def parse_note(commit: Mapping[str, Any]) -> Mapping[str, Any]:
     except ValueError:
         return {}
     return note if isinstance(note, dict) else {}
+
+
+def _require_fields(note: Mapping[str, Any], *names: str) -> None:
+    """Raise ValueError for a note with none of the fields that every note of its kind has one of."""
+    if not note.keys() & {*names}:
+        raise ValueError(f"none of {', '.join(names)}")
+
+
+def _read_counts(note: Mapping[str, Any], *names: str) -> dict[str, int]:
+    """Return the counts in a note, 0 for those that are missing; raise ValueError for what is not a count."""
+    counts = {name: note.get(name, 0) for name in names}
+    if not all(type(n) is int and n >= 0 for n in counts.values()):
+        raise ValueError(f"not counts: {counts}")
+    return counts
+
+
+def _read_mapping(note: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return a field of a note that is an object, an empty one if it is missing; raise TypeError for another value."""
+    if not isinstance(value := note.get(name) or {}, dict):
+        raise TypeError(f"{name} is not an object")
+    return value
 
 
 @dataclass(frozen=True)
@@ -55,7 +78,10 @@ class LeftOut:
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> LeftOut | None:
         """Return what a note or a report has of it; None if it has nothing."""
-        return cls(document["leftOut"], document.get("streamTimes")) if "leftOut" in document else None
+        if "leftOut" not in document:
+            return None
+        left_out, times = _read_mapping(document, "leftOut"), document.get("streamTimes")
+        return cls(left_out, times if times is None else _read_mapping(document, "streamTimes"))
 
 
 BY_SPARK = "+spark"
@@ -91,7 +117,7 @@ class TieCounts:
     def from_json(cls, document: Mapping[str, Any]) -> TieCounts:
         """Return the counts that a note has."""
         loser, winner = ((of[0], of[1]) if (of := document.get(side)) else None for side in ("loser", "winner"))
-        counts = {what: document.get(what, 0) for what in ("scattered", "lost", "replaced")}
+        counts = _read_counts(document, "scattered", "lost", "replaced")
         return cls(**counts, loser=loser, winner=winner)
 
 
@@ -132,9 +158,10 @@ class TableNote:
     @classmethod
     def from_json(cls, note: Mapping[str, Any]) -> TableNote:
         """Return the note that Delta's log has."""
-        counts = {name: note.get(name, 0) for name in ("opened", "closed", "corrected")}
-        ties = TieCounts.from_json(note["ties"]) if "ties" in note else None
-        ages = note.get("ages", {})
+        _require_fields(note, "opened", "closed")
+        counts = _read_counts(note, "opened", "closed", "corrected")
+        ties = TieCounts.from_json(_read_mapping(note, "ties")) if "ties" in note else None
+        ages = _read_mapping(note, "ages")
         return cls(
             note["run"], **counts, ages=ages, ties=ties, left_out=LeftOut.from_json(note), kernel=note.get("kernel")
         )
@@ -167,7 +194,8 @@ class LogNote:
     @classmethod
     def from_json(cls, note: Mapping[str, Any]) -> LogNote:
         """Return the note that Delta's log has."""
-        counts = {name: note.get(name, 0) for name in ("refused", "records", "malformed")}
+        _require_fields(note, "runId")
+        counts = _read_counts(note, "refused", "records", "malformed")
         return cls(note["run"], note["runId"], valid_time=note.get("validTime"), chunk=note.get("chunk"), **counts)
 
 
@@ -191,7 +219,10 @@ class FatesNote:
     @classmethod
     def from_json(cls, note: Mapping[str, Any]) -> FatesNote:
         """Return the note that Delta's log has."""
-        return cls(note["run"], note.get("refused", 0), note.get("requeued"), note.get("still") or {})
+        _require_fields(note, "refused", "requeued")
+        requeued = None if note.get("requeued") is None else _read_mapping(note, "requeued")
+        refused = _read_counts(note, "refused")["refused"]
+        return cls(note["run"], refused, requeued, dict(_read_mapping(note, "still")))
 
 
 @dataclass(frozen=True)
@@ -220,6 +251,21 @@ class EmissionNote:
     @classmethod
     def from_json(cls, note: Mapping[str, Any]) -> EmissionNote:
         """Return the note that Delta's log has."""
+        _require_fields(note, "epoch")
+        _read_counts(note, "epoch", "buckets")
         waits_for = tuple(note["waitsFor"]) if note.get("waitsFor") else None
         common = note["run"], note.get("knownAt", ""), note["epoch"], note.get("definition", ""), note.get("upto", -1)
         return cls(*common, note.get("buckets", 1), waits_for)
+
+
+def parse_own_note(note: Mapping[str, Any]) -> JsonObject:
+    """Return a note as Delta's log has it; raise ValueError for one of no kind."""
+    for kind in (TableNote, LogNote, FatesNote, EmissionNote):
+        with suppress(*NOTE_ERRORS):
+            kind.from_json(note)
+            return dict(note)
+    raise ValueError("not a note of a run")
+
+
+NOTE_ERRORS = (AttributeError, KeyError, TypeError, ValueError)
+"""What `from_json` raises for JSON that somebody else wrote."""

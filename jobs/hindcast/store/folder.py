@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from functools import cached_property
@@ -41,6 +42,24 @@ class WarehouseFolder:
         return sorted(
             {file.path.split(f"/{LOG_FOLDER}/")[0] for file in self.list_files() if f"/{LOG_FOLDER}/" in file.path}
         )
+
+    def find_links_to(self, place: str) -> dict[str, str]:
+        """Return the symbolic links, here or in here, that lead out of this folder to what is below `place`, a folder.
+
+        By their paths ("." for this folder itself), with what they lead to. None in an object store.
+        """
+        if self._local is None:
+            return {}
+        own, others = self._local.parent.resolve() / self._local.name, Path(place).resolve()
+        found = [self._local] if self._local.is_symlink() else []
+        for folder, folders, files in os.walk(self._local):
+            found += [link for name in (*folders, *files) if (link := Path(folder, name)).is_symlink()]
+        led = {str(link.relative_to(self._local)): link.resolve() for link in found}
+        return {
+            link: str(target)
+            for link, target in led.items()
+            if target.is_relative_to(others) and not target.is_relative_to(own)
+        }
 
     def list_table_files(self, table: str) -> Iterator[StoredFile]:
         """Return the files of one of its tables, without those of tables within its folder."""

@@ -20,6 +20,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
@@ -38,7 +39,7 @@ from hindcast.common.errors import TableError
 from hindcast.contract import Contract, list_shapes
 from hindcast.contract.shapes import PERIODS, identity_columns
 from hindcast.store import store_formats, table_cache
-from hindcast.store.commit_notes import parse_note
+from hindcast.store.commit_notes import NOTE_ERRORS, parse_note
 from hindcast.store.store_formats import OlderFormat
 
 TableKind = Literal[
@@ -342,13 +343,17 @@ Note = TypeVar("Note")
 
 
 def read_notes(table: Table, parse: Callable[[Mapping[str, Any]], Note], limit: int = 1000) -> dict[int, Note]:
-    """Return the note of each run's commit (commit_notes.py), by the run's number, newest first."""
+    """Return the note of each run's commit (commit_notes.py), by the run's number, newest first.
+
+    `parse` raises one of `NOTE_ERRORS` for what somebody else wrote, which is passed over.
+    """
     delta_table = open_table(table)
     notes: dict[int, Note] = {}
     for commit in _read_commits(delta_table, limit) if delta_table is not None else []:
         note = parse_note(commit)
-        if isinstance(note.get("run"), int) and note["run"] not in notes:
-            notes[note["run"]] = parse(note)
+        if type(note.get("run")) is int and note["run"] not in notes:
+            with suppress(*NOTE_ERRORS):  # written by somebody else
+                notes[note["run"]] = parse(note)
     return notes
 
 

@@ -229,7 +229,10 @@ def abandon(arguments: argparse.Namespace, settings: Settings) -> int:
     if run.plan.erasure:
         notices.wait_for_forgetting(settings.warehouse, arguments.pipeline)
     planner.abandon_run(settings.warehouse, run, "by hand")
-    print(f"{arguments.pipeline}: run {run.number} ({run.run_id}) was abandoned; the next run takes what it left")
+    left = "the next run takes what it left"
+    if run.plan.erasure:
+        left = "it may have removed a part: repeat the hindcast forget"
+    print(f"{arguments.pipeline}: run {run.number} ({run.run_id}) was abandoned; {left}")
     return 0
 
 

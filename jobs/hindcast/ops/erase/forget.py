@@ -31,6 +31,7 @@ from hindcast.plan.inputs import locate_own_table
 from hindcast.plan.purposes import Erasure
 from hindcast.runs import emission, run_steps
 from hindcast.store import tables
+from hindcast.store.folder import WarehouseFolder
 
 
 def forget_records(
@@ -44,6 +45,7 @@ def forget_records(
     Raises BusyError while another process forgets something of the pipeline.
     """
     settings, pipeline = contract.settings, contract.pipeline
+    _refuse_links(contract)
     past, digest = journal.read_runs(settings.warehouse, pipeline), request.digest(spark, contract)
     same = [run for run in past if run.plan.erasure and run.plan.erasure.digest == digest]
     begun = next((run for run in same if run.state == "planned"), None)
@@ -101,6 +103,19 @@ def _not_found_error(contract: Contract, request: ErasureRequest) -> RequestErro
         return RequestError(f"there is no record at {request.text}; nothing was written", where=table, fix=fix)
     fix = f"look at how its keys are written: hindcast query {table}"
     return RequestError(f"there is no such key: {request.text}; nothing was written", where=table, fix=fix)
+
+
+def _refuse_links(contract: BoundContract) -> None:
+    """Raise RequestError if a link in the pipeline's folder leads to another pipeline's: its files would be purged."""
+    if tables.open_table(journal.runs_table(contract.warehouse, contract.pipeline)) is None:
+        return
+    folder = f"{contract.warehouse}/{contract.pipeline}"
+    for link, target in WarehouseFolder(folder).find_links_to(contract.warehouse).items():
+        raise RequestError(
+            f"is a link to {target}, and forgetting removes old files from every table of the pipeline's folder",
+            where=f"{folder}/{link}".removesuffix("/."),
+            fix="remove the link, then forget; nothing was written",
+        )
 
 
 def _refuse_unready(contract: BoundContract, erasure: Erasure) -> None:

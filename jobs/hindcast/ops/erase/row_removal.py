@@ -210,4 +210,5 @@ def count_removed(table: Table, run: int) -> int:
     """Return how many rows of a table all attempts of a run have removed or cleared, by the notes of its commits."""
     delta_table = tables.open_table(table)
     notes = map(parse_note, delta_table.history(_MAX_COMMITS) if delta_table else ())
-    return sum(note.get("removed", 0) for note in notes if note.get("forgets") == run)
+    counts = (note.get("removed", 0) for note in notes if note.get("forgets") == run)
+    return sum(count for count in counts if type(count) is int)

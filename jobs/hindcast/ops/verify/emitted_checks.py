@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import duckdb
 from deltalake import DeltaTable
@@ -29,7 +30,7 @@ def check_emptied(log: Table, delta_table: DeltaTable) -> Iterator[Finding]:
 
     Repeats of killed forget runs did so in earlier versions.
     """
-    notes = [note for note in map(parse_note, delta_table.history(1000)) if note.keys() & {"forgets", "epoch"}]
+    notes = [note for note in map(parse_note, delta_table.history(1000)) if _is_numbered(note)]
     epoch = next((note["epoch"] for note in notes if "epoch" in note), None)
     emptied = set()
     for note in notes:
@@ -38,6 +39,12 @@ def check_emptied(log: Table, delta_table: DeltaTable) -> Iterator[Finding]:
         elif note["epoch"] == epoch and note["run"] in emptied:
             text = f"forget run {note['run']}, which was killed and repeated, removed the records that it had emitted"
             yield Finding("emitted", log.name, text, rebuild_advice(log))
+
+
+def _is_numbered(note: Mapping[str, Any]) -> bool:
+    """Return whether a note is of a forget run, or of a run that emitted; not if somebody else wrote it."""
+    numbers = [note["forgets"]] if "forgets" in note else [note.get("run"), note.get("epoch")]
+    return all(type(number) is int for number in numbers)
 
 
 def check_output(

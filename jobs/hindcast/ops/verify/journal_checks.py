@@ -12,7 +12,7 @@ from hindcast.contract import Contract
 from hindcast.ops.verify.findings import Finding, rebuild_advice, restore_command
 from hindcast.plan.purposes import Erasure, Upgrade
 from hindcast.plan.runs import Abandoned, Completed, Run
-from hindcast.store.commit_notes import TableNote
+from hindcast.store.commit_notes import EmissionNote, TableNote
 from hindcast.store.tables import Table, read_notes
 
 
@@ -78,7 +78,7 @@ def _read_run_numbers(table: Table, delta_table: DeltaTable, logged: Mapping[Tab
         case "log":
             return logged.get(table, set())
         case "emitted":
-            return set(read_notes(table, dict))
+            return set(read_notes(table, EmissionNote.from_json))
         case "versions" | "events" | "windows" | "pairs":
             writers = {run for run, note in read_notes(table, TableNote.from_json).items() if note.changed_rows}
             return {*writers, delta_table.transaction_version(table.app_id()) or 0}

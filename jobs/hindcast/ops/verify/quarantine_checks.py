@@ -61,9 +61,21 @@ def check_quarantine(
             if rows:
                 topic, partition, offset, fate = rows[0][:4]
                 fix = f"hindcast quarantine {contract.pipeline} --rebuild"
+                if (erasure := _find_broken_erasure(runs, topics)) is not None:
+                    fix = f"repeat the hindcast forget that run {erasure.number} began; --rebuild undoes part of it"
                 text = f"{format_count(len(rows), 'record')} {what}; the first: {fate}, topic {topic}"
                 yield Finding("quarantine", quarantine.name, text, fix, None, partition, offset)
                 return
+
+
+def _find_broken_erasure(runs: Sequence[Run], topics: Sequence[str]) -> Run | None:
+    """Return the last run that was to forget something of a topic and did not, unless a later one did."""
+    last: dict[str, Run] = {}
+    for run in sorted(runs, key=lambda run: run.number):
+        if run.plan.erasure and run.plan.erasure.topic in topics:
+            last[run.plan.erasure.digest] = run
+    broken = [run for run in last.values() if run.state != "completed"]
+    return max(broken, key=lambda run: run.number, default=None)
 
 
 def rebuild_quarantine(warehouse: str, contract: Contract) -> int:
