@@ -38,7 +38,7 @@ from hindcast.engine.spec import (
 )
 
 SEED = int(os.environ.get("HINDCAST_SEED", "1"))
-HISTORIES = int(os.environ.get("HINDCAST_HISTORIES", "40"))
+HISTORIES = int(os.environ.get("HINDCAST_HISTORIES", "20"))
 NOW, T0 = datetime(2026, 1, 1, tzinfo=UTC), datetime(1970, 1, 1, tzinfo=UTC)
 MOMENT, NUMBER = pa.timestamp("us", "UTC"), pa.int64()
 KEYS, MOMENTS = ("a", "b", "c", None), 12
