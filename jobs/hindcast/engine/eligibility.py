@@ -79,7 +79,7 @@ def find_join(
         columns = {c: place for c, place in columns.items() if c in projection.reads}
     read = [schemas[sides[side]].field(of).type for side, of in columns.values()]
     alike = {tuple(schemas[i].field(c).type for c in key) for i, key in zip(sides, keys, strict=True)}
-    if len(alike) > 1 or not all(map(is_flat, read)) or not all(_is_key(kind) for key in alike for kind in key):
+    if len(alike) > 1 or not all(map(is_flat, read)) or not all(is_key(kind) for key in alike for kind in key):
         return None
     wanted = [{of for side, of in columns.values() if side == n} for n in range(len(sides))]
     return JoinSpec(
@@ -129,7 +129,7 @@ def is_flat(kind: pa.DataType) -> bool:
     return not pa.types.is_nested(kind)
 
 
-def _is_key(kind: pa.DataType) -> bool:
+def is_key(kind: pa.DataType) -> bool:
     """Return whether Arrow compares values of a type as Spark does; it does not for 0.0 and -0.0."""
     return any(is_type(kind) for is_type in _KEYS)
 

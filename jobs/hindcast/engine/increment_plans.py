@@ -87,6 +87,8 @@ def _plan_join(
     first = replace(first, columns=tuple(sorted({*first.columns, *known[it.first_input].key})))
     kept = incremental_views.map_key_columns(it, name, known) if known[name].kind == "versions" else {}
     unit = {own: column for column, own in kept.items()}
+    if not all(eligibility.is_key(alike.output.types.field(column).type) for column in unit):
+        return None
     return JoinIncrement(
         **vars(alike) | {"sides": (first, second)}, join=replace(join, sides=(first, second)), unit=unit
     )
@@ -142,6 +144,8 @@ def plan_topic(contract: Contract, name: str, table: Table, known_at: datetime) 
     found, shape, ttl = tables.open_table(table), list_shapes(contract)[name], contract.topics[name].ttl
     output = None if found is None else eligibility.describe_output(name, {name: found}, table, known_at)
     if found is None or output is None or tables.read_older_format(found) is not None:
+        return None
+    if not all(eligibility.is_key(output.types.field(column).type) for column in shape.key):
         return None
     columns = (*shape.key, *shape.value, *PERIODS["versions"], *PLACE_COLUMNS)
     return VersionIncrement(

@@ -79,6 +79,7 @@ BOUNDS = ("_low", "_high")
 
 
 def add_hulls(rows: pa.Table, keys: Integers, of: Hulls) -> pa.Table:
+    """Return rows with the bounds of the hull of their key; null for NOTHING."""
     for name, bounds in zip(BOUNDS, of, strict=True):
         rows = rows.append_column(name, pa.array(bounds[keys], mask=keys == NOTHING))
     return rows
@@ -96,10 +97,12 @@ def clip_rows(rows: pa.Table) -> pa.Table:
 
 
 def read_periods(rows: pa.Table, keys: Integers) -> Periods:
+    """Return the valid periods of rows, given the numbers of their keys."""
     return Periods(keys, read_moments(rows, "validFrom"), read_moments(rows, "validTo"))
 
 
 def read_moments(rows: pa.Table, column: str) -> Integers:
+    """Return the moments in a column, FOREVER for null."""
     return integer_encoding.encode_timestamps(rows.column(column))
 
 

@@ -26,22 +26,23 @@ LEFT_OUT = "_leftOut"
 """The column with what an aggregate leaves out, in a row of its own (`derive_view_change`)."""
 
 
-def derive_view_change(spark: SparkSession, form: ViewIncrement) -> DataFrame:
-    """Return what a run changes in a view (`increments.find_change`), with `change`.
+def derive_view_change(spark: SparkSession, form: ViewIncrement, view: DeltaTable) -> DataFrame:
+    """Return what a run changes in a view (`increments.find_change`), with `change`; `view` is its opened table.
 
     One row more, without `change`, has in `_leftOut` what an aggregate leaves out (`derivation.count_left_out`).
     """
     counts = StructType([StructField(kind, LongType()) for kind in _KINDS])
-    schema = _change_schema(form).add(LEFT_OUT, counts)
+    schema = _list_columns(form, view).add("change", StringType()).add(LEFT_OUT, counts)
     return spark.range(0, 1, 1, 1).mapInArrow(partial(_find_view_change, form), schema)
 
 
 _KINDS = ("no_key", "no_value", "too_late")
 
 
-def _change_schema(form: ViewIncrement) -> StructType:
-    types = tables.spark_schema(DeltaTable(form.view.uri, version=form.view.version))
-    return StructType([types[column] for column in form.columns]).add("change", StringType())
+def _list_columns(form: ViewIncrement, table: DeltaTable) -> StructType:
+    """Return the columns that are compared, with the types that the view's table has."""
+    types = tables.spark_schema(table)
+    return StructType([types[column] for column in form.columns])
 
 
 def _find_view_change(form: ViewIncrement, given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -74,15 +75,18 @@ CURRENT = "_current"
 """The column with the view's current rows (`derive_joined_rows`)."""
 
 
-def derive_joined_rows(spark: SparkSession, form: JoinIncrement, inputs: Sequence[DeltaTable]) -> DataFrame:
+def derive_joined_rows(
+    spark: SparkSession, form: JoinIncrement, view: DeltaTable, inputs: Sequence[DeltaTable]
+) -> DataFrame:
     """Return the affected rows of a join whose expressions Spark evaluates: joined ones, flat (spark_projection.py).
 
-    Others have nothing but `_current`: a current row of the view that may be affected.
+    Others have nothing but `_current`: a current row of the view that may be affected. `view` and `inputs` are the
+    opened tables.
     """
     types = tuple(map(tables.spark_schema, inputs))
     flat = spark_projection.flat_schema(form.join.columns, types, form.output.kind)
-    current = StructType(_change_schema(form).fields[:-1])
-    return spark.range(0, 1, 1, 1).mapInArrow(partial(_find_joined_rows, form), flat.add(CURRENT, current))
+    schema = flat.add(CURRENT, _list_columns(form, view))
+    return spark.range(0, 1, 1, 1).mapInArrow(partial(_find_joined_rows, form), schema)
 
 
 def _find_joined_rows(form: JoinIncrement, given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -102,16 +106,19 @@ def _find_joined_rows(form: JoinIncrement, given: Iterator[pa.RecordBatch]) -> I
         yield from rows.to_batches(task.ROWS_PER_BATCH)
 
 
-def derive_topic_change(form: VersionIncrement, shape: Shape, new: DataFrame, hidden: DataFrame) -> DataFrame:
+def derive_topic_change(
+    form: VersionIncrement, table: DeltaTable, shape: Shape, new: DataFrame, hidden: DataFrame
+) -> DataFrame:
     """Return what new records change in a topic's table (`version_increments.refresh_versions`), with `change`.
 
-    `new` and `hidden`: decoded records. Current rows of their keys that stay have the `change` 'keep'.
+    `table`: the opened one. `new` and `hidden`: decoded records. Current rows of their keys that stay have the `change`
+    'keep'.
     """
-    schema = _change_schema(form)
+    schema = _list_columns(form, table)
     records = _flatten_records(shape, schema, new, is_new=True).unionByName(
         _flatten_records(shape, schema, hidden, is_new=False)
     )
-    return records.repartition(1).mapInArrow(partial(_find_topic_change, form), schema)
+    return records.repartition(1).mapInArrow(partial(_find_topic_change, form), schema.add("change", StringType()))
 
 
 def _flatten_records(shape: Shape, types: StructType, records: DataFrame, *, is_new: bool) -> DataFrame:

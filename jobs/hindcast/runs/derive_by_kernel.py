@@ -21,6 +21,7 @@ from hindcast.plan.plans import Plan
 from hindcast.plan.runs import Run
 from hindcast.runs import table_diff
 from hindcast.runs.derive_whole import DerivedChange, find_derivable_from
+from hindcast.store import tables
 from hindcast.store.change_reader import ChangeReader
 from hindcast.store.commit_notes import BY_SPARK, LeftOut
 from hindcast.store.tables import Table
@@ -33,12 +34,13 @@ def derive_versions(
 
     `log`: returns the hidden records near some periods.
     """
-    form = increment_plans.plan_topic(contract, name, locate_own_table(contract, name), plan.known_at)
-    if form is None:
+    table = locate_own_table(contract, name)
+    form, opened = increment_plans.plan_topic(contract, name, table, plan.known_at), tables.open_table(table)
+    if form is None or opened is None:
         return None
     new = sources.cache_rows(new)
     since = new.agg(F.min("timestamp").alias("start")).withColumn("end", end_of_time())
-    found = increment_tasks.derive_topic_change(form, list_shapes(contract)[name], new, log(since))
+    found = increment_tasks.derive_topic_change(form, opened, list_shapes(contract)[name], new, log(since))
     if not _compute_change(found := sources.cache_rows(found)):
         return None
     return found.where("change <> 'open'").drop("change"), found.where("change <> 'keep'")
@@ -72,19 +74,21 @@ def derive_view(
 
     `before`: what an aggregate left out at that run, None if that is not known. `after`: as `DerivedChange` has it.
     """
-    if not contract.settings.kernels or find_derivable_from(contract, plan, table.name) is not None:
+    opened = tables.open_table(table)
+    is_frozen = find_derivable_from(contract, plan, table.name) is not None
+    if not contract.settings.kernels or is_frozen or opened is None:
         return None
     name, seen = table.name, {i: since.plan.as_of_system_times.get(i, since.known_at) for i in inputs}
     plan_form = partial(increment_plans.plan_view, contract, name, inputs, current, seen, table, plan.known_at)
     form = plan_form()
     if form is not None and form.is_by_arrow:
-        found = sources.cache_rows(increment_tasks.derive_view_change(spark, form))
+        found = sources.cache_rows(increment_tasks.derive_view_change(spark, form, opened))
         if _compute_change(found):
             rows = found.where("change IS NOT NULL").drop(increment_tasks.LEFT_OUT)
             change = DerivedChange(rows, after, kernel=form.operator)
             return _add_left_out(change, contract, name, current, found, before)
     if isinstance(form := plan_form(by_arrow=False), JoinIncrement):
-        joined = _derive_join_by_spark(spark, sources, contract, table, form)
+        joined = _derive_join_by_spark(spark, sources, contract, table, opened, inputs, form)
         return None if joined is None else DerivedChange(joined, after, kernel=f"{form.operator}{BY_SPARK}")
     return None
 
@@ -111,13 +115,15 @@ def _derive_join_by_spark(
     sources: ChangeReader,
     contract: BoundContract,
     table: Table,
+    opened: DeltaTable,
+    inputs: Mapping[str, Table],
     form: JoinIncrement,
 ) -> DataFrame | None:
     """Return the changes of a join that a kernel does and whose expressions Spark evaluates; None if no kernel can."""
     name, known = table.name, list_shapes(contract)
     it = contract.views[name]
-    opened = [DeltaTable(side.uri, version=side.version) for side in form.sides]
-    found = sources.cache_rows(increment_tasks.derive_joined_rows(spark, form, opened))
+    sides = [side for side in (tables.open_table(inputs[i]) for i in it.inputs) if side is not None]
+    found = sources.cache_rows(increment_tasks.derive_joined_rows(spark, form, opened, sides))
     if not _compute_change(found):
         return None
     joined = found.where(f"{increment_tasks.CURRENT} IS NULL").drop(increment_tasks.CURRENT)
