@@ -2,8 +2,9 @@
 
 The whole change of a key with a failing row is held: the key stays as it was. With `hold: row` less is held:
 `hold_units.py` has the units of a change, `row_holds.py` the records that a topic's table is derived without. A later
-run that ingests something for a held key, or has another contract, derives what was held of it again (runs/derive.py)
-and publishes what passes then (`mended`). What a person has released is published if it is still what the person saw.
+run that ingests something for a held key, or has another contract, derives what was held of it again
+(runs/derive_view.py) and publishes what passes then (`mended`). What a person has released is published if it is still
+what the person saw.
 """
 
 from __future__ import annotations

@@ -33,7 +33,15 @@ from hindcast.plan.runs import Completed, Stopped, find_last_completed
 from hindcast.quality import expectations
 from hindcast.report import page, report
 from hindcast.report.run_report import RunReport
-from hindcast.runs import derive, emission, expression_checks, spark_errors, store_migration, widening
+from hindcast.runs import (
+    derive_topic,
+    derive_view,
+    emission,
+    expression_checks,
+    spark_errors,
+    store_migration,
+    widening,
+)
 from hindcast.runs.derive_whole import DerivedChange
 from hindcast.runs.prepare import prepare_table
 from hindcast.runs.publish import gate_and_publish_change
@@ -93,7 +101,7 @@ def replay_topic(spark: SparkSession, settings: Settings, pipeline: str, run: in
             store_migration.begin_upgrade(spark, contract, plan, topic)
             fates = tables.fates_table(settings.warehouse, pipeline, topic)
             if (note := _find_settled_note(contract, plan, topic, log, fates)) is None:
-                change = partial(derive.derive_topic_change, spark, sources, contract, plan, topic, ingested)
+                change = partial(derive_topic.derive_topic_change, spark, sources, contract, plan, topic, ingested)
                 note = _publish_derived(spark, contract, plan, topic, change)
             note = _record_note(store_migration.end_upgrade(spark, contract, plan, topic, note))
         _record_lag(contract, topic)
@@ -107,7 +115,7 @@ def build_view(spark: SparkSession, settings: Settings, pipeline: str, run: int,
     view; nothing of it is published then.
     """
     with _record_table_step("build", settings, pipeline, run, view) as (contract, plan):
-        inputs = derive.list_sources(contract, plan, view)
+        inputs = derive_view.list_sources(contract, plan, view)
         if (done := _find_settled_note(contract, plan, view, *inputs)) is not None:
             return _record_note(done)
         with (
@@ -117,10 +125,10 @@ def build_view(spark: SparkSession, settings: Settings, pipeline: str, run: int,
             fit_to_rows(spark, sum(map(tables.count_rows, inputs))),
             ChangeReader(spark) as sources,
         ):
-            current = derive.load_inputs(spark, contract, plan, view)
+            current = derive_view.load_inputs(spark, contract, plan, view)
             if contract.views[view].semantics == "kafka":
                 emission.emit_view(spark, contract, plan, view)
-            change = partial(derive.derive_view_change, spark, sources, contract, plan, view, current)
+            change = partial(derive_view.derive_view_change, spark, sources, contract, plan, view, current)
             return _record_note(_publish_derived(spark, contract, plan, view, change))
 
 

@@ -1,4 +1,4 @@
-"""What a run has to change in a table, found incrementally or by deriving the table whole.
+"""What a run has to change in a view, found incrementally or by deriving it whole.
 
 A table is derived whole the first time, after the contract has changed, if the run is about this table alone
 (`Plan.only`), and if its inputs are so small (`incremental_state.is_quicker_whole`) that finding the affected rows
@@ -14,18 +14,14 @@ from functools import partial, reduce
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from hindcast.bitemporal import derivation, incremental, incremental_views
-from hindcast.bitemporal.affected_periods import NearbyRows
+from hindcast.bitemporal import derivation, incremental_views
 from hindcast.bitemporal.incremental_views import AffectedRows
 from hindcast.common.session import slice_large_keys
 from hindcast.contract import list_shapes
 from hindcast.contract.bound import BoundContract
 from hindcast.engine import eligibility
-from hindcast.engine.spec import VersionIncrement
 from hindcast.engine.staged_files import stage_view
-from hindcast.ingest import initial_rows, topic_log
-from hindcast.ingest.ingest_commits import IngestedRecords
-from hindcast.plan import horizon, journal
+from hindcast.plan import journal
 from hindcast.plan.inputs import locate_own_table, locate_source_table
 from hindcast.plan.plans import Plan
 from hindcast.plan.runs import Run
@@ -38,119 +34,16 @@ from hindcast.runs import (
     expression_checks,
     incremental_state,
     table_diff,
-    tie_counts,
 )
 from hindcast.runs.derive_whole import (
     DerivedChange,
-    derive_whole_topic,
     derive_whole_view,
     find_derivable_from,
-    judge_holds,
 )
-from hindcast.runs.topic_records import TopicRecords
 from hindcast.store import emitted_log, row_reader, tables
 from hindcast.store.change_reader import ChangeReader
 from hindcast.store.commit_notes import LeftOut, TableNote
 from hindcast.store.tables import Table
-
-
-def derive_topic_change(
-    spark: SparkSession,
-    sources: ChangeReader,
-    contract: BoundContract,
-    plan: Plan,
-    name: str,
-    ingested: IngestedRecords | None,
-) -> DerivedChange:
-    """Return what a topic's log changes in its table; for a stream these are the records that it does not have yet.
-
-    The records that the step has just `ingested` are taken from memory if the table needs no others, so that each is
-    decoded once. Held changes (hold_store.py) are derived again if something has changed for them (topic_records.py).
-    """
-    table = locate_own_table(contract, name)
-    records = TopicRecords(spark, contract, plan, name, ingested)
-    if contract.topics[name].read == "stream":
-        if (
-            name == plan.only
-            or incremental_state.has_new_decoding(contract, table, name)
-            or incremental_state.has_forgotten_events(contract, table, name)
-            or records.has_redefined_holds
-        ):
-            return derive_whole_topic(spark, contract, plan, name, records)
-        return _derive_new_events(contract, name, records)
-    place = table.warehouse, contract.pipeline, name
-    logs = tables.log_table(*place), initial_rows.initial_rows_table(*place)
-    seen = incremental_state.find_last_run(contract, table, *logs, by_kernel=contract.settings.kernels)
-    if seen is None or name in (plan.only, plan.upgraded_table) or records.has_redefined_holds:
-        return derive_whole_topic(spark, contract, plan, name, records)
-    by_plan = not incremental_state.is_quicker_whole(*logs)
-    change = _derive_new_versions(spark, sources, contract, plan, name, records, seen, by_plan=by_plan)
-    return change or derive_whole_topic(spark, contract, plan, name, records)
-
-
-def _derive_new_versions(
-    spark: SparkSession,
-    sources: ChangeReader,
-    contract: BoundContract,
-    plan: Plan,
-    name: str,
-    records: TopicRecords,
-    seen: Run,
-    *,
-    by_plan: bool,
-) -> DerivedChange | None:
-    """Return what the records since the run `seen` change in a topic's table.
-
-    Without `by_plan` return None if no kernel can find it: Spark's plan would take longer than deriving it whole.
-    """
-    topic, table = contract.topics[name], locate_own_table(contract, name)
-    after, frozen = tables.read_last_run(table), horizon.find_frozen_until(table.warehouse, contract, name)
-    new = records.read_since(seen.number)
-    earlier = records.select_until(topic_log.read_accepted(spark, contract, name, after=0), seen.number)
-
-    def near_log(new: DataFrame) -> NearbyRows:
-        def log(periods: DataFrame | None) -> DataFrame:
-            near = earlier if periods is None else sources.filter_within(earlier, periods, "timestamp", "timestamp")
-            return initial_rows.find_hidden_records(
-                spark, contract, name, records.decode_log(incremental.find_hidden_records(near, new)), new
-            )
-
-        return log
-
-    def refresh(new: DataFrame) -> AffectedRows:
-        return incremental_views.refresh_topic(
-            list_shapes(contract)[name], topic.ttl, new, sources.read_near(table), near_log(new), sources.cache_rows
-        )
-
-    def derive_change(rows: DataFrame) -> DataFrame:
-        return table_diff.diff_increment(table, refresh(rows), frozen)
-
-    by_kernel = None
-    if contract.settings.kernels and frozen is None:
-        by_kernel = derive_by_kernel.derive_versions(sources, contract, plan, name, new, near_log(new))
-    if by_kernel is not None:
-        current, changes = by_kernel
-    elif not by_plan:
-        return None
-    else:
-        affected = refresh(new)
-        current, changes = affected.current, table_diff.diff_increment(table, affected, frozen)
-    tied = None
-    if tie_counts.needs_tie_counts(contract, plan, name):
-        unpublished = records.select_unpublished(new, whole=False)
-        tied = tie_counts.find_ties_in_increment(contract, plan, name, unpublished, near_log(new), current)
-    judged = judge_holds(contract, name, records, new, derive_change, whole=False)
-    kernel = None if by_kernel is None else VersionIncrement.operator
-    return DerivedChange(changes, after, frozen=frozen, judged=judged, ties=tied, kernel=kernel)
-
-
-def _derive_new_events(contract: BoundContract, name: str, records: TopicRecords) -> DerivedChange:
-    """Return the events of a topic's log that its table does not have yet."""
-    table = locate_own_table(contract, name)
-    after, frozen = tables.read_last_run(table), horizon.find_frozen_until(table.warehouse, contract, name)
-    judged = HoldInputs(records.find_held_to_rejudge(whole=False))
-    events = horizon.clip_rows(derivation.derive_topic_events(records.read_since(after)), table.kind, frozen)
-    return DerivedChange(events.withColumn("change", F.lit("open")), after, frozen=frozen, judged=judged)
 
 
 def load_inputs(spark: SparkSession, contract: BoundContract, plan: Plan, name: str) -> dict[str, DataFrame]:
