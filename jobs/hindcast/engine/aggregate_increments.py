@@ -60,7 +60,7 @@ def refresh_aggregate(form: AggregateIncrement, source: ChangedRows, read_view: 
     )
     learnt = hulls.build_hulls(count, pair_members(groups))
     touching = learnt.touch(read_periods(current, units))
-    hull = learnt.widen(read_periods(current, units).select(touching))
+    hull = learnt.include_periods(read_periods(current, units).select(touching))
     is_needed = learnt.touch(read_periods(near, members))
     near, members = near.filter(pa.array(is_needed)), members[is_needed]
     found = operators.aggregate_rows(form.aggregate, near)

@@ -49,7 +49,7 @@ class Hulls(NamedTuple):
         touching: Booleans = (rows.end >= self.low[rows.key]) & (rows.start <= self.high[rows.key])
         return touching
 
-    def widen(self, rows: Periods) -> Hulls:
+    def include_periods(self, rows: Periods) -> Hulls:
         """Return hulls that have these periods of their keys too."""
         others = build_hulls(len(self.low) - 1, rows)
         # rule: a hull grows by the current rows that touch it

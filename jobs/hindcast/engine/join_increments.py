@@ -83,7 +83,7 @@ def refresh_table_join(form: JoinIncrement, inputs: Sequence[ChangedRows], read_
         affected = _affect_by_foreign_key(form, left, right, near)
     current = read_periods(near.current, affected.current)
     touching = affected.hulls.touch(current)
-    hull = affected.hulls.widen(current.select(touching))
+    hull = affected.hulls.include_periods(current.select(touching))
     lefts, rights = (
         add_hulls(rows, keys, hull).filter(pa.array(mask))
         for rows, keys, mask in (
