@@ -114,10 +114,7 @@ def reader(rows: list[Row], types: dict[str, pa.DataType]) -> Callable[[tuple[in
 
     def read(span: tuple[int, int], *among: increment_rows.Among) -> pa.Table:
         near = [row for row in rows if row[first] <= span[1] and (row[last] is None or row[last] >= span[0])]
-        wanted = [
-            {name: {value for part in parts for value in part.to_pylist()} for name, parts in some.items()}
-            for some in among
-        ]
+        wanted = [{name: {*values.to_pylist()} for name, values in some.items()} for some in among]
         is_among = [any(all(row[name] in those for name, those in some.items()) for some in wanted) for row in near]
         return table([row for row, it in zip(near, is_among, strict=True) if it or not among], types)
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 from hindcast.common.jit import NOTHING
 from hindcast.engine import arrow_expressions, hulls, integer_encoding, operators
 from hindcast.engine.arrow_expressions import ColumnReference
-from hindcast.engine.hulls import Hulls, Periods, Versions
+from hindcast.engine.hulls import Hulls
 from hindcast.engine.increment_rows import (
     ChangedRows,
     Comparison,
@@ -20,6 +20,7 @@ from hindcast.engine.increment_rows import (
     clip_rows,
     compare_nothing,
     list_values,
+    number_versions,
     read_periods,
 )
 from hindcast.engine.spec import AggregateIncrement
@@ -37,17 +38,10 @@ def refresh_aggregate(form: AggregateIncrement, source: ChangedRows, read_view: 
     """
     key = form.aggregate.key
     closed, opened = (list_members(form, rows) for rows in (source.closed, source.opened))
-    own, measures = [*key, *form.member], [*form.aggregate.measures]
-    rows, _ = integer_encoding.encode_keys([closed, opened], [own, own], whole=None)
-    contents, _ = integer_encoding.encode_keys([closed, opened], [measures, measures], whole=None)
-
-    def pair_members(groups: Sequence[Integers]) -> Periods:
-        sides = zip((closed, opened), groups, rows, contents, strict=True)
-        return hulls.find_changed_periods(*(Versions(read_periods(it, of), *numbers) for it, of, *numbers in sides))
-
+    changes = number_versions(closed, opened, [*key, *form.member], [*form.aggregate.measures])
     more, less = (_count_left_out(form, members) for members in (opened, closed))
     left_out = more[0] - less[0], more[1] - less[1]
-    if (span := pair_members(rows).find_span()) is None:
+    if (span := changes.find_span()) is None:
         return compare_nothing(form, left_out)
     is_lasting = form.aggregate.operator == "of_table"
     changed = (closed, key), (opened, key)
@@ -58,7 +52,7 @@ def refresh_aggregate(form: AggregateIncrement, source: ChangedRows, read_view: 
     (*groups, members, units), count = integer_encoding.encode_keys(
         [closed, opened, near, current], [key] * 4, whole=form.whole
     )
-    learnt = hulls.build_hulls(count, pair_members(groups))
+    learnt = hulls.build_hulls(count, changes.find_periods(groups))
     touching = learnt.touch(read_periods(current, units))
     hull = learnt.include_periods(read_periods(current, units).select(touching))
     is_needed = learnt.touch(read_periods(near, members))

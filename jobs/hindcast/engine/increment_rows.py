@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from hindcast.common.jit import NOTHING
-from hindcast.engine import integer_encoding
-from hindcast.engine.hulls import Hulls, Periods
+from hindcast.engine import hulls, integer_encoding
+from hindcast.engine.hulls import Hulls, Periods, Versions
 from hindcast.engine.spec import ViewIncrement
 from hindcast.store import closing
 from hindcast.store.tables import ARROW_TIMESTAMP
@@ -18,8 +19,8 @@ from hindcast.store.tables import ARROW_TIMESTAMP
 if TYPE_CHECKING:
     from hindcast.common.jit import Integers
 
-Among = Mapping[str, Sequence[pa.ChunkedArray]]
-"""Values of some columns, in several parts: a row is among them if it has one of the values in each of the columns."""
+Among = Mapping[str, pa.Array]
+"""Distinct values of some columns: a row is among them if it has one of the values in each of the columns."""
 
 ReadNear = Callable[..., pa.Table]
 """Returns the current rows of a table that touch a span of time, in microseconds, sorted by their starts.
@@ -108,4 +109,31 @@ def read_moments(rows: pa.Table, column: str) -> Integers:
 
 def list_values(columns: Sequence[str], *rows: tuple[pa.Table, Sequence[str]]) -> Among:
     """Return the values that some rows have in columns of their own, as values of other `columns`."""
-    return {name: [part.column(own[number]) for part, own in rows] for number, name in enumerate(columns)}
+    parts = [integer_encoding.decode_dictionaries(part.select(own), own).rename_columns(columns) for part, own in rows]
+    every = pa.concat_tables(parts)
+    return {name: pc.unique(every.column(name)) for name in columns}
+
+
+class ChangedVersions(NamedTuple):
+    """Versions that were closed and that were opened, with numbers for what they are of and what they say."""
+
+    sides: tuple[pa.Table, pa.Table]
+    rows: Sequence[Integers]
+    contents: Sequence[Integers]
+
+    def find_periods(self, keys: Sequence[Integers]) -> Periods:
+        """Return the periods in which they differ, of the keys of both sides."""
+        parts = zip(self.sides, keys, self.rows, self.contents, strict=True)
+        return hulls.find_changed_periods(*(Versions(read_periods(it, of), *numbers) for it, of, *numbers in parts))
+
+    def find_span(self) -> tuple[int, int] | None:
+        """Return the first and the last moment at which they differ; None if they do not."""
+        return self.find_periods(self.rows).find_span()
+
+
+def number_versions(closed: pa.Table, opened: pa.Table, of: Sequence[str], content: Sequence[str]) -> ChangedVersions:
+    """Return versions with their numbers, given the columns of what they are of and of what they say."""
+    sides = closed, opened
+    rows, _ = integer_encoding.encode_keys(sides, [of, of], whole=None)
+    contents, _ = integer_encoding.encode_keys(sides, [content, content], whole=None)
+    return ChangedVersions(sides, rows, contents)

@@ -6,7 +6,7 @@ cannot evaluate an expression for some row.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import pyarrow as pa
@@ -33,7 +33,7 @@ def derive_view_change(spark: SparkSession, form: ViewIncrement, view: DeltaTabl
     """
     counts = StructType([StructField(kind, LongType()) for kind in _KINDS])
     schema = _list_columns(form, view).add("change", StringType()).add(LEFT_OUT, counts)
-    return spark.range(0, 1, 1, 1).mapInArrow(partial(_find_view_change, form), schema)
+    return _run_once(spark, partial(_find_view_change, form), schema)
 
 
 _KINDS = ("no_key", "no_value", "too_late")
@@ -45,19 +45,31 @@ def _list_columns(form: ViewIncrement, table: DeltaTable) -> StructType:
     return StructType([types[column] for column in form.columns])
 
 
-def _find_view_change(form: ViewIncrement, given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the change, for Spark's mapInArrow."""
+def _run_once(spark: SparkSession, work: Callable[[], Iterator[pa.RecordBatch]], schema: StructType) -> DataFrame:
+    """Return the rows that some work yields, which one task does."""
+    return spark.range(0, 1, 1, 1).mapInArrow(partial(_work_once, work), schema)
+
+
+def _work_once(
+    work: Callable[[], Iterator[pa.RecordBatch]], given: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    for batch in given:
+        for _ in range(batch.num_rows):
+            yield from work()
+
+
+def _find_view_change(form: ViewIncrement) -> Iterator[pa.RecordBatch]:
+    """Yield the change."""
     from hindcast.engine import increments, task
 
     counts = pa.struct([(kind, pa.int64()) for kind in _KINDS])
-    for _ in (number for batch in given for number in batch.column(0).to_pylist()):
-        with task.refuse_too_large():
-            change = increments.find_change(form, *_open_tables(form))
-        rows = change.rows.append_column(LEFT_OUT, pa.nulls(change.rows.num_rows, counts))
-        yield from rows.to_batches(task.ROWS_PER_BATCH)
-        left_out = dict(zip(_KINDS, (*change.left_out, 0), strict=True))
-        columns = [pa.array([left_out if field.name == LEFT_OUT else None], field.type) for field in rows.schema]
-        yield pa.record_batch(columns, rows.schema.names)
+    with task.refuse_too_large():
+        change = increments.find_change(form, *_open_tables(form))
+    rows = change.rows.append_column(LEFT_OUT, pa.nulls(change.rows.num_rows, counts))
+    yield from rows.to_batches(task.ROWS_PER_BATCH)
+    left_out = dict(zip(_KINDS, (*change.left_out, 0), strict=True))
+    columns = [pa.array([left_out if field.name == LEFT_OUT else None], field.type) for field in rows.schema]
+    yield pa.record_batch(columns, rows.schema.names)
 
 
 def _open_tables(form: ViewIncrement) -> tuple[list[ChangedRows], ReadNear]:
@@ -86,24 +98,23 @@ def derive_joined_rows(
     types = tuple(map(tables.spark_schema, inputs))
     flat = spark_projection.flat_schema(form.join.columns, types, form.output.kind)
     schema = flat.add(CURRENT, _list_columns(form, view))
-    return spark.range(0, 1, 1, 1).mapInArrow(partial(_find_joined_rows, form), schema)
+    return _run_once(spark, partial(_find_joined_rows, form), schema)
 
 
-def _find_joined_rows(form: JoinIncrement, given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows, for Spark's mapInArrow."""
+def _find_joined_rows(form: JoinIncrement) -> Iterator[pa.RecordBatch]:
+    """Yield the rows."""
     from hindcast.engine import increments, integer_encoding, task
 
-    for _ in (number for batch in given for number in batch.column(0).to_pylist()):
-        with task.refuse_too_large():
-            compared = increments.refresh_view(form, *_open_tables(form))
-            derived, current = (
-                integer_encoding.decode_dictionaries(rows, rows.column_names).combine_chunks()
-                for rows in (compared.derived, compared.current.select(form.columns))
-            )
-        packed = current.to_struct_array().combine_chunks()
-        joined = derived.append_column(CURRENT, pa.nulls(derived.num_rows, packed.type))
-        rows = pa.concat_tables([joined, pa.table({CURRENT: packed})], promote_options="default")
-        yield from rows.to_batches(task.ROWS_PER_BATCH)
+    with task.refuse_too_large():
+        compared = increments.refresh_view(form, *_open_tables(form))
+        derived, current = (
+            integer_encoding.decode_dictionaries(rows, rows.column_names).combine_chunks()
+            for rows in (compared.derived, compared.current.select(form.columns))
+        )
+    packed = current.to_struct_array().combine_chunks()
+    joined = derived.append_column(CURRENT, pa.nulls(derived.num_rows, packed.type))
+    rows = pa.concat_tables([joined, pa.table({CURRENT: packed})], promote_options="default")
+    yield from rows.to_batches(task.ROWS_PER_BATCH)
 
 
 def derive_topic_change(

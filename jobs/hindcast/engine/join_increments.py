@@ -13,20 +13,23 @@ import pyarrow.compute as pc
 from hindcast.common.jit import NOTHING
 from hindcast.contract.shapes import PERIODS, PLACE_COLUMNS
 from hindcast.engine import arrow_expressions, hulls, integer_encoding, operators
-from hindcast.engine.hulls import Hulls, Periods, Versions
+from hindcast.engine.hulls import Hulls, Periods
 from hindcast.engine.increment_rows import (
     BOUNDS,
     ChangedRows,
+    ChangedVersions,
     Comparison,
     ReadNear,
     add_hulls,
     clip_rows,
     compare_nothing,
     list_values,
+    number_versions,
     read_moments,
     read_periods,
 )
 from hindcast.engine.spec import JoinIncrement, JoinSpec, TimeSlice
+from hindcast.store.closing import find_matching_rows
 
 if TYPE_CHECKING:
     from hindcast.common.jit import Booleans, Integers
@@ -39,14 +42,12 @@ def refresh_stream_table_join(form: JoinIncrement, inputs: Sequence[ChangedRows]
     """
     join, (events, versions) = form.join, inputs
     on, key = (side.key for side in join.sides)
-    changed = _find_changed_periods(join, 1, versions, key)
+    changed = _number_changes(join, 1, versions, key)
     near = events.opened.slice(0, 0)
     if (span := changed.find_span()) is not None:
         near = events.read_near(span, list_values(on, (versions.closed, key), (versions.opened, key)))
-    (closed, opened, looking), count = integer_encoding.encode_keys(
-        [versions.closed, versions.opened, near], [key, key, on], whole=join.whole
-    )
-    learnt = hulls.build_hulls(count, _pair_versions(join, 1, versions, closed, opened))
+    (*keys, looking), count = integer_encoding.encode_keys([*changed.sides, near], [key, key, on], whole=join.whole)
+    learnt = hulls.build_hulls(count, changed.find_periods(keys))
     moments = read_moments(near, "timestamp")
     # rule: an event is affected by what it looks up
     affected = near.filter(pa.array(learnt.touch(Periods(looking, moments, moments))))
@@ -63,24 +64,24 @@ def refresh_stream_table_join(form: JoinIncrement, inputs: Sequence[ChangedRows]
     moments = read_moments(touched, "timestamp")
     span = int(moments.min()), int(moments.max())
     current = read_view(span, list_values(PLACE_COLUMNS, (touched, PLACE_COLUMNS)))
-    return Comparison(current.filter(pa.array(_find_members(current, touched, PLACE_COLUMNS))), derived)
+    return Comparison(current.filter(pa.array(find_matching_rows(current, touched, PLACE_COLUMNS))), derived)
 
 
 def refresh_table_join(form: JoinIncrement, inputs: Sequence[ChangedRows], read_view: ReadNear) -> Comparison:
     """Return the affected rows of a join of tables, on their keys or on a foreign key."""
     join, (left, right) = form.join, inputs
     unit, key = tuple(form.unit.values()), join.sides[1].key
-    changed = (_find_changed_periods(join, n, rows, of) for n, rows, of in ((0, left, unit), (1, right, key)))
+    changed = _number_changes(join, 0, left, unit), _number_changes(join, 1, right, key)
     spans = [span for span in (some.find_span() for some in changed) if span is not None]
     if not spans:
         return compare_nothing(form)
     span = min(low for low, _ in spans), max(high for _, high in spans)
     if join.whole is None:
         near = _read_by_key(form, left, right, read_view, span)
-        affected = _affect_by_key(form, left, right, near)
+        affected = _affect_by_key(form, *changed, near)
     else:
         near = _read_by_foreign_key(form, left, right, read_view, span)
-        affected = _affect_by_foreign_key(form, left, right, near)
+        affected = _affect_by_foreign_key(form, *changed, near)
     current = read_periods(near.current, affected.current)
     touching = affected.hulls.touch(current)
     hull = affected.hulls.include_periods(current.select(touching))
@@ -141,32 +142,33 @@ def _read_by_foreign_key(
     return _NearbyRows(lefts, right.read_near(span, list_values(key, (lefts, on))), current)
 
 
-def _affect_by_key(form: JoinIncrement, left: ChangedRows, right: ChangedRows, near: _NearbyRows) -> _Affected:
+def _affect_by_key(form: JoinIncrement, left: ChangedVersions, right: ChangedVersions, near: _NearbyRows) -> _Affected:
     """Return what changes affect in a join of tables on their keys."""
     unit, key = tuple(form.unit.values()), form.join.sides[1].key
     (*keys, lefts, rights, current), count = integer_encoding.encode_keys(
-        [left.closed, left.opened, right.closed, right.opened, *near],
+        [*left.sides, *right.sides, *near],
         [unit, unit, key, key, unit, key, tuple(form.unit)],
         whole=None,
     )
-    own, other = _pair_versions(form.join, 0, left, *keys[:2]), _pair_versions(form.join, 1, right, *keys[2:])
-    learnt = hulls.build_hulls(count, own, other)
+    learnt = hulls.build_hulls(count, left.find_periods(keys[:2]), right.find_periods(keys[2:]))
     return _Affected(learnt, lefts, rights, current, learnt.touch(read_periods(near.right, rights)))
 
 
-def _affect_by_foreign_key(form: JoinIncrement, left: ChangedRows, right: ChangedRows, near: _NearbyRows) -> _Affected:
+def _affect_by_foreign_key(
+    form: JoinIncrement, left: ChangedVersions, right: ChangedVersions, near: _NearbyRows
+) -> _Affected:
     """Return what changes affect in a join on a foreign key."""
     unit, (on, key) = tuple(form.unit.values()), (side.key for side in form.join.sides)
     (*keys, lefts, current), count = integer_encoding.encode_keys(
-        [left.closed, left.opened, near.left, near.current], [unit, unit, unit, tuple(form.unit)], whole=None
+        [*left.sides, near.left, near.current], [unit, unit, unit, tuple(form.unit)], whole=None
     )
     (*others, rights, named), many = integer_encoding.encode_keys(
-        [right.closed, right.opened, near.right, near.left], [key, key, key, on], whole=form.join.whole
+        [*right.sides, near.right, near.left], [key, key, key, on], whole=form.join.whole
     )
-    changed = hulls.build_hulls(many, _pair_versions(form.join, 1, right, *others))
+    changed = hulls.build_hulls(many, right.find_periods(others))
     # rule: a foreign key is affected by what it names
     naming = hulls.intersect_hulls(read_periods(near.left, named), changed, lefts)
-    learnt = hulls.build_hulls(count, _pair_versions(form.join, 0, left, *keys), naming)
+    learnt = hulls.build_hulls(count, left.find_periods(keys), naming)
     asked = hulls.build_hulls(many, hulls.intersect_hulls(read_periods(near.left, lefts), learnt, named))
     none = np.full(near.right.num_rows, NOTHING)
     return _Affected(learnt, lefts, none, current, asked.touch(read_periods(near.right, rights)))
@@ -193,29 +195,11 @@ def _project(join: JoinSpec, rows: pa.Table) -> pa.Table:
     return arrow_expressions.project_rows(join.projection, rows)
 
 
-def _find_changed_periods(join: JoinSpec, side: int, rows: ChangedRows, key: Sequence[str]) -> Periods:
-    """Return the periods in which the versions of an input have changed, by keys that are numbered for them alone."""
-    numbers, _ = integer_encoding.encode_keys([rows.closed, rows.opened], [key, key], whole=None)
-    return _pair_versions(join, side, rows, *numbers)
-
-
-def _pair_versions(join: JoinSpec, side: int, rows: ChangedRows, closed: Integers, opened: Integers) -> Periods:
-    """Return the periods in which the versions of an input have changed, given the numbers of their keys."""
-    columns = tuple(dict.fromkeys((*join.sides[side].key, *join.sides[side].columns)))
+def _number_changes(join: JoinSpec, side: int, rows: ChangedRows, key: Sequence[str]) -> ChangedVersions:
+    """Return the versions of an input that have changed, by the columns of their keys."""
+    columns = dict.fromkeys((*join.sides[side].key, *join.sides[side].columns))
     content = [column for column in columns if column not in join.sides[side].periods]
-    both = [rows.closed, rows.opened]
-    contents, _ = integer_encoding.encode_keys(both, [content, content], whole=None)
-    sides = zip(both, (closed, opened), contents, strict=True)
-    return hulls.find_changed_periods(*(Versions(read_periods(some, keys), keys, it) for some, keys, it in sides))
-
-
-def _find_members(rows: pa.Table, some: pa.Table, columns: Sequence[str]) -> Booleans:
-    """Return which rows have in these columns what one of `some` has."""
-    (own, others), count = integer_encoding.encode_keys([rows, some], [columns, columns], whole=None)
-    is_member = np.zeros(count, bool)
-    is_member[others] = True
-    found: Booleans = is_member[own]
-    return found
+    return number_versions(rows.closed, rows.opened, key, content)
 
 
 def _drop_duplicates(rows: pa.Table, columns: Sequence[str]) -> pa.Table:

@@ -69,12 +69,7 @@ def read_near(side: KernelInput, span: tuple[int, int], *among: Among) -> pa.Tab
 
 def _is_among(some: Among) -> pc.Expression:
     """Return the condition of rows that have one of the values in each column; null is a value too."""
-    values = {name: pa.concat_arrays([pc.unique(part) for part in _decode(parts)]) for name, parts in some.items()}
-    return reduce(and_, (pc.field(name).isin(pc.unique(found)) for name, found in values.items()))
-
-
-def _decode(parts: Iterable[pa.ChunkedArray]) -> Iterator[pa.ChunkedArray]:
-    return (it.cast(it.type.value_type) if pa.types.is_dictionary(it.type) else it for it in parts)
+    return reduce(and_, (pc.field(name).isin(values) for name, values in some.items()))
 
 
 def read_changes(side: KernelInput, seen: datetime) -> tuple[pa.Table, pa.Table]:

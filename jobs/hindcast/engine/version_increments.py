@@ -5,9 +5,12 @@ The meaning is `plane.derive_versions`. Of a key only what is valid after its ea
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pyarrow as pa
 
+from hindcast.contract.shapes import PERIODS
 from hindcast.engine import hulls, integer_encoding
 from hindcast.engine.hulls import Periods
 from hindcast.engine.increment_rows import Comparison, ReadNear, compare_nothing, list_values, read_moments
@@ -33,17 +36,18 @@ def refresh_versions(form: VersionIncrement, records: pa.Table, read_view: ReadN
     is_reached = read_moments(current, "validTo") > since[units]
     current, units = current.filter(pa.array(is_reached)), units[is_reached]
     is_needed = is_new | (moments >= since[numbers])
-    rows = pa.concat_tables([records.filter(pa.array(is_needed)), _list_records(current)], promote_options="default")
+    columns = [name for name in form.columns if name not in PERIODS["versions"]]
+    given = records.filter(pa.array(is_needed)).select([*columns, "timestamp", "_epoch", "_isTombstone"])
+    rows = pa.concat_tables([given, _list_records(current, columns)], promote_options="default")
     return Comparison(current, derive_versions(form, rows, np.concatenate([numbers[is_needed], units])))
 
 
-def _list_records(current: pa.Table) -> pa.Table:
+def _list_records(current: pa.Table, columns: Sequence[str]) -> pa.Table:
     """Return current rows as the records that they come from; rows do not say the epoch of these."""
-    rows = current.rename_columns([{"validFrom": "timestamp"}.get(name, name) for name in current.column_names])
-    none = {"_epoch": pa.scalar(0, pa.int32()), "_isTombstone": pa.scalar(False), "_isNew": pa.scalar(False)}
-    for name, value in none.items():
+    rows = current.select(columns).append_column("timestamp", current.column("validFrom"))
+    for name, value in {"_epoch": pa.scalar(0, pa.int32()), "_isTombstone": pa.scalar(False)}.items():
         rows = rows.append_column(name, pa.repeat(value, rows.num_rows))
-    return rows.drop_columns([name for name in ("validTo", "systemFrom", "systemTo") if name in rows.column_names])
+    return rows
 
 
 def derive_versions(form: VersionIncrement, records: pa.Table, keys: np.ndarray) -> pa.Table:
@@ -58,7 +62,6 @@ def derive_versions(form: VersionIncrement, records: pa.Table, keys: np.ndarray)
     end = following if form.ttl is None else np.minimum(following, at + form.ttl)
     # rule: of equal timestamps the last to arrive wins, and a tombstone gives no row
     is_kept = (following != at) & ~records.column("_isTombstone").to_numpy()
-    periods = {"validFrom": at, "validTo": end}
-    for name, moments in periods.items():
+    for name, moments in zip(PERIODS["versions"], (at, end), strict=True):
         records = records.append_column(name, integer_encoding.decode_timestamps(moments, ARROW_TIMESTAMP))
     return records.filter(pa.array(is_kept))

@@ -87,10 +87,11 @@ def derive_view(
             rows = found.where("change IS NOT NULL").drop(increment_tasks.LEFT_OUT)
             change = DerivedChange(rows, after, kernel=form.operator)
             return _add_left_out(change, contract, name, current, found, before)
-    if isinstance(form := plan_form(by_arrow=False), JoinIncrement):
-        joined = _derive_join_by_spark(spark, sources, contract, table, opened, inputs, form)
-        return None if joined is None else DerivedChange(joined, after, kernel=f"{form.operator}{BY_SPARK}")
-    return None
+        form = plan_form(by_arrow=False)  # Spark evaluates what Arrow could not for some row
+    if not isinstance(form, JoinIncrement):
+        return None
+    joined = _derive_join_by_spark(spark, sources, contract, table, opened, inputs, form)
+    return None if joined is None else DerivedChange(joined, after, kernel=f"{form.operator}{BY_SPARK}")
 
 
 def _add_left_out(
