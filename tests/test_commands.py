@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hindcast.cli import main
+from hindcast.common import time_limits
 from hindcast.contract import query_limits
-from hindcast.quality import time_limits
 from hindcast.runs import run_steps
 from pipelines import Pipeline, pipeline, tell, tuples, wrong
 

@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType
 
 from bare_runs import OUTCOMES
+from hindcast.common import time_limits
 from hindcast.common.errors import GateError
 from hindcast.common.settings import read_settings
 from hindcast.contract import load, locate_complaint_in_file, query_limits
@@ -23,7 +24,7 @@ from hindcast.plan import journal
 from hindcast.plan.plans import Plan, TopicPlan
 from hindcast.plan.purposes import Release, ReleasedKeys, Replay
 from hindcast.plan.runs import Run
-from hindcast.quality import expectations, gate_results, gates, json_schemas, time_limits
+from hindcast.quality import expectations, gate_results, gates, json_schemas
 from hindcast.quality.gate_results import GateResult
 from hindcast.quality.staged_change import StagedChange
 from hindcast.store import table_creation, tables

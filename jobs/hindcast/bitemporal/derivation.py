@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 
 from hindcast.bitemporal import aggregates, joins, plane, windows
 from hindcast.bitemporal.aggregates import Measure
+from hindcast.bitemporal.pattern_limits import expression_column
 from hindcast.contract import Contract, Join, Shape, View, Window, list_shapes
 from hindcast.contract.expressions import parse_aggregate, resolve
 from hindcast.contract.shapes import PERIODS, resolve_all, selected_columns, view_scope
@@ -85,7 +86,7 @@ def project_joined(it: View, name: str, joined: DataFrame, known: Mapping[str, S
     apart = F.struct(*(column for column in joined.columns if column not in inputs)).alias(_OTHER_COLUMNS)
     rows = joined.select(apart, *(F.col(column).alias(i) for column, i in inputs.items()))
     if it.where is not None:
-        rows = rows.where(F.expr(resolve(it.where, view_scope(it, known))))
+        rows = rows.where(expression_column(resolve(it.where, view_scope(it, known))))
     periods = [f"{_OTHER_COLUMNS}.{column}" for column in PERIODS[known[name].kind]]
     return rows.select(
         *output_columns(it, known, f"{_OTHER_COLUMNS}.key"), *periods, *_lineage_columns(joined, f"{_OTHER_COLUMNS}.")
@@ -101,8 +102,11 @@ def output_columns(it: View, known: Mapping[str, Shape], key: str) -> list[Colum
 
     `key`: the struct that its key is taken from if the view does not define one.
     """
-    own = [F.expr(text).alias(column) for column, text in resolve_all(it.key, it, known).items()]
-    return [*(own or [F.col(f"{key}.*")]), *(F.expr(text).alias(c) for c, text in selected_columns(it, known).items())]
+    own = [expression_column(text).alias(column) for column, text in resolve_all(it.key, it, known).items()]
+    return [
+        *(own or [F.col(f"{key}.*")]),
+        *(expression_column(text).alias(c) for c, text in selected_columns(it, known).items()),
+    ]
 
 
 def count_left_out_of_view(contract: Contract, name: str, inputs: Mapping[str, DataFrame]) -> DataFrame | None:
@@ -202,7 +206,7 @@ def apply_where(it: View, rows: DataFrame, known: Mapping[str, Shape]) -> DataFr
     """Return the rows that pass the aggregate's `where`."""
     if it.where is None:
         return rows
-    return rows.where(F.expr(resolve(it.where, view_scope(it, known), {it.first_input: "value"})))
+    return rows.where(expression_column(resolve(it.where, view_scope(it, known), {it.first_input: "value"})))
 
 
 def group_key(it: View, known: Mapping[str, Shape]) -> Column:
@@ -210,7 +214,7 @@ def group_key(it: View, known: Mapping[str, Shape]) -> Column:
     if it.group_by is None:
         return F.col("key")
     texts = {c: resolve(text, view_scope(it, known), {it.first_input: "value"}) for c, text in it.group_by.items()}
-    return key_struct({c: F.expr(text) for c, text in texts.items()}, whole=True)
+    return key_struct({c: expression_column(text) for c, text in texts.items()}, whole=True)
 
 
 def view_measures(it: View, known: Mapping[str, Shape]) -> dict[str, Measure]:
@@ -219,7 +223,7 @@ def view_measures(it: View, known: Mapping[str, Shape]) -> dict[str, Measure]:
         c: parse_aggregate(text, view_scope(it, known), {it.first_input: "value"})
         for c, text in (it.aggregate or {}).items()
     }
-    return {column: Measure(function, F.expr(argument)) for column, (function, argument) in parsed.items()}
+    return {column: Measure(function, expression_column(argument)) for column, (function, argument) in parsed.items()}
 
 
 def group_rows(it: View, rows: DataFrame, known: Mapping[str, Shape]) -> DataFrame:
@@ -267,7 +271,7 @@ def lookup_key(it: View, known: Mapping[str, Shape]) -> Column | None:
     if it.join is None or it.join.on is None:
         return None
     names = {it.first_input: list(known[it.first_input].columns)}
-    values = [F.expr(resolve(text, names, {it.first_input: "value"})) for text in it.join.keys]
+    values = [expression_column(resolve(text, names, {it.first_input: "value"})) for text in it.join.keys]
     return key_struct(dict(zip(known[it.second_input or ""].key, values, strict=True)), whole=True)
 
 

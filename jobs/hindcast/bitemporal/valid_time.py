@@ -14,6 +14,7 @@ from typing import NamedTuple
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from hindcast.bitemporal.pattern_limits import expression_column
 from hindcast.contract import Topic
 from hindcast.contract import valid_time as expression
 
@@ -70,7 +71,7 @@ def add_valid_time(records: DataFrame, topic: Topic) -> DataFrame:
         record = F.struct(*parts, kafkas.alias(expression.RECORD_TIMESTAMP))
         # try_add makes a failure of what it adds to null. Exploded, so that Spark computes no part of it outside.
         # rule: a failing expression is no time
-        tried = F.explode(F.array(F.struct(F.expr(f"try_add({text}, INTERVAL '0' SECOND)").alias("at"))))
+        tried = F.explode(F.array(F.struct(expression_column(f"try_add({text}, INTERVAL '0' SECOND)").alias("at"))))
         given = records.withColumn(expression.RECORD, record).withColumn("_tried", tried)
         valid = F.col("_tried.at")  # rule: a valid time may be before 1970
         if expression.needs_value(topic):

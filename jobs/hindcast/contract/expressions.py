@@ -13,7 +13,7 @@ from functools import lru_cache
 from sqlglot import expressions as exp
 
 from hindcast.common.errors import suggest_nearest
-from hindcast.contract import bounds, functions, guards, moments
+from hindcast.contract import bounds, functions, guards, moments, query_limits
 from hindcast.contract.parsing import (
     ExpressionError,
     find_columns,
@@ -35,8 +35,9 @@ def resolve(text: str, scope: Scope, places: Mapping[str, str] | None = None) ->
     `scope`: input name -> its columns. `places`: input name -> the struct that holds its columns, where that has
     another name than the input.
     Raise ExpressionError for syntax errors, unknown and ambiguous names, functions that an expression over one row
-    cannot use (functions.py), moments that depend on the current day (moments.py), and queries in expressions. In the
-    result a text without a date is not a timestamp (guards.py). Comments are removed.
+    cannot use (functions.py), moments that depend on the current day (moments.py), patterns that can take for ever and
+    for which no limit can be written (query_limits.py), and queries in expressions. In the result a text without a date
+    is not a timestamp (guards.py). Comments are removed.
 
     >>> resolve("quantity * price", {"orders": ["quantity"], "menu": ["price"]})
     'orders.quantity * menu.price'
@@ -73,7 +74,9 @@ def _resolve(text: str, scope: Scope, places: Mapping[str, str]) -> str:
             f"'{text}' is parsed differently from how it is written",
             "use other names for columns named like SQL keywords",
         )
-    return guards.write_guards(text)
+    written = guards.write_guards(text)
+    query_limits.limit_expression(written)
+    return written
 
 
 def _refuse_capture(tree: exp.Expr, inputs: Collection[str]) -> None:

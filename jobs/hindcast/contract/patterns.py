@@ -65,12 +65,41 @@ for pattern in patterns:
 def may_be_slow(pattern: str) -> bool:
     """Return whether there can be a text for which matching takes for ever, as far as the pattern's form tells.
 
-    A repeated group can be tried in exponentially many ways, and each further repetition multiplies their number.
+    A repeated group can be tried in exponentially many ways, and so can many optional parts and alternatives. Each
+    repetition multiplies their number by the length of the text, and so does a search that can begin anywhere.
 
     >>> [may_be_slow(pattern) for pattern in ("^(a+)+$", "^[a-z]+-[0-9]+$", ".*x.*x.*x.*x")]
     [True, False, True]
     """
-    return _REPEATED_GROUP.search(pattern) is not None or len(_REPETITION.findall(pattern)) > _MAX_REPETITIONS
+    starts = 0 if pattern.startswith("^") and "|" not in pattern else 1
+    return (
+        _REPEATED_GROUP.search(pattern) is not None
+        or _FREE_SPACING.search(pattern) is not None
+        or starts + len(_REPETITION.findall(pattern)) > _MAX_DEGREE
+        or len(_OPTION.findall(pattern)) > _MAX_OPTIONS
+    )
 
 
-_REPEATED_GROUP, _REPETITION, _MAX_REPETITIONS = re.compile(r"\)[*+{]"), re.compile(r"[*+]|\{\d+,"), 3
+_REPEATED_GROUP, _REPETITION, _MAX_DEGREE = re.compile(r"\)[*+{]"), re.compile(r"[*+]|\{\d+,"), 2
+_FREE_SPACING = re.compile(r"\(\?[a-zA-Z]*x")
+"""Spaces and comments in a pattern, also between a group and its repetition."""
+
+_OPTION, _MAX_OPTIONS = re.compile(r"(?<![(*+?}])\?|\|"), 8
+
+
+def may_like_be_slow(pattern: str) -> bool:
+    """Return whether matching LIKE can take for ever: each `%` multiplies the ways by the length of the text.
+
+    >>> [may_like_be_slow(pattern) for pattern in ("%x%", "a%b%c%", "%a%b%c%d")]
+    [False, False, True]
+    """
+    return pattern.count("%") - pattern.endswith("%") > _MAX_DEGREE
+
+
+def is_readable(pattern: str) -> bool:
+    """Return whether Python can read a regular expression, as most of Java's."""
+    try:
+        re.compile(pattern)
+    except (re.error, RecursionError, OverflowError):
+        return False
+    return True

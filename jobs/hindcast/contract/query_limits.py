@@ -1,25 +1,36 @@
-"""Time limits for the regular expressions in a gate's SQL, written into its text.
+"""Time limits for the patterns in users' SQL, written into its text: regular expressions, and LIKE with many `%`.
 
     note RLIKE '(a+)+$'  ->  hindcast_match_in_time(cast(note AS string), '(a+)+$') RLIKE '(a+)+$'
 
-The function returns the text that it gets, or fails if matching takes too long (quality/time_limits.py). A pattern that
-is written in the query and that no text can make slow is left as it is.
+The function returns the text that it gets, or fails if matching takes too long (bitemporal/pattern_limits.py). A
+pattern that is written in the text and that no value can make slow is left as it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from typing import NamedTuple
 
 from sqlglot import expressions as exp
 from sqlglot.tokenizer_core import Token, TokenType
 
 from hindcast.contract import functions, queries
 from hindcast.contract.expectation import Expectation
-from hindcast.contract.parsing import ExpressionError, format_tree, parse_one, strip_comments, tokenize
-from hindcast.contract.patterns import may_be_slow
+from hindcast.contract.moments import DATELESS_PATTERN
+from hindcast.contract.parsing import (
+    ExpressionError,
+    format_tree,
+    parse_one,
+    parse_resolved,
+    strip_comments,
+    tokenize_resolved,
+)
+from hindcast.contract.patterns import is_readable, may_be_slow, may_like_be_slow
 
-IN_TIME = "hindcast_match_in_time"
-"""The function of a text and a pattern that a gate registers with Spark."""
+IN_TIME, LIKE_IN_TIME = "hindcast_match_in_time", "hindcast_like_in_time"
+"""The functions of a text and a pattern that are registered with Spark: for regular expressions, and for LIKE."""
 
 _PATTERN_FUNCTIONS = frozenset(
     (
@@ -27,7 +38,16 @@ _PATTERN_FUNCTIONS = frozenset(
         *("regexp_replace", "regexp_substr", "rlike", "split"),
     )
 )
-"""The functions of Spark whose first argument is a text, and whose second is a pattern."""
+"""The functions of Spark whose first argument is a text, and whose second is a regular expression."""
+
+_LIKE_FUNCTIONS = frozenset(("like", "ilike"))
+_OPERATORS = frozenset(("rlike", "regexp", *_LIKE_FUNCTIONS))
+_HIDDEN_PATTERNS = {"str_to_map": (1, 2), "parse_url": (2,)}
+"""Functions with arguments that Spark reads as regular expressions although they look like plain texts."""
+
+_ANY_PATTERN = re.compile(
+    "|".join(sorted((*_PATTERN_FUNCTIONS, *_OPERATORS, *_HIDDEN_PATTERNS), key=len, reverse=True)), re.IGNORECASE
+)
 
 
 def limit_gate(gate: Expectation) -> dict[str, str]:
@@ -47,7 +67,7 @@ def limit_gate(gate: Expectation) -> dict[str, str]:
                 batch += "_"
             query = write_time_limits(text.format(batch=batch))
             written = query.replace("{", "{{").replace("}", "}}").replace(batch, "{batch}")
-        if IN_TIME in written:
+        if IN_TIME in written or LIKE_IN_TIME in written:
             limited[name] = written
     return limited
 
@@ -61,51 +81,172 @@ def write_time_limits(query: str) -> str:
     "SELECT * FROM t WHERE a RLIKE '^a*$'"
     """
     tree = queries.parse_query(query)
-    matches = [node for node in tree.walk() if _find_pattern(node) is not None] if tree is not None else []
-    if tree is None or not matches:
-        return query
-    for node in matches:
-        if node.find_ancestor(exp.Lambda) is not None:
-            raise ExpressionError(f"{format_tree(node)} may be slow and is in a function's ->", _SIMPLER_FIX)
+    return query if tree is None else _write_limits(query, tree, queries.parse_query)
+
+
+@lru_cache(maxsize=1024)
+def limit_expression(text: str) -> str:
+    """Return an expression from `resolve` with a limit at each pattern that a text could make slow.
+
+    Raise ExpressionError for a pattern where no limit can be written.
+
+    >>> limit_expression("orders.note LIKE 'a%'")
+    "orders.note LIKE 'a%'"
+    """
+    if _ANY_PATTERN.search(text) is None:
+        return text
+    return _write_limits(text, parse_resolved(text), parse_resolved)
+
+
+class _Match(NamedTuple):
+    """A part of an expression that matches a text with a pattern that needs a limit."""
+
+    subject: exp.Expr
+    pattern: exp.Expr
+    wrap: Callable[[str, str], str]
+
+
+def _write_limits(text: str, tree: exp.Expr, parse: Callable[[str], exp.Expr | None]) -> str:
+    matches = [(node, match) for node in tree.walk() if (match := _find_match(node)) is not None]
+    if not matches:
+        return text
+    for node, match in matches:
+        _refuse_unlimitable(node, match)
     if tree.find(exp.Collate) or any(functions.find_name(call) == "collate" for call in tree.find_all(exp.Func)):
-        raise ExpressionError(f"{format_tree(matches[0])} may be slow and stands beside COLLATE", _SIMPLER_FIX)
-    tokens = tokenize(query)
-    edits = [edit for place in range(len(tokens)) for edit in _list_edits(query, tokens, place)]
+        raise ExpressionError(f"{format_tree(matches[0][0])} may be slow and stands beside COLLATE", SIMPLER_FIX)
+    tokens = tokenize_resolved(text)
+    edits = [edit for place in range(len(tokens)) for edit in _list_edits(text, tokens, place)]
     written, end = "", 0
-    for at, text in sorted(edits, key=lambda edit: edit[0]):
-        written, end = written + query[end:at] + text, at
-    written += query[end:]
-    if queries.parse_query(written) != _limit_tree(tree):
-        raise ExpressionError(f"{format_tree(matches[0])} may be slow, and is written in an unsupported way", _CALL_FIX)
+    for at, inserted in sorted(edits, key=lambda edit: edit[0]):
+        written, end = written + text[end:at] + inserted, at
+    written += text[end:]
+    if parse(written) != _limit_tree(tree):
+        found = f"{format_tree(matches[0][0])} may be slow, and is written in an unsupported way"
+        raise ExpressionError(found, _CALL_FIX)
     return written
 
 
-_SIMPLER_FIX = "write the pattern without nested repetitions, such as '^[a-z]+$'"
-_CALL_FIX = "write rlike(TEXT, 'PATTERN')"
+SIMPLER_FIX = "write the pattern without nested repetitions, such as '^[a-z]+$'; of LIKE, with fewer %"
+"""What to do about a pattern that may be slow."""
+_CALL_FIX = "write rlike(TEXT, 'PATTERN') or like(TEXT, 'PATTERN')"
+_APART_FIX = "compute the text in an earlier view, and match the column here"
 
 
-def _find_pattern(node: exp.Expr) -> exp.Expr | None:
-    """Return the pattern that a part of a query matches if it needs a limit, else None."""
-    if isinstance(node, exp.RegexpLike):
-        pattern = node.expression
-    elif isinstance(node, exp.Anonymous) and node.name.lower() in _PATTERN_FUNCTIONS and len(node.expressions) > 1:
-        pattern = node.expressions[1]
+def _refuse_unlimitable(node: exp.Expr, match: _Match) -> None:
+    """Raise ExpressionError for a match where a limit cannot be written, or would change what the expression means."""
+    shown = format_tree(node)
+    if node.find_ancestor(exp.Lambda) is not None:
+        raise ExpressionError(f"{shown} may be slow and is in a function's ->", SIMPLER_FIX)
+    if _is_hidden(node):
+        raise ExpressionError(f"{shown} may be slow: Spark reads it as a regular expression", "write a plain text")
+    if isinstance(node.parent, exp.Escape) or (_is_call(node, _LIKE_FUNCTIONS) and len(node.expressions) > 2):
+        raise ExpressionError(f"{shown} may be slow and has ESCAPE", r"write \\% for a percent sign, without ESCAPE")
+    if isinstance(match.pattern, exp.Any | exp.All):
+        fix = "write a LIKE '...' OR a LIKE '...', or AND, in place of ANY and ALL"
+        raise ExpressionError(f"{shown} may be slow and is of several patterns", fix)
+    if _is_regex(node) and isinstance(match.pattern, exp.Literal) and not is_readable(match.pattern.name):
+        found = f"{shown} may be slow, and has parts that are Java's alone, for which there is no limit"
+        raise ExpressionError(found, SIMPLER_FIX)
+    if _is_conditional(node) and not (_cannot_fail(match.subject) and _cannot_fail(match.pattern)):
+        # The limit is evaluated for every row, also where the condition would have kept the text from being computed.
+        raise ExpressionError(f"{shown} may be slow and is only evaluated on a condition", _APART_FIX)
+
+
+def _find_match(node: exp.Expr) -> _Match | None:
+    """Return what a part of an expression matches if it needs a limit, else None."""
+    if isinstance(node, exp.RegexpLike | exp.Like | exp.ILike):
+        subject, pattern = node.this, node.expression
+    elif _is_call(node, _PATTERN_FUNCTIONS | _LIKE_FUNCTIONS) and len(node.expressions) > 1:
+        subject, pattern = node.expressions[:2]
+    elif _is_hidden(node):
+        patterns = [node.expressions[n] for n in _HIDDEN_PATTERNS[node.name.lower()] if n < len(node.expressions)]
+        slow = [pattern for pattern in patterns if not _is_quick(pattern, may_be_slow)]
+        return _Match(node.expressions[0], slow[0], _wrap_regex) if slow else None
     else:
         return None
-    is_quick = isinstance(pattern, exp.Literal) and pattern.is_string and not may_be_slow(pattern.this)
-    return None if is_quick else pattern
+    slow_test = may_be_slow if _is_regex(node) else may_like_be_slow
+    if isinstance(pattern, exp.Any | exp.All) and all(_is_quick(each, slow_test) for each in _list_patterns(pattern)):
+        return None
+    if _is_quick(pattern, slow_test):
+        return None
+    is_ilike = isinstance(node, exp.ILike) or _is_call(node, frozenset(("ilike",)))
+    return _Match(subject, pattern, _wrap_regex if _is_regex(node) else _wrap_ilike if is_ilike else _wrap_like)
+
+
+def _is_quick(pattern: exp.Expr, slow_test: Callable[[str], bool]) -> bool:
+    if not isinstance(pattern, exp.Literal) or not pattern.is_string:
+        return False
+    return pattern.name == DATELESS_PATTERN or not slow_test(pattern.name)
+
+
+def _list_patterns(several: exp.Any | exp.All) -> list[exp.Expr]:
+    inner = several.this
+    return list(inner.expressions) if isinstance(inner, exp.Tuple) else [inner.this] if inner else [several]
+
+
+def _is_call(node: exp.Expr, names: frozenset[str]) -> bool:
+    return isinstance(node, exp.Anonymous) and node.name.lower() in names
+
+
+def _is_hidden(node: exp.Expr) -> bool:
+    return isinstance(node, exp.Anonymous) and node.name.lower() in _HIDDEN_PATTERNS
+
+
+def _is_regex(node: exp.Expr) -> bool:
+    return isinstance(node, exp.RegexpLike) or _is_call(node, _PATTERN_FUNCTIONS)
+
+
+def _is_conditional(node: exp.Expr) -> bool:
+    """Return whether a part of an expression stands where Spark evaluates it for some rows only."""
+    parent = node.parent
+    while parent is not None and not isinstance(parent, exp.Query):
+        if isinstance(parent, exp.If | exp.Case) or _is_call(parent, _CONDITIONAL):
+            return True
+        parent = parent.parent
+    return False
+
+
+_CONDITIONAL = frozenset(("coalesce", "if", "iff", "ifnull", "nvl", "nvl2"))
+
+
+def _cannot_fail(tree: exp.Expr) -> bool:
+    return all(
+        isinstance(node, _PLAIN_NODES) or _is_text_cast(node) or _is_call(node, _TOTAL_FUNCTIONS | _PATTERN_FUNCTIONS)
+        for node in tree.walk()
+    )
+
+
+def _is_text_cast(node: exp.Expr) -> bool:
+    return isinstance(node, exp.Cast) and node.to.this in exp.DataType.TEXT_TYPES
+
+
+_PLAIN_NODES = (exp.Column, exp.Identifier, exp.Literal, exp.DPipe, exp.Paren, exp.Null, exp.Trim, exp.DataType)
+_TOTAL_FUNCTIONS = frozenset(
+    ("coalesce", "concat", "concat_ws", "lower", "ltrim", "nvl", "replace", "rtrim", "substr", "substring", "upper")
+)
+
+
+def _wrap_regex(subject: str, pattern: str) -> str:
+    return f"{IN_TIME}(cast({subject} AS string), {pattern})"
+
+
+def _wrap_like(subject: str, pattern: str) -> str:
+    return f"{LIKE_IN_TIME}(cast({subject} AS string), {pattern})"
+
+
+def _wrap_ilike(subject: str, pattern: str) -> str:
+    return f"{LIKE_IN_TIME}(lower(cast({subject} AS string)), lower({pattern}))"
 
 
 def _limit_tree(tree: exp.Expr) -> exp.Expr:
-    """Return the tree that a query has to have once the limits are written."""
+    """Return the tree that a text has to have once the limits are written."""
     copy = tree.copy()
     for node in reversed([*copy.walk(bfs=False)]):  # inner ones first
-        if (pattern := _find_pattern(node)) is not None:
-            subject = node.this if isinstance(node, exp.RegexpLike) else node.expressions[0]
-            call: exp.Expr = parse_one(f"{IN_TIME}(cast(a AS string), b)").copy()
-            call.expressions[0].this.replace(subject.copy())
-            call.expressions[1].replace(pattern.copy())
-            subject.replace(call)
+        if (match := _find_match(node)) is not None:
+            call = parse_one(match.wrap("hindcast_subject", "hindcast_pattern")).copy()
+            for column in [*call.find_all(exp.Column)]:
+                column.replace((match.subject if column.name == "hindcast_subject" else match.pattern).copy())
+            match.subject.replace(call)
     return copy
 
 
@@ -114,22 +255,33 @@ def _list_edits(query: str, tokens: list[Token], place: int) -> Iterator[tuple[i
     name = tokens[place].text.lower()
     if tokens[place].token_type in (TokenType.STRING, TokenType.IDENTIFIER):
         return
-    if name in _PATTERN_FUNCTIONS and place + 1 < len(tokens) and tokens[place + 1].token_type == TokenType.L_PAREN:
-        arguments = _split_arguments(tokens, place + 1)
-        if len(arguments) < 2 or (place > 0 and tokens[place - 1].token_type == TokenType.DOT):
-            return
-        (first, last), (start, end) = arguments[:2]
-    elif name in ("rlike", "regexp"):
-        first, last = _find_subject(tokens, place)
-        start, end = place + 1, _find_pattern_end(tokens, place + 1)
-    else:
+    if (places := _find_operands(tokens, place, name)) is None:
         return
+    (first, last), (start, end) = places
+    slow_test = may_like_be_slow if name in _LIKE_FUNCTIONS else may_be_slow
     pattern = tokens[start : end + 1]
     is_literal = len(pattern) == 1 and pattern[0].token_type == TokenType.STRING
-    if last < first or not pattern or (is_literal and not may_be_slow(pattern[0].text)):
+    if last < first or not pattern:
         return
-    yield tokens[first].start, f"{IN_TIME}(cast("
-    yield tokens[last].end + 1, f" AS string), {query[pattern[0].start : pattern[-1].end + 1]})"
+    if is_literal and (pattern[0].text == DATELESS_PATTERN or not slow_test(pattern[0].text)):
+        return
+    wrap = {"like": _wrap_like, "ilike": _wrap_ilike}.get(name, _wrap_regex)
+    text = query[pattern[0].start : pattern[-1].end + 1]
+    before, after = wrap("\0", text).split("\0")
+    yield tokens[first].start, before
+    yield tokens[last].end + 1, after
+
+
+def _find_operands(tokens: list[Token], place: int, name: str) -> tuple[tuple[int, int], tuple[int, int]] | None:
+    """Return the first and last tokens of the text and of the pattern that are matched at a token, None if none are."""
+    if place + 1 < len(tokens) and tokens[place + 1].token_type == TokenType.L_PAREN:
+        is_function = name in _PATTERN_FUNCTIONS | _LIKE_FUNCTIONS
+        arguments = _split_arguments(tokens, place + 1) if is_function else []
+        if len(arguments) > 1 and (place == 0 or tokens[place - 1].token_type != TokenType.DOT):
+            return arguments[0], arguments[1]
+    if name in _OPERATORS:
+        return _find_subject(tokens, place), (place + 1, _find_pattern_end(tokens, place + 1))
+    return None
 
 
 def _split_arguments(tokens: list[Token], bracket: int) -> list[tuple[int, int]]:

@@ -28,7 +28,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType
 
 from hindcast.common.json_values import JsonObject, JsonValue
-from hindcast.quality.time_limits import limit_time
+from hindcast.common.time_limits import limit_time
 
 
 class ColumnValuesMatchJsonSchema(ColumnMapMetricProvider):

@@ -24,8 +24,8 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType
 
+from hindcast.common.time_limits import limit_time
 from hindcast.contract.patterns import may_be_slow
-from hindcast.quality.time_limits import limit_time
 
 
 def limit_matching(column: Column, patterns: Sequence[str]) -> Column:

@@ -22,6 +22,7 @@ from pyspark.sql import functions as F
 from sqlglot import expressions as exp
 from sqlglot.tokenizer_core import TokenType
 
+from hindcast.bitemporal.pattern_limits import expression_column
 from hindcast.common.session import override_conf
 from hindcast.contract.moments import is_of_today
 from hindcast.contract.parsing import format_tree, parse_resolved, tokenize
@@ -37,7 +38,7 @@ def find_date_literal(
 
     def plan(text: str) -> str:
         with override_conf(spark, _PLANS), redirect_stdout(io.StringIO()) as written:
-            over(call(F.expr(text)).alias("_")).explain(extended=True)
+            over(call(expression_column(text)).alias("_")).explain(extended=True)
         return written.getvalue()
 
     for part in [*_find_strings(expression), *_find_computed(spark, expression)]:
@@ -134,9 +135,9 @@ def _evaluate(spark: SparkSession, texts: list[str]) -> list[str | None]:
 
 
 def _evaluate_texts(spark: SparkSession, texts: list[str]) -> list[str | None]:
-    kinds = _evaluate_row(spark, [F.typeof(F.expr(text)) for text in texts])
+    kinds = _evaluate_row(spark, [F.typeof(expression_column(text)) for text in texts])
     strings = [text for text, kind in zip(texts, kinds, strict=True) if kind == "string"]
-    values = iter(_evaluate_row(spark, [F.substring(F.expr(text), 1, _LONGEST) for text in strings]))
+    values = iter(_evaluate_row(spark, [F.substring(expression_column(text), 1, _LONGEST) for text in strings]))
     return [next(values) if kind == "string" else None for kind in kinds]
 
 

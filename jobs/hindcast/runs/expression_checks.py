@@ -39,7 +39,8 @@ from pyspark.sql.types import (
 
 from hindcast.bitemporal import derivation
 from hindcast.common.errors import ContractError
-from hindcast.contract import Contract, Shape, View, list_shapes, locate_complaint, valid_time
+from hindcast.common.time_limits import MAX_SECONDS, TOO_SLOW
+from hindcast.contract import Contract, Shape, View, list_shapes, locate_complaint, query_limits, valid_time
 from hindcast.contract.expressions import WRITE_OUT_FIX, parse_aggregate, resolve
 from hindcast.contract.sensitive import REDACTED, redact_message
 from hindcast.contract.shapes import PERIODS, FieldPath, row_expressions, view_scope
@@ -301,6 +302,9 @@ def _find_failed_expression(contract: Contract, name: str, error: Exception) -> 
     """Return a complaint about the expression that Spark names in a runtime failure, if it is one of the view's."""
     view, known = contract.views[name], list_shapes(contract)
     aggregates = _resolve_aggregates(view, known)
+    texts = _resolve_expressions(view, known) | {place: argument for place, (_, argument) in aggregates.items()}
+    if TOO_SLOW in str(error):
+        return explain_slow_patterns(contract, name, texts)
     match = re.search(r"== SQL \(line \d+, position \d+\) ==\n(.*?)\n *\^", str(error), re.DOTALL)
     if not match:
         # Spark does not name the expression if a sum or average overflows.
@@ -313,7 +317,6 @@ def _find_failed_expression(contract: Contract, name: str, error: Exception) -> 
         first_line = redact_message(contract, name, _parse_message(error)[0])
         text = f"{contract.pipeline}.{name}: the sum of {argument} exceeds its type: {first_line}"
         return Complaint(place, text, "cast the summed expression to a wider type, for example decimal(38,2)")
-    texts = _resolve_expressions(view, known) | {place: argument for place, (_, argument) in aggregates.items()}
     fragment = match[1].strip(". \n").replace("value.", f"{view.first_input}.")
     for place, text in texts.items():
         if fragment in text:
@@ -322,6 +325,16 @@ def _find_failed_expression(contract: Contract, name: str, error: Exception) -> 
             message = f"{contract.pipeline}.{name} has a record on which {text} fails: {what}"
             return Complaint(place, message, fix or "make the expression return null for such records")
     return None
+
+
+def explain_slow_patterns(contract: Contract, name: str, texts: Mapping[FieldPath, str]) -> Complaint | None:
+    """Return a complaint about those of a table's expressions whose patterns have a limit of time; None if none has."""
+    slow = {place: text for place, text in texts.items() if query_limits.limit_expression(text) != text}
+    if not slow:
+        return None
+    which = " or ".join(slow.values())
+    found = f"{contract.pipeline}.{name} has a record on which {which} takes more than {MAX_SECONDS:.0f} seconds"
+    return Complaint(next(iter(slow)), found, query_limits.SIMPLER_FIX)
 
 
 def _parse_message(error: Exception) -> tuple[str, str]:

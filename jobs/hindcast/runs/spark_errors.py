@@ -9,13 +9,15 @@ from contextlib import contextmanager
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has no types
 from pyspark.errors import PySparkException
 
-from hindcast.common.errors import PlatformError, RecordError, RunError, TopicError, describe_cause
-from hindcast.contract import Contract
+from hindcast.common import time_limits
+from hindcast.common.errors import ContractError, PlatformError, RecordError, RunError, TopicError, describe_cause
+from hindcast.contract import Contract, locate_complaint, valid_time
 from hindcast.contract.bound import BoundContract
 from hindcast.contract.sensitive import REDACTED, redact_message
 from hindcast.ingest import topic_log
 from hindcast.kafka import access_errors, gaps
 from hindcast.kafka.security import read_security
+from hindcast.runs.expression_checks import explain_slow_patterns
 from hindcast.store import table_creation
 from hindcast.streams.join_processors import NULL_KEY, NULL_KEY_FIX
 
@@ -42,6 +44,8 @@ def explain_spark_errors(contract: BoundContract, name: str) -> Iterator[None]:
         servers = contract.settings.kafka
         if (access := access_errors.find_access_error(text, where, servers, read_security(servers))) is not None:
             raise access from None
+        if time_limits.TOO_SLOW in text and (slow := _find_slow_valid_time(contract, name)) is not None:
+            raise slow from None
         if (memory := re.search(r"java\.lang\.OutOfMemoryError: [A-Za-z ]+", text)) is not None:
             raise PlatformError(
                 f"Spark's memory is too small for this ({memory[0]})",
@@ -63,6 +67,15 @@ def explain_spark_errors(contract: BoundContract, name: str) -> Iterator[None]:
             raise unwritten from None
         what = redact_message(contract, name, describe_cause(error))
         raise RunError(f"Spark failed: {what}", where=where) from (None if REDACTED in what else error)
+
+
+def _find_slow_valid_time(contract: BoundContract, name: str) -> ContractError | None:
+    """Return the error for a topic's `valid_time` if its patterns have a limit of time."""
+    topic = contract.topics.get(name)
+    text = None if topic is None else valid_time.resolve_valid_time(topic)
+    place = ("topics", name, "valid_time")
+    complaint = None if text is None else explain_slow_patterns(contract, name, {place: text})
+    return None if complaint is None else locate_complaint(contract.settings.schemas, contract.pipeline, complaint)
 
 
 def _describe_fix(contract: Contract, name: str) -> str:

@@ -19,6 +19,7 @@ from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
 from pyspark.sql.types import DataType, LongType, StructField, StructType
 
 from hindcast.bitemporal import aggregates, derivation
+from hindcast.bitemporal.pattern_limits import expression_column
 from hindcast.contract import Contract, View, list_shapes
 from hindcast.contract.expressions import resolve
 from hindcast.contract.routes import Routes
@@ -96,7 +97,7 @@ def build_log_rows(contract: Contract, name: str, rows: DataFrame) -> DataFrame:
         key = F.col("_row.key") if "key" in rows.columns else key
         picked = picked.select("_row", key.alias("_key"), *(F.col(f"_row.{side}").alias(i) for i, side in sides))
         if view.where is not None and view.join is not None:
-            picked = picked.where(F.expr(resolve(view.where, view_scope(view, shapes))))
+            picked = picked.where(expression_column(resolve(view.where, view_scope(view, shapes))))
         picked = picked.select("_row", "_key", F.struct(*derivation.output_columns(view, shapes, "_key")).alias("_own"))
         if sends_old_values:
             before = [F.col(f"_row.before_{side}").alias(i) for i, side in sides]
@@ -230,14 +231,14 @@ def _build_side_rows(
             )
     elif operator == "stream" and view.key is not None:
         new = {
-            c: F.expr(resolve(text, view_scope(view, shapes), {view.first_input: "value"}))
+            c: expression_column(resolve(text, view_scope(view, shapes), {view.first_input: "value"}))
             for c, text in view.key.items()
         }
         encoded = encode_key(F.col("key"), view.key, key_encoding(contract, name))
         records = _repartition_records(records.withColumn("key", derivation.key_struct(new)), encoded, count)
     passes = F.col("passes")
     if side == 0 and view.where is not None and view.join is None:
-        condition = F.expr(resolve(view.where, view_scope(view, shapes), {view.first_input: "value"}))
+        condition = expression_column(resolve(view.where, view_scope(view, shapes), {view.first_input: "value"}))
         passes = passes & F.coalesce(condition, F.lit(False))
     key = F.col("key")
     if side == 1 and operator in _JOINED_BY_KEY:
