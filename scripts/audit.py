@@ -18,14 +18,14 @@ LOCK = ROOT / "requirements.lock"
 AUDITOR = "pip-audit==2.10.1"
 
 
-def main() -> int:
-    """Exit code 0 when all was asked, and nothing found."""
-    withdrawn = find_withdrawn()
+def main(lock: Path = LOCK) -> int:
+    """Return 0 if everything about the versions in `lock` was answered, and nothing found; else 1."""
+    withdrawn = find_withdrawn(lock)
     for line in withdrawn:
         print(line)
-    print(f"{len(withdrawn)} versions of {LOCK.name} were withdrawn", flush=True)
+    print(f"{len(withdrawn)} versions of {lock.name} were withdrawn", flush=True)
     # --strict: without it a package of which the service knows nothing counts as one without vulnerabilities
-    command = [UV, "tool", "run", "--quiet", AUDITOR, "--strict", "--no-deps", "--disable-pip", "-r", LOCK]
+    command = [UV, "tool", "run", "--quiet", AUDITOR, "--strict", "--no-deps", "--disable-pip", "-r", lock]
     audited = subprocess.run([str(part) for part in command], check=False).returncode
     if audited:
         print("vulnerabilities: found, or not asked for; see above. No answer says nothing about the packages.")
