@@ -110,6 +110,9 @@ def test_a_run_that_another_pipeline_has_started_says_so() -> None:
     events = {"menu": [SimpleNamespace(extra=extra)], "bills": [SimpleNamespace(extra=extra)], "of another": []}
     asked = run_requests.read_run_request(context({}, triggering_asset_events=events), NOW)
     assert asked == RunRequest(None, None, "published by restaurant, run 7")
+    events["menu"] = [SimpleNamespace(extra=extra | {"run": run}) for run in (10, 9)]
+    asked = run_requests.read_run_request(context({}, triggering_asset_events=events), NOW)
+    assert asked.reason == "published by restaurant, run 7; restaurant, run 9; restaurant, run 10"
 
 
 def test_an_event_is_sent_for_each_table_of_which_something_was_published() -> None:

@@ -45,5 +45,5 @@ def send_asset_events(warehouse: str, events: OutletEventAccessorsProtocol, repo
 
 def describe_trigger(extras: Iterable[JsonObject]) -> str | None:
     """Return the reason of a run that events with these extras started; None if none of them is of a run."""
-    runs = {f"{extra['pipeline']}, run {extra['run']}" for extra in extras if "run" in extra}
-    return f"published by {'; '.join(sorted(runs))}" if runs else None
+    runs = sorted({(extra["pipeline"], extra["run"]) for extra in extras if "run" in extra})
+    return f"published by {'; '.join(f'{pipeline}, run {run}' for pipeline, run in runs)}" if runs else None
