@@ -173,6 +173,31 @@ def _story(p: Pipeline) -> None:
 
 
 @pytest.mark.long
+def test_a_held_key_is_derived_again_only_if_something_has_changed_for_it(
+    spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(incremental_state, "MAX_WHOLE_ROWS", -1)  # a small table is derived whole
+    text = MENU.partition("  orders:")[0]
+    with pipeline(spark, broker, tmp_path, text) as p:
+        p.send("menu", *((item, {"price": 8}, 0) for item in ("curry", "naan", "soup")))
+        p.run()
+        p.send("menu", ("curry", {"price": -1}, 4), ("soup", {"price": -1}, 4))
+        assert p.run()["tables"]["menu"]["held"]["keys"] == 2
+        before = p.versions()
+        p.run("nothing new")
+        assert p.versions() == before, "nothing was judged or held anew"
+        p.send("menu", ("naan", {"price": 9}, 4))
+        told = p.run()["tables"]["menu"]
+        assert told["gates"][0]["checked"] == 2, "the rows that begin of the new record's key"
+        p.send("menu", ("soup", {"price": 9}, 4))
+        told = p.run()["tables"]["menu"]
+        assert (told["gates"][0]["checked"], told["held"]["keys"]) == (2, 1), "soup's alone"
+        p.write(text.replace("min_value: 0", "min_value: -5"))
+        p.run()
+        assert ("curry", -1, 4, None) in p.believed("menu"), "by another contract it passes"
+
+
+@pytest.mark.long
 def test_events_and_views_are_held_by_key_too(
     spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
