@@ -119,7 +119,7 @@ def candidates(spark: SparkSession, count: int) -> DataFrame:
         (start + F.expr("INTERVAL 60 SECONDS")).alias("validTo"),
         F.lit(0).alias("_partition"),
         n.alias("_offset"),
-        F.lit("open").alias("change"),
+        F.lit("open").alias("_change"),
     )
 
 

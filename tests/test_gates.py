@@ -67,7 +67,7 @@ def candidate_of(spark: SparkSession, it: BoundContract, rows: list[tuple[Any, .
     schema = "id int, price int, note string, email string, start int, end int"
     change = spark.createDataFrame(rows, schema).selectExpr(
         "id", "price", "note", "email", "timestamp_seconds(start) AS validFrom", "timestamp_seconds(end) AS validTo",
-        "0 AS _partition", "CAST(id AS bigint) AS _offset", "'open' AS change",
+        "0 AS _partition", "CAST(id AS bigint) AS _offset", "'open' AS _change",
     )  # fmt: skip
     plan = Plan("shop", 1, "first", datetime.now(UTC), None, it.hash, {"sales": TopicPlan("id", 0, 0, {}, {}, {})})
     return StagedChange(it, plan, "sales", change, len(rows), 0)
@@ -323,7 +323,7 @@ def test_candidates_alive_at_once_see_their_own_rows(spark: SparkSession, folder
     plan = Plan("shop", 1, "first", datetime.now(UTC), None, it.hash, {"sales": TopicPlan("id", 0, 0, {}, {}, {})})
 
     def candidate(sold: int, shop: int) -> StagedChange:
-        change = spark.range(sold, sold + 1).withColumn("change", F.lit("open"))
+        change = spark.range(sold, sold + 1).withColumn("_change", F.lit("open"))
         return StagedChange(it, plan, "sales", change, 1, 0, {"shops": spark.range(shop, shop + 1)})
 
     def seen(view: str) -> list[int]:
@@ -356,7 +356,7 @@ def test_failing_rows_come_whole_whatever_finds_them(spark: SparkSession, folder
     rows = [*ROWS, (4, 9, "x", "c@x", 3, 3)]
     change = spark.createDataFrame(rows, "id int, price int, note string, email string, start int, end int").selectExpr(
         "id", "price", "note", "email", "timestamp_seconds(start) AS validFrom", "timestamp_seconds(end) AS validTo",
-        "'open' AS change",
+        "'open' AS _change",
     )  # fmt: skip
     plan = Plan("shop", 1, "first", datetime.now(UTC), None, it.hash, {"sales": TopicPlan("id", 0, 0, {}, {}, {})})
     with StagedChange(it, plan, "sales", change, len(rows), 0) as candidate:
@@ -394,7 +394,7 @@ def test_runs_are_compared_with_completed_ones_and_shares_are_of_all_that_is_new
     log = tables.log_table(*place, "sales")
     table_creation.ensure_table(log, StructType([StructField("run", LongType())]))
     write_deltalake(log.path, pa.table({"run": pa.array([1, 2, 3, 4, 4, 5])}), mode="append")
-    change = spark.createDataFrame([(1, T0)], "id int, validFrom timestamp").withColumn("change", F.lit("open"))
+    change = spark.createDataFrame([(1, T0)], "id int, validFrom timestamp").withColumn("_change", F.lit("open"))
     for run, earlier in [(5, [20.0]), (3, [])]:
         with StagedChange(it, plan(run), "sales", change, 1, 0) as candidate:
             assert candidate.gate_facts(gate)["earlier"] == earlier, "a release is like no other run"
@@ -540,9 +540,9 @@ def test_periods_are_judged_with_the_rows_that_are_believed(
 
         def verdicts_on(*rows: tuple[str, str, int, int, int | None], early: bool = False) -> list[str]:
             """Of a change: open or close, item, price, seconds from and to."""
-            schema = "change string, item string, price int, start int, end int"
+            schema = "_change string, item string, price int, start int, end int"
             change = spark.createDataFrame(rows, schema).selectExpr(
-                "change", "item", "price", f"timestamp_seconds({int(T0.timestamp())} + start) AS validFrom",
+                "_change", "item", "price", f"timestamp_seconds({int(T0.timestamp())} + start) AS validFrom",
                 f"timestamp_seconds({int(T0.timestamp())} + end) AS validTo", "0 AS _partition", "0L AS _offset",
             )  # fmt: skip
             known_at = T0 if early else datetime.now(UTC)

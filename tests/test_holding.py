@@ -216,6 +216,7 @@ def _others(p: Pipeline) -> None:
     p.send("orders", ("bob", {"item": "curry", "quantity": 1}, 3), ("anna", {"item": "truffle", "quantity": 1}, 3))
     p.send("menu", ("curry", {"price": 60}, 5))
     told = p.run()
+    assert told["tables"]["bills"]["kernel"] == "stream_table"
     assert told["tables"]["orders"]["held"] == {"keys": 1, "rows": 2, "newly": 0, "grown": 1}
     assert told["tables"]["dear"]["held"] == {"keys": 2, "rows": 4, "newly": 1, "grown": 0}
     assert p.believed("bills") == [("anna", "curry", 16, 1), ("anna", "truffle", 90, 3)]

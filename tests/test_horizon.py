@@ -155,7 +155,7 @@ def test_only_what_is_true_from_the_horizon_on_is_replaced_and_rows_are_split_th
         rows(BELIEVED), rows(DERIVED), ["key", "validFrom"], ["value", "validTo"], "versions", at(4)
     )
     told = found.selectExpr(
-        "key", "value", *(f"unix_seconds({c}) - {int(T0.timestamp())}" for c in ("validFrom", "validTo")), "change"
+        "key", "value", *(f"unix_seconds({c}) - {int(T0.timestamp())}" for c in ("validFrom", "validTo")), "_change"
     ).collect()
     assert sorted(map(tuple, told), key=lambda row: (row[0], row[2], row[4] != "open")) == CHANGES
 
@@ -165,7 +165,7 @@ def test_events_before_the_horizon_are_neither_closed_nor_opened(spark: SparkSes
     old = spark.createDataFrame([("a", at(3)), ("b", at(4))], columns)
     new = spark.createDataFrame([("c", at(3)), ("d", at(4))], columns)
     found = horizon.diff_rows_since(old, new, ["key", "timestamp"], [], "events", at(4)).collect()
-    assert sorted((row["key"], row["change"]) for row in found) == [("b", "close"), ("d", "open")]
+    assert sorted((row["key"], row["_change"]) for row in found) == [("b", "close"), ("d", "open")]
 
 
 LOG = [  # offset, key, value, timestamp, fate, known-at; horizon at 6, refused before 20

@@ -6,7 +6,7 @@ import os
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
@@ -15,14 +15,20 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from hindcast.contract.shapes import PERIODS
 from hindcast.engine import (
     aggregate_increments,
     arrow_expressions,
     increment_rows,
     increments,
+    integer_encoding,
+    late_events,
     operators,
+    session_operator,
     slice_reader,
+    task,
     version_increments,
+    window_operator,
 )
 from hindcast.engine.arrow_expressions import Call, ColumnReference, Constant, Expression, Projection
 from hindcast.engine.increment_rows import ChangedRows
@@ -33,8 +39,11 @@ from hindcast.engine.spec import (
     JoinSpec,
     KernelInput,
     KernelOutput,
+    SessionSpec,
     TimeSlice,
     VersionIncrement,
+    WindowIncrement,
+    WindowSpec,
 )
 
 SEED = int(os.environ.get("HINDCAST_SEED", "1"))
@@ -100,7 +109,7 @@ def list_rows(found: pa.Table) -> list[Row]:
 
 def strip(change: list[Row]) -> list[Row]:
     """The rows of a change."""
-    return [{name: value for name, value in row.items() if name != "change"} for row in change]
+    return [{name: value for name, value in row.items() if name != "_change"} for row in change]
 
 
 def count_rows(rows: list[Row]) -> Counter[Any]:
@@ -110,7 +119,8 @@ def count_rows(rows: list[Row]) -> Counter[Any]:
 
 def reader(rows: list[Row], types: dict[str, pa.DataType]) -> Callable[[tuple[int, int]], pa.Table]:
     """What reads those of the rows that touch a span, and no others."""
-    first, last = ("validFrom", "validTo") if "validTo" in types else ("timestamp", "timestamp")
+    kind: Any = next(kind for kind, columns in PERIODS.items() if columns[0] in types)
+    first, last = PERIODS[kind][0], PERIODS[kind][-1]
 
     def read(span: tuple[int, int], *among: increment_rows.Among) -> pa.Table:
         near = [row for row in rows if row[first] <= span[1] and (row[last] is None or row[last] >= span[0])]
@@ -190,7 +200,7 @@ class Case:
         identity = ("k", "validFrom") if is_table else ("_partition", "_offset")
         view = KernelInput("", 0, self.kinds[0], ("k",), columns, None)
         alike = {"sides": join.sides, "seen": (NOW, NOW), "view": view, "columns": columns, "identity": identity}
-        return JoinIncrement(**alike, output=join.output, join=join, unit={"k": "k"} if is_table else {})  # type: ignore[arg-type]
+        return JoinIncrement(**alike, output=join.output, join=join, unit={"k": "k"})  # type: ignore[arg-type]
 
     def derive(self, form: Any, sides: list[pa.Table]) -> pa.Table:
         """All rows of the view."""
@@ -290,17 +300,153 @@ def test_a_view_after_increments_is_what_deriving_it_whole_gives(name: str) -> N
                 )
                 for old, new, types in zip(before, after, inputs, strict=True)
             ]
-            change = list_rows(
-                increments.find_change(form, sources, reader(view, output | {form.view.key[0]: PACKED})).rows
-            )
-            gone = [row for row in change if row["change"] == "close"]
-            new = [row for row in change if row["change"] == "open"]
+            read_view = reader(view, output | {form.view.key[0]: PACKED})
+            change = list_rows(increments.find_change(form, sources, read_view).rows)
+            check_units(form, sources, read_view, change)
+            gone = [row for row in change if row["_change"] == "close"]
+            new = [row for row in change if row["_change"] == "open"]
             view = [row for row in view if row not in strip(gone)] + strip(new)
             sides = [table(rows, types) for rows, types in zip(after, inputs, strict=True)]
             wanted = list_rows(case.derive(form, sides).select(form.columns))
             assert count_rows(view) == count_rows(wanted), (before, after)
             before, closed = after, closed + len(gone)
     assert closed > HISTORIES / 10
+
+
+def check_units(form: Any, sources: list[ChangedRows], read_view: Any, change: list[Row]) -> None:
+    """The keys that a change concerns are each there once: those of all affected rows, and of all changed ones."""
+    compared, key = increments.refresh_view(form, sources, read_view), form.view.key[0]
+    rows = list_rows(increment_rows.list_affected_rows(form, compared))
+    units = [row[key] for row in rows if row[increment_rows.SIDE] == "unit"]
+    assert len(units) == len({*units})
+    assert {*units} >= {row[key] for row in (*rows, *change)}
+    if isinstance(form, JoinIncrement):
+        changed = [row["k"] for part in sources[0][:2] for row in part.to_pylist()]
+        assert {*units} >= {*changed}
+        of_any = compared._replace(units=[(part, ()) for part, _ in compared.units])
+        nameless = list_rows(increment_rows.list_affected_rows(replace(form, unit={}), of_any))
+        assert sum(row[increment_rows.SIDE] == "unit" for row in nameless) == bool(units), "one stands for any"
+
+
+@dataclass(frozen=True)
+class Windows:
+    """An aggregate in windows of events that come in the order of their offsets."""
+
+    group: str = "k"
+    size: int = 0
+    advance: int = 0
+    gap: int = 0
+    grace: int = 0
+
+    def form(self) -> WindowIncrement:
+        """Its increment, with a condition."""
+        bounds = {"windowStart": MOMENT, "windowEnd": MOMENT}
+        types = pa.schema(
+            [("g", TEXT), ("n", NUMBER), ("m", NUMBER), *bounds.items(), ("systemFrom", MOMENT), ("systemTo", MOMENT)]
+        )
+        output = KernelOutput("", "events", types, NOW)
+        other = Call("if", (Call("equal", (_V, Constant(1, NUMBER)), pa.bool_()), Constant(None, NUMBER), _V), NUMBER)
+        own: dict[str, Expression] = {"g": ColumnReference(self.group, TEXT), "n": other, "m": other}
+        own |= {name: ColumnReference(name, kind) for name, kind in PLACE.items()}
+        is_wanted = Call(
+            "not_equal", (Call("coalesce", (_NAMED, Constant("", TEXT)), TEXT), Constant("c", TEXT)), pa.bool_()
+        )
+        side = KernelInput("", 0, "events", ("k",), ("k", "v", "named", *PLACE), None)
+        alike = {
+            "side": side,
+            "key": ("g",),
+            "whole": True,
+            "measures": {"n": "count", "m": "max"},
+            "projection": Projection(own, is_wanted),
+            "grace": self.grace,
+            "late": late_events.NO_LATE_EVENTS,
+            "output": output,
+        }
+        events = (
+            SessionSpec(**alike, gap=self.gap)  # type: ignore[arg-type]
+            if self.gap
+            else WindowSpec(**alike, size=self.size, advance=self.advance)  # type: ignore[arg-type]
+        )
+        columns = tuple(name for name in types.names if not name.startswith("system"))
+        return WindowIncrement(
+            sides=(side,),
+            seen=(NOW,),
+            view=KernelInput("", 0, "windows", ("g",), columns, None),
+            columns=columns,
+            identity=("g", "windowStart"),
+            output=output,
+            events=events,
+        )
+
+    def derive(self, form: WindowIncrement, rows: pa.Table) -> operators.KernelRows:
+        """All rows of the view, and all that it leaves out."""
+        members = arrow_expressions.project_rows(form.events.projection, rows)  # type: ignore[arg-type]
+        members = integer_encoding.decode_dictionaries(members, form.events.measures)
+        events = replace(form.events, late=late_events.judge_events(form.events, members))
+        if isinstance(events, SessionSpec):
+            return session_operator.aggregate_sessions(events, members)
+        return window_operator.aggregate_windows(events, TimeSlice(), members)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(Windows(size=4, advance=4), id="tumbling"),
+        pytest.param(Windows(size=4, advance=4, grace=3), id="tumbling with grace"),
+        pytest.param(Windows("named", size=5, advance=2, grace=1), id="hopping, regrouped"),
+        pytest.param(Windows(gap=1), id="sessions"),
+        pytest.param(Windows("named", gap=2, grace=2), id="sessions with grace, regrouped"),
+        pytest.param(Windows(gap=3, grace=20), id="sessions, all taken"),
+    ],
+)
+def test_windows_after_increments_are_those_of_all_events(case: Windows) -> None:
+    print(f"HINDCAST_SEED={SEED}")
+    dice, form = random.Random(f"{SEED}/{case}"), case.form()  # noqa: S311  # histories, not secrets
+    types, output = input_types("events"), {name: form.output.types.field(name).type for name in form.columns}
+    closed = late = 0
+    for _ in range(HISTORIES):
+        events: list[Row] = []
+        view: list[Row] = []
+        before = Counter[str]()
+        reached: dict[int, int] = {}
+        for _ in range(4):
+            new = [_event(dice, len(events) + n) for n in range(dice.randint(0, 6))]
+            events = sorted(events + new, key=lambda row: row["timestamp"])
+            new = sorted(new, key=lambda row: row["timestamp"])
+            source = ChangedRows(table([], types), table(new, types), reader(events, types))
+            found = increments.find_change(form, [source], reader(view, output | {"g": PACKED}))
+            change = list_rows(found.rows)
+            gone = [row for row in change if row["_change"] == "close"]
+            view = [row for row in view if row not in strip(gone)]
+            view += strip([row for row in change if row["_change"] == "open"])
+            wanted = case.derive(form, table(events, types))
+            assert count_rows(view) == count_rows(list_rows(wanted.rows.select(form.columns))), events
+            before.update({kind: getattr(found.left_out, kind) for kind in _KINDS})
+            assert before == {kind: getattr(wanted, kind) for kind in _KINDS}, events
+            for partition, at in (found.left_out.reached or {}).items():
+                reached[partition] = max(at, reached.get(partition, at))
+            assert reached == wanted.reached
+            check_units(form, [source], reader([], output | {"g": PACKED}), [])
+            closed, late = closed + len(gone), late + found.left_out.too_late
+    assert closed > HISTORIES / 10
+    assert bool(late) == (case.grace < 20)
+
+
+_KINDS = ("no_key", "no_value", "too_late")
+
+
+def _event(dice: random.Random, offset: int) -> Row:
+    at = min(MOMENTS * 2, max(0, offset + dice.randint(-6, 3)))
+    own = {"k": dice.choice(KEYS), "v": dice.choice((1, 2, 3)), "named": dice.choice(KEYS), "timestamp": at}
+    return own | {"_partition": offset % 2, "_offset": offset}
+
+
+def test_a_stream_that_has_lost_events_is_sparks() -> None:
+    form, types = Windows(size=4, advance=4).form(), input_types("events")
+    dice = random.Random(SEED)  # noqa: S311  # histories, not secrets
+    source = ChangedRows(table([_event(dice, 0)], types), table([], types), reader([], types))
+    with pytest.raises(task.RefusalError, match="1 events of"):
+        increments.find_change(form, [source], reader([], types))
 
 
 @pytest.mark.parametrize("ttl", [None, 3])
@@ -333,9 +479,9 @@ def test_versions_after_increments_are_those_of_all_records(ttl: int | None) -> 
             given = table(new + hidden, of_records)
             compared = version_increments.refresh_versions(form, given, reader(view, types | {"k": PACKED}))
             change = list_rows(increment_rows.diff_rows(form, compared, with_kept=True))
-            gone = [row for row in change if row["change"] == "close"]
-            assert all(row in view for row in strip([row for row in change if row["change"] == "keep"]))
-            opened = strip([row for row in change if row["change"] == "open"])
+            gone = [row for row in change if row["_change"] == "close"]
+            assert all(row in view for row in strip([row for row in change if row["_change"] == "keep"]))
+            opened = strip([row for row in change if row["_change"] == "open"])
             repeated = count_rows(without_place(strip(gone))) & count_rows(without_place(opened))
             assert not repeated, "a record that repeats a row changes nothing"
             view = [row for row in view if row not in strip(gone)] + opened

@@ -46,7 +46,7 @@ def test_changes_close_what_is_not_derived_any_more_and_open_what_is_new(spark: 
         "k string, f int, c double, new string",
     )
     changes = plane.diff_rows(believed, derived, ["k", "f"], ["c"])
-    assert rows(changes, "change", "k", F.col("c").cast("string"), "old", "new") == [
+    assert rows(changes, "_change", "k", F.col("c").cast("string"), "old", "new") == [
         ("close", "differs", "1.0", "x", None),
         ("close", "gone", "1.0", "x", None),
         ("open", "differs", "2.0", None, "y"),

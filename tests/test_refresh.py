@@ -157,8 +157,8 @@ def shown(wrong: dict[int, Case]) -> str:
 
 def _applied(was: DataFrame, changes: DataFrame, identity: list[str]) -> DataFrame:
     columns = dict.fromkeys(identity)
-    closed = changes.where("change = 'close'").select(*columns)
-    return was.select(*columns).exceptAll(closed).unionAll(changes.where("change = 'open'").select(*columns))
+    closed = changes.where("_change = 'close'").select(*columns)
+    return was.select(*columns).exceptAll(closed).unionAll(changes.where("_change = 'open'").select(*columns))
 
 
 def _by_case(rows: DataFrame) -> dict[Any, list[str]]:

@@ -43,14 +43,14 @@ def held_back(spark: SparkSession, name: str, rows: list[dict[str, Any]], schema
     return {row["name"] for row in hold_units.select_held_rows(change, failing, CONTRACT, table).collect()}
 
 
-WINDOWS = "customer string, name string, change string, windowStart timestamp, windowEnd timestamp, fails boolean"
+WINDOWS = "customer string, name string, _change string, windowStart timestamp, windowEnd timestamp, fails boolean"
 
 
 def window(
     name: str, change: str, start: int, end: int, *, fails: bool = False, customer: str = "anna"
 ) -> dict[str, Any]:
     times = {"windowStart": T0 + timedelta(seconds=start), "windowEnd": T0 + timedelta(seconds=end)}
-    return {"customer": customer, "name": name, "change": change, **times, "fails": fails}
+    return {"customer": customer, "name": name, "_change": change, **times, "fails": fails}
 
 
 @pytest.mark.parametrize(
@@ -93,14 +93,14 @@ def test_of_windows_a_failing_one_stays_behind(
 
 
 PAIRS = (
-    "customer string, name string, change string, _partition int, _offset long, _rightPartition int, "
+    "customer string, name string, _change string, _partition int, _offset long, _rightPartition int, "
     "_rightOffset long, fails boolean"
 )
 
 
 def pair(name: str, change: str, left: int | None, right: int | None, *, fails: bool = False) -> dict[str, Any]:
     places = {"lp": None if left is None else 0, "l": left, "rp": None if right is None else 0, "r": right}
-    return {"customer": "anna", "name": name, "change": change, **places, "fails": fails}
+    return {"customer": "anna", "name": name, "_change": change, **places, "fails": fails}
 
 
 def test_of_events_whose_every_pair_is_held_it_stays_believed_that_they_have_none(spark: SparkSession) -> None:

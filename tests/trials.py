@@ -46,6 +46,7 @@ _OF_INCREMENTS = (
     "join_increments",
     "aggregate_increments",
     "version_increments",
+    "window_increments",
     "slice_reader",
 )
 _OF_KERNELS = {

@@ -178,7 +178,7 @@ def publish(spark: SparkSession, drawn: DataFrame, table: Table, name: str, coun
     rows = derivation.derive_topic_events(known) if name == "events" else derivation.derive_topic_versions(known)
     table_creation.ensure_table(table, table_diff.table_schema(rows))
     with override_conf(spark, {"spark.sql.shuffle.partitions": "16"}):
-        opened = rows.withColumn("change", F.lit("open"))
+        opened = rows.withColumn("_change", F.lit("open"))
         commits.commit_change(opened, table, 1, KNOWN, closing=None, note=TableNote(1, count))
 
 

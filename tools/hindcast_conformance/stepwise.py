@@ -33,7 +33,7 @@ class SteppedRelation(NamedTuple):
 
 def stream_relation(whole: DataFrame) -> SteppedRelation:
     """Return a stream for every run; its records have the `run` that ingested them, and that run opens them."""
-    change = whole.where("partition.s = run").withColumn("change", F.lit("open"))
+    change = whole.where("partition.s = run").withColumn("_change", F.lit("open"))
     return SteppedRelation(whole, ChangedInput(change, lambda _: whole))
 
 
@@ -50,9 +50,9 @@ def apply_increment(
     """Return the relation after each run replaced `rows`, the part of `was` in its scope, by `result`."""
     content = [name for name in was.columns if name not in identity]
     change = plane.diff_rows(rows, result.select(*was.columns), identity, content).localCheckpoint()
-    closed = change.where("change = 'close'").select(F.struct(*identity).alias("_closed"))
+    closed = change.where("_change = 'close'").select(F.struct(*identity).alias("_closed"))
     unchanged = was.join(closed, F.struct(*identity) == F.col("_closed"), "left_anti")
-    current = unchanged.unionByName(change.where("change = 'open'").select(*was.columns)).localCheckpoint()
+    current = unchanged.unionByName(change.where("_change = 'open'").select(*was.columns)).localCheckpoint()
     return SteppedRelation(whole, ChangedInput(change, lambda _: current))
 
 

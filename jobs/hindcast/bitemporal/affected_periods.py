@@ -34,7 +34,7 @@ def leave_uncached(rows: DataFrame) -> DataFrame:
 class ChangedInput(NamedTuple):
     """A table that has changed since the known-at that was read before.
 
-    `change`: the rows closed and opened since, with a column `change`, 'close' or 'open'; a row that was opened and
+    `change`: the rows closed and opened since, with a column `_change`, 'close' or 'open'; a row that was opened and
     closed in between is not among them. `rows_near`: returns its current rows.
     """
 
@@ -42,7 +42,7 @@ class ChangedInput(NamedTuple):
     rows_near: NearbyRows
 
     def map_rows(self, function: Callable[[DataFrame], DataFrame]) -> ChangedInput:
-        """Return this input with a row-by-row function applied; the function must keep a column `change`."""
+        """Return this input with a row-by-row function applied; the function must keep a column `_change`."""
         return ChangedInput(function(self.change), lambda periods: function(self.rows_near(periods)))
 
 
@@ -56,15 +56,15 @@ class AffectedScope(NamedTuple):
 def find_changed_periods(change: DataFrame, *by: str) -> DataFrame:
     """Return the periods `key, start, end` in which the content of a key (and `by`) differs, not yet merged.
 
-    `change` has versions: `key`, `value`, `validFrom`, `validTo`, `change` ('open' or 'close'). A version of which only
-    the end has changed differs between its two ends:
+    `change` has versions: `key`, `value`, `validFrom`, `validTo`, `_change` ('open' or 'close'). A version of which
+    only the end has changed differs between its two ends:
 
         close 8 [0, ..), open 8 [0, 4), open 10 [4, ..)    ->    [4, ..), [4, ..)
     """
 
     def side(which: str) -> Column:
         row = F.struct(end_moment("validTo").alias("until"), "value")
-        return F.first(F.when(F.col("change") == which, row), ignorenulls=True).alias(f"_{which}")
+        return F.first(F.when(F.col("_change") == which, row), ignorenulls=True).alias(f"_{which}")
 
     sides = change.groupBy("key", *by, "validFrom").agg(side("open"), side("close"))
     same = F.col("_open.value").eqNullSafe(F.col("_close.value"))

@@ -130,11 +130,11 @@ def count_left_out_of_view(contract: Contract, name: str, inputs: Mapping[str, D
 def count_left_out(it: View, rows: DataFrame) -> DataFrame:
     """Return `count_left_out_of_view` for an aggregate's rows (`group_rows`); rows for windows have `taken`.
 
-    If the rows have a column `change`, return the difference that it makes: closed rows count -1.
+    If the rows have a column `_change`, return the difference that it makes: closed rows count -1.
     """
     keyless, valueless = F.col("key").isNull(), F.col("value").isNull()
     late = F.lit(False) if it.window is None else ~F.col("taken")
-    one = F.when(F.col("change") == "close", -1).otherwise(1) if "change" in rows.columns else F.lit(1)
+    one = F.when(F.col("_change") == "close", -1).otherwise(1) if "_change" in rows.columns else F.lit(1)
 
     def count_where(condition: Column) -> Column:
         return F.coalesce(F.sum(F.when(condition, one)), F.lit(0)).cast("bigint")
@@ -162,7 +162,7 @@ def as_relation(rows: DataFrame, shape: Shape, *others: str) -> DataFrame:
         *PERIODS[shape.kind],
         *places,
         *others,
-        *(name for name in ("change",) if name in rows.columns and name not in shape.columns),
+        *(["_change"] if "_change" in rows.columns else []),
     )
 
 
@@ -236,10 +236,15 @@ def _sum_partitions(partitions: DataFrame) -> DataFrame:
     """Return counts by partition summed up in one row."""
     names = ("no_key", "no_value", "too_late")
     counts = [F.coalesce(F.sum(f"leftOut.{name}"), F.lit(0).cast("bigint")).alias(name) for name in names]
-    moment = F.date_format("_reached", "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX")
-    entry = F.when(F.col("_reached").isNotNull(), F.struct(F.col("partition").cast("string"), moment))
+    reached = F.col("_reached")
+    entry = F.when(reached.isNotNull(), F.struct(F.col("partition").cast("string"), format_moment(reached)))
     times = F.map_from_entries(F.collect_list(entry)).alias("streamTimes")
     return partitions.agg(F.struct(*counts).alias("leftOut"), times)
+
+
+def format_moment(moment: Column) -> Column:
+    """Return a moment as ISO 8601 in microseconds, as stream times are noted."""
+    return F.date_format(moment, "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX")
 
 
 def window_definition(window: Window) -> windows.WindowDefinition:

@@ -137,7 +137,7 @@ def restrict_stream_table_join(
     looking = (
         events.rows_near(periods).withColumn("_named", named).join(rename_period_columns(learnt), into, "left_semi")
     )
-    opened = changed.where("change = 'open'").drop("change")
+    opened = changed.where("_change = 'open'").drop("_change")
     # rule: an event is affected by what it looks up
     plan = keep(opened.unionByName(looking.drop("_named")).dropDuplicates(["position"]))
     asked = plan.groupBy(named.alias("key")).agg(F.min("timestamp").alias("start"), F.max("timestamp").alias("end"))
@@ -199,7 +199,7 @@ def restrict_windowed_aggregate(
     Current rows (`believed`) and results have `key`, `windowStart`, `windowEnd`.
     """
     changed = events.change.where(_has_key_and_value())
-    concerned = changed.drop("change")
+    concerned = changed.drop("_change")
     if not appended:
         concerned = concerned.unionByName(_find_redecided_events(events, changed, window))
     if isinstance(window, windows.SessionWindow):
@@ -241,7 +241,7 @@ def _session_periods(concerned: DataFrame, window: windows.SessionWindow, believ
 def _find_redecided_events(events: ChangedInput, changed: DataFrame, window: windows.WindowDefinition) -> DataFrame:
     """Return events that are judged otherwise, or by another stream time, than before the change."""
     now = events.rows_near(None).where(_has_key_and_value())
-    opened, closed = (changed.where(F.col("change") == which).drop("change") for which in ("open", "close"))
+    opened, closed = (changed.where(F.col("_change") == which).drop("_change") for which in ("open", "close"))
     there = opened.select(F.col("position").alias("_there"))
     before = now.join(there, F.col("position") == F.col("_there"), "left_anti").unionByName(closed)
     was, is_ = (

@@ -32,13 +32,14 @@ class AffectedRows(NamedTuple):
     `left_out`: the difference that the change makes to `derivation.count_left_out_of_view`; None for a view that is not
     an aggregate, or if only the whole view shows it. `units`: the keys that the change may concern, also those without
     a row on either side, in the columns of the view's key that identify them; without columns it may be any key. None
-    if the two sides have all of them.
+    if the two sides have all of them. `kernel`: the operator, if a kernel has found them.
     """
 
     current: DataFrame
     derived: DataFrame
     left_out: DataFrame | None = None
     units: DataFrame | None = None
+    kernel: str | None = None
 
 
 def refresh_view(
@@ -67,7 +68,7 @@ def refresh_view(
         case "pairs":
             return _refresh_stream_stream_join(it, name, sources, believed, known)
     change = inputs[it.first_input].change
-    closed, opened = (change.where(F.col("change") == which).drop("change") for which in ("close", "open"))
+    closed, opened = (change.where(F.col("_change") == which).drop("_change") for which in ("close", "open"))
     return AffectedRows(
         derivation.derive_view(contract, name, {it.first_input: closed}),
         derivation.derive_view(contract, name, {it.first_input: opened}),
@@ -150,7 +151,7 @@ def _refresh_windows(
 ) -> AffectedRows:
     """Return the affected rows of a windowed aggregate; `left_out` is known only if events are appended."""
     it = contract.views[name]
-    appended = _is_append_only(contract, it.first_input) and not requeued
+    appended = is_append_only(contract, it.first_input) and not requeued
     window = derivation.window_definition(it.window or Window())
     unit = {"key": operator_key(it, name, known), **{period: F.col(period) for period in PERIODS["windows"]}}
     events = sources[it.first_input].map_rows(lambda rows: derivation.select_members(it, rows, known))
@@ -223,7 +224,8 @@ def _derive_within_scope(
     """Return the current rows of the scope, and the operator's result within the scope."""
     result = scope.restrict(_pack_rows(derivation.derive_from_relations(it, name, relations, known), unit))
     periods = [period for period in PERIODS["versions"] if period in unit]
-    return AffectedRows(*(rows.select("_row.*", *periods) for rows in (scope.rows, result)))
+    current, derived = (rows.select("_row.*", *periods) for rows in (scope.rows, result))
+    return AffectedRows(current, derived)
 
 
 def _pack_rows(rows: DataFrame, unit: Mapping[str, Column]) -> DataFrame:
@@ -258,7 +260,7 @@ def _nest_input(source: ChangedInput, shape: Shape) -> ChangedInput:
     return source.map_rows(lambda rows: derivation.as_relation(rows, shape))
 
 
-def _is_append_only(contract: Contract, name: str) -> bool:
+def is_append_only(contract: Contract, name: str) -> bool:
     """Return whether a stream only gets events that come after all others of their partition.
 
     That is a topic, or what is made of each record of one alone. It is unknown for another pipeline's stream.
@@ -267,5 +269,5 @@ def _is_append_only(contract: Contract, name: str) -> bool:
         return False  # what is released comes after what was not held
     view = contract.views.get(name)
     return name in contract.topics or (
-        view is not None and view.join is None and _is_append_only(contract, view.first_input)
+        view is not None and view.join is None and is_append_only(contract, view.first_input)
     )

@@ -33,7 +33,7 @@ def diff_rows(believed: DataFrame, derived: DataFrame, identity: Sequence[str], 
 
     A row is identified by its `identity` and `content` columns together (nulls equal, NaN equal); other columns are
     lineage and are not compared. `believed` has the current rows. Returns all columns of both sides (null where a side
-    lacks one) and `change`: 'open' for a row of `derived` that is not current, 'close' for a current row that is not
+    lacks one) and `_change`: 'open' for a row of `derived` that is not current, 'close' for a current row that is not
     derived any more. A row on both sides is neither, so a record that repeats a current row changes nothing.
     """
     # A struct as join key is null-safe inside, without a null test per column; each side is shuffled once.
@@ -51,7 +51,7 @@ def diff_rows(believed: DataFrame, derived: DataFrame, identity: Sequence[str], 
             _either_side(name, believed.columns, derived.columns).alias(name)
             for name in _column_names(derived, believed)
         ),
-        F.when(F.col("_old").isNull(), F.lit("open")).otherwise(F.lit("close")).alias("change"),
+        F.when(F.col("_old").isNull(), F.lit("open")).otherwise(F.lit("close")).alias("_change"),
     )
 
 

@@ -15,6 +15,7 @@ from hindcast.engine.hulls import Hulls
 from hindcast.engine.increment_rows import (
     ChangedRows,
     Comparison,
+    LeftOutRows,
     ReadNear,
     add_hulls,
     clip_rows,
@@ -40,7 +41,7 @@ def refresh_aggregate(form: AggregateIncrement, source: ChangedRows, read_view: 
     closed, opened = (list_members(form, rows) for rows in (source.closed, source.opened))
     changes = number_versions(closed, opened, [*key, *form.member], [*form.aggregate.measures])
     more, less = (_count_left_out(form, members) for members in (opened, closed))
-    left_out = more[0] - less[0], more[1] - less[1]
+    left_out = LeftOutRows(more[0] - less[0], more[1] - less[1])
     if (span := changes.find_span()) is None:
         return compare_nothing(form, left_out)
     is_lasting = form.aggregate.operator == "of_table"
@@ -59,7 +60,7 @@ def refresh_aggregate(form: AggregateIncrement, source: ChangedRows, read_view: 
     near, members = near.filter(pa.array(is_needed)), members[is_needed]
     found = operators.aggregate_rows(form.aggregate, near)
     derived = clip_rows(_find_hulls(found.rows, near, members, hull, key))
-    return Comparison(current.filter(pa.array(touching)), derived, left_out)
+    return Comparison(current.filter(pa.array(touching)), derived, left_out, changed)
 
 
 def list_members(form: AggregateIncrement, rows: pa.Table) -> pa.Table:

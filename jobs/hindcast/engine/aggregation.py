@@ -44,12 +44,12 @@ def plan_aggregate(
     relation = derivation.apply_where(it, derivation.as_relation(rows, shape), known)
     is_lasting = shape.kind == "versions"  # an event counts from its moment on
     members = relation.select(
-        derivation.group_key(it, known).alias("key"),
+        derivation.group_key(it, known).alias("_key"),
         *list_arguments(it, known),
         F.col(PERIODS[shape.kind][0]).alias("validFrom"),
         (F.col("validTo") if is_lasting else F.lit(None).cast("timestamp")).alias("validTo"),
     )
-    flat = members.select("key.*", *measures, "validFrom", "validTo")
+    flat = members.select("_key.*", *measures, "validFrom", "validTo")
     key, functions = tuple(known[name].key), {column: measure.function for column, measure in measures.items()}
     if not can_aggregate(flat.schema, key, functions):
         return None

@@ -1,7 +1,7 @@
 """Plans of increments by kernels: which views and topics have one.
 
-Joins with a table, and aggregates over time, whose expressions Arrow can evaluate. All other views have those of
-`bitemporal/incremental_views.py`. Both give the same.
+Joins with a table, and aggregates over time and in windows whose expressions Arrow can evaluate. All other views have
+those of `bitemporal/incremental_views.py`. Both give the same.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Literal
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -26,6 +27,7 @@ from hindcast.engine.spec import (
     KernelInput,
     VersionIncrement,
     ViewIncrement,
+    WindowIncrement,
 )
 from hindcast.store import tables
 from hindcast.store.tables import Table
@@ -41,7 +43,7 @@ def plan_view(
     known_at: datetime,
     *,
     by_arrow: bool = True,
-) -> JoinIncrement | AggregateIncrement | None:
+) -> JoinIncrement | AggregateIncrement | WindowIncrement | None:
     """Return the specification of a view's increment by a run that is `known_at`; None if no kernel has one.
 
     `current`: the current rows of the inputs. `seen`: by input, the known-at at which the view has seen it last.
@@ -55,7 +57,8 @@ def plan_view(
     shape = known[name]
     lineage = PLACE_COLUMNS if shape.kind == "events" else ()
     columns = (*shape.key, *shape.value, *PERIODS[shape.kind], *lineage)
-    view = KernelInput(table.path, there[name].version(), output.kind, tuple(shape.key), columns, None)
+    kind: Literal["windows", "events", "versions"] = "windows" if shape.kind == "windows" else output.kind
+    view = KernelInput(table.path, there[name].version(), kind, tuple(shape.key), columns, None)
     alike = ViewIncrement(
         sides=(),
         seen=tuple(seen[i] for i in it.inputs),
@@ -64,8 +67,11 @@ def plan_view(
         identity=table.identity,
         output=output,
     )
+    if it.aggregate is not None and by_arrow:
+        plan_increment = _plan_aggregate if it.window is None else _plan_windows
+        return plan_increment(alike, contract, name, inputs, there, current)
     if it.aggregate is not None:
-        return _plan_aggregate(alike, contract, name, inputs, there, current) if by_arrow else None
+        return None
     return _plan_join(alike, contract, name, inputs, there, by_arrow=by_arrow)
 
 
@@ -85,9 +91,10 @@ def _plan_join(
         return None
     first, second = join.sides
     first = replace(first, columns=tuple(sorted({*first.columns, *known[it.first_input].key})))
-    kept = incremental_views.map_key_columns(it, name, known) if known[name].kind == "versions" else {}
+    is_stream = known[name].kind == "events"
+    kept = {} if is_stream and it.key is not None else incremental_views.map_key_columns(it, name, known)
     unit = {own: column for column, own in kept.items()}
-    if not all(eligibility.is_key(alike.output.types.field(column).type) for column in unit):
+    if not is_stream and not all(eligibility.is_key(alike.output.types.field(column).type) for column in unit):
         return None
     return JoinIncrement(
         **vars(alike) | {"sides": (first, second)}, join=replace(join, sides=(first, second)), unit=unit
@@ -131,6 +138,24 @@ def _plan_aggregate(
         member=tuple(member),
         whole=it.group_by is not None,  # as `derivation.group_key` has it
     )
+
+
+def _plan_windows(
+    alike: ViewIncrement,
+    contract: Contract,
+    name: str,
+    inputs: Mapping[str, Table],
+    found: Mapping[str, DeltaTable],
+    current: Mapping[str, DataFrame],
+) -> WindowIncrement | None:
+    source = contract.views[name].first_input
+    if not incremental_views.is_append_only(contract, source):
+        return None
+    place = inputs[source], found[source], current[source], alike.output
+    form = window_aggregation.plan_windows(contract, name, *place, by_arrow=True)
+    if form is None or form.projection is None:
+        return None
+    return WindowIncrement(**vars(alike) | {"sides": (form.side,)}, events=form)
 
 
 def _has_types(projection: Projection, form: AggregateSpec) -> bool:

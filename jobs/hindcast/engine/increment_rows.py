@@ -40,18 +40,36 @@ class ChangedRows(NamedTuple):
     read_near: ReadNear
 
 
+class LeftOutRows(NamedTuple):
+    """How many rows of its input an aggregate leaves out more, or fewer: without a group, without a value, too late.
+
+    `reached`: of one in windows, the latest of the new events by partition, in microseconds.
+    """
+
+    no_key: int = 0
+    no_value: int = 0
+    too_late: int = 0
+    reached: Mapping[int, int] | None = None
+
+
+NOTHING_LEFT_OUT = LeftOutRows()
+
+
 class Comparison(NamedTuple):
     """The current rows of a view that a change may affect, and the rows that replace them.
 
-    `left_out`: of an aggregate, how many rows of its input more (or fewer) have no group, and no value.
+    `units`: rows,
+    each table with the columns that have the view's `unit_columns`, of all keys that the change concerns, also those
+    without a row on either side.
     """
 
     current: pa.Table
     derived: pa.Table
-    left_out: tuple[int, int] = (0, 0)
+    left_out: LeftOutRows = NOTHING_LEFT_OUT
+    units: Sequence[tuple[pa.Table, Sequence[str]]] = ()
 
 
-def compare_nothing(form: ViewIncrement, left_out: tuple[int, int] = (0, 0)) -> Comparison:
+def compare_nothing(form: ViewIncrement, left_out: LeftOutRows = NOTHING_LEFT_OUT) -> Comparison:
     """Return the comparison where no row is affected."""
     none = form.output.types.empty_table()
     return Comparison(none, none, left_out)
@@ -60,19 +78,45 @@ def compare_nothing(form: ViewIncrement, left_out: tuple[int, int] = (0, 0)) -> 
 def diff_rows(form: ViewIncrement, rows: Comparison, *, with_kept: bool = False) -> pa.Table:
     """Return `plane.diff_rows` of current and derived rows; of lineage only what identifies a row is compared.
 
-    `with_kept`: also the current rows that stay, with the `change` 'keep'.
+    `with_kept`: also the current rows that stay, with the `_change` 'keep'.
     """
     compared = [column for column in form.columns if column in form.identity or not column.startswith("_")]
-    current, derived = (
-        integer_encoding.decode_dictionaries(side.select(form.columns), form.columns)
-        for side in (rows.current, rows.derived)
-    )
+    current, derived = (_decode(side.select(form.columns)) for side in (rows.current, rows.derived))
     # rule: a row on both sides is neither closed nor opened
     stays, repeats = (closing.find_matching_rows(*pair, compared) for pair in ((current, derived), (derived, current)))
     parts = [("close", current, ~stays), ("open", derived, ~repeats), ("keep", current, stays & with_kept)]
     changed = [(change, side.filter(pa.array(mask))) for change, side, mask in parts]
-    marked = [rows.append_column("change", pa.repeat(change, rows.num_rows)) for change, rows in changed]
+    marked = [rows.append_column("_change", pa.repeat(change, rows.num_rows)) for change, rows in changed]
     return pa.concat_tables(marked).combine_chunks()
+
+
+SIDE = "_side"
+"""The column with what an affected row is (`list_affected_rows`)."""
+
+
+def list_affected_rows(form: ViewIncrement, rows: Comparison) -> pa.Table:
+    """Return the rows of a comparison by their `_side`: 'current' and 'derived' ones; and 'unit', the keys concerned.
+
+    A unit has nothing but the form's `unit_columns`; there is only one if the form has none.
+    """
+    sides = {name: _decode(side.select(form.columns)) for name, side in zip(("current", "derived"), rows, strict=False)}
+    sides["unit"] = _list_units(form, rows)
+    marked = [side.append_column(SIDE, pa.repeat(name, side.num_rows)) for name, side in sides.items()]
+    return pa.concat_tables(marked, promote_options="default").combine_chunks()
+
+
+def _list_units(form: ViewIncrement, rows: Comparison) -> pa.Table:
+    """Return the keys that a change concerns, each once."""
+    columns = list(form.unit_columns)
+    types = form.output.types.empty_table().select(columns)
+    if not columns:
+        return pa.table({SIDE: pa.nulls(min(1, sum(part.num_rows for part, _ in rows.units)))}).select([])
+    parts = [_decode(part.select(own)).rename_columns(columns) for part, own in rows.units]
+    return pa.concat_tables([types, *parts]).group_by(columns).aggregate([])
+
+
+def _decode(rows: pa.Table) -> pa.Table:
+    return integer_encoding.decode_dictionaries(rows, rows.column_names)
 
 
 BOUNDS = ("_low", "_high")
@@ -108,10 +152,15 @@ def read_moments(rows: pa.Table, column: str) -> Integers:
 
 
 def list_values(columns: Sequence[str], *rows: tuple[pa.Table, Sequence[str]]) -> Among:
-    """Return the values that some rows have in columns of their own, as values of other `columns`."""
-    parts = [integer_encoding.decode_dictionaries(part.select(own), own).rename_columns(columns) for part, own in rows]
-    every = pa.concat_tables(parts)
-    return {name: pc.unique(every.column(name)) for name in columns}
+    """Return the values that some rows have in columns of their own, as values of other `columns`.
+
+    A column that stands for several of their own has the values of them all.
+    """
+    values: dict[str, list[pa.Table]] = {name: [] for name in columns}
+    for part, own in rows:
+        for name, column in zip(columns, own, strict=True):
+            values[name].append(_decode(part.select([column])).rename_columns([name]))
+    return {name: pc.unique(pa.concat_tables(parts).column(name)) for name, parts in values.items()}
 
 
 class ChangedVersions(NamedTuple):

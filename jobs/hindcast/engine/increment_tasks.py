@@ -6,6 +6,7 @@ cannot evaluate an expression for some row.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
@@ -13,12 +14,13 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from hindcast.contract import Shape
 from hindcast.contract.shapes import PLACE_COLUMNS
 from hindcast.engine import spark_projection
-from hindcast.engine.increment_rows import ChangedRows, ReadNear
+from hindcast.engine.increment_rows import SIDE, ChangedRows, Comparison, LeftOutRows, ReadNear
 from hindcast.engine.spec import JoinIncrement, VersionIncrement, ViewIncrement
 from hindcast.store import tables
 
@@ -27,16 +29,21 @@ LEFT_OUT = "_leftOut"
 
 
 def derive_view_change(spark: SparkSession, form: ViewIncrement, view: DeltaTable) -> DataFrame:
-    """Return what a run changes in a view (`increments.find_change`), with `change`; `view` is its opened table.
+    """Return what a run changes in a view (`increments.find_change`), with `_change`; `view` is its opened table.
 
-    One row more, without `change`, has in `_leftOut` what an aggregate leaves out (`derivation.count_left_out`).
+    One row more, without `_change`, has in `_leftOut` what an aggregate leaves out (`derivation.count_left_out`).
     """
-    counts = StructType([StructField(kind, LongType()) for kind in _KINDS])
-    schema = _list_columns(form, view).add("change", StringType()).add(LEFT_OUT, counts)
+    schema = _list_columns(form, view).add("_change", StringType()).add(LEFT_OUT, _COUNTS)
     return _run_once(spark, partial(_find_view_change, form), schema)
 
 
-_KINDS = ("no_key", "no_value", "too_late")
+_COUNTS = StructType(
+    [
+        *(StructField(kind, LongType()) for kind in ("no_key", "no_value", "too_late")),
+        StructField("reached", StringType()),
+    ]
+)
+"""As `increment_rows.LeftOutRows`; `reached` is JSON."""
 
 
 def _list_columns(form: ViewIncrement, table: DeltaTable) -> StructType:
@@ -58,18 +65,44 @@ def _work_once(
             yield from work()
 
 
+def derive_affected_rows(spark: SparkSession, form: ViewIncrement, view: DeltaTable) -> DataFrame:
+    """Return the affected rows of a view (`increments.refresh_view`), with `_side` (`increment_rows`).
+
+    One row more, without a side, is as `derive_view_change` has it.
+    """
+    schema = _list_columns(form, view).add(SIDE, StringType()).add(LEFT_OUT, _COUNTS)
+    return _run_once(spark, partial(_find_affected_rows, form), schema)
+
+
 def _find_view_change(form: ViewIncrement) -> Iterator[pa.RecordBatch]:
-    """Yield the change."""
+    """Yield the change, and what is left out."""
     from hindcast.engine import increments, task
 
-    counts = pa.struct([(kind, pa.int64()) for kind in _KINDS])
     with task.refuse_too_large():
         change = increments.find_change(form, *_open_tables(form))
-    rows = change.rows.append_column(LEFT_OUT, pa.nulls(change.rows.num_rows, counts))
-    yield from rows.to_batches(task.ROWS_PER_BATCH)
-    left_out = dict(zip(_KINDS, (*change.left_out, 0), strict=True))
-    columns = [pa.array([left_out if field.name == LEFT_OUT else None], field.type) for field in rows.schema]
-    yield pa.record_batch(columns, rows.schema.names)
+    yield from _add_left_out(change.rows, change.left_out)
+
+
+def _find_affected_rows(form: ViewIncrement) -> Iterator[pa.RecordBatch]:
+    """Yield the affected rows, and what is left out."""
+    from hindcast.engine import increment_rows, increments, task
+
+    with task.refuse_too_large():
+        compared = increments.refresh_view(form, *_open_tables(form))
+        rows = increment_rows.list_affected_rows(form, compared)
+    yield from _add_left_out(rows, compared.left_out)
+
+
+def _add_left_out(rows: pa.Table, left_out: LeftOutRows) -> Iterator[pa.RecordBatch]:
+    """Yield rows, and one with what is left out."""
+    from hindcast.engine import task
+
+    kind = to_arrow_type(_COUNTS)
+    yield from rows.append_column(LEFT_OUT, pa.nulls(rows.num_rows, kind)).to_batches(task.ROWS_PER_BATCH)
+    reached = None if left_out.reached is None else json.dumps(left_out.reached)
+    counts = pa.array([left_out._asdict() | {"reached": reached}], kind)
+    columns = [*(pa.nulls(1, field.type) for field in rows.schema), counts]
+    yield pa.record_batch(columns, [*rows.column_names, LEFT_OUT])
 
 
 def _open_tables(form: ViewIncrement) -> tuple[list[ChangedRows], ReadNear]:
@@ -83,53 +116,66 @@ def _open_tables(form: ViewIncrement) -> tuple[list[ChangedRows], ReadNear]:
     return inputs, partial(slice_reader.read_near, form.view)
 
 
-CURRENT = "_current"
-"""The column with the view's current rows (`derive_joined_rows`)."""
+STORED = "_stored"
+"""The column with what an affected row has of the view's own columns (`derive_joined_rows`)."""
 
 
 def derive_joined_rows(
     spark: SparkSession, form: JoinIncrement, view: DeltaTable, inputs: Sequence[DeltaTable]
 ) -> DataFrame:
-    """Return the affected rows of a join whose expressions Spark evaluates: joined ones, flat (spark_projection.py).
+    """Return the affected rows of a join whose expressions Spark evaluates, with `_side` as `derive_affected_rows`.
 
-    Others have nothing but `_current`: a current row of the view that may be affected. `view` and `inputs` are the
-    opened tables.
+    Derived ones are joined rows, flat (spark_projection.py). The others have their columns in `_stored`. `view` and
+    `inputs` are the opened tables.
     """
     types = tuple(map(tables.spark_schema, inputs))
     flat = spark_projection.flat_schema(form.join.columns, types, form.output.kind)
-    schema = flat.add(CURRENT, _list_columns(form, view))
+    schema = flat.add(STORED, _list_columns(form, view)).add(SIDE, StringType())
     return _run_once(spark, partial(_find_joined_rows, form), schema)
 
 
 def _find_joined_rows(form: JoinIncrement) -> Iterator[pa.RecordBatch]:
     """Yield the rows."""
-    from hindcast.engine import increments, integer_encoding, task
+    from hindcast.engine import increment_rows, increments, integer_encoding, task
 
     with task.refuse_too_large():
         compared = increments.refresh_view(form, *_open_tables(form))
-        derived, current = (
-            integer_encoding.decode_dictionaries(rows, rows.column_names).combine_chunks()
-            for rows in (compared.derived, compared.current.select(form.columns))
-        )
-    packed = current.to_struct_array().combine_chunks()
-    joined = derived.append_column(CURRENT, pa.nulls(derived.num_rows, packed.type))
-    rows = pa.concat_tables([joined, pa.table({CURRENT: packed})], promote_options="default")
-    yield from rows.to_batches(task.ROWS_PER_BATCH)
+        joined = integer_encoding.decode_dictionaries(compared.derived, compared.derived.column_names).combine_chunks()
+        stored = increment_rows.list_affected_rows(form, compared._replace(derived=compared.current.slice(0, 0)))
+    packed = pa.table({STORED: stored.select(form.columns).to_struct_array(), SIDE: stored.column(SIDE)})
+    joined = joined.append_column(SIDE, pa.repeat("derived", joined.num_rows))
+    rows = pa.concat_tables([joined, packed], promote_options="default").combine_chunks()
+    yield from rows.select([name for name in rows.column_names if name != SIDE] + [SIDE]).to_batches(
+        task.ROWS_PER_BATCH
+    )
 
 
 def derive_topic_change(
     form: VersionIncrement, table: DeltaTable, shape: Shape, new: DataFrame, hidden: DataFrame
 ) -> DataFrame:
-    """Return what new records change in a topic's table (`version_increments.refresh_versions`), with `change`.
+    """Return what new records change in a topic's table (`version_increments.refresh_versions`), with `_change`.
 
-    `table`: the opened one. `new` and `hidden`: decoded records. Current rows of their keys that stay have the `change`
-    'keep'.
+    `table`: the opened one. `new` and `hidden`: decoded records. Current rows of their keys that stay have the
+    `_change` 'keep'.
     """
     schema = _list_columns(form, table)
-    records = _flatten_records(shape, schema, new, is_new=True).unionByName(
-        _flatten_records(shape, schema, hidden, is_new=False)
-    )
-    return records.repartition(1).mapInArrow(partial(_find_topic_change, form), schema.add("change", StringType()))
+    records = _list_records(shape, schema, new, hidden)
+    return records.mapInArrow(partial(_find_topic_change, form), schema.add("_change", StringType()))
+
+
+def derive_affected_versions(
+    form: VersionIncrement, table: DeltaTable, shape: Shape, new: DataFrame, hidden: DataFrame
+) -> DataFrame:
+    """Return the affected rows of a topic's table, with `_side` (`increment_rows`); otherwise as the change."""
+    schema = _list_columns(form, table)
+    records = _list_records(shape, schema, new, hidden)
+    return records.mapInArrow(partial(_find_affected_versions, form), schema.add(SIDE, StringType()))
+
+
+def _list_records(shape: Shape, types: StructType, new: DataFrame, hidden: DataFrame) -> DataFrame:
+    """Return new and hidden records, flat, for one task."""
+    own, others = (_flatten_records(shape, types, some, is_new=some is new) for some in (new, hidden))
+    return own.unionByName(others).repartition(1)
 
 
 def _flatten_records(shape: Shape, types: StructType, records: DataFrame, *, is_new: bool) -> DataFrame:
@@ -149,11 +195,29 @@ def _flatten_records(shape: Shape, types: StructType, records: DataFrame, *, is_
 
 def _find_topic_change(form: VersionIncrement, given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield the change, for Spark's mapInArrow."""
-    from hindcast.engine import increment_rows, slice_reader, task, version_increments
+    from hindcast.engine import increment_rows
+
+    yield from _refresh_versions(form, given, partial(increment_rows.diff_rows, with_kept=True))
+
+
+def _find_affected_versions(form: VersionIncrement, given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the affected rows, for Spark's mapInArrow."""
+    from hindcast.engine import increment_rows
+
+    yield from _refresh_versions(form, given, increment_rows.list_affected_rows)
+
+
+def _refresh_versions(
+    form: VersionIncrement,
+    given: Iterator[pa.RecordBatch],
+    list_rows: Callable[[VersionIncrement, Comparison], pa.Table],
+) -> Iterator[pa.RecordBatch]:
+    """Yield rows of the comparison of a topic's versions."""
+    from hindcast.engine import slice_reader, task, version_increments
 
     with task.refuse_too_large():
         if (records := task.collect_rows(given, form.output)) is None:
             return
         compared = version_increments.refresh_versions(form, records, partial(slice_reader.read_near, form.view))
-        change = increment_rows.diff_rows(form, compared, with_kept=True)
-    yield from change.to_batches(task.ROWS_PER_BATCH)
+        rows = list_rows(form, compared)
+    yield from rows.to_batches(task.ROWS_PER_BATCH)

@@ -14,16 +14,16 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from hindcast.engine import aggregate_increments, join_increments
-from hindcast.engine.increment_rows import ChangedRows, Comparison, ReadNear, diff_rows
-from hindcast.engine.spec import AggregateIncrement, JoinIncrement, ViewIncrement
+from hindcast.engine import aggregate_increments, join_increments, window_increments
+from hindcast.engine.increment_rows import ChangedRows, Comparison, LeftOutRows, ReadNear, diff_rows
+from hindcast.engine.spec import AggregateIncrement, JoinIncrement, ViewIncrement, WindowIncrement
 
 
 class ViewChange(NamedTuple):
     """The rows to close and to open in a view (`increment_rows.diff_rows`); `left_out` as in `Comparison`."""
 
     rows: pa.Table
-    left_out: tuple[int, int]
+    left_out: LeftOutRows
 
 
 def find_change(form: ViewIncrement, inputs: Sequence[ChangedRows], read_view: ReadNear) -> ViewChange:
@@ -40,6 +40,8 @@ def refresh_view(form: ViewIncrement, inputs: Sequence[ChangedRows], read_view: 
     match form:
         case AggregateIncrement():
             return aggregate_increments.refresh_aggregate(form, inputs[0], read_view)
+        case WindowIncrement():
+            return window_increments.refresh_windows(form, inputs[0], read_view)
         case JoinIncrement() if form.join.operator == "table_table":
             return join_increments.refresh_table_join(form, inputs, read_view)
         case JoinIncrement():

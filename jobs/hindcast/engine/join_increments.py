@@ -64,7 +64,9 @@ def refresh_stream_table_join(form: JoinIncrement, inputs: Sequence[ChangedRows]
     moments = read_moments(touched, "timestamp")
     span = int(moments.min()), int(moments.max())
     current = read_view(span, list_values(PLACE_COLUMNS, (touched, PLACE_COLUMNS)))
-    return Comparison(current.filter(pa.array(find_matching_rows(current, touched, PLACE_COLUMNS))), derived)
+    current = current.filter(pa.array(find_matching_rows(current, touched, PLACE_COLUMNS)))
+    unit = tuple(form.unit.values())
+    return Comparison(current, derived, units=((plan, unit), (events.closed, unit)))
 
 
 def refresh_table_join(form: JoinIncrement, inputs: Sequence[ChangedRows], read_view: ReadNear) -> Comparison:
@@ -93,7 +95,10 @@ def refresh_table_join(form: JoinIncrement, inputs: Sequence[ChangedRows], read_
         )
     )
     joined = operators.join_tables(_carry_hulls(join), TimeSlice(), lefts, rights)
-    return Comparison(near.current.filter(pa.array(touching)), _project(join, clip_rows(_join_bounds(joined))))
+    derived = _project(join, clip_rows(_join_bounds(joined)))
+    units = [(part, unit) for part in (left.closed, left.opened, lefts)]
+    units += [(part, key) for part in (right.closed, right.opened) if join.whole is None]
+    return Comparison(near.current.filter(pa.array(touching)), derived, units=units)
 
 
 class _NearbyRows(NamedTuple):

@@ -75,10 +75,25 @@ def find_late_events(form: EventSpec, events: pa.Table, blocks: pa.Table) -> pa.
     own = _accumulate(at, partition * (block.max(initial=0) + 1) + block)
     # rule: an event is judged by what came before it
     reached = np.maximum(own, events.column("before").fill_null(-(2**63)).to_numpy())
-    late = events.select(["partition", "offset"]).append_column("reached", pa.array(reached))
+    return _select_late_events(form, events, reached)
+
+
+def judge_events(form: EventSpec, members: pa.Table) -> pa.Table:
+    """Return the late ones of all events from a moment on, as their specification has them."""
+    events = _list_events(form, TimeSlice(), members)
+    events = events.sort_by([("partition", "ascending"), ("offset", "ascending")])
+    return _select_late_events(
+        form, events, _accumulate(*(events.column(name).to_numpy() for name in ("at", "partition")))
+    )
+
+
+def _select_late_events(form: EventSpec, events: pa.Table, stream_time: Integers) -> pa.Table:
+    """Return the late ones of events, given the stream time of each."""
+    at = events.column("at").to_numpy()
+    late = events.select(["partition", "offset"]).append_column("reached", pa.array(stream_time))
     if isinstance(form, WindowSpec):
-        late = late.append_column("first", _find_open_windows(form, at, reached))
-    return late.filter(pa.array(_is_late(form, at, reached)))
+        late = late.append_column("first", _find_open_windows(form, at, stream_time))
+    return late.filter(pa.array(_is_late(form, at, stream_time)))
 
 
 def match_rows(late: pa.Table, rows: pa.Table) -> tuple[Integers, Integers]:
@@ -108,15 +123,21 @@ def _find_open_windows(form: WindowSpec, at: Integers, stream_time: Integers) ->
 
 
 def _list_events(form: EventSpec, span: TimeSlice, members: pa.Table) -> pa.Table:
-    """Return place and time of the events that count: those in the slice, with a group and a value."""
+    """Return place and time of the events that count."""
+    counts, at = find_counted_events(form, span, members)
+    places = (members.column(name).filter(pa.array(counts)) for name in PLACE_COLUMNS)
+    return pa.table([*places, pa.array(at[counts])], ["partition", "offset", "at"])
+
+
+def find_counted_events(form: EventSpec, span: TimeSlice, members: pa.Table) -> tuple[Booleans, Integers]:
+    """Return which events count, those in the slice with a group and a value, and the times of all."""
     (group,), _ = integer_encoding.encode_keys([members], [form.key], whole=form.whole)
     at = integer_encoding.encode_timestamps(members.column("timestamp"))
     since, until = operators.slice_bounds(span)
     has_value = operators.find_counted_rows(form.measures, members).any(axis=0)
     # rule: an event without a group or a value moves no stream time
-    counts = (group != NOTHING) & has_value & (at >= since) & (at < until)
-    places = (members.column(name).filter(pa.array(counts)) for name in PLACE_COLUMNS)
-    return pa.table([*places, pa.array(at[counts])], ["partition", "offset", "at"])
+    counts: Booleans = (group != NOTHING) & has_value & (at >= since) & (at < until)
+    return counts, at
 
 
 def _add_blocks(events: pa.Table) -> pa.Table:

@@ -14,7 +14,7 @@ from hindcast.common.jit import NOTHING
 from hindcast.contract.shapes import PLACE_COLUMNS
 from hindcast.engine import integer_encoding, late_events, operators, window_operator
 from hindcast.engine.operators import KernelRows
-from hindcast.engine.spec import SessionSpec
+from hindcast.engine.spec import SessionSpec, TimeSlice
 from hindcast.store.tables import ARROW_TIMESTAMP
 
 if TYPE_CHECKING:
@@ -50,6 +50,14 @@ def aggregate_sessions(form: SessionSpec, rows: pa.Table) -> KernelRows:
     reached = window_operator.find_latest(rows.filter(pa.array(is_member)))
     no_key, no_value = np.count_nonzero(~has_key), np.count_nonzero(has_key & ~has_value)
     return KernelRows(pa.table(columns), int(no_key), int(no_value), int(np.count_nonzero(is_late)), reached)
+
+
+def list_refused_events(form: SessionSpec, rows: pa.Table) -> pa.Table:
+    """Return the `partition` and `offset` of the events that no session takes, of all rows of some groups."""
+    (group,), _ = integer_encoding.encode_keys([rows], [form.key], whole=form.whole)
+    is_member, at = late_events.find_counted_events(form, TimeSlice(), rows)
+    refused = pa.array(_find_refused_rows(form, rows, group, at, is_member), pa.int64())
+    return rows.select(PLACE_COLUMNS).take(refused).rename_columns(["partition", "offset"])
 
 
 def _find_starts(form: SessionSpec, at: Integers, *groups: Integers) -> Booleans:

@@ -29,7 +29,7 @@ class KernelInput:
 
     uri: str
     version: int
-    kind: Literal["events", "versions"]
+    kind: Literal["events", "versions", "windows"]
     key: tuple[str, ...]
     columns: tuple[str, ...]
     as_of: datetime | None
@@ -140,16 +140,27 @@ class ViewIncrement:
     identity: tuple[str, ...]
     output: KernelOutput
 
+    @property
+    def unit_columns(self) -> tuple[str, ...]:
+        """The columns of a row's key that tell which of the operator's keys it is from; none if they do not."""
+        return self.view.key
+
 
 @dataclass(frozen=True, kw_only=True)
 class JoinIncrement(ViewIncrement):
     """An increment of a join.
 
-    `unit`: of a join of tables the columns of a row's key, each with the first input's column that it comes from.
+    `unit`: the columns of a row's key, each with the first input's column that it comes from; none of a stream that has
+    another key.
     """
 
     join: JoinSpec
     unit: Mapping[str, str]
+
+    @property
+    def unit_columns(self) -> tuple[str, ...]:
+        """As `ViewIncrement` has them."""
+        return tuple(self.unit)
 
     @property
     def operator(self) -> str:
@@ -185,6 +196,23 @@ class AggregateIncrement(ViewIncrement):
     def is_by_arrow(self) -> bool:
         """Whether Arrow evaluates the view's expressions."""
         return True
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowIncrement(ViewIncrement):
+    """An increment of an aggregate in windows or sessions, whose late events are found on the way."""
+
+    events: WindowSpec | SessionSpec
+
+    @property
+    def operator(self) -> str:
+        """The aggregate's."""
+        return self.events.operator
+
+    @property
+    def is_by_arrow(self) -> bool:
+        """Whether Arrow evaluates the view's expressions."""
+        return self.events.projection is not None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -49,7 +49,7 @@ class StagedFiles:
         """Return the rows as a change (`plane.diff_rows`), for gates."""
         found = DeltaTable(self.table.path)
         rows = file_listing.load_files(spark, found, tables.spark_schema(found), [file.path for file in self.files])
-        return rows.select(*(f"`{name}`" for name in self.columns), F.lit("open").alias("change"))
+        return rows.select(*(f"`{name}`" for name in self.columns), F.lit("open").alias("_change"))
 
 
 def stage_view(

@@ -129,8 +129,8 @@ def select_members(rows: DataFrame, it: View, known: dict[str, Shape]) -> DataFr
     relation = derivation.as_relation(rows.select(*there, *apart), shape, *(c for c in apart if c != "timestamp"))
     members = derivation.apply_where(it, relation, known)
     return members.select(
-        derivation.group_key(it, known).alias("key"), *aggregation.list_arguments(it, known), *apart
-    ).select("key.*", *derivation.view_measures(it, known), *apart)
+        derivation.group_key(it, known).alias("_key"), *aggregation.list_arguments(it, known), *apart
+    ).select("_key.*", *derivation.view_measures(it, known), *apart)
 
 
 Run = Callable[[EventSpec, Callable[..., pa.Table], str], DataFrame]

@@ -139,19 +139,20 @@ def diff_rows_since(
     alike = Window.partitionBy(*identity)
     side = F.struct("_from", F.struct(identity[0], *(c for c in content if c != "validTo")).alias("said"))
     sides = {
-        f"_{change}": F.first(F.when(F.col("change") == change, side), True).over(alike) for change in ("close", "open")
+        f"_{change}": F.first(F.when(F.col("_change") == change, side), True).over(alike)
+        for change in ("close", "open")
     }
     changes = plane.diff_rows(old, new, identity, content).withColumns(sides)
-    closed, over = F.col("change") == "close", F.col("_close._from") < F.lit(since)
+    closed, over = F.col("_change") == "close", F.col("_close._from") < F.lit(since)
     same = F.coalesce(over & F.col("_close.said").eqNullSafe(F.col("_open.said")), F.lit(False))
     split = closed & over & ~same
-    parts = F.explode(F.when(split, F.array(F.lit("close"), F.lit("before"))).otherwise(F.array("change")))
+    parts = F.explode(F.when(split, F.array(F.lit("close"), F.lit("before"))).otherwise(F.array("_change")))
     changes = changes.withColumn("_part", parts)
     before = F.col("_part") == "before"
     columns = {
         "validFrom": F.when(closed | same, F.col("_close._from")).otherwise(F.col("validFrom")),
         "validTo": F.when(before, F.lit(since)).otherwise(F.col("validTo")),
-        "change": F.when(before, "open").otherwise(F.col("change")),
+        "_change": F.when(before, "open").otherwise(F.col("_change")),
     }
     return changes.withColumns(columns).drop("_from", "_close", "_open", "_part")
 

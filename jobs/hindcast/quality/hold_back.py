@@ -76,7 +76,7 @@ def hold_changes(
     place = F.struct(*(F.col(f"`{column}`") for column in table.identity))
     alike = failing_rows.select(F.col("_place").alias("_failed")).distinct()
     if has_row_hold(candidate.contract, candidate.name):
-        failing = own.where("change = 'open'").join(alike, place == F.col("_failed"), "left_semi").select("_unit")
+        failing = own.where("_change = 'open'").join(alike, place == F.col("_failed"), "left_semi").select("_unit")
     else:
         failing = failing_rows.select(F.col("_key").alias("_unit"))
     units = hold_store.digest_units(own.join(failing.distinct(), "_unit", "left_semi"))
@@ -86,7 +86,7 @@ def hold_changes(
     reasons = _gather_reasons(failing_rows, "_place")
     rows = (
         own.join(keys, "_unit")
-        .join(reasons, (place == F.col("_place")) & (F.col("change") == "open"), "left")
+        .join(reasons, (place == F.col("_place")) & (F.col("_change") == "open"), "left")
         .drop("_place")
     )
     rederived_units = _select_rederived(waiting, rederived)
@@ -105,7 +105,7 @@ def hold_records(
         return None
     spark = candidate.change.sparkSession
     waiting = spark.createDataFrame([], hold_store.HELD_UNIT_SCHEMA) if waiting is None else waiting
-    rows = records.rows.withColumn("change", F.lit("open"))
+    rows = records.rows.withColumn("_change", F.lit("open"))
     if blamed is None:
         rows = rows.where("false").withColumns({"_gate": F.lit(0), "_expectation": F.lit(""), "_reason": F.lit("")})
     else:
@@ -241,7 +241,7 @@ def append_entries(
     contract, plan, table = passed.contract, passed.plan, passed.table
     at = row_reader.read_next_moment(tables.open_table(hold_store.failing_table(table.warehouse, contract.pipeline)))
     place = _find_record_place(contract, table.warehouse, passed.name)
-    shown = set(passed.change.columns) - {"change"} - find_sensitive_columns(contract)[passed.name]
+    shown = set(passed.change.columns) - find_sensitive_columns(contract)[passed.name]
     shown = {column for column in shown if not column.startswith("_")}
 
     def build_entries(rows: DataFrame, entry: str) -> DataFrame:

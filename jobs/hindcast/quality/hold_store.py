@@ -155,6 +155,7 @@ def _build_frame(
 def digest_units(change: DataFrame) -> DataFrame:
     """Return a hash of the whole change of each unit: `key`, `unit`, `digest`. `change` has `_key` and `_unit`."""
     content = [F.col(f"`{column}`") for column in change.columns if not column.startswith("_")]
+    content.append(F.col("_change").alias("change"))
     rows = F.sort_array(F.collect_list(F.to_json(F.struct(*content), _JSON_OPTIONS)))
     return change.groupBy(F.col("_key").alias("key"), F.col("_unit").alias("unit")).agg(
         F.xxhash64(rows).alias("digest")
@@ -183,7 +184,7 @@ def build_entries(
         "table": F.lit(table.name),
         "entry": F.lit(entry),
         "key": format_row_key(table.key) if {*table.key} <= {*rows.columns} else F.lit(None),
-        "change": F.col("change") if "change" in rows.columns else F.lit("open"),
+        "change": F.col("_change") if "_change" in rows.columns else F.lit("open"),
         "row": F.to_json(F.struct(*(F.col(f"`{c}`") for c in rows.columns if c in shown)), _JSON_OPTIONS),
     }
     if "_offset" in rows.columns:

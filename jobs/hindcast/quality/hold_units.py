@@ -77,10 +77,10 @@ _LEFT_PLACE, _RIGHT_PLACE = ("_partition", "_offset"), ("_rightPartition", "_rig
 def _find_unpaired_rows(change: DataFrame, held: DataFrame, passing: DataFrame, side: tuple[str, str]) -> DataFrame:
     """Return the rows (event, null) that a change closes only because of pairs that are held."""
     other = _RIGHT_PLACE if side == _LEFT_PLACE else _LEFT_PLACE
-    closed = passing.where((F.col("change") == "close") & F.col(other[1]).isNull() & F.col(side[1]).isNotNull())
+    closed = passing.where((F.col("_change") == "close") & F.col(other[1]).isNull() & F.col(side[1]).isNotNull())
 
     def events(rows: DataFrame) -> DataFrame:
-        opened = rows.where((F.col("change") == "open") & F.col(other[1]).isNotNull())
+        opened = rows.where((F.col("_change") == "open") & F.col(other[1]).isNotNull())
         return opened.select(_event_place(side).alias("_event")).distinct()
 
     unpaired = closed.join(events(held), _event_place(side) == F.col("_event"), "left_semi")

@@ -122,8 +122,8 @@ def _find_blamed_records(passed: StagedChange, gate: Expectation, records: Holda
         passed.rows(find_row_set(gate)), gates.select_failing_rows(passed, gate).select(*identity).distinct(), identity
     )
     if not is_about_periods(gate):
-        closed = passed.change.where("change = 'close'")
-        content = [c for c in closed.columns if not c.startswith("_") and c not in ("change", "validTo")]
+        closed = passed.change.where("_change = 'close'")
+        content = [c for c in closed.columns if not c.startswith("_") and c != "validTo"]
         return drop_matching_rows(rows, closed, content).select(*RECORD_COLUMNS)
     rows = drop_matching_rows(rows, records.released, RECORD_COLUMNS).withColumn(
         "_key", hold_store.format_row_key(passed.table.key)

@@ -28,7 +28,7 @@ from hindcast.store.change_reader import ChangeReader
 class StagedChange:
     """A change of a table that is not published yet, usable until its `with` block ends.
 
-    `change`: flat rows with `change`, open or close (`plane.diff_rows`), persisted by the caller; `opened` and
+    `change`: flat rows with `_change`, open or close (`plane.diff_rows`), persisted by the caller; `opened` and
     `closed`: the number of each. `previewed`: in a preview, the tables as they would be, by name; a preview ingests
     nothing, so it has no records to judge. `tied`: for a topic's table, the new records and those that they tie with
     (`ties.find_ties`).
@@ -160,7 +160,7 @@ class StagedChange:
 
     def leave_out_rows(self, rows: DataFrame) -> StagedChange:
         """Return the candidate without some rows of its change, which are held back."""
-        alike = (*self.table.identity, "change")
+        alike = (*self.table.identity, "_change")
         return self.replace_change(drop_matching_rows(self.change, rows, alike).persist(), rows, self.table.key)
 
     def replace_change(self, change: DataFrame, held: DataFrame, by: Sequence[str]) -> StagedChange:
@@ -169,7 +169,7 @@ class StagedChange:
         Records that equal a row of `held` in the columns `by` do not count as tied.
         """
         left = None if self.ties is None else ties.exclude_held_records(self.ties, held.select(*by).distinct())
-        row = change.agg(*(F.count_if(F.col("change") == which) for which in ("open", "close"))).first()
+        row = change.agg(*(F.count_if(F.col("_change") == which) for which in ("open", "close"))).first()
         opened, closed = row or (0, 0)
         return StagedChange(self.contract, self.plan, self.name, change, opened, closed, self._previewed, left)
 
@@ -195,7 +195,7 @@ class StagedChange:
                 return self._new_events()
 
     def _opened_rows(self) -> DataFrame:
-        rows = self.change.where("change = 'open'").drop("change")
+        rows = self.change.where("_change = 'open'").drop("_change")
         return rows.withColumn("systemFrom", F.lit(self.plan.known_at))
 
     def _current_rows(self) -> DataFrame:
@@ -219,7 +219,7 @@ class StagedChange:
 
     def _leave_out_closed(self, rows: DataFrame) -> DataFrame:
         """Return rows without those that would be closed."""
-        closed = self.change.where("change = 'close'").select(*self.table.identity)
+        closed = self.change.where("_change = 'close'").select(*self.table.identity)
         return drop_matching_rows(rows, closed, self.table.identity)
 
     def _new_records(self) -> DataFrame:

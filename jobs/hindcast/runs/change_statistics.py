@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from pyspark.sql import Column
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from hindcast.store import tables
+from hindcast.store import commits, files, tables
 from hindcast.store.tables import Table
 
 AGES = {
@@ -21,6 +21,14 @@ AGES = {
 }
 
 
+def total_columns(table: Table, known_at: datetime, change: DataFrame) -> tuple[Column, ...]:
+    """Return `statistics_columns` and what a commit needs to know: `closing` (`commits.closing_summary`), and `bytes`,
+    the size of its texts (`files.text_size_column`).
+    """
+    statistics = statistics_columns(table, known_at)
+    return *statistics, commits.closing_summary(table), files.text_size_column(change).alias("bytes")
+
+
 def statistics_columns(table: Table, known_at: datetime) -> tuple[Column, ...]:
     """Return aggregate columns over the rows of a change (table_diff.py) of `table` by a run that is `known_at`.
 
@@ -29,8 +37,8 @@ def statistics_columns(table: Table, known_at: datetime) -> tuple[Column, ...]:
     """
     past = tables.is_correction(table)
     return (
-        F.count_if(F.col("change") == "open").alias("opened"),
-        F.count_if(F.col("change") == "close").alias("closed"),
+        F.count_if(F.col("_change") == "open").alias("opened"),
+        F.count_if(F.col("_change") == "close").alias("closed"),
         F.count_if(past).alias("corrected"),
         _count_ages(past, F.col(tables.period_columns(table)[0]), known_at).alias("ages"),
     )

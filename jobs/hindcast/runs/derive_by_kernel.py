@@ -2,53 +2,191 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 from deltalake import DeltaTable
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from hindcast.bitemporal import derivation
-from hindcast.bitemporal.affected_periods import NearbyRows, end_of_time
 from hindcast.bitemporal.incremental_views import AffectedRows
-from hindcast.contract import list_shapes
+from hindcast.contract import Shape, list_shapes
 from hindcast.contract.bound import BoundContract
 from hindcast.engine import increment_plans, increment_tasks, spark_projection
-from hindcast.engine.spec import JoinIncrement
+from hindcast.engine.increment_rows import SIDE
+from hindcast.engine.increment_tasks import STORED
+from hindcast.engine.spec import AggregateIncrement, JoinIncrement, VersionIncrement, WindowIncrement
 from hindcast.plan.inputs import locate_own_table
 from hindcast.plan.plans import Plan
 from hindcast.plan.runs import Run
-from hindcast.runs import table_diff
-from hindcast.runs.derive_whole import DerivedChange, find_derivable_from
+from hindcast.runs import change_statistics, incremental_state
+from hindcast.runs.derive_whole import DerivedChange
 from hindcast.store import tables
 from hindcast.store.change_reader import ChangeReader
 from hindcast.store.commit_notes import BY_SPARK, LeftOut
 from hindcast.store.tables import Table
 
 
-def derive_versions(
-    sources: ChangeReader, contract: BoundContract, plan: Plan, name: str, new: DataFrame, log: NearbyRows
-) -> tuple[DataFrame, DataFrame] | None:
-    """Return the current rows of new records' keys, and the changes of a topic's table; None if no kernel can.
-
-    `log`: returns the hidden records near some periods.
+class VersionsChange(NamedTuple):
+    """What new records change in a topic's table: the current rows of their keys that stay or close, the rows to close
+    and to open, and the totals of these (`DerivedChange.totals`).
     """
+
+    current: DataFrame
+    changes: DataFrame
+    totals: Mapping[str, Any]
+
+
+class OpenedTopic(NamedTuple):
+    """A topic with what its increments are found from: `find_hidden` returns the records from a moment on that are
+    hidden to new ones (`incremental.find_hidden_records`).
+    """
+
+    sources: ChangeReader
+    contract: BoundContract
+    plan: Plan
+    name: str
+    find_hidden: Callable[[Column, DataFrame], DataFrame]
+
+    def list_records(self, new: DataFrame) -> tuple[DataFrame, DataFrame]:
+        """Return new records, cached, and those hidden to them."""
+        new = self.sources.cache_rows(new)
+        (row,) = new.agg(F.unix_micros(F.min("timestamp")).alias("first")).collect()
+        return new, self.find_hidden(F.timestamp_micros(F.lit(row["first"])), new)
+
+
+def derive_versions(topic: OpenedTopic, new: DataFrame) -> VersionsChange | None:
+    """Return what new records change in a topic's table; None if no kernel can find and compare it."""
+    found = _find_versions(topic, new, increment_tasks.derive_topic_change)
+    if (
+        found is None
+        or (totals := _count_change(found, locate_own_table(topic.contract, topic.name), topic.plan)) is None
+    ):
+        return None
+    return VersionsChange(found.where("_change <> 'open'").drop("_change"), found.where("_change <> 'keep'"), totals)
+
+
+def refresh_versions(topic: OpenedTopic, new: DataFrame) -> AffectedRows | None:
+    """Return the rows of a topic's table that new records affect; None if no kernel can find them."""
+    found = _find_versions(topic, new, increment_tasks.derive_affected_versions)
+    if found is None or not _has_computed(found):
+        return None
+    current, derived = (found.where(F.col(SIDE) == side).drop(SIDE) for side in ("current", "derived"))
+    return AffectedRows(current, derived, kernel=VersionIncrement.operator)
+
+
+def _find_versions(
+    topic: OpenedTopic,
+    new: DataFrame,
+    find: Callable[[VersionIncrement, DeltaTable, Shape, DataFrame, DataFrame], DataFrame],
+) -> DataFrame | None:
+    """Return what a kernel's task finds, cached; None if there is no kernel."""
+    contract, name = topic.contract, topic.name
     table = locate_own_table(contract, name)
-    form, opened = increment_plans.plan_topic(contract, name, table, plan.known_at), tables.open_table(table)
+    form, opened = increment_plans.plan_topic(contract, name, table, topic.plan.known_at), tables.open_table(table)
+    if not contract.settings.kernels or form is None or opened is None:
+        return None
+    return topic.sources.cache_rows(find(form, opened, list_shapes(contract)[name], *topic.list_records(new)))
+
+
+def _count_change(found: DataFrame, table: Table, plan: Plan) -> Mapping[str, Any] | None:
+    """Compute what a kernel's task finds, which is cached, and return the totals; None if the task refuses it."""
+    from hindcast.engine import task  # its loops take half a second to load
+
+    columns = change_statistics.total_columns(table, plan.known_at, found.drop(increment_tasks.LEFT_OUT))
+    try:
+        with task.find_refusals():
+            (row,) = found.agg(*columns).collect()
+    except task.RefusalError:
+        return None
+    totals: dict[str, Any] = row.asDict(recursive=True)
+    return totals
+
+
+class OpenedView(NamedTuple):
+    """A view with what its increments are found from: the tables and the current rows of its inputs."""
+
+    spark: SparkSession
+    sources: ChangeReader
+    contract: BoundContract
+    plan: Plan
+    table: Table
+    inputs: Mapping[str, Table]
+    current: Mapping[str, DataFrame]
+
+    def plan_increment(
+        self, since: Run, *, by_arrow: bool = True
+    ) -> JoinIncrement | AggregateIncrement | WindowIncrement | None:
+        """Return the specification of the increment since a run; None if no kernel has one."""
+        contract, name = self.contract, self.table.name
+        in_windows = contract.views[name].window is not None
+        if not contract.settings.kernels:
+            return None
+        if in_windows and incremental_state.has_requeued_records(contract, name, since.number):
+            return None
+        seen = {i: since.plan.as_of_system_times.get(i, since.known_at) for i in self.inputs}
+        known_at = self.plan.known_at
+        return increment_plans.plan_view(
+            contract, name, self.inputs, self.current, seen, self.table, known_at, by_arrow=by_arrow
+        )
+
+
+def derive_view(view: OpenedView, since: Run, before: LeftOut | None, after: int) -> DerivedChange | None:
+    """Return what changes of its inputs since a run change in a view; None if no kernel can find and compare it.
+
+    `before`: what an aggregate left out at that run, None if that is not known. `after`: as `DerivedChange` has it.
+    """
+    form, opened = view.plan_increment(since), tables.open_table(view.table)
+    if form is None or opened is None or not form.is_by_arrow:
+        return None
+    found = view.sources.cache_rows(increment_tasks.derive_view_change(view.spark, form, opened))
+    if (totals := _count_change(found, view.table, view.plan)) is None:
+        return None
+    rows = found.where("_change IS NOT NULL").drop(increment_tasks.LEFT_OUT)
+    change = DerivedChange(rows, after, kernel=form.operator, totals=totals)
+    if isinstance(form, JoinIncrement):
+        return change
+    if before is not None:
+        return change._replace(left_out=_select_left_out(form, found), before=before)
+    return change._replace(left_out=derivation.count_left_out_of_view(view.contract, view.table.name, view.current))
+
+
+def refresh_view(view: OpenedView, since: Run, *, by_arrow: bool) -> AffectedRows | None:
+    """Return the rows of a view that changes of its inputs since a run affect; None if no kernel can find them."""
+    form, opened, spark = view.plan_increment(since, by_arrow=by_arrow), tables.open_table(view.table), view.spark
     if form is None or opened is None:
         return None
-    new = sources.cache_rows(new)
-    since = new.agg(F.min("timestamp").alias("start")).withColumn("end", end_of_time())
-    found = increment_tasks.derive_topic_change(form, opened, list_shapes(contract)[name], new, log(since))
-    if not _compute_change(found := sources.cache_rows(found)):
+    if form.is_by_arrow:
+        found = view.sources.cache_rows(increment_tasks.derive_affected_rows(spark, form, opened))
+        if _has_computed(found):
+            current, derived, units = (
+                found.where(F.col(SIDE) == side).select(*(f"`{name}`" for name in columns))
+                for side, columns in (("current", form.columns), ("derived", form.columns), ("unit", form.unit_columns))
+            )
+            left_out = None if isinstance(form, JoinIncrement) else _select_left_out(form, found)
+            return AffectedRows(current, derived, left_out, units, form.operator)
+        form = view.plan_increment(since, by_arrow=False)  # Spark evaluates what Arrow could not for some row
+    if not isinstance(form, JoinIncrement):
         return None
-    return found.where("change <> 'open'").drop("change"), found.where("change <> 'keep'")
+    name, known = view.table.name, list_shapes(view.contract)
+    it = view.contract.views[name]
+    sides = [side for side in (tables.open_table(view.inputs[i]) for i in it.inputs) if side is not None]
+    found = view.sources.cache_rows(increment_tasks.derive_joined_rows(spark, form, opened, sides))
+    if not _has_computed(found):
+        return None
+    joined = found.where(F.col(SIDE) == "derived").drop(SIDE, STORED)
+    derived = spark_projection.project_flat_rows(joined, it, name, form.join.columns, known)
+    current, units = (
+        found.where(F.col(SIDE) == side).select(f"{STORED}.*").select(*(f"`{name}`" for name in columns))
+        for side, columns in (("current", form.columns), ("unit", form.unit_columns))
+    )
+    return AffectedRows(current, derived, None, units, f"{form.operator}{BY_SPARK}")
 
 
-def _compute_change(found: DataFrame) -> bool:
+def _has_computed(found: DataFrame) -> bool:
     """Compute what a kernel's task finds, which is cached; return False if the task refuses it."""
-    from hindcast.engine import task  # its loops take half a second to load
+    from hindcast.engine import task
 
     try:
         with task.find_refusals():
@@ -58,76 +196,13 @@ def _compute_change(found: DataFrame) -> bool:
     return True
 
 
-def derive_view(
-    spark: SparkSession,
-    sources: ChangeReader,
-    contract: BoundContract,
-    plan: Plan,
-    table: Table,
-    inputs: Mapping[str, Table],
-    current: Mapping[str, DataFrame],
-    since: Run,
-    before: LeftOut | None,
-    after: int,
-) -> DerivedChange | None:
-    """Return what changes of its inputs since a run change in a view, found by a kernel; None if no kernel can.
-
-    `before`: what an aggregate left out at that run, None if that is not known. `after`: as `DerivedChange` has it.
-    """
-    opened = tables.open_table(table)
-    is_frozen = find_derivable_from(contract, plan, table.name) is not None
-    if not contract.settings.kernels or is_frozen or opened is None:
-        return None
-    name, seen = table.name, {i: since.plan.as_of_system_times.get(i, since.known_at) for i in inputs}
-    plan_form = partial(increment_plans.plan_view, contract, name, inputs, current, seen, table, plan.known_at)
-    form = plan_form()
-    if form is not None and form.is_by_arrow:
-        found = sources.cache_rows(increment_tasks.derive_view_change(spark, form, opened))
-        if _compute_change(found):
-            rows = found.where("change IS NOT NULL").drop(increment_tasks.LEFT_OUT)
-            change = DerivedChange(rows, after, kernel=form.operator)
-            return _add_left_out(change, contract, name, current, found, before)
-        form = plan_form(by_arrow=False)  # Spark evaluates what Arrow could not for some row
-    if not isinstance(form, JoinIncrement):
-        return None
-    joined = _derive_join_by_spark(spark, sources, contract, table, opened, inputs, form)
-    return None if joined is None else DerivedChange(joined, after, kernel=f"{form.operator}{BY_SPARK}")
-
-
-def _add_left_out(
-    change: DerivedChange,
-    contract: BoundContract,
-    name: str,
-    current: Mapping[str, DataFrame],
-    found: DataFrame,
-    before: LeftOut | None,
-) -> DerivedChange:
-    """Return a view's change with what an aggregate leaves out: what a kernel has `found`, added to `before`."""
-    if contract.views[name].aggregate is None:
-        return change
-    if before is None:
-        return change._replace(left_out=derivation.count_left_out_of_view(contract, name, current))
-    left_out = found.where("change IS NULL").select(F.col(increment_tasks.LEFT_OUT).alias("leftOut"))
-    return change._replace(left_out=left_out, before=before)
-
-
-def _derive_join_by_spark(
-    spark: SparkSession,
-    sources: ChangeReader,
-    contract: BoundContract,
-    table: Table,
-    opened: DeltaTable,
-    inputs: Mapping[str, Table],
-    form: JoinIncrement,
-) -> DataFrame | None:
-    """Return the changes of a join that a kernel does and whose expressions Spark evaluates; None if no kernel can."""
-    name, known = table.name, list_shapes(contract)
-    it = contract.views[name]
-    sides = [side for side in (tables.open_table(inputs[i]) for i in it.inputs) if side is not None]
-    found = sources.cache_rows(increment_tasks.derive_joined_rows(spark, form, opened, sides))
-    if not _compute_change(found):
-        return None
-    joined = found.where(f"{increment_tasks.CURRENT} IS NULL").drop(increment_tasks.CURRENT)
-    derived = spark_projection.project_flat_rows(joined, it, name, form.join.columns, known)
-    current = found.where(f"{increment_tasks.CURRENT} IS NOT NULL").select(f"{increment_tasks.CURRENT}.*")
-    return table_diff.diff_increment(table, AffectedRows(current, derived), None)
+def _select_left_out(form: AggregateIncrement | WindowIncrement, found: DataFrame) -> DataFrame:
+    """Return what an aggregate newly leaves out, as `derivation.count_left_out` does, of what a kernel's task finds."""
+    left_out = F.col(increment_tasks.LEFT_OUT)
+    counts = F.struct(*(left_out.getField(kind).alias(kind) for kind in ("no_key", "no_value", "too_late")))
+    rows = found.where(left_out.isNotNull())
+    if isinstance(form, AggregateIncrement):
+        return rows.select(counts.alias("leftOut"))
+    reached = F.from_json(left_out.getField("reached"), "map<string, bigint>")
+    times = F.transform_values(reached, lambda _, at: derivation.format_moment(F.timestamp_micros(at)))
+    return rows.select(counts.alias("leftOut"), times.alias("streamTimes"))

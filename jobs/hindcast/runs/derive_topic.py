@@ -27,6 +27,7 @@ from hindcast.runs import (
     table_diff,
     tie_counts,
 )
+from hindcast.runs.derive_by_kernel import OpenedTopic
 from hindcast.runs.derive_whole import (
     DerivedChange,
     derive_whole_topic,
@@ -91,40 +92,47 @@ def _derive_new_versions(
     new = records.read_since(seen.number)
     earlier = records.select_until(topic_log.read_accepted(spark, contract, name, after=0), seen.number)
 
+    def find_hidden(near: DataFrame, new: DataFrame) -> DataFrame:
+        hidden = records.decode_log(incremental.find_hidden_records(near, new))
+        return initial_rows.find_hidden_records(spark, contract, name, hidden, new)
+
     def near_log(new: DataFrame) -> NearbyRows:
         def log(periods: DataFrame | None) -> DataFrame:
             near = earlier if periods is None else sources.filter_within(earlier, periods, "timestamp", "timestamp")
-            return initial_rows.find_hidden_records(
-                spark, contract, name, records.decode_log(incremental.find_hidden_records(near, new)), new
-            )
+            return find_hidden(near, new)
 
         return log
 
-    def refresh(new: DataFrame) -> AffectedRows:
+    opened = OpenedTopic(
+        sources, contract, plan, name, lambda since, new: find_hidden(earlier.where(F.col("timestamp") >= since), new)
+    )
+
+    def refresh_by_plan(new: DataFrame) -> AffectedRows:
         return incremental_views.refresh_topic(
             list_shapes(contract)[name], topic.ttl, new, sources.read_near(table), near_log(new), sources.cache_rows
         )
 
     def derive_change(rows: DataFrame) -> DataFrame:
-        return table_diff.diff_increment(table, refresh(rows), frozen)
+        affected = derive_by_kernel.refresh_versions(opened, rows) or refresh_by_plan(rows)
+        return table_diff.diff_increment(table, affected, frozen)
 
-    by_kernel = None
-    if contract.settings.kernels and frozen is None:
-        by_kernel = derive_by_kernel.derive_versions(sources, contract, plan, name, new, near_log(new))
+    by_kernel = derive_by_kernel.derive_versions(opened, new) if frozen is None else None
+    kernel: str | None = VersionIncrement.operator
     if by_kernel is not None:
-        current, changes = by_kernel
-    elif not by_plan:
-        return None
+        current, changes, totals = by_kernel
     else:
-        affected = refresh(new)
-        current, changes = affected.current, table_diff.diff_increment(table, affected, frozen)
+        affected = derive_by_kernel.refresh_versions(opened, new) if frozen is not None else None
+        if affected is None and not by_plan:
+            return None
+        affected = affected or refresh_by_plan(new)
+        current, kernel, totals = affected.current, affected.kernel, None
+        changes = table_diff.diff_increment(table, affected, frozen)
     tied = None
     if tie_counts.needs_tie_counts(contract, plan, name):
         unpublished = records.select_unpublished(new, whole=False)
         tied = tie_counts.find_ties_in_increment(contract, plan, name, unpublished, near_log(new), current)
     judged = judge_holds(contract, name, records, new, derive_change, whole=False)
-    kernel = None if by_kernel is None else VersionIncrement.operator
-    return DerivedChange(changes, after, frozen=frozen, judged=judged, ties=tied, kernel=kernel)
+    return DerivedChange(changes, after, frozen=frozen, judged=judged, ties=tied, kernel=kernel, totals=totals)
 
 
 def _derive_new_events(contract: BoundContract, name: str, records: TopicRecords) -> DerivedChange:
@@ -133,4 +141,4 @@ def _derive_new_events(contract: BoundContract, name: str, records: TopicRecords
     after, frozen = tables.read_last_run(table), horizon.find_frozen_until(table.warehouse, contract, name)
     judged = HoldInputs(records.find_held_to_rejudge(whole=False))
     events = horizon.clip_rows(derivation.derive_topic_events(records.read_since(after)), table.kind, frozen)
-    return DerivedChange(events.withColumn("change", F.lit("open")), after, frozen=frozen, judged=judged)
+    return DerivedChange(events.withColumn("_change", F.lit("open")), after, frozen=frozen, judged=judged)

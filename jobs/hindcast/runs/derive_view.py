@@ -35,6 +35,7 @@ from hindcast.runs import (
     incremental_state,
     table_diff,
 )
+from hindcast.runs.derive_by_kernel import OpenedView
 from hindcast.runs.derive_whole import (
     DerivedChange,
     derive_whole_view,
@@ -74,48 +75,61 @@ def derive_view_change(
     inputs = {i: locate_source_table(contract, plan, i) for i in contract.views[name].inputs}
     if contract.views[name].semantics == "kafka":
         return _derive_emitted_change(spark, sources, contract, plan, name, current)
+    view = OpenedView(spark, sources, contract, plan, table, inputs, current)
+    frozen = find_derivable_from(contract, plan, name)
     held_units = hold_store.read_held_units(spark, table.warehouse, table.pipeline, name, before=plan.run)
     seen = incremental_state.find_last_run(contract, table, *inputs.values(), by_kernel=contract.settings.kernels)
     if name == plan.only or plan.upgraded_table or (seen and incremental_state.has_trimmed_input(seen, inputs)):
         seen = None
 
-    if seen is not None and held_units is None:
-        before = _read_left_out(table, seen)
-        by_kernel = derive_by_kernel.derive_view(
-            spark, sources, contract, plan, table, inputs, current, seen, before, after
-        )
+    is_alone = held_units is None and frozen is None  # the change is all that becomes of the table
+    if seen is not None and is_alone:
+        by_kernel = derive_by_kernel.derive_view(view, seen, _read_left_out(table, seen), after)
         if by_kernel is not None:
             return by_kernel
-    if incremental_state.is_quicker_whole(*inputs.values()):
-        seen = None
-    affected, rejudged = None if seen is None else _refresh_view(sources, contract, table, inputs, seen), None
+    affected, rejudged = None if seen is None else _refresh_view(view, seen, by_arrow=not is_alone), None
     if seen is not None and affected is not None and held_units is not None:
-        affected, rejudged = _add_held_keys(sources, contract, plan, table, affected, held_units, seen, inputs)
+        affected, rejudged = _add_held_keys(view, affected, held_units, seen)
     if seen is None or affected is None:
-        rows = sum(map(tables.count_rows, inputs.values()))
-        with slice_large_keys(spark, rows):
-            whole = derive_whole_view(spark, contract, plan, name, current)
-        is_first = whole.frozen is None and held_units is None and not tables.count_rows(table)
-        if is_first and eligibility.is_worthwhile(rows, contract.settings):
-            columns = tuple(whole.changes.columns[:-1])
-            return whole._replace(
-                stage=partial(stage_view, spark, columns, contract, name, inputs, current, table, plan.known_at)
-            )
-        since = None if whole.frozen is None or held_units else _derive_left_out_since(sources, contract, table, inputs)
-        return whole if since is None else whole._replace(left_out=since[0], before=since[1])
-    frozen = find_derivable_from(contract, plan, name)
-    changes = table_diff.diff_increment(table, affected, frozen)
-    change = DerivedChange(changes, after, frozen=frozen, judged=HoldInputs(rejudged))
+        return _derive_whole(view, is_held=held_units is not None)
+    change = DerivedChange(
+        table_diff.diff_increment(table, affected, frozen),
+        after,
+        frozen=frozen,
+        judged=HoldInputs(rejudged),
+        kernel=affected.kernel,
+    )
     before = _read_left_out(table, seen)
     if affected.left_out is None or before is None:
         return change._replace(left_out=derivation.count_left_out_of_view(contract, name, current))
     return change._replace(left_out=affected.left_out, before=before)
 
 
-def _refresh_view(
-    sources: ChangeReader, contract: BoundContract, table: Table, inputs: Mapping[str, Table], since: Run
-) -> AffectedRows | None:
-    """Return the rows of a view that changes of its inputs since a run affect; None if it must be derived whole."""
+def _derive_whole(view: OpenedView, *, is_held: bool) -> DerivedChange:
+    """Return what a view's change is if it is derived whole, by a kernel if the table has no rows yet."""
+    spark, contract, plan, table, inputs = view.spark, view.contract, view.plan, view.table, view.inputs
+    rows = sum(map(tables.count_rows, inputs.values()))
+    with slice_large_keys(spark, rows):
+        whole = derive_whole_view(spark, contract, plan, table.name, view.current)
+    is_first = whole.frozen is None and not is_held and not tables.count_rows(table)
+    if is_first and eligibility.is_worthwhile(rows, contract.settings):
+        columns = tuple(whole.changes.columns[:-1])
+        stage = partial(stage_view, spark, columns, contract, table.name, inputs, view.current, table, plan.known_at)
+        return whole._replace(stage=stage)
+    since = None if whole.frozen is None or is_held else _derive_left_out_since(view)
+    return whole if since is None else whole._replace(left_out=since[0], before=since[1])
+
+
+def _refresh_view(view: OpenedView, since: Run, *, by_arrow: bool = True) -> AffectedRows | None:
+    """Return the rows of a view that changes of its inputs since a run affect; None if it must be derived whole.
+
+    `by_arrow`: whether Arrow may evaluate its expressions.
+    """
+    if (by_kernel := derive_by_kernel.refresh_view(view, since, by_arrow=by_arrow)) is not None:
+        return by_kernel
+    contract, sources, table, inputs = view.contract, view.sources, view.table, view.inputs
+    if incremental_state.is_quicker_whole(*inputs.values()):
+        return None
     pins = since.plan.as_of_system_times
     changed = {i: sources.read_source(source, pins.get(i, since.known_at)) for i, source in inputs.items()}
     requeued = incremental_state.has_requeued_records(contract, table.name, since.number)
@@ -125,18 +139,12 @@ def _refresh_view(
 
 
 def _add_held_keys(
-    sources: ChangeReader,
-    contract: BoundContract,
-    plan: Plan,
-    table: Table,
-    affected: AffectedRows,
-    held: DataFrame,
-    seen: Run,
-    inputs: dict[str, Table],
+    view: OpenedView, affected: AffectedRows, held: DataFrame, seen: Run
 ) -> tuple[AffectedRows | None, DataFrame]:
     """Return the rows affected since the run `seen`, with all changes of held keys since they are held, and the held
     units of these keys, even if none of their rows is left. No rows (None) if the view must be derived whole.
     """
+    sources, contract, plan, table = view.sources, view.contract, view.plan, view.table
     current, derived = sources.cache_rows(affected.current), sources.cache_rows(affected.derived)
     affected = affected._replace(current=current, derived=derived)
     rejudged, key = held, hold_store.format_row_key(table.key)
@@ -150,9 +158,9 @@ def _add_held_keys(
     if row is None or row[0] is None:
         return affected, rejudged
     since = incremental_state.find_last_run_of_any_size(contract, table, row[0])
-    if since is None or incremental_state.has_trimmed_input(since, inputs):
+    if since is None or incremental_state.has_trimmed_input(since, view.inputs):
         return None, rejudged
-    if (earlier := _refresh_view(sources, contract, table, inputs, since)) is None:
+    if (earlier := _refresh_view(view, since)) is None:
         return None, rejudged
     held_keys = F.broadcast(rejudged.select(F.col("key").alias("_held")).distinct())
 
@@ -163,7 +171,7 @@ def _add_held_keys(
         return others.unionByName(own)
 
     both = combine(current, earlier.current), combine(derived, earlier.derived)
-    return AffectedRows(*both, affected.left_out), rejudged
+    return AffectedRows(*both, affected.left_out, kernel=affected.kernel), rejudged
 
 
 def _derive_emitted_change(
@@ -208,18 +216,17 @@ def list_sources(contract: BoundContract, plan: Plan, name: str) -> list[Table]:
     ]
 
 
-def _derive_left_out_since(
-    sources: ChangeReader, contract: BoundContract, table: Table, inputs: dict[str, Table]
-) -> tuple[DataFrame, LeftOut] | None:
+def _derive_left_out_since(view: OpenedView) -> tuple[DataFrame, LeftOut] | None:
     """Return what an aggregate of trimmed rows newly leaves out, and what it left out before; None if unknown."""
+    contract, table = view.contract, view.table
     seen = incremental_state.find_last_run_of_any_size(contract, table)
     if (
         seen is None
         or contract.views[table.name].aggregate is None
-        or incremental_state.has_trimmed_input(seen, inputs)
+        or incremental_state.has_trimmed_input(seen, view.inputs)
     ):
         return None
-    affected, before = _refresh_view(sources, contract, table, inputs, seen), _read_left_out(table, seen)
+    affected, before = _refresh_view(view, seen), _read_left_out(table, seen)
     return None if affected is None or affected.left_out is None or before is None else (affected.left_out, before)
 
 

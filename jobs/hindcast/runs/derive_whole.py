@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -36,7 +36,7 @@ class DerivedChange(NamedTuple):
     stay as they are. `left_out`: for an aggregate, what it leaves out, to add to `before`. `judged`: the held changes
     that were derived again; None: all of them. `ties`: for a topic's table, the new records with those that they tie
     with. `stage`: writes the opened rows by a kernel instead, if there is one. `kernel`: the operator, if a kernel has
-    found the changes.
+    found the changes; they are cached then, and `totals` are what counting them gives (`change_statistics`).
     """
 
     changes: DataFrame
@@ -49,6 +49,7 @@ class DerivedChange(NamedTuple):
     ties: DataFrame | None = None
     stage: Callable[[], StagedFiles | None] | None = None
     kernel: str | None = None
+    totals: Mapping[str, Any] | None = None
 
 
 def derive_topic_rows(topic: Topic, records: DataFrame) -> DataFrame:

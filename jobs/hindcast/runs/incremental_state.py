@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from hindcast.contract import Contract
 from hindcast.contract.bound import BoundContract
 from hindcast.ingest import erasure_marks
@@ -125,7 +127,7 @@ def has_requeued_records(contract: BoundContract, name: str, since: int) -> bool
     return any(tables.read_last_run(tables.fates_table(warehouse, contract.pipeline, n)) > since for n in streams)
 
 
-def has_trimmed_input(seen: Run, inputs: dict[str, Table]) -> bool:
+def has_trimmed_input(seen: Run, inputs: Mapping[str, Table]) -> bool:
     """Return whether an input was trimmed so far that its rows as of a run are no longer known."""
     pins = seen.plan.as_of_system_times
     horizons = {i: horizon.read_horizon(table) for i, table in inputs.items()}

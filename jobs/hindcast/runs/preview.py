@@ -232,20 +232,24 @@ def _count_changes(changes: DataFrame, table: Table, plan: Plan) -> ChangeStatis
 
 def _apply_change(spark: SparkSession, candidate: DataFrame, change: DataFrame, table: Table) -> DataFrame:
     """Return the current rows of a table after a run that holds something back: changed only by what passes."""
-    opened = change.where("change = 'open'").drop("change")
+    opened = change.where("_change = 'open'").drop("_change")
     if tables.open_table(table) is None:
         return opened
     current = schema_evolution.fit_rows(row_reader.load_current_rows(spark, table), candidate.schema)
-    kept = drop_matching_rows(current, change.where("change = 'close'"), table.identity)
+    kept = drop_matching_rows(current, change.where("_change = 'close'"), table.identity)
     return kept.unionByName(opened, allowMissingColumns=True)
 
 
 def _collect_examples(changes: DataFrame, table: Table, hidden: Collection[str]) -> list[JsonObject]:
-    """Return all changed rows of the first `EXAMPLES` keys with a changed past answer; `hidden` columns read `***`."""
+    """Return all changed rows of the first `EXAMPLES` keys with a changed past answer; `hidden` columns read `***`.
+
+    They have `change`, close or open; a column that the table has by this name is `change_`.
+    """
     key = [column for column in table.key if column in changes.columns]
     keys = changes.where(tables.is_correction(table)).select(*key).distinct().sort(*key).limit(EXAMPLES)
-    shown = changes.join(keys, key, "left_semi").sort(*key, *PERIODS[table.kind], "change").limit(20)
-    columns = ["change", *(c for c in changes.columns if c != "change" and not c.startswith("_"))]
+    shown = changes.join(keys, key, "left_semi").sort(*key, *PERIODS[table.kind], "_change").limit(20)
+    columns = ["_change", *(c for c in changes.columns if not c.startswith("_"))]
     rows = [row.asDict(recursive=True) for row in shown.select(*columns).collect()]
     plain: list[JsonObject] = json.loads(show.as_json(pa.Table.from_pylist(rows)))
-    return [{column: "***" if column in hidden else value for column, value in row.items()} for row in plain]
+    names = {column: column for column in columns} | {"_change": "change", "change": "change_"}
+    return [{names[column]: "***" if column in hidden else value for column, value in row.items()} for row in plain]

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from functools import reduce
+from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame
 
@@ -26,7 +27,7 @@ from hindcast.quality import gate_results, gates, hold_back, hold_store
 from hindcast.quality.staged_change import StagedChange
 from hindcast.runs import change_statistics, tie_counts
 from hindcast.runs.derive_whole import DerivedChange
-from hindcast.store import commits, delta_rs_writer, files, lazy_migration, tables
+from hindcast.store import commits, delta_rs_writer, lazy_migration, tables
 from hindcast.store.commit_notes import NOTHING_LEFT_OUT, LeftOut, TableNote
 from hindcast.store.commits import ClosedRows
 from hindcast.store.tables import Table
@@ -40,7 +41,9 @@ def gate_and_publish_change(contract: BoundContract, plan: Plan, name: str, deri
     """
     table = locate_own_table(contract, name)
     staged = derived.stage() if derived.stage is not None else None
-    change = derived.changes.persist() if staged is None else staged.read_change(derived.changes.sparkSession)
+    change = derived.changes if staged is None else staged.read_change(derived.changes.sparkSession)
+    if staged is None and derived.totals is None:
+        change.persist()
     try:
         counted = _count_change(change, table, plan, derived, staged)
         _refuse_trimmed_sources(contract, plan, name, derived)
@@ -52,7 +55,7 @@ def gate_and_publish_change(contract: BoundContract, plan: Plan, name: str, deri
         candidate = StagedChange(contract, plan, name, change, opened, closed, tied=derived.ties)
         with candidate, _audit_change(candidate, expected, derived) as passed:
             if passed is not candidate:
-                staged, derived = None, derived._replace(ties=passed.ties)
+                staged, derived = None, derived._replace(ties=passed.ties, totals=None)
                 counted = _count_change(passed.change, table, plan, derived, staged)
             note = counted.note
             if not note.changed_rows:
@@ -108,13 +111,11 @@ def _count_change(
     """Count a change in one job: rows, past answers by age, ties, and what an aggregate leaves out."""
     if staged is not None:
         return _CountedChange(staged.build_note(plan.run))
-    counts = change_statistics.statistics_columns(table, plan.known_at)
-    totals = change.agg(*counts, commits.closing_summary(table), files.text_size_column(change).alias("bytes"))
-    totals = totals if derived.left_out is None else totals.crossJoin(derived.left_out)
-    row = (totals if derived.ties is None else totals.crossJoin(ties.count_ties(derived.ties))).first()
-    if row is None:
-        raise AssertionError("an aggregate without groups has one row")
-    fields = row.asDict(recursive=True)
+    counts = [] if derived.left_out is None else [derived.left_out]
+    counts += [] if derived.ties is None else [ties.count_ties(derived.ties)]
+    if derived.totals is None:
+        counts.append(change.agg(*change_statistics.total_columns(table, plan.known_at, change)))
+    fields = {**(derived.totals or {}), **(_read_row(reduce(DataFrame.crossJoin, counts)) if counts else {})}
     tied = tie_counts.summarize_ties(fields["ties"]) if derived.ties is not None else None
     left_out = LeftOut.from_json(fields)
     if left_out is not None and derived.before is not None:
@@ -122,6 +123,13 @@ def _count_change(
     rows = change_statistics.parse_statistics(fields)
     note = TableNote(plan.run, *rows, ties=tied, left_out=left_out, kernel=derived.kernel)
     return _CountedChange(note, ClosedRows(**fields["closing"]), fields["bytes"])
+
+
+def _read_row(rows: DataFrame) -> dict[str, Any]:
+    """Return the fields of the only row."""
+    (row,) = rows.collect()
+    fields: dict[str, Any] = row.asDict(recursive=True)
+    return fields
 
 
 def _commit_left_out(plan: Plan, table: Table, change: DataFrame, note: TableNote, derived: DerivedChange) -> TableNote:

@@ -22,7 +22,7 @@ def diff_whole(spark: SparkSession, table: Table, derived: DataFrame, frozen: da
     if (delta_table := tables.open_table(table)) is not None:
         table_creation.fit_columns(delta_table, table, table_schema(derived))
     if not tables.count_rows(table):
-        return horizon.clip_rows(derived, table.kind, frozen).withColumn("change", F.lit("open"))
+        return horizon.clip_rows(derived, table.kind, frozen).withColumn("_change", F.lit("open"))
     return diff_current_rows(table, row_reader.load_current_rows(spark, table), derived, frozen)
 
 

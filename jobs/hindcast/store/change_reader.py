@@ -96,4 +96,4 @@ def _read_change(spark: SparkSession, table: Table, seen: datetime) -> DataFrame
     )
     if table.as_of_system_time is not None:
         closed = closed.where(F.col("systemTo") <= F.lit(table.as_of_system_time))
-    return opened.withColumn("change", F.lit("open")).unionByName(closed.withColumn("change", F.lit("close")))
+    return opened.withColumn("_change", F.lit("open")).unionByName(closed.withColumn("_change", F.lit("close")))

@@ -13,7 +13,8 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from hindcast.common import session
-from hindcast.store import closing, files, tables
+from hindcast.contract.shapes import PERIODS
+from hindcast.store import closing, files
 from hindcast.store.closing import ClosingResult
 from hindcast.store.files import DataFile, TableFile
 from hindcast.store.tables import Table
@@ -26,7 +27,10 @@ _BYTES_PER_TASK = 128 << 20
 
 
 def can_write(rows: DataFrame, delta_table: DeltaTable) -> bool:
-    """Return whether a table takes rows with the columns and types of these from Arrow."""
+    """Return whether a table takes rows with the columns and types of these from Arrow.
+
+    If not, only Spark can write to it: it has features or columns that we do not write, and whose rules Delta enforces.
+    """
     if not files.is_plain(delta_table) or set(rows.columns) - {field.name for field in delta_table.schema().fields}:
         return False
     try:
@@ -39,13 +43,17 @@ def can_write(rows: DataFrame, delta_table: DeltaTable) -> bool:
 
 
 def write_rows(rows: DataFrame, table: Table, delta_table: DeltaTable) -> list[DataFile]:
-    """Write rows of a table to files of it, each in the order of its time; return them, which nobody sees yet."""
-    uri, start = delta_table.table_uri, tables.period_columns(table)[0]
+    """Write rows of a table to files of it, which nobody sees yet, and return these.
+
+    A file has rows that are true for a time in the order of their starts, and others in the order in which they come.
+    """
+    uri, by = delta_table.table_uri, PERIODS.get(table.kind, ())[:1]
     schema = pa.schema(delta_table.schema().to_arrow())
 
     def map_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for part in _collect_batches(batches):
-            ordered = ((belief, one.sort_by(start)) for belief, one in files.split_rows(part, schema))
+            parts = files.split_rows(part, schema)
+            ordered = ((belief, one.sort_by(by[0]) if by else one) for belief, one in parts)
             yield _report([asdict(file) for file in files.write_files(DeltaTable(uri), ordered)])
 
     return _read_files(rows.mapInArrow(map_batches, _REPORT_SCHEMA).collect())

@@ -37,10 +37,9 @@ def append_rows(
     """Append rows in one commit, which a repeat of the run does not make again, and return whether this call made it.
 
     `note` goes into the commit. `part` names the commit among several that one run makes to the table. `after`: see
-    `commit_once`. `few` (`files.is_small`): this process writes the rows; a commit by Spark would take longer than they
-    do.
+    `commit_once`. `few` (`files.is_small`): this process writes the rows, else Spark's tasks do.
     """
-    if few and (committed := delta_rs_writer.append_rows(rows, table, run, note, part, after)) is not None:
+    if (committed := delta_rs_writer.append_rows(rows, table, run, note, part, after, few=few)) is not None:
         return committed
     # Rows come in the order of their time, or nearly: files of their own.
     writer = _build_writer(rows, table, run, note, part).mode("append").option("maxRecordsPerFile", _ROWS_PER_FILE)
@@ -89,7 +88,7 @@ def closing_summary(table: Table) -> Column:
     A struct with the fields of `ClosedRows`.
     """
     start, end = tables.period_columns(table)
-    closed = F.col("change") == "close"
+    closed = F.col("_change") == "close"
     past = tables.is_correction(table)
     return F.struct(
         F.count_if(closed & ~past).alias("open"),
@@ -113,17 +112,17 @@ def commit_change(
 ) -> None:
     """Commit a change once: close rows on the system axis at `known_at` and open others.
 
-    `changes`: the table's columns without system period and `_belief`, and `change`: open, close (`plane.diff_rows`). A
-    closed row keeps its valid period and gets systemTo = known_at. `closing`: the `closing_summary`; None where nothing
-    is closed, which is a plain append. `after`: the run that had committed last when the changes were computed
-    (`commit_once`). `text_bytes`: the size of its texts (`files.text_size_column`).
+    `changes`: the table's columns without system period and `_belief`, and `_change`: open, close
+    (`plane.diff_rows`). A closed row keeps its valid period and gets systemTo = known_at. `closing`: the
+    `closing_summary`; None where nothing is closed, which is a plain append. `after`: the run that had committed last
+    when the changes were computed (`commit_once`). `text_bytes`: the size of its texts (`files.text_size_column`).
     """
     few = files.is_small(note.changed_rows, text_bytes)
     now = F.lit(known_at)
     rows = changes.withColumns(
         {"systemFrom": now, "systemTo": F.lit(None).cast("timestamp"), "_belief": tables.belief_column(table)}
     )
-    columns = [c for c in rows.columns if c != "change"]
+    columns = [c for c in rows.columns if c != "_change"]
     if closing is None:
         laid_out = _lay_out_rows(rows.select(columns), table, note.opened)
         append_rows(laid_out, table, run, note.as_json(), after=after, few=few)
@@ -145,9 +144,9 @@ def commit_change(
     }
     merge = (
         f"MERGE INTO delta.`{table.path}` t USING {view} s "  # noqa: S608  # names of ours
-        f"ON s.change = 'close' AND t.systemTo IS NULL AND {_merge_condition(table, closing, changes)} AND {same} "
+        f"ON s._change = 'close' AND t.systemTo IS NULL AND {_merge_condition(table, closing, changes)} AND {same} "
         "WHEN MATCHED THEN UPDATE SET systemTo = s.systemFrom, _belief = 'superseded' "
-        f"WHEN NOT MATCHED AND s.change = 'open' THEN INSERT ({names}) VALUES ({values})"
+        f"WHEN NOT MATCHED AND s._change = 'open' THEN INSERT ({names}) VALUES ({values})"
     )
     try:
         with override_conf(spark, confs):

@@ -1,4 +1,4 @@
-"""Commits that this process makes with delta-rs: of files already written, and of few rows (docs/adr/0024).
+"""Commits that this process makes with delta-rs, of files that it or Spark's tasks have written (docs/adr/0024).
 
 Spark takes a second for a commit, two for a MERGE, however few the rows are.
 """
@@ -37,17 +37,19 @@ if TYPE_CHECKING:
 
 
 def append_rows(
-    rows: DataFrame, table: Table, run: int, note: JsonObject, part: str = "", after: int | None = None
+    rows: DataFrame, table: Table, run: int, note: JsonObject, part: str, after: int | None, *, few: bool
 ) -> bool | None:
-    """Append a few rows as `commits.append_rows` does; return None if only Spark can write to the table."""
+    """Append rows as `commits.append_rows` does; return None if only Spark can write to the table."""
     delta_table = DeltaTable(table.path)
     if (delta_table.transaction_version(table.app_id(part)) or 0) >= run:
         return False
-    parts = files.collect_rows(rows, delta_table)
-    if parts is None:
+    if not change_tasks.can_write(rows, delta_table):
         return None
     with _explain_write_errors(table):
-        written = list(files.write_files(delta_table, parts))
+        if few:
+            written = list(files.write_files(delta_table, files.collect_rows(rows, delta_table)))
+        else:
+            written = change_tasks.write_rows(rows, table, delta_table)
     return _commit_files(delta_table, lambda _: FileChange(written), table, run, note, part, after)
 
 
@@ -69,16 +71,14 @@ def try_commit_change(
     `few`: this process writes the opened rows, else Spark's tasks do.
     """
     delta_table = DeltaTable(table.path)
-    opened_rows, start = rows.where("change = 'open'").drop("change"), tables.period_columns(table)[0]
+    opened_rows, start = rows.where("_change = 'open'").drop("_change"), tables.period_columns(table)[0]
     if not change_tasks.can_write(opened_rows, delta_table) or not delta_table.metadata().partition_columns:
         return False
     if tables.marks_rows(delta_table) and not delta_log.is_on_disk(delta_table):
         return False
     opened = files.collect_rows(opened_rows, delta_table) if few else []
-    if opened is None:
-        return False
     written = [] if few else change_tasks.write_rows(opened_rows, table, delta_table)
-    close = rows.where("change = 'close'").select(*dict.fromkeys((*table.identity, start))).toArrow().sort_by(start)
+    close = rows.where("_change = 'close'").select(*dict.fromkeys((*table.identity, start))).toArrow().sort_by(start)
 
     def close_rows(current: DeltaTable) -> FileChange:
         candidates = closing.find_candidate_files(current, table, close)

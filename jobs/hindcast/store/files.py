@@ -146,18 +146,9 @@ def is_small(count: int, bytes_: int | None = None) -> bool:
 SMALL_BYTES = 64 << 20
 
 
-def collect_rows(rows: DataFrame, delta_table: DeltaTable) -> list[tuple[str | None, pa.Table]] | None:
-    """Return a few rows of a table, computed by Spark, as `write_files` takes them.
-
-    None if only Spark can write to the table: it has features or columns that we do not write, and whose rules Delta
-    enforces.
-    """
-    if not is_plain(delta_table) or set(rows.columns) - {field.name for field in delta_table.schema().fields}:
-        return None
-    try:
-        return split_rows(rows.toArrow(), pa.schema(delta_table.schema().to_arrow()))
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        return None
+def collect_rows(rows: DataFrame, delta_table: DeltaTable) -> list[tuple[str | None, pa.Table]]:
+    """Return a few rows of a table, computed by Spark, as `write_files` takes them (`change_tasks.can_write`)."""
+    return split_rows(rows.toArrow(), pa.schema(delta_table.schema().to_arrow()))
 
 
 def split_rows(rows: pa.Table, schema: pa.Schema) -> list[tuple[str | None, pa.Table]]:

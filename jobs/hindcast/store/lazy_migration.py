@@ -35,7 +35,7 @@ def migrate_changed_keys(changes: DataFrame, table: Table) -> None:
     commits.enable_deletion_vectors(changes.sparkSession, table)
     spark, view = changes.sparkSession, f"touched_of_{table.pipeline}_{table.name}"
     names = {column: f"_key{n}" for n, column in enumerate(table.key)}
-    keys = changes.where("change = 'close'").select(*(F.col(f"`{c}`").alias(name) for c, name in names.items()))
+    keys = changes.where("_change = 'close'").select(*(F.col(f"`{c}`").alias(name) for c, name in names.items()))
     keys.distinct().createOrReplaceTempView(view)
     same = " AND ".join(f"t.`{column}` <=> s.`{name}`" for column, name in names.items())
     merge = (

@@ -329,8 +329,8 @@ def belief_column(table: Table) -> Column:
 
 
 def is_correction(table: Table) -> Column:
-    """Return whether a row of a change (column `change`) closes a past answer."""
-    return (F.col("change") == "close") & (belief_column(table) == "past")
+    """Return whether a row of a change (column `_change`) closes a past answer."""
+    return (F.col("_change") == "close") & (belief_column(table) == "past")
 
 
 def period_columns(table: Table) -> tuple[str, str]:

@@ -99,7 +99,7 @@ def _find_differences(
         if (held := hold_store.read_held_units(spark, table.warehouse, table.pipeline, name)) is not None:
             change = _exclude_held(change, held, contract, table)
         change = change.localCheckpoint()
-        counts = {row["change"]: row["count"] for row in change.groupBy("change").count().collect()}
+        counts = {row["_change"]: row["count"] for row in change.groupBy("_change").count().collect()}
         if not counts:
             return
         first = _describe_first_row(change, table, find_sensitive_columns(contract)[name])
@@ -117,7 +117,7 @@ def _exclude_held(change: DataFrame, held: DataFrame, contract: Contract, table:
         return change
     own = hold_units.add_units(change, contract, table)
     back = hold_units.select_held_rows(own, held.select(F.coalesce("unit", "key").alias("_unit")), contract, table)
-    return plane.drop_matching_rows(change, back, [*table.identity, "change"])
+    return plane.drop_matching_rows(change, back, [*table.identity, "_change"])
 
 
 def _derive_rows(spark: SparkSession, contract: BoundContract, plan: Plan, name: str) -> DataFrame:
@@ -157,8 +157,8 @@ def _describe_first_row(change: DataFrame, table: Table, hidden: Collection[str]
     rows = [row.asDict(recursive=True) for row in plane.keep_matching_rows(change, first, identity).collect()]
     sides = {"close": "nothing", "open": "nothing"}
     for row in rows:
-        shown = {c: "***" if c in hidden else v for c, v in row.items() if not c.startswith("_") and c != "change"}
-        sides[row["change"]] = json.dumps(shown, default=str)
+        shown = {c: "***" if c in hidden else v for c, v in row.items() if not c.startswith("_")}
+        sides[row["_change"]] = json.dumps(shown, default=str)
     key = {c: rows[0][c] for c in table.key}
     key_text = "***" if any(c in hidden for c in table.key) else json.dumps(key, default=str)
     text = f"the table: {sides['close']}; the log: {sides['open']}"
