@@ -178,7 +178,7 @@ def claim(
     late: bool,
 ) -> None:
     """A topic's records of the history's numbers `span` into its log, judged as a replay judges what Kafka gives."""
-    from hindcast.bitemporal import acceptance
+    from hindcast.bitemporal import fates
     from hindcast.common.settings import read_settings
     from hindcast.ingest import topic_log
     from hindcast.store import commits, table_creation, tables
@@ -187,7 +187,7 @@ def claim(
     raw = records(spark, told, topic, span, late=late).withColumn("fate", F.lit(None).cast("string"))
     retention = F.lit(None).cast("interval day to second")
     timed = topic_log._add_stream_time(spark, table, raw, retention, plan.topics[topic].ranges)  # noqa: SLF001
-    judged = acceptance.decide_fates(*timed)
+    judged = fates.decide_fates(*timed)
     rows = judged.select(
         "partition",
         "offset",

@@ -19,11 +19,11 @@ import docs_reference as reference
 import house
 import picture
 
+from hindcast.bitemporal.fates import FATES
 from hindcast.cli.arguments import build_parser
 from hindcast.contract import Contract, Topic
 from hindcast.contract.names import FOLDERS
 from hindcast.formats import FORMATS
-from hindcast.ingest import ledger
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 
@@ -93,7 +93,7 @@ def _fates() -> list[tuple[str, str]]:
     """The fates with their meanings, as the glossary has them."""
     glossary = (DOCS / "glossary.md").read_text(encoding="utf-8")
     rows = [line.strip("| ").split(" | ") for line in glossary.splitlines() if line.startswith("| `")]
-    return [(row[0].strip("`"), row[1]) for row in rows if row[0].strip("`") in ledger.FATES]
+    return [(row[0].strip("`"), row[1]) for row in rows if row[0].strip("`") in FATES]
 
 
 def _summary(module: object) -> str:

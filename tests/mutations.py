@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 import histories
 import kernels
 import trials
-from hindcast.bitemporal import acceptance
+from hindcast.bitemporal import fates
 from hindcast.common.session import ROWS_PER_SLICE, override_conf
 from hindcast_conformance import Vector, load_vectors, run_vectors
 from misreadings import Misreading, full_name, load_misreadings, misread
@@ -78,8 +78,8 @@ def _told(number: int, mutation: Misreading, caught: str | None) -> bool:
 def _caught(spark: SparkSession, mutation: Misreading, vectors: list[Vector], cases: list[Vector]) -> str | None:
     """The first vector or history that fails under a mutation."""
     sliced = {ROWS_PER_SLICE: "1"} if mutation.reading.startswith("sliced") else {}
-    length = 2 if mutation.reading.startswith("blocks") else acceptance.OFFSETS_PER_BLOCK
-    blocks = mock.patch.object(acceptance, "OFFSETS_PER_BLOCK", length)
+    length = 2 if mutation.reading.startswith("blocks") else fates.OFFSETS_PER_BLOCK
+    blocks = mock.patch.object(fates, "OFFSETS_PER_BLOCK", length)
     by_kernels = kernels.instead() if mutation.module.startswith("engine.") else nullcontext()
     with _applied(mutation), override_conf(spark, sliced), blocks, by_kernels:
         for kind, candidates in (("vector", vectors), ("history", cases)):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import reports
+from hindcast.bitemporal.fates import FATES
 from hindcast.cli.main import main
 from hindcast.common.errors import QueryError, RequestError
 from hindcast.common.settings import read_settings
@@ -81,7 +82,7 @@ def limited(bytes_: int, text: str = SHOP) -> str:
 
 
 def counts(p: Pipeline, run: int) -> list[dict[str, Any]]:
-    names = ("run", "topic", "first", "last", "anew", *ledger.FATES)
+    names = ("run", "topic", "first", "last", "anew", *FATES)
     rows = ledger.read_ledger(p.warehouse, p.name).to_pylist()
     return [{n: row[n] for n in names if row[n]} for row in rows if row["run"] == run]
 
@@ -89,7 +90,7 @@ def counts(p: Pipeline, run: int) -> list[dict[str, Any]]:
 def sums(p: Pipeline) -> dict[str, int]:
     """How many records the ledger has of each fate in all."""
     rows = ledger.read_ledger(p.warehouse, p.name).to_pylist()
-    return {fate: n for fate in ledger.FATES if (n := sum(row[fate] or 0 for row in rows))}
+    return {fate: n for fate in FATES if (n := sum(row[fate] or 0 for row in rows))}
 
 
 def believed(p: Pipeline) -> dict[str, list[tuple[Any, ...]]]:

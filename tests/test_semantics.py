@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import functions as F
 
-from hindcast.bitemporal import acceptance, derivation
+from hindcast.bitemporal import derivation, fates
 from hindcast.common.errors import HindcastError
 from hindcast.common.session import fit_to_rows
 from hindcast.contract import Contract, list_shapes, load
@@ -210,7 +210,7 @@ def log(spark: SparkSession, it: Contract, name: str, table: Table) -> DataFrame
     )
     if topic.history_retention is None:
         return records.withColumn("fate", F.lit("accepted"))
-    return acceptance.decide_fates(records, topic_log.retention_column(topic))
+    return fates.decide_fates(records, topic_log.retention_column(topic))
 
 
 def cells(rows: DataFrame, section: str, name: str, run: int) -> DataFrame:

@@ -11,6 +11,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
+from hindcast.bitemporal.fates import FATES
 from hindcast.common.settings import read_settings
 from hindcast.ingest import ledger, requeue
 from hindcast.kafka.topics import millis
@@ -71,7 +72,7 @@ def orders(p: Pipeline, name: str = "orders") -> list[tuple[Any, ...]]:
 def counted(p: Pipeline, topic: str) -> dict[str, int]:
     """The fates of a topic by the ledger: the sums over all runs."""
     rows = [row for row in ledger.read_ledger(p.warehouse, p.name).to_pylist() if row["topic"] == topic]
-    sums = {fate: sum(row[fate] for row in rows) for fate in ledger.FATES}
+    sums = {fate: sum(row[fate] for row in rows) for fate in FATES}
     return {fate: n for fate, n in sums.items() if n}
 
 

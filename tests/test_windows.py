@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from hindcast.bitemporal import acceptance, windows
+from hindcast.bitemporal import fates, windows
 from hindcast.bitemporal.aggregates import Measure
 from hindcast.contract import Window
 from relations import at, ms, records, rows
@@ -33,7 +33,7 @@ def test_lateness_is_judged_by_the_source_partition(spark: SparkSession) -> None
 def test_events_are_judged_in_blocks_as_one_after_the_other(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, length: int
 ) -> None:
-    monkeypatch.setattr(acceptance, "OFFSETS_PER_BLOCK", length)
+    monkeypatch.setattr(fates, "OFFSETS_PER_BLOCK", length)
     dice = random.Random(length)  # noqa: S311
     log = [
         (
@@ -55,15 +55,15 @@ def test_events_are_judged_in_blocks_as_one_after_the_other(
     n, told = {"n": Measure("count", F.lit(1))}, set[bool | None]()
     for window in shapes:
         judged = windows.judge_events(events, window).localCheckpoint()
-        exact = windows.mark_taken_events(acceptance.add_stream_time(events), window).localCheckpoint()
+        exact = windows.mark_taken_events(fates.add_stream_time(events), window).localCheckpoint()
         assert rows(judged, "offset", "taken") == rows(exact, "offset", "taken")
         found = [windows.aggregate_windows(it, window, n) for it in (judged, exact)]
         assert len({str(rows(it, "key.k", "windowStart", "windowEnd", "value.n")) for it in found}) == 1
         told |= {taken for (taken,) in rows(exact, "taken")}
     assert told == {True, False, None}
-    bounded = acceptance.add_stream_time_bounds(events)
+    bounded = fates.add_stream_time_bounds(events)
     times = rows(
-        acceptance.add_stream_time(bounded),
+        fates.add_stream_time(bounded),
         "offset",
         F.greatest("timeBefore", "timestamp").alias("low"),
         "streamTime",

@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from hindcast.bitemporal import acceptance
+from hindcast.bitemporal import fates
 from hindcast.common.session import SMALL_STEP_SETTINGS, override_conf
 from hindcast.contract import Contract, list_shapes
 from hindcast.runs.derive_whole import derive_topic_rows, derive_view_rows
@@ -116,7 +116,7 @@ def _derive_result(contract: Contract, built: VectorContract, records: DataFrame
             _interval("retention").alias("retention"),
         )
         if topic.read == "table":
-            decided = acceptance.decide_fates(log.where("key IS NOT NULL"), F.col("retention"))
+            decided = fates.decide_fates(log.where("key IS NOT NULL"), F.col("retention"))
             log = decided.where("fate = 'accepted'")
         tables[name] = derive_topic_rows(topic, log)
     for name in contract.ordered_views:

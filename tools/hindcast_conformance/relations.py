@@ -13,7 +13,7 @@ from typing import Any, Literal, cast
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from hindcast.bitemporal import acceptance, aggregates, incremental, joins, plane, windows
+from hindcast.bitemporal import aggregates, fates, incremental, joins, plane, windows
 from hindcast.bitemporal.affected_periods import build_scope
 from hindcast.bitemporal.aggregates import Measure
 from hindcast_conformance import logs, stepwise
@@ -73,7 +73,7 @@ class VectorBatch:
             _interval_literal("retention").alias("retention"),
             "run",
         )
-        return (acceptance.decide_fates(log, F.col("retention")) if self._shape.tables else log).localCheckpoint()
+        return (fates.decide_fates(log, F.col("retention")) if self._shape.tables else log).localCheckpoint()
 
     def _records(self, topic: str, *, refused: bool = False) -> DataFrame:
         is_read = (F.col("partition.topic") == topic) & (F.lit(refused) | (F.col("fate") == "accepted"))

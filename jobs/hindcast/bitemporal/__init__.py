@@ -1,1 +1,4 @@
-"""The `corrected` reading: records to the plane, and operators on it. Pure: DataFrames in, DataFrames out."""
+"""The `corrected` reading, the default: records to the plane, and operators on it. Pure: DataFrames in, DataFrames out.
+
+The `kafka` reading is in `streams/`. `engine/` has the same operators as kernels, for large views.
+"""

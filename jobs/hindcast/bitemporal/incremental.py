@@ -17,7 +17,7 @@ from operator import and_
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from hindcast.bitemporal import acceptance, windows
+from hindcast.bitemporal import fates, windows
 from hindcast.bitemporal.affected_periods import (
     AffectedScope,
     ChangedInput,
@@ -210,7 +210,7 @@ def restrict_windowed_aggregate(
         # rule: a window holds earlier events
         needed = merge_periods(periods_around(concerned, length + _clock_tick(), length + _clock_tick()))
     since = needed.withColumn("end", end_of_time())
-    timed = acceptance.add_stream_time(events.rows_near(since if appended else None).where(_has_key_and_value()))
+    timed = fates.add_stream_time(events.rows_near(since if appended else None).where(_has_key_and_value()))
     # What is judged depends on what its own session holds, or on nothing but stream time: it can be judged alone.
     judged = windows.mark_taken_events(select_events_in_periods(timed, needed), window)
 
@@ -245,7 +245,7 @@ def _find_redecided_events(events: ChangedInput, changed: DataFrame, window: win
     there = opened.select(F.col("position").alias("_there"))
     before = now.join(there, F.col("position") == F.col("_there"), "left_anti").unionByName(closed)
     was, is_ = (
-        windows.mark_taken_events(acceptance.add_stream_time(side), window).select(
+        windows.mark_taken_events(fates.add_stream_time(side), window).select(
             F.col("position").alias(f"{name}_position"), F.struct("taken", "streamTime").alias(name)
         )
         for name, side in (("_was", before), ("_is", now))

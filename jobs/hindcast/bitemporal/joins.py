@@ -1,7 +1,8 @@
 """Joins in the `corrected` reading: what was valid at an event, and versions that overlap.
 
 Source: docs/semantics.md, rules 3-11. `engine/operators.py` has the joins of a stream or a table with a table once
-more, as compiled loops for the first build of a large view; both give the same rows.
+more, as compiled loops, for the first build of a large view and for what changes in it; both give the same rows, so a
+change of meaning goes into both. The joins of the `kafka` reading are in `streams/`.
 """
 
 from functools import reduce

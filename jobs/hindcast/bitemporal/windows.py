@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from hindcast import contract
-from hindcast.bitemporal import acceptance
+from hindcast.bitemporal import fates
 from hindcast.bitemporal.aggregates import Measure, aggregate_rows
 from hindcast.bitemporal.intervals import interval_micros
 
@@ -53,8 +53,8 @@ def judge_events(events: DataFrame, window: WindowDefinition) -> DataFrame:
     judged without bringing those of a partition together and in order.
     """
     if isinstance(window, SessionWindow):
-        return mark_taken_events(acceptance.add_stream_time(events), window)
-    timed = _add_deciding_time(acceptance.add_stream_time_bounds(events), window)
+        return mark_taken_events(fates.add_stream_time(events), window)
+    timed = _add_deciding_time(fates.add_stream_time_bounds(events), window)
     return mark_taken_events(timed.drop("source", "block", "timeBefore", "latestTime"), window)
 
 
@@ -66,7 +66,7 @@ def _add_deciding_time(bounded: DataFrame, window: HoppingWindow | SlidingWindow
     certain = bounded.where(is_certain).withColumn("streamTime", F.col("latestTime"))
     blocks = bounded.where(~is_certain).select("source", "block").distinct()
     doubtful = bounded.join(blocks, ["source", "block"], "left_semi")
-    timed = acceptance.add_stream_time(doubtful, F.col("timeBefore"), "block")
+    timed = fates.add_stream_time(doubtful, F.col("timeBefore"), "block")
     return certain.unionByName(timed.where(~is_certain))
 
 
@@ -79,7 +79,7 @@ def _decide(window: HoppingWindow | SlidingWindow, stream_time: Column) -> Colum
 def mark_taken_events(events: DataFrame, window: WindowDefinition) -> DataFrame:
     """Return events with `taken`: whether a window takes the event; null for events without key or value.
 
-    `events` has `key`, `value`, `timestamp`, `position` and `streamTime` (`acceptance.add_stream_time`), here T.
+    `events` has `key`, `value`, `timestamp`, `position` and `streamTime` (`fates.add_stream_time`), here T.
     Hopping: taken iff its last window has end > T - grace. Sliding: iff timestamp + difference >= T - grace. Session:
     iff the session that it would be in, with the events of its key and source partition taken before it, has
     end >= T - grace - gap. So `taken` depends on the log of one partition alone, never on runs or other partitions.

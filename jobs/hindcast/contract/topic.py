@@ -1,4 +1,7 @@
-"""The models of a topic and of an input; `formats`, `envelope` and `valid_time` check them."""
+"""The models of a topic and of an input; `formats`, `envelope` and `valid_time` check them.
+
+A new field that changes no row belongs in `_NO_DECODING`, and among those that `model.Contract` does not hash.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from pydantic import Discriminator, Field, Tag
 from hindcast.common.errors import ContractError
 from hindcast.contract.avro import SchemaFile
 from hindcast.contract.expectation import HOLD_DESCRIPTION, Gate, Hold, gate_schema
-from hindcast.contract.fields import EnvelopePath, KafkaName, Pattern, Sensitive, TableName, Widen
+from hindcast.contract.field_types import EnvelopePath, KafkaName, Pattern, Sensitive, TableName, Widen
 from hindcast.contract.patterns import MAX_RUN_SECONDS, SIMPLER_FIX, SlowPatternError, find_matches
 from hindcast.contract.types import Allowance, ColumnName, ColumnType, ContractModel, Duration, Flag, Moment
 

@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from hindcast.contract.expectation import HOLD_DESCRIPTION, Gate, Hold, gate_schema
-from hindcast.contract.fields import LookupKey, Sensitive, Widen
+from hindcast.contract.field_types import LookupKey, Sensitive, Widen
 from hindcast.contract.types import ColumnName, ContractModel, Duration, Flag, Name
 
 

@@ -1,7 +1,7 @@
 """Revised fates: what another history retention or `valid_time`, or a requeue, makes of records already in a log.
 
 The log keeps the fate that a record got when it was replayed; its table follows the current contract
-(`acceptance.redecide_fates`, retimestamping.py), and takes malformed records once they are requeued
+(`fates.redecide_fates`, retimestamping.py), and takes malformed records once they are requeued
 (requeued_records.py). A run that finds a record's fate changed enters it here, in one table per topic:
 
 | column | type | |

@@ -11,6 +11,7 @@ from typing import TypeVar
 import duckdb
 import pyarrow as pa
 
+from hindcast.bitemporal.fates import FATES
 from hindcast.bitemporal.predicates import sql_literal
 from hindcast.common.column_values import ColumnValue
 from hindcast.ingest import erasure_marks, trim_ledger
@@ -19,12 +20,6 @@ from hindcast.plan import journal
 from hindcast.plan.runs import last_members
 from hindcast.store import row_reader, tables
 from hindcast.store.tables import Table
-
-FATES = (
-    *("accepted", "expired", "malformed", "null_key", "no_timestamp", "time_skew"),
-    *("no_change", "gone", "no_record"),
-)
-"""Every fate that an offset can have."""
 
 _REVISIONS = """
     WITH moved AS (

@@ -14,7 +14,7 @@ import duckdb
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from hindcast.bitemporal import acceptance, valid_time
+from hindcast.bitemporal import fates, valid_time
 from hindcast.common.errors import QueryError, suggest_nearest
 from hindcast.common.json_values import JsonObject, list_objects
 from hindcast.contract import Contract
@@ -114,7 +114,7 @@ def decide_records(
     span, writers = valid_time.skew_bounds(topic, known_at), schemas.resolve_schemas(contract, name, bytes_, plan)
     decoded = limits.decode_within_limit(bytes_, topic, lambda part: decode_records(part, topic, *span, writers))
     taken = decoded.withColumn("fate", F.coalesce("fate", F.lit("accepted")))
-    judged = acceptance.redecide_fates(taken, topic_log.retention_column(topic))
+    judged = fates.redecide_fates(taken, topic_log.retention_column(topic))
     return judged.select(
         *("partition", "offset", "timestamp"),
         F.col("_rawKey").alias("key"),

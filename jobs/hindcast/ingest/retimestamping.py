@@ -13,7 +13,8 @@ from collections.abc import Collection
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from hindcast.bitemporal import acceptance, valid_time
+from hindcast.bitemporal import valid_time
+from hindcast.bitemporal.fates import decide_fates, redecide_fates
 from hindcast.contract import Topic
 from hindcast.contract.bound import BoundContract
 from hindcast.formats import WriterSchemas
@@ -124,9 +125,7 @@ def _retimestamp_rows(rows: DataFrame, topic: Topic, writers: WriterSchemas, aga
     }
     retention = F.lit(topic.history_retention).cast(RETENTION)
     # A decided record does not move stream time: requeued ones are decided first, then judged by it.
-    judged = acceptance.redecide_fates(
-        acceptance.decide_fates(decoded.withColumns(fates).drop("streamTime"), retention), retention
-    )
+    judged = redecide_fates(decide_fates(decoded.withColumns(fates).drop("streamTime"), retention), retention)
     judged = judged.withColumn("fate", F.when(erasure_marks.is_forgotten(rows), F.col("was")).otherwise(F.col("fate")))
     columns = [*rows.columns, *(c for c in ("recordTimestamp",) if c not in rows.columns), "was"]
     return judged.select(*columns)

@@ -27,7 +27,7 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from hindcast.bitemporal import acceptance, valid_time
+from hindcast.bitemporal import fates, valid_time
 from hindcast.common.errors import RecordError, show_briefly
 from hindcast.contract import Topic
 from hindcast.contract.bound import BoundContract
@@ -81,7 +81,7 @@ def read_accepted(spark: SparkSession, contract: BoundContract, name: str, after
     """Return the records of a topic's log that the contract accepts, of the runs after `after`; none without a log.
 
     Under another history retention or `valid_time` than that of their run, records have other fates
-    (`acceptance.redecide_fates`, retimestamping.py). A requeued record belongs to the run that requeued it
+    (`fates.redecide_fates`, retimestamping.py). A requeued record belongs to the run that requeued it
     (requeued_records.py).
     """
     log = tables.log_table(contract.warehouse, contract.pipeline, name)
@@ -92,16 +92,16 @@ def read_accepted(spark: SparkSession, contract: BoundContract, name: str, after
 
 
 def judge_again(rows: DataFrame, contract: BoundContract, name: str) -> DataFrame:
-    """Return rows of a topic's log with their fates by the contract's history retention (`acceptance.redecide_fates`).
+    """Return rows of a topic's log with their fates by the contract's history retention (`fates.redecide_fates`).
 
     What a trim left from before the log's horizon was in force there, and stays accepted (`trim_ledger.read_log_trim`).
     """
     trim = trim_ledger.read_log_trim(tables.log_table(contract.warehouse, contract.pipeline, name))
     if trim is None:
-        return acceptance.redecide_fates(rows, retention_column(contract.topics[name]))
+        return fates.redecide_fates(rows, retention_column(contract.topics[name]))
     known = (F.col("timestamp") <= F.lit(trim.horizon)) & (F.col("run") <= trim.run)
     marked = rows.withColumn("_settled", known & F.col("fate").isin("accepted", "expired"))
-    judged = acceptance.redecide_fates(marked, retention_column(contract.topics[name]))
+    judged = fates.redecide_fates(marked, retention_column(contract.topics[name]))
     return judged.withColumn("fate", F.when(F.col("_settled"), "accepted").otherwise(F.col("fate"))).drop("_settled")
 
 
@@ -195,7 +195,7 @@ def judge_records(
     decoded = limits.decode_within_limit(with_bytes, topic, lambda some: decode_records(some, topic, *span, writers))
     has_log = tables.open_table(log) is not None
     before = retimestamping.read_stream_time_rows(spark, contract, name, ranges) if has_log else None
-    judged = acceptance.decide_fates(*_add_stream_time(spark, log, decoded, retention_column(topic), ranges, before))
+    judged = fates.decide_fates(*_add_stream_time(spark, log, decoded, retention_column(topic), ranges, before))
     rows = judged.select(
         "partition",
         "offset",
@@ -235,7 +235,7 @@ def _add_stream_time(
     ranges: Mapping[int, OffsetRange],
     dated: DataFrame | None = None,
 ) -> tuple[DataFrame, Column, Column | None]:
-    """Return records with the log's stream time before each partition's range, as `acceptance.decide_fates` takes them.
+    """Return records with the log's stream time before each partition's range, as `fates.decide_fates` takes them.
 
     `dated`: the log's rows where they were retimestamped (retimestamping.py).
     """

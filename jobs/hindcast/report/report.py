@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from hindcast.bitemporal import windows
+from hindcast.bitemporal.fates import FATES
 from hindcast.common.errors import RunError
 from hindcast.contract import Contract, list_shapes
 from hindcast.contract.definition import list_fields
@@ -87,7 +88,7 @@ def _report_topic(warehouse: str, contract: Contract, plan: Plan, name: str, not
     partitions, late, without = _read_fates(log, plan.run, topic_plan)
     frozen = horizon.find_frozen_until(warehouse, contract, name)
     revisions = ledger.read_fate_revisions(fates, plan.run)
-    counts = {fate: sum(revision.count_became(fate) for revision in revisions) for fate in ledger.FATES}
+    counts = {fate: sum(revision.count_became(fate) for revision in revisions) for fate in FATES}
     revised = {fate: n for fate, n in counts.items() if n or fate in ("accepted", "expired")}
     requeue_note = tables.read_notes(fates, FatesNote.from_json).get(plan.run) if plan.requeue else None
     kafka, tied = contract.kafka_topic(name), note.ties if note else None

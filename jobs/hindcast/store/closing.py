@@ -1,7 +1,7 @@
 """Closing rows of a table without a MERGE: they are looked for in the files that can have them, and nowhere else.
 
 In a table with deletion vectors a closed row is marked; in one without, its file is written anew without it. Either way
-it is written again as superseded.
+it is written again as superseded. `commits.commit_change` is the entry.
 """
 
 from __future__ import annotations

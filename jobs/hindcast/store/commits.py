@@ -1,7 +1,8 @@
 """Changes to tables, each committed once, whoever retries it and whatever else is committed at the same time.
 
 A commit carries a Delta transaction identifier: the table's application id and the run's number
-(`commit_once.commit_once`). Those of few rows are made without Spark (`delta_rs_writer`).
+(`commit_once.commit_once`). Where delta-rs can commit to a table (`delta_rs_writer`), it does; otherwise Spark appends
+or merges. A change of what a commit means goes into both. What a commit says is in commit_notes.py.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""The join of a stream with a table, without a grace period and with one (KIP-923).
+"""The join of a stream with a table in the `kafka` reading, without a grace period and with one (KIP-923).
 
+`corrected`, the default reading, has it in bitemporal/joins.py.
 Source: docs/kafka-parity.md, rules 18-25; KIP-914.
 """
 

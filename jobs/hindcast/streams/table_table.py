@@ -1,4 +1,7 @@
-"""The join of two tables on their key. Source: docs/kafka-parity.md, rules 26-30; KIP-914."""
+"""The join of two tables on their key in the `kafka` reading. Source: docs/kafka-parity.md, rules 26-30; KIP-914.
+
+`corrected`, the default reading, has it in bitemporal/joins.py.
+"""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from hindcast.airflow.pages import graph
+from hindcast.bitemporal.fates import FATES
 from hindcast.common.json_values import JsonObject, JsonValue
 from hindcast.common.settings import Settings
 from hindcast.contract import Contract
@@ -131,7 +132,7 @@ def find_gaps(by_run: list[list[RunOffsets]]) -> list[dict[int, tuple[int, int]]
 def _list_fates(by_run: Iterable[Sequence[RunOffsets]]) -> list[str]:
     """Return the fates that occur, in their usual order."""
     found = {fate for pieces in by_run for piece in pieces for fate, n in piece.fates.items() if n}
-    return [fate for fate in ledger.FATES if fate in found]
+    return [fate for fate in FATES if fate in found]
 
 
 def _build_topic(
@@ -176,7 +177,7 @@ def _build_cell(partition: int, pieces: list[RunOffsets], gap: dict[int, tuple[i
             fates[fate] = fates.get(fate, 0) + n
     done = 0.0
     shares: list[JsonValue] = []
-    for fate in (fate for fate in ledger.FATES if fates.get(fate)):
+    for fate in (fate for fate in FATES if fates.get(fate)):
         shares.append({"fate": fate, "from": done, "share": fates[fate] / total})
         done += fates[fate] / total
     return {

@@ -1,4 +1,7 @@
-"""Quality: the verdict of each run of a pipeline, the measures of its gates, and links to reports and Data Docs."""
+"""Quality: the verdict of each run of a pipeline, the measures of its gates, and links to reports and Data Docs.
+
+For templates/quality.html, the overview of all pipelines, and pipeline_quality.html.
+"""
 
 from __future__ import annotations
 

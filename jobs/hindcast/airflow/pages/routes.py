@@ -46,7 +46,7 @@ def build_app(access: PageAccess) -> FastAPI:
     def all_quality(readable: frozenset[str] = may) -> JsonObject:
         return quality.build_overview(read_settings(), readable)
 
-    @_add_page(pipeline, "/quality/{dag_id}", "runs.html")
+    @_add_page(pipeline, "/quality/{dag_id}", "pipeline_quality.html")
     def one_quality(dag_id: str, before: int | None = None, readable: frozenset[str] = may) -> JsonObject:
         settings = read_settings()
         contract = catalog.load_contract(settings.schemas, dag_id, readable)

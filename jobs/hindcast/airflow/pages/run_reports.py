@@ -1,4 +1,7 @@
-"""Reports of runs for the pages; a report file may be malformed, missing or unreadable."""
+"""Reports of runs for the pages; a report file may be malformed, missing or unreadable.
+
+The page of a run itself is written when the run ends (report/page.py), and only served here (`routes`).
+"""
 
 from __future__ import annotations
 

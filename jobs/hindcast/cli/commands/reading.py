@@ -7,6 +7,7 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
+from hindcast.bitemporal.fates import FATES
 from hindcast.cli.commands.shared import (
     limit_rows,
     load_contract,
@@ -54,7 +55,7 @@ def ledger(arguments: argparse.Namespace, settings: Settings) -> int:
         read_runs(settings, arguments.pipeline)
     pipelines = [arguments.pipeline] if arguments.pipeline else sorted(load_all(settings.schemas))
     rows = pa.concat_tables([ledger.read_ledger(settings.warehouse, name) for name in pipelines])
-    empty = [column for column in ("member", "anew", *ledger.FATES[1:]) if not any(rows.column(column).to_pylist())]
+    empty = [column for column in ("member", "anew", *FATES[1:]) if not any(rows.column(column).to_pylist())]
     print_rows(rows.drop(empty) if arguments.format == "table" else rows, arguments.format)
     return 0
 

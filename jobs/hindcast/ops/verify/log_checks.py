@@ -13,6 +13,7 @@ import duckdb
 import pyarrow as pa
 from deltalake import DeltaTable
 
+from hindcast.bitemporal.fates import FATES
 from hindcast.common.plurals import format_count
 from hindcast.contract import Contract
 from hindcast.ingest import ledger
@@ -35,7 +36,7 @@ def check_offsets(
     members = last_members(runs, name)
     with duckdb.connect() as engine:
         _load_log(engine, delta_table, ("partition", "offset", "offsets", "fate"), removed)
-        listed = ", ".join(f"'{fate}'" for fate in ledger.FATES)
+        listed = ", ".join(f"'{fate}'" for fate in FATES)
         is_unknown = f"fate IS NULL OR fate NOT IN ({listed})"
         row = engine.execute(f"SELECT *, count(*) OVER () {_FIRST.format(is_unknown)}").fetchone()
         if row:

@@ -7,7 +7,7 @@ from datetime import timedelta
 from fractions import Fraction
 from statistics import median
 
-from hindcast.ingest.ledger import FATES
+from hindcast.bitemporal.fates import FATES
 from hindcast.quality.rules.base import RECORD_CONDITIONS, ShareRule, parse_length, parse_micros, quote_name
 
 

@@ -1,10 +1,20 @@
-"""Acceptance: which records of a log are accepted, which are late and which expire, by stream time.
+"""Fates: what becomes of each record and offset; here by stream time, also which records are late.
 
-Here fates are decided; docs/semantics.md, rules 17, 31 and 32. That bytes are malformed is found in formats/decode.py.
+| fate | decided in |
+| --- | --- |
+| accepted, expired | here, `decide_fates`: docs/semantics.md, rules 17, 31 and 32 |
+| malformed, null_key, no_timestamp, time_skew, no_change | formats/decode.py, `decode_records` |
+| gone, no_record | ingest/ingest_commits.py, of offsets without a record (kafka/gaps.py) |
 """
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
+
+FATES = (
+    *("accepted", "expired", "malformed", "null_key", "no_timestamp", "time_skew"),
+    *("no_change", "gone", "no_record"),
+)
+"""Every fate that an offset can have; docs/glossary.md says what each means."""
 
 
 def decide_fates(records: DataFrame, history_retention: Column, stream_time: Column | None = None) -> DataFrame:
