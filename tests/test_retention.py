@@ -502,6 +502,32 @@ def state(p: Pipeline, name: str, run: int, since: datetime | None) -> list[tupl
     return sorted(found)
 
 
+VISITS = """
+pipeline: shop
+start: 2026-01-01
+topics:
+  clicks: {read: stream, key: {who: string}, value: {n: int}, keep: 10 seconds}
+views:
+  visits: {stream: clicks, aggregate: {n: sum(n)}, window: {session: 2 seconds, grace: 4 seconds}, keep: 10 seconds}
+"""
+
+
+def test_a_session_that_was_trimmed_away_and_goes_on_opens_no_other(
+    spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(incremental_state, "MAX_WHOLE_ROWS", -1)
+    with pipeline(spark, broker, tmp_path, VISITS) as p:
+        p.send("clicks", *(("ann", {"n": 1}, second) for second in range(0, 21, 2)), ("bob", {"n": 1}, 20))
+        p.run()
+        assert p.believed("visits") == [("ann", 11, 0, 20), ("bob", 1, 20, 20)]
+        retention.trim_pipeline(spark, p.contract)
+        assert p.believed("visits") == [("bob", 1, 20, 20)]
+        p.send("clicks", ("ann", {"n": 1}, 21), ("bob", {"n": 1}, 21))
+        p.run()
+        assert p.believed("visits") == [("bob", 2, 20, 21)]
+        assert wrong(p) == []
+
+
 ORDERS = """
 pipeline: shop
 start: 2026-01-01

@@ -81,6 +81,8 @@ def derive_view_change(
     seen = incremental_state.find_last_run(contract, table, *inputs.values(), by_kernel=contract.settings.kernels)
     if name == plan.only or plan.upgraded_table or (seen and incremental_state.has_trimmed_input(seen, inputs)):
         seen = None
+    if frozen is not None and _is_in_sessions(contract, name):
+        seen = None  # one that was trimmed away goes on: only all of its events tell where it began
 
     is_alone = held_units is None and frozen is None  # the change is all that becomes of the table
     if seen is not None and is_alone:
@@ -103,6 +105,11 @@ def derive_view_change(
     if affected.left_out is None or before is None:
         return change._replace(left_out=derivation.count_left_out_of_view(contract, name, current))
     return change._replace(left_out=affected.left_out, before=before)
+
+
+def _is_in_sessions(contract: BoundContract, name: str) -> bool:
+    window = contract.views[name].window
+    return window is not None and window.session is not None
 
 
 def _derive_whole(view: OpenedView, *, is_held: bool) -> DerivedChange:
