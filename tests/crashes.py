@@ -16,7 +16,9 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +137,17 @@ def killed(process: subprocess.Popen[str]) -> bool:
     return process.returncode != 0
 
 
+def die_once(seen: Path, place: str) -> None:
+    """End this process group by SIGKILL the first time that it is at a place; the file `seen` has those before."""
+    if place not in seen.read_text(encoding="utf-8").splitlines():
+        with seen.open("a", encoding="utf-8") as file:
+            file.write(f"{place}\n")
+            file.flush()
+            os.fsync(file.fileno())
+        os.killpg(0, signal.SIGKILL)
+        time.sleep(60)
+
+
 def main(pipeline: str, run_id: str, seen: str | None = None) -> None:
     """The process of `started`."""
     from hindcast.common.session import open_session
@@ -142,17 +155,8 @@ def main(pipeline: str, run_id: str, seen: str | None = None) -> None:
 
     spark = open_session("crash", {"spark.master": "local[2]", "spark.driver.memory": "1g"}, small=True)
 
-    def die(place: str) -> None:
-        path = Path(str(seen))
-        if place not in path.read_text(encoding="utf-8").splitlines():
-            with path.open("a", encoding="utf-8") as file:
-                file.write(f"{place}\n")
-                file.flush()
-                os.fsync(file.fileno())
-            os.killpg(0, signal.SIGKILL)
-
     if seen:
-        watched(die)
+        watched(partial(die_once, Path(seen)))
     print("ready", flush=True)
     past = journal.read_runs(read_settings().warehouse, pipeline)
     if not any(run.run_id == run_id and run.state == "completed" for run in past):

@@ -8,15 +8,14 @@ exits with 0 if all of its steps were.
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
 import threading
-import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from crashes import die_once
 from hindcast.ops import maintenance, retention
 from hindcast.plan import notices
 from hindcast.runs import row_counts
@@ -72,22 +71,11 @@ def main(command: str, pipeline: str, seen: str) -> None:
     from hindcast.common.settings import read_settings
     from hindcast.contract.bound import find_bound_contract
 
-    path = Path(seen)
-
-    def die(place: str) -> None:
-        if place not in path.read_text(encoding="utf-8").splitlines():
-            with path.open("a", encoding="utf-8") as file:
-                file.write(f"{place}\n")
-                file.flush()
-                os.fsync(file.fileno())
-            os.killpg(0, signal.SIGKILL)
-            time.sleep(60)
-
     notices.DEAD_AFTER, maintenance.MIN_FILES = 1.0, 2
     spark = open_session("upkeep", {"spark.master": "local[2]", "spark.driver.memory": "1g"}, small=True)
     settings = read_settings()
     contract = find_bound_contract(settings, pipeline)
-    watch_steps(die)
+    watch_steps(partial(die_once, Path(seen)))
     if command == "trim":
         retention.trim_pipeline(spark, contract)
     else:

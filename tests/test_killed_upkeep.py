@@ -20,6 +20,7 @@ from hindcast.ops import maintenance, retention
 from hindcast.plan import notices
 from hindcast.store.tables import Table
 from pipelines import Pipeline, cloned, pipeline, tuples, wrong
+from test_retention import told
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,11 +44,7 @@ SCRIPT = Path(__file__).with_name("killed_upkeep.py")
 
 def replay_menu(p: Pipeline) -> None:
     """Two runs, after which the horizon is at 4, with a malformed record and a file in each table that none needs."""
-    p.send("menu", ("curry", {"price": 8}, 0), ("soup", {"price": 5}, 0), ("curry", {"price": 9}, 2))
-    p.send("menu", ("cake", {"price": 3}, 1), ("cake", None, 3), ("tea", b"{", 3), ("curry", {"price": 10}, 6))
-    p.run()
-    p.send("menu", ("curry", {"price": 12}, 14))
-    p.run()
+    told(p)
     for name in (*NAMES, "logs/menu", "runs"):
         folder = Path(p.warehouse, p.name, name)
         left = folder / "part-00000-of-a-run-that-died.snappy.parquet"

@@ -67,12 +67,10 @@ def plan_view(
         identity=table.identity,
         output=output,
     )
-    if it.aggregate is not None and by_arrow:
-        plan_increment = _plan_aggregate if it.window is None else _plan_windows
-        return plan_increment(alike, contract, name, inputs, there, current)
-    if it.aggregate is not None:
-        return None
-    return _plan_join(alike, contract, name, inputs, there, by_arrow=by_arrow)
+    if it.aggregate is None:
+        return _plan_join(alike, contract, name, inputs, there, by_arrow=by_arrow)
+    plan_aggregate = _plan_aggregate if it.window is None else _plan_windows
+    return plan_aggregate(alike, contract, name, inputs, there, current) if by_arrow else None
 
 
 def _plan_join(

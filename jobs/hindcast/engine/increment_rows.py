@@ -58,9 +58,8 @@ NOTHING_LEFT_OUT = LeftOutRows()
 class Comparison(NamedTuple):
     """The current rows of a view that a change may affect, and the rows that replace them.
 
-    `units`: rows,
-    each table with the columns that have the view's `unit_columns`, of all keys that the change concerns, also those
-    without a row on either side.
+    `units`: rows of all keys that the change concerns, also of those without a row on either side; each table with the
+    columns that have the view's `unit_columns`.
     """
 
     current: pa.Table

@@ -59,10 +59,8 @@ class OpenedTopic(NamedTuple):
 def derive_versions(topic: OpenedTopic, new: DataFrame) -> VersionsChange | None:
     """Return what new records change in a topic's table; None if no kernel can find and compare it."""
     found = _find_versions(topic, new, increment_tasks.derive_topic_change)
-    if (
-        found is None
-        or (totals := _count_change(found, locate_own_table(topic.contract, topic.name), topic.plan)) is None
-    ):
+    table = locate_own_table(topic.contract, topic.name)
+    if found is None or (totals := _count_change(found, table, topic.plan)) is None:
         return None
     return VersionsChange(found.where("_change <> 'open'").drop("_change"), found.where("_change <> 'keep'"), totals)
 
