@@ -364,6 +364,8 @@ def test_what_nobody_has_thought_of_is_a_refusal_of_its_file_too(
     assert (error.where, "ZeroDivisionError: 'over nothing'" in error.found) == (f"{path}:1", True)
 
 
+@pytest.mark.long
+@pytest.mark.ci
 def test_any_forty_contracts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -53,7 +53,7 @@ WINDOWS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(
-    "count", [pytest.param(150, marks=pytest.mark.slow), pytest.param(3_000, marks=pytest.mark.long)]
+    "count", [pytest.param(50, marks=pytest.mark.slow), pytest.param(3_000, marks=pytest.mark.long)]
 )
 def test_what_is_made_of_a_joined_stream_is_what_its_definition_says(
     spark: SparkSession, tmp_path: Path, count: int

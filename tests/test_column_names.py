@@ -31,7 +31,8 @@ views:
 """
 
 
-@pytest.mark.parametrize("whole", [pytest.param(500_000, marks=pytest.mark.long), -1], ids=["whole", "by kernels"])
+@pytest.mark.long
+@pytest.mark.parametrize("whole", [500_000, pytest.param(-1, marks=pytest.mark.ci)], ids=["whole", "by kernels"])
 def test_columns_have_any_name_and_stand_for_themselves(
     spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: int
 ) -> None:

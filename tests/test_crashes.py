@@ -85,7 +85,8 @@ SOME = [
 """Left to a retry: the quarantine and all that follows; what is held, and the view; the end of the run alone."""
 
 
-@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.ci
 def test_runs_that_die_are_finished_by_retries(spark: SparkSession, broker: str, tmp_path: Path) -> None:
     """The second, three times: while a topic, a view and the journal are written. At every boundary: below."""
     seen: list[str] = []

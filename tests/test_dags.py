@@ -367,7 +367,7 @@ def test_fifty_contracts_are_read_without_spark_clients_or_connections(tmp_path:
     assert sorted(own["dags"]) == ["hindcast_maintenance", *names]
 
 
-@pytest.mark.parametrize("file", ["restaurant.yaml", "food.yaml"])
+@pytest.mark.parametrize("file", ["restaurant.yaml", pytest.param("food.yaml", marks=pytest.mark.long)])
 def test_an_approval_that_waits_finds_its_dag_when_the_last_gate_was_removed(tmp_path: Path, file: str) -> None:
     (tmp_path / file).write_text(RESTAURANT)
     assert "restaurant__release" not in parsed(tmp_path)["dags"]

@@ -277,11 +277,13 @@ def test_every_promise_names_tests_that_are_there() -> None:
     for promise, held in promises:
         named = re.findall(r"`(test_\w+\.py)::(test_\w+)`", held)
         assert named, promise
+        lengths = set()
         for file, test in named:
             source = text(f"tests/{file}")
             found = re.search(rf"((?:^@.*\n(?:^[ )\]].*\n)*)*)^def {test}\(", source, re.MULTILINE)
             assert found, f"{file}::{test}"
-            assert ("@pytest.mark.long" in found[1]) == ("†" in promise), f"{test} is long, or is not"
+            lengths.add("@pytest.mark.long" in found[1])
+        assert (lengths == {True}) == ("†" in promise), f"all are long, or not all: {held}"
 
 
 def rooms() -> list[list[str]]:

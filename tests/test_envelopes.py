@@ -406,8 +406,8 @@ STORY = [
 ]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("again", [False, pytest.param(True, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("again", [pytest.param(False, marks=pytest.mark.ci), True])
 def test_a_table_of_change_events(spark: SparkSession, broker: str, tmp_path: Path, again: bool) -> None:
     """Again: and the same events once more, by increments and whole."""
     with pipeline(spark, broker, tmp_path, SHOP) as p:

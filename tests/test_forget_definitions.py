@@ -104,6 +104,8 @@ views:
 """A join, a view that is dropped and an aggregate, all of the menu in FEW."""
 
 
+@pytest.mark.long
+@pytest.mark.ci
 @pytest.mark.connect
 def test_rows_go_that_an_earlier_contract_derived_by_join_selection_and_aggregate(
     spark: SparkSession, broker: str, tmp_path: Path
@@ -227,7 +229,7 @@ EARLIER_DEATHS = ("appending to emitted/paid", "replacing kept/paid/2", "buildin
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("died", [pytest.param("the search", marks=pytest.mark.ci), *EARLIER_DEATHS])
+@pytest.mark.parametrize("died", ["the search", *EARLIER_DEATHS])
 def test_a_repeat_leaves_alone_what_a_killed_forgetting_has_processed_again(
     spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, died: str
 ) -> None:

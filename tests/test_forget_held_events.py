@@ -31,7 +31,8 @@ topics:
 """
 
 
-@pytest.mark.parametrize("hold", ["row", pytest.param("key", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("hold", ["row", "key"])
 def test_held_events_of_a_key_stay_held_when_another_event_of_it_is_forgotten(
     spark: SparkSession, broker: str, tmp_path: Path, hold: str
 ) -> None:

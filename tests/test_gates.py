@@ -213,6 +213,8 @@ def test_a_json_schema_is_read_from_nowhere_and_what_is_no_json_does_not_match_i
     assert "Unresolvable" in far.detail
 
 
+@pytest.mark.long
+@pytest.mark.ci
 def test_a_regular_expression_that_exhausts_the_stack_is_an_error_of_its_gate(
     spark: SparkSession, folder: Path
 ) -> None:
@@ -247,6 +249,8 @@ def test_a_json_schema_that_takes_too_long_is_an_error_of_its_gate(
     assert "a value took more than 1 seconds to match" in verdicts[0].detail
 
 
+@pytest.mark.long
+@pytest.mark.ci
 def test_a_regular_expression_that_takes_too_long_is_an_error_of_its_gate(
     spark: SparkSession, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -530,7 +534,8 @@ topics:
 """
 
 
-@pytest.mark.parametrize("more", [False, pytest.param(True, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("more", [False, True])
 def test_periods_are_judged_with_the_rows_that_are_believed(
     spark: SparkSession, broker: str, tmp_path: Path, more: bool
 ) -> None:

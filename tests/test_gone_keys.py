@@ -41,7 +41,12 @@ GATE = ", expect: [{expect_column_values_to_be_between: {column: price, max_valu
 
 
 @pytest.mark.parametrize(
-    "names", [["a version"], pytest.param(list(VIEWS), marks=pytest.mark.long)], ids=["one view", "all views"]
+    "names",
+    [
+        pytest.param(["a version"], marks=[pytest.mark.long, pytest.mark.ci]),
+        pytest.param(list(VIEWS), marks=pytest.mark.long),
+    ],
+    ids=["one view", "all views"],
 )
 def test_a_held_key_of_which_nothing_is_left_is_held_no_more(
     spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: list[str]

@@ -36,6 +36,7 @@ def test_a_held_session_that_grows_is_released_with_all_that_came_since_its_key_
         assert told_of(p, "sittings") == {("dave", 1, 1, 1), ("anna", 4, 1, 7)}
 
 
+@pytest.mark.long
 def test_a_held_record_that_came_long_before_it_was_held_is_released(
     spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

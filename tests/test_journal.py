@@ -290,6 +290,8 @@ topics:
 """
 
 
+@pytest.mark.long
+@pytest.mark.ci
 def test_runs_and_releases_do_not_depend_on_clocks(
     spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -527,7 +527,6 @@ def in_tasks(before: Callable[[], None] | None = None, after: Callable[[], None]
 
 
 @pytest.mark.long
-@pytest.mark.ci
 def test_what_a_kernel_refuses_and_what_is_off_is_made_by_sparks_plan(
     replayed: Pipeline, plain: Pipeline, tmp_path: Path
 ) -> None:

@@ -57,6 +57,8 @@ views:
 """
 
 
+@pytest.mark.long
+@pytest.mark.ci
 @pytest.mark.filterwarnings("ignore:The condition_parser", "ignore:Passing a string to the row_condition")
 def test_a_name_in_braces_is_put_in_nobodys_place(spark: SparkSession, broker: str, tmp_path: Path) -> None:
     """In expressions, conditions, gates, keys and values; also in a session whose client has asked for substitution."""

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.connect
 
 
+@pytest.mark.long
+@pytest.mark.ci
 def test_what_a_late_record_would_change(spark: SparkSession, broker: str, tmp_path: Path) -> None:
     with pipeline(spark, broker, tmp_path) as p:
         tell(p, SEED)

@@ -64,7 +64,10 @@ def commonest(cases: Sequence[Vector]) -> set[OperationShape]:
     return {max(some, key=some.count) for some in shapes.values()}
 
 
-@pytest.fixture(scope="module", params=["few", pytest.param("all", marks=pytest.mark.long)])
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param("few", marks=[pytest.mark.long, pytest.mark.ci]), pytest.param("all", marks=pytest.mark.long)],
+)
 def done(spark: SparkSession, request: pytest.FixtureRequest) -> Done:
     """One go for both tests."""
     few = request.param == "few"

@@ -56,6 +56,8 @@ SECRETS = ("anna", "bob", "curry", "lassi", "4711", "nonsense")
 """Values of the records below."""
 
 
+@pytest.mark.long
+@pytest.mark.ci
 def test_a_run_tells_what_each_step_has_done_and_no_value_of_a_record(
     spark: SparkSession,
     broker: str,

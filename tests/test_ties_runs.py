@@ -128,13 +128,8 @@ def release(p: Pipeline) -> dict[str, Any]:
     return run_steps.run_release(p.spark, read_settings(), p.name, "released", keys, "ann", datetime.now(UTC)).as_json()
 
 
-@pytest.mark.parametrize(
-    "whole",
-    [
-        pytest.param(incremental_state.MAX_WHOLE_ROWS, id="whole", marks=pytest.mark.long),
-        pytest.param(-1, id="by increments"),
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("whole", [incremental_state.MAX_WHOLE_ROWS, -1], ids=["whole", "by increments"])
 def test_ties_of_a_held_key_are_counted_by_the_run_that_publishes_it(
     spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: int
 ) -> None:
@@ -156,6 +151,7 @@ def test_ties_of_a_held_key_are_counted_by_the_run_that_publishes_it(
         assert "ties" not in menu(p.run())
 
 
+@pytest.mark.long
 def test_a_record_does_not_lose_to_one_that_is_held(spark: SparkSession, broker: str, tmp_path: Path) -> None:
     with pipeline(spark, broker, tmp_path, HOLDING.replace("    expect:", "    hold: row\n    expect:"), 2) as p:
         send(p, 0, ("soup", 5, 0), ("tea", 3, 0))

@@ -84,7 +84,7 @@ class Healthy:
     found: list[list[str]]
 
 
-@pytest.fixture(scope="module", params=["few"])
+@pytest.fixture(scope="module", params=[pytest.param("few", marks=[pytest.mark.long, pytest.mark.ci])])
 def healthy(
     spark: SparkSession, broker: str, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[Healthy]:

@@ -33,7 +33,6 @@ def columns(text: str) -> StructType:
 
 
 @pytest.mark.long
-@pytest.mark.ci
 def test_a_table_is_read_as_spark_reads_it_whatever_its_files_have(spark: SparkSession, tmp_path: Path) -> None:
     """Columns added, widened and dropped. Rows marked in two bitmaps of each form: runs, bits, and single numbers."""
     table = Table(str(tmp_path / "a folder"), "shop", "menu", "versions", ("item",), can_widen=True)

@@ -49,6 +49,8 @@ def rows_by_delta_rs(p: Pipeline, name: str) -> int:
     return len(DeltaTable(p.table(name).path).to_pyarrow_table())
 
 
+@pytest.mark.long
+@pytest.mark.ci
 def test_widening_is_refused_before_anything_is_written_unless_the_contract_consents(
     spark: SparkSession, broker: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
