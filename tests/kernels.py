@@ -27,7 +27,7 @@ from hindcast.bitemporal.aggregates import Measure
 from hindcast.bitemporal.intervals import interval_micros
 from hindcast.bitemporal.windows import HoppingWindow, SessionWindow, WindowDefinition
 from hindcast.engine import operators as kernel_operators
-from hindcast.engine import session_operator, task, window_operator
+from hindcast.engine import session_operator, slice_reader, task, window_operator
 from hindcast.engine.arrow_expressions import ColumnReference, Projection
 from hindcast.engine.spec import (
     AggregateSpec,
@@ -56,6 +56,7 @@ def instead() -> Iterator[list[str]]:
         patch.object(joins, "join_stream_table", stream_table),
         patch.object(joins, "join_table_table", table_table),
         patch.object(joins, "join_foreign_key", foreign_key),
+        patch.object(joins, "join_stream_stream", stream_stream),
         patch.object(aggregates, "aggregate_table", of_table),
         patch.object(aggregates, "aggregate_stream", of_stream),
         patch.object(windows, "aggregate_windows", in_windows),
@@ -102,6 +103,29 @@ def _joined(left: DataFrame, right: DataFrame, how: str, on: Column) -> DataFram
     both = F.col("_e.value").alias("left"), F.col("_v.value").alias("right")
     key = F.coalesce("_e.key", "_v.key").alias("key")
     return _back(left, met, one, other).select(key, *both, "validFrom", "validTo")
+
+
+def stream_stream(left: DataFrame, right: DataFrame, how: str, before: Column, after: Column) -> DataFrame:
+    """`joins.join_stream_stream`, each reach apart."""
+    reach = {"_before": interval_micros(before), "_after": interval_micros(after)}
+    sides = [_kept(side.where("value IS NOT NULL").withColumns(reach), F.col("key")) for side in (left, right)]
+    columns = {"event": (0, "_id"), "version": (1, "_id")}
+    types = [("event", pa.int64()), ("version", pa.int64()), ("timestamp", MOMENT), *SYSTEM]
+    reaches = {tuple(row) for side in sides for row in side.select(*reach).distinct().collect()}
+    found = []
+    for least, most in sorted(reaches):
+        near = (F.col("_before") == least) & (F.col("_after") == most)
+        own = [(side.where(near), "events", ("timestamp",)) for side in sides]
+        found.append(_made("stream_stream", own, columns, types, "events", how=how, reach=(least, most)))
+    met = pa.concat_tables(found).combine_chunks() if found else pa.schema(types).empty_table()
+    return _back(left, met, *sides).select(
+        F.coalesce("_e.key", "_v.key").alias("key"),
+        F.col("_e.value").alias("left"),
+        F.col("_v.value").alias("right"),
+        F.col("_at").alias("timestamp"),
+        F.col("_e.position").alias("left_position"),
+        F.col("_v.position").alias("right_position"),
+    )
 
 
 def of_table(versions: DataFrame, group: Column, measures: Mapping[str, Measure]) -> DataFrame:
@@ -156,7 +180,7 @@ def in_windows(events: DataFrame, window: WindowDefinition, measures: Mapping[st
             alike = event_spec(form, late, output)
             spec = WindowSpec(**vars(alike), size=size, advance=advance)
             for span in _slices(sorted({*own.column("timestamp").to_pylist()})):
-                wide = task.widen_slice(span, size)
+                wide = slice_reader.widen_slice(span, 0, size)
                 since, until = kernel_operators.slice_bounds(wide)
                 at = own.column("timestamp").cast(pa.int64())
                 part = own.filter(pc.and_(pc.greater_equal(at, since), pc.less(at, until)))
@@ -286,7 +310,7 @@ def _whole(rows: DataFrame) -> Column:
 def _back(like: DataFrame, met: pa.Table, left: DataFrame, right: DataFrame) -> DataFrame:
     """Numbers as rows again: structs `_e` and `_v`."""
     numbers = like.sparkSession.createDataFrame(met.select([c for c in met.column_names if not c.startswith("system")]))
-    numbers = numbers.drop("timestamp")
+    numbers = numbers.withColumnRenamed("timestamp", "_at")
     events = left.select(F.col("_id").alias("event"), _whole(left).alias("_e"))
     versions = right.select(F.col("_id").alias("version"), _whole(right).alias("_v"))
     return numbers.join(events, "event", "left").join(versions, "version", "left")
@@ -300,6 +324,7 @@ def _made(
     kind: Any,
     *,
     how: Any,
+    reach: tuple[int, int] = (0, 0),
 ) -> pa.Table:
     """What the files have that a kernel writes."""
     done.append(operator)
@@ -316,7 +341,7 @@ def _made(
         DeltaTable.create(str(out), schema=pa.schema([*schema, ("_belief", pa.string())]), partition_by=["_belief"])
         output = KernelOutput(str(out), kind, schema, NOW)
         copied = {name: ColumnReference(name, of) for name, of in types if not name.startswith("system")}
-        form = JoinSpec(operator, tuple(sides), False, how, columns, Projection(copied, None), output)
+        form = JoinSpec(operator, tuple(sides), False, how, columns, Projection(copied, None), output, reach)
         told = [
             row
             for span in _slices(sorted(moments))

@@ -244,11 +244,45 @@ views:
     join: {table: stock}
     where: left > 1
     select: {worth: price * left}
+  by_text:
+    stream: sales
+    join: {table: kinds, on: "coalesce(kind, 'a')", how: left}
+    select: {label: label, two: concat(label, note)}
+  by_items:
+    stream: sales
+    join: {table: marks, on: [NOT flag, day, at, "big + 0", "concat(kind, '')"]}
+    select: {mark: mark, shop: upper(shop)}
+  named:
+    table: items
+    join: {table: kinds, on: "left(kind, 1)", how: left}
+    select: {price: price, label: label}
+  mirrored:
+    stream: sales
+    join: {table: kinds, on: reverse(kind)}
+    select: {label: label}
+  near:
+    stream: sales
+    join: {stream: priced, before: 2 seconds, after: 3 seconds}
+    where: sales.big IS NULL OR sales.big >= 0
+    select: {kind: sales.kind, other: priced.kind, both: sales.price + priced.price, later: priced.at > sales.at}
+  near_left:
+    stream: priced
+    join: {stream: sales, after: 4 seconds, how: left}
+    key: {note: priced.note}
+    select: {text: "concat_ws('/', priced.kind, sales.kind)", alone: sales.flag IS NULL}
+  near_outer:
+    stream: priced
+    join: {stream: sales, before: 1 second, how: outer}
+    select: {one: priced.price, other: sales.price}
 """
 OPERATORS = {
     **dict.fromkeys(("by_key", "by_key_left", "by_marks", "by_kind", "with_nothing", "keyed"), "stream_table"),
     **dict.fromkeys(("computed", "computed_key"), "stream_table"),
     **dict.fromkeys(("both", "stocked", "either", "whole", "described", "labelled", "positive"), "table_table"),
+    "by_text": "stream_table",
+    "by_items": "stream_table",
+    "named": "table_table",
+    **dict.fromkeys(("near", "near_left", "near_outer"), "stream_stream"),
     **dict.fromkeys(("per_item", "per_kind", "per_moment", "per_text", "on_top", "of_nothing"), "of_table"),
     **dict.fromkeys(("sold", "by_customer"), "of_stream"),
     **dict.fromkeys(("in_parts", "in_hops", "in_pairs"), "in_windows"),
@@ -260,6 +294,7 @@ for name in (
     "stocked",
     "in_pairs",
     "in_sittings",
+    "near_left",
 ):  # of the first two, a letter beyond ASCII decides
     OPERATORS[name] += "+spark"
 EMPTY = ("with_nothing", "of_nothing")

@@ -109,12 +109,10 @@ topics:
 views:
   renamed: {table: menu, select: {cost: price}}
   paid: {stream: orders, where: paid > 0, key: {item: item}}
-  pairs: {stream: orders, join: {stream: again, after: 1 hour}, select: {paid: orders.paid}}
-  again: {stream: orders}
 """
 
 
-def test_views_that_are_no_joins_with_a_table_are_none_of_a_kernel(tmp_path: Path) -> None:
+def test_views_that_are_no_joins_are_none_of_a_kernel(tmp_path: Path) -> None:
     """However many rows they have."""
     path = tmp_path / "shop.yaml"
     path.write_text(VIEWS, encoding="utf-8")
@@ -294,6 +292,32 @@ def test_an_event_meets_the_version_that_is_valid_at_its_moment() -> None:
         NOTHING,
         NOTHING,
     ]
+
+
+def test_events_are_near_as_far_as_the_reach_goes() -> None:
+    dice = random.Random(7)  # noqa: S311
+    for _ in range(300):
+        counts = dice.randrange(6), dice.randrange(8)
+        keys, others = (np.array([dice.choice((0, 1, NOTHING)) for _ in range(n)], np.int64) for n in counts)
+        at, other_at = (np.array(sorted(dice.randrange(9) for _ in range(n)), np.int64) for n in counts)
+        before, after = dice.randrange(4), dice.randrange(4)
+        grouped = sweeps.group_by_key(others, 2)
+        low, high = sweeps.find_near_events(keys, at, grouped, other_at, before, after)
+        for n, (key, moment) in enumerate(zip(keys, at, strict=True)):
+            near = [o for o in range(counts[1]) if others[o] == key and -before <= other_at[o] - moment <= after]
+            assert grouped[0][low[n] : high[n]].tolist() == (near if key != NOTHING else [])
+
+
+def test_more_pairs_than_memory_has_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred events at one moment have ten thousand pairs."""
+    monkeypatch.setattr(operators, "MAX_PAIRS", 9_999)
+    rows = pa.table({"k": [1] * 100, "timestamp": pa.array([0] * 100).cast(pa.timestamp("us", "UTC"))})
+    side = KernelInput("", 0, "events", ("k",), (), None)
+    form = JoinSpec("stream_stream", (side, side), False, "inner", {"k": (0, "k")}, None, NO_OUTPUT)
+    with pytest.raises(OverflowError, match="10,000 pairs"):
+        operators.join_sides(form, TimeSlice(), [rows, rows])
+    few = rows.slice(0, 99)
+    assert operators.join_sides(form, TimeSlice(), [rows, few]).num_rows == 9_900
 
 
 def test_versions_are_divided_where_their_partners_start_and_end() -> None:

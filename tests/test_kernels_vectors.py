@@ -18,6 +18,7 @@ OPERATIONS = {
     "stream_table_join": "stream_table",
     "table_table_join": "table_table",
     "foreign_key_join": "table_table",
+    "stream_stream_join": "stream_stream",
     "table_aggregate": "of_table",
     "stream_aggregate": "of_stream",
     "windowed_aggregate": "in_windows",

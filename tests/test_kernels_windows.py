@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from hindcast.engine import late_events, task, window_operator
+from hindcast.engine import late_events, slice_reader, window_operator
 from hindcast.engine.operators import slice_bounds
 from hindcast.engine.session_operator import aggregate_sessions
 from hindcast.engine.spec import EventSpec, KernelInput, KernelOutput, SessionSpec, TimeSlice, WindowSpec
@@ -158,7 +158,7 @@ def test_windows_in_any_slices_are_those_of_a_loop(seed: int) -> None:
     cuts = sorted({EPOCH + timedelta(microseconds=dice.randrange(-5, 90)) for _ in range(dice.randrange(4))})
     found, left_out, reached = [], [0, 0, 0], dict[int, int]()
     for span in (TimeSlice(*pair) for pair in zip([None, *cuts], [*cuts, None], strict=True)):
-        since, until = slice_bounds(task.widen_slice(span, size))
+        since, until = slice_bounds(slice_reader.widen_slice(span, 0, size))
         its = aggregate_windows(
             form, span, rows.filter(pa.array([since <= at < until for _, at, _ in events], pa.bool_()))
         )
@@ -314,5 +314,7 @@ def test_of_a_group_with_a_null_in_it_the_view_decides(whole: bool, groups: int,
 
 def test_a_slice_at_the_end_of_time_is_read_without_an_end() -> None:
     start, end = datetime(2026, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, tzinfo=UTC)
-    assert task.widen_slice(TimeSlice(start, end), 3_600_000_000) == TimeSlice(start, None)
-    assert task.widen_slice(TimeSlice(start, start), 1) == TimeSlice(start, start + timedelta(microseconds=1))
+    assert slice_reader.widen_slice(TimeSlice(start, end), 0, 3_600_000_000) == TimeSlice(start, None)
+    assert slice_reader.widen_slice(TimeSlice(start, start), 0, 1) == TimeSlice(
+        start, start + timedelta(microseconds=1)
+    )

@@ -44,6 +44,7 @@ _OF_INCREMENTS = (
     "hulls",
     "increment_rows",
     "join_increments",
+    "stream_join_increments",
     "aggregate_increments",
     "version_increments",
     "window_increments",

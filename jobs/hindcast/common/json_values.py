@@ -6,13 +6,16 @@ What Hindcast itself writes has types of its own; each has `as_json` and `from_j
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 JsonValue: TypeAlias = bool | int | float | str | Sequence["JsonValue"] | Mapping[str, "JsonValue"] | None
 """Any value of a JSON document; reading code narrows it before it uses it."""
 
 JsonObject: TypeAlias = Mapping[str, JsonValue]
 """An object of a JSON document, by field name."""
+
+StoredObject: TypeAlias = Mapping[str, Any]
+"""An object that Hindcast itself has stored: the `from_json` of its type says what it must have."""
 
 
 def list_objects(value: JsonValue) -> list[JsonObject]:

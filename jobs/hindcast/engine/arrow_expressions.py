@@ -68,12 +68,15 @@ class Projection:
 def project_rows(form: Projection, rows: pa.Table) -> pa.Table:
     """Return the columns of the rows that meet the condition; EvaluationError if one has no value."""
     if form.where is not None:
-        rows = rows.filter(_evaluate_column(form.where, rows))
-    return pa.table({name: _evaluate_column(it, rows) for name, it in form.columns.items()})
+        rows = rows.filter(evaluate_column(form.where, rows))
+    return pa.table({name: evaluate_column(it, rows) for name, it in form.columns.items()})
 
 
-def _evaluate_column(it: Expression, rows: pa.Table) -> pa.ChunkedArray:
-    """Return the value in each row; a column that is only copied may be a dictionary."""
+def evaluate_column(it: Expression, rows: pa.Table) -> pa.ChunkedArray:
+    """Return the value in each row; a column that is only copied may be a dictionary.
+
+    EvaluationError if it has none in a row.
+    """
     if isinstance(it, ColumnReference):
         return rows.column(it.name)
     try:

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from hindcast.contract import Shape, View
 from hindcast.contract.expressions import resolve
-from hindcast.contract.shapes import PERIODS, PLACE_COLUMNS, column_expressions, view_scope
+from hindcast.contract.shapes import PERIODS, PLACE_COLUMNS, column_expressions, identity_columns, view_scope
 from hindcast.engine.arrow_expressions import Call, ColumnReference, Expression, Projection
 from hindcast.engine.arrow_translation import Columns, translate_expression
 from hindcast.engine.spark_projection import FlatColumns
@@ -34,10 +34,13 @@ def plan_projection(
     own = dict(found.columns)
     if it.key is None and it.join is not None and it.join.how == "outer":
         own |= _choose_key(it, known, flat)
-    if kind == "versions":
-        own |= {name: ColumnReference(name, output.field(name).type) for name in PERIODS[kind]}
-    else:
+    if kind == "events":
         own |= {name: flat[0, name] for name in (*PERIODS[kind], *PLACE_COLUMNS)}
+    else:
+        own |= {name: ColumnReference(name, output.field(name).type) for name in PERIODS[kind]}
+    if kind == "pairs":
+        places = [(side, column) for side in range(2) for column in PLACE_COLUMNS]
+        own |= {name: flat[place] for name, place in zip(identity_columns(kind, ()), places, strict=True)}
     if {*own, "systemFrom", "systemTo"} != {*output.names}:
         return None
     is_alike = all(output.field(name).type == column.kind for name, column in own.items())

@@ -1,15 +1,15 @@
 """Eligibility: which views a kernel can derive. Joins with a table are here, aggregates in aggregation.py.
 
-A join's keys must be plain columns; its other expressions may be any of Spark's over columns of flat types, and are
-evaluated by Arrow if all can be (arrow_translation.py). All other views, and those with few rows, are made by Spark's
-plan. Both give the same.
+Arrow must be able to evaluate a join's keys (arrow_translation.py); its other expressions may be any of Spark's over
+columns of flat types, and are evaluated by Arrow if all can be. All other views, and those with few rows, are made by
+Spark's plan. Both give the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
-from typing import Literal
+from datetime import datetime, timedelta
+from typing import Literal, NamedTuple
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -18,6 +18,8 @@ from hindcast.common.settings import Settings
 from hindcast.contract import Contract, Shape, View, list_shapes
 from hindcast.contract.expressions import resolve
 from hindcast.engine import arrow_projection, spark_projection
+from hindcast.engine.arrow_expressions import ColumnReference, Expression, list_columns
+from hindcast.engine.arrow_translation import translate_expression
 from hindcast.engine.spec import JoinSpec, KernelInput, KernelOutput
 from hindcast.store import tables
 from hindcast.store.tables import Table
@@ -29,10 +31,6 @@ MIN_ROWS = 100_000
 def is_worthwhile(rows: int, settings: Settings) -> bool:
     """Return whether a view with so many input rows should be derived by its kernel, if it has one."""
     return settings.kernels and rows >= MIN_ROWS
-
-
-InputColumn = tuple[int, str]
-"""Of which input, and its name."""
 
 
 def describe_output(
@@ -63,10 +61,10 @@ def find_join(
     `found`: the opened inputs. Without `by_arrow` Spark evaluates its expressions, even if Arrow can.
     """
     it, known = contract.views[name], list_shapes(contract)
-    if it.semantics == "kafka" or it.join is None or it.join.stream:
+    if it.semantics == "kafka" or it.join is None:
         return None
     schemas = {i: pa.schema(found[i].schema().to_arrow()) for i in it.inputs}
-    if (keys := _key_columns(it, known)) is None:
+    if (keys := _join_keys(it, known, schemas[it.first_input])) is None:
         return None
     sides, columns = it.inputs, spark_projection.list_flat_columns(it, known)
     types = tuple(schemas[i] for i in sides)
@@ -78,20 +76,25 @@ def find_join(
     if projection is not None:
         columns = {c: place for c, place in columns.items() if c in projection.reads}
     read = [schemas[sides[side]].field(of).type for side, of in columns.values()]
-    alike = {tuple(schemas[i].field(c).type for c in key) for i, key in zip(sides, keys, strict=True)}
+    read += keys[0].list_read_types(types[0])
+    alike = {key.list_types(schema) for key, schema in zip(keys, types, strict=True)}
     if len(alike) > 1 or not all(map(is_flat, read)) or not all(is_key(kind) for key in alike for kind in key):
         return None
     wanted = [{of for side, of in columns.values() if side == n} for n in range(len(sides))]
+    reach = (
+        min(length or timedelta(), _FOR_EVER) // timedelta(microseconds=1) for length in (it.join.before, it.join.after)
+    )
     return JoinSpec(
-        "table_table" if it.table else "stream_table",
+        "table_table" if it.table else "stream_stream" if it.join.stream else "stream_table",
         tuple(
             KernelInput(
                 inputs[i].path,
                 found[i].version(),
                 _row_kind(known[i].kind),
-                key,
+                key.columns,
                 tuple(sorted(taken)),
                 inputs[i].as_of_system_time,
+                key.computed,
             )
             for i, key, taken in zip(sides, keys, wanted, strict=True)
         ),
@@ -100,24 +103,44 @@ def find_join(
         columns=columns,
         projection=projection,
         output=output,
+        reach=(next(reach), next(reach)),
     )
 
 
-def _key_columns(it: View, known: Mapping[str, Shape]) -> list[tuple[str, ...]] | None:
-    """Return the columns by which each input is joined; None if one is not a plain column."""
-    first = tuple(known[it.first_input].key)
-    second = tuple(known[it.second_input or ""].key)
-    if it.join is not None and it.join.on is not None:
-        texts = [resolve(text, {it.first_input: list(known[it.first_input].columns)}) for text in it.join.keys]
-        on = [find_plain_column(it, known, text) for text in texts]
-        return None if None in on else [tuple(column for _, column in filter(None, on)), second]
-    return [first, second]
+_FOR_EVER = timedelta(days=4_000_000)
+"""Longer than all the time in which moments can be."""
 
 
-def find_plain_column(it: View, known: Mapping[str, Shape], text: str) -> InputColumn | None:
-    """Return the input and the column of a resolved expression; None if it is another expression."""
-    every = {f"{i}.{column}": (n, column) for n, i in enumerate(it.inputs) for column in known[i].columns}
-    return every.get(text)
+def _join_keys(it: View, known: Mapping[str, Shape], schema: pa.Schema) -> tuple[JoinKey, JoinKey] | None:
+    """Return the keys by which the inputs are joined; None if the first one's has an expression that is Spark's.
+
+    `schema`: of the first input.
+    """
+    first, second = (tuple(known[name].key) for name in (it.first_input, it.second_input or ""))
+    if it.join is None or it.join.on is None:
+        return JoinKey(first, {}), JoinKey(second, {})
+    names = {it.first_input: list(known[it.first_input].columns)}
+    own = {(it.first_input, field.name): ColumnReference(field.name, field.type) for field in schema}
+    parts = [translate_expression(resolve(text, names), own) for text in it.join.keys]
+    found = [part for part in parts if part is not None]
+    columns = [part.name if isinstance(part, ColumnReference) else f"_on{n}" for n, part in enumerate(found)]
+    computed = {c: part for c, part in zip(columns, found, strict=True) if not isinstance(part, ColumnReference)}
+    return (JoinKey(tuple(columns), computed), JoinKey(second, {})) if len(found) == len(parts) else None
+
+
+class JoinKey(NamedTuple):
+    """The columns of an input by which it is joined, and those of them that are computed."""
+
+    columns: tuple[str, ...]
+    computed: Mapping[str, Expression]
+
+    def list_types(self, schema: pa.Schema) -> tuple[pa.DataType, ...]:
+        """Return the types of the columns, given those of the input."""
+        return tuple(self.computed[c].kind if c in self.computed else schema.field(c).type for c in self.columns)
+
+    def list_read_types(self, schema: pa.Schema) -> list[pa.DataType]:
+        """Return the types of the columns that computed ones are computed from."""
+        return [schema.field(c).type for part in self.computed.values() for c in sorted(list_columns(part))]
 
 
 def _row_kind(kind: str) -> Literal["events", "versions"]:

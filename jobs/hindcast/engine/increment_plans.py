@@ -1,6 +1,6 @@
 """Plans of increments by kernels: which views and topics have one.
 
-Joins with a table, and aggregates over time and in windows whose expressions Arrow can evaluate. All other views have
+Joins, and aggregates over time and in windows whose expressions Arrow can evaluate. All other views have
 those of `bitemporal/incremental_views.py`. Both give the same.
 """
 
@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame
 
 from hindcast.bitemporal import incremental_views
 from hindcast.contract import Contract, list_shapes
-from hindcast.contract.shapes import PERIODS, PLACE_COLUMNS
+from hindcast.contract.shapes import PERIODS, PLACE_COLUMNS, identity_columns
 from hindcast.engine import aggregation, eligibility, window_aggregation
 from hindcast.engine.arrow_expressions import Projection
 from hindcast.engine.spec import (
@@ -55,7 +55,7 @@ def plan_view(
     if len(there) < len(found) or (output := eligibility.describe_output(name, there, table, known_at)) is None:
         return None
     shape = known[name]
-    lineage = PLACE_COLUMNS if shape.kind == "events" else ()
+    lineage = identity_columns(shape.kind, ()) if shape.kind in ("events", "pairs") else ()
     columns = (*shape.key, *shape.value, *PERIODS[shape.kind], *lineage)
     kind: Literal["windows", "events", "versions"] = "windows" if shape.kind == "windows" else output.kind
     view = KernelInput(table.path, there[name].version(), kind, tuple(shape.key), columns, None)
@@ -89,7 +89,7 @@ def _plan_join(
         return None
     first, second = join.sides
     first = replace(first, columns=tuple(sorted({*first.columns, *known[it.first_input].key})))
-    is_stream = known[name].kind == "events"
+    is_stream = known[name].kind != "versions"
     kept = {} if is_stream and it.key is not None else incremental_views.map_key_columns(it, name, known)
     unit = {own: column for column, own in kept.items()}
     if not is_stream and not all(eligibility.is_key(alike.output.types.field(column).type) for column in unit):

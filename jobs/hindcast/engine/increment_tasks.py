@@ -129,7 +129,7 @@ def derive_joined_rows(
     `inputs` are the opened tables.
     """
     types = tuple(map(tables.spark_schema, inputs))
-    flat = spark_projection.flat_schema(form.join.columns, types, form.output.kind)
+    flat = spark_projection.flat_schema(form.join.columns, types, form.join.periods)
     schema = flat.add(STORED, _list_columns(form, view)).add(SIDE, StringType())
     return _run_once(spark, partial(_find_joined_rows, form), schema)
 

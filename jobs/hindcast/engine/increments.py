@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from hindcast.engine import aggregate_increments, join_increments, window_increments
+from hindcast.engine import aggregate_increments, join_increments, stream_join_increments, window_increments
 from hindcast.engine.increment_rows import ChangedRows, Comparison, LeftOutRows, ReadNear, diff_rows
 from hindcast.engine.spec import AggregateIncrement, JoinIncrement, ViewIncrement, WindowIncrement
 
@@ -44,6 +44,8 @@ def refresh_view(form: ViewIncrement, inputs: Sequence[ChangedRows], read_view: 
             return window_increments.refresh_windows(form, inputs[0], read_view)
         case JoinIncrement() if form.join.operator == "table_table":
             return join_increments.refresh_table_join(form, inputs, read_view)
+        case JoinIncrement() if form.join.operator == "stream_stream":
+            return stream_join_increments.refresh_stream_stream_join(form, inputs, read_view)
         case JoinIncrement():
             return join_increments.refresh_stream_table_join(form, inputs, read_view)
     raise AssertionError(f"no operator has increments like {form}")

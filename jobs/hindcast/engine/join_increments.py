@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hindcast.common.jit import NOTHING
-from hindcast.contract.shapes import PERIODS, PLACE_COLUMNS
+from hindcast.contract.shapes import PLACE_COLUMNS
 from hindcast.engine import arrow_expressions, hulls, integer_encoding, operators
 from hindcast.engine.hulls import Hulls, Periods
 from hindcast.engine.increment_rows import (
@@ -51,8 +51,8 @@ def refresh_stream_table_join(form: JoinIncrement, inputs: Sequence[ChangedRows]
     moments = read_moments(near, "timestamp")
     # rule: an event is affected by what it looks up
     affected = near.filter(pa.array(learnt.touch(Periods(looking, moments, moments))))
-    plan = _drop_duplicates(_concat_rows(events.opened, affected), PLACE_COLUMNS)
-    touched = _concat_rows(*(rows.select([*PLACE_COLUMNS, "timestamp"]) for rows in (plan, events.closed)))
+    plan = drop_duplicates(concat_rows(events.opened, affected), PLACE_COLUMNS)
+    touched = concat_rows(*(rows.select([*PLACE_COLUMNS, "timestamp"]) for rows in (plan, events.closed)))
     if not touched.num_rows:
         return compare_nothing(form)
     moments = read_moments(plan, "timestamp")
@@ -60,7 +60,7 @@ def refresh_stream_table_join(form: JoinIncrement, inputs: Sequence[ChangedRows]
     found = versions.opened.slice(0, 0)
     if len(moments):
         found = versions.read_near((int(moments[0]), int(moments[-1])), list_values(key, (plan, on)))
-    derived = _project(join, operators.join_stream_table(join, plan, found))
+    derived = project_joined(join, operators.join_stream_table(join, plan, found))
     moments = read_moments(touched, "timestamp")
     span = int(moments.min()), int(moments.max())
     current = read_view(span, list_values(PLACE_COLUMNS, (touched, PLACE_COLUMNS)))
@@ -95,7 +95,7 @@ def refresh_table_join(form: JoinIncrement, inputs: Sequence[ChangedRows], read_
         )
     )
     joined = operators.join_tables(_carry_hulls(join), TimeSlice(), lefts, rights)
-    derived = _project(join, clip_rows(_join_bounds(joined)))
+    derived = project_joined(join, clip_rows(_join_bounds(joined)))
     units = [(part, unit) for part in (left.closed, left.opened, lefts)]
     units += [(part, key) for part in (right.closed, right.opened) if join.whole is None]
     return Comparison(near.current.filter(pa.array(touching)), derived, units=units)
@@ -192,11 +192,10 @@ def _join_bounds(joined: pa.Table) -> pa.Table:
     return joined
 
 
-def _project(join: JoinSpec, rows: pa.Table) -> pa.Table:
+def project_joined(join: JoinSpec, rows: pa.Table) -> pa.Table:
     """Return the view's rows of joined ones; these as they are if their expressions are Spark's to evaluate."""
     if join.projection is None:
-        periods = PERIODS["versions"] if join.operator == "table_table" else ()
-        return rows.select([*join.columns, *periods])
+        return rows.select([*join.columns, *join.periods])
     return arrow_expressions.project_rows(join.projection, rows)
 
 
@@ -207,11 +206,11 @@ def _number_changes(join: JoinSpec, side: int, rows: ChangedRows, key: Sequence[
     return number_versions(rows.closed, rows.opened, key, content)
 
 
-def _drop_duplicates(rows: pa.Table, columns: Sequence[str]) -> pa.Table:
+def drop_duplicates(rows: pa.Table, columns: Sequence[str]) -> pa.Table:
     """Return the first of the rows that are equal in these columns."""
     (keys,), _ = integer_encoding.encode_keys([rows], [columns], whole=None)
     return rows.take(pa.array(np.unique(keys, return_index=True)[1]))
 
 
-def _concat_rows(*parts: pa.Table) -> pa.Table:
+def concat_rows(*parts: pa.Table) -> pa.Table:
     return pa.concat_tables(parts).unify_dictionaries().combine_chunks()

@@ -21,7 +21,7 @@ from hindcast.engine.sweeps import FOREVER
 from hindcast.store.tables import ARROW_TIMESTAMP
 
 if TYPE_CHECKING:
-    from hindcast.common.jit import Integers
+    from hindcast.common.jit import Booleans, Integers
 
 
 class KernelRows(NamedTuple):
@@ -39,8 +39,14 @@ class KernelRows(NamedTuple):
 
 def join_sides(form: JoinSpec, span: TimeSlice, sides: Sequence[pa.Table]) -> pa.Table:
     """Return the rows of a join for a slice of time, given the rows of its inputs (`slice_reader.read_sides`)."""
-    if form.operator == "table_table":
-        return join_tables(form, span, *sides)
+    match form.operator:
+        case "table_table":
+            return join_tables(form, span, *sides)
+        case "stream_stream":
+            since, until = slice_bounds(span)
+            moments = [integer_encoding.encode_timestamps(side.column("timestamp")) for side in sides]
+            # rule: a slice has the rows of the events in it
+            return join_streams(form, sides, [(at >= since) & (at < until) for at in moments])
     return join_stream_table(form, *sides)
 
 
@@ -62,6 +68,49 @@ def join_stream_table(form: JoinSpec, events: pa.Table, versions: pa.Table) -> p
             for name, (side, column) in form.columns.items()
         }
     )
+
+
+def join_streams(form: JoinSpec, sides: Sequence[pa.Table], own: Sequence[Booleans]) -> pa.Table:
+    """Return the rows of `joins.join_stream_stream` that come from some `own` events of either side.
+
+    These are the pairs of the left ones, and of either the rows without a pair. The sides have all events near them.
+    OverflowError if there are more than `MAX_PAIRS` rows.
+    """
+    keys, count = integer_encoding.encode_keys(sides, [side.key for side in form.sides], whole=form.whole)
+    moments = [integer_encoding.encode_timestamps(side.column("timestamp")) for side in sides]
+    (before, after), is_kept = form.reach, form.how != "inner"
+
+    def find(side: int, *reach: int) -> tuple[Integers, Integers, Integers]:
+        """Return the places of what is near the events of a side, as `sweeps.find_near_events`, and what is at them."""
+        others = sweeps.group_by_key(keys[1 - side], count)
+        return *sweeps.find_near_events(keys[side], moments[side], others, moments[1 - side], *reach), others[0]
+
+    low, high, rights = find(0, before, after)
+    near = np.where(own[0], high - low, 0)
+    if near.sum() > MAX_PAIRS:
+        raise OverflowError(f"a task has {near.sum():,} pairs of events")
+    lefts = np.repeat(np.arange(len(near)), near)
+    places = np.arange(len(lefts)) + np.repeat(low - (np.cumsum(near) - near), near)
+    # rule: a left join keeps an event without a pair
+    alone = np.flatnonzero(own[0] & (high == low) & is_kept)
+    lefts, rights = np.append(lefts, alone), np.append(rights[places], np.full(len(alone), NOTHING))
+    if form.how == "outer":
+        low, high, _ = find(1, after, before)
+        # rule: an outer join keeps a right event without a pair
+        alone = np.flatnonzero(own[1] & (high == low))
+        lefts, rights = np.append(lefts, np.full(len(alone), NOTHING)), np.append(rights, alone)
+    # rule: a pair is true from its later event on
+    latest = np.maximum(*(np.append(at, -FOREVER)[of] for at, of in zip(moments, (lefts, rights), strict=True)))
+    order = np.argsort(latest, kind="stable")
+    columns = {
+        name: integer_encoding.take_values(sides[side].column(c), (lefts, rights)[side][order])
+        for name, (side, c) in form.columns.items()
+    }
+    return pa.table({**columns, "timestamp": integer_encoding.decode_timestamps(latest[order], ARROW_TIMESTAMP)})
+
+
+MAX_PAIRS = 20_000_000
+"""So many pairs of events a task has at most; they are in memory."""
 
 
 def join_tables(form: JoinSpec, span: TimeSlice, left: pa.Table, right: pa.Table, *later: pa.Table) -> pa.Table:

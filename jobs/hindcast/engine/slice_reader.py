@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import reduce
 from operator import and_, or_
 
@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 
 from hindcast.bitemporal.predicates import LAST_MOMENT, ColumnBound, parse_micros
 from hindcast.common.errors import HindcastError
-from hindcast.engine import integer_encoding
+from hindcast.engine import arrow_expressions, integer_encoding
 from hindcast.engine.increment_rows import Among
 from hindcast.engine.spec import JoinSpec, KernelInput, TimeSlice
 from hindcast.engine.sweeps import FOREVER
@@ -32,6 +32,11 @@ class TooManyRowsError(HindcastError):
 
 def read_sides(form: JoinSpec, span: TimeSlice) -> list[pa.Table]:
     """Return the rows of a kernel's inputs that its operator needs for a slice (`operators.run_operator`)."""
+    if form.operator == "stream_stream":
+        before, after = form.reach
+        # rule: of two streams a slice also has the events near those in it
+        lefts = widen_slice(span, after, before) if form.how == "outer" else span
+        return [read_slice(form.sides[0], lefts), read_slice(form.sides[1], widen_slice(span, before, after))]
     sides = [read_slice(side, span) for side in form.sides]
     if form.operator != "table_table" or form.how == "inner" or span.end is None:
         return sides
@@ -45,6 +50,18 @@ def read_slice(side: KernelInput, span: TimeSlice) -> pa.Table:
     TooManyRowsError if there are more than `MAX_ROWS`, or if they are larger than `MAX_BYTES`.
     """
     return _read_current_rows(side, _slice_bounds(side, span), _slice_conditions(side, span))
+
+
+def widen_slice(span: TimeSlice, before: int, after: int) -> TimeSlice:
+    """Return a slice that begins and ends so many microseconds earlier and later; without a bound that Python lacks."""
+
+    def move(moment: datetime | None, micros: int) -> datetime | None:
+        try:
+            return moment and moment + timedelta(microseconds=micros)
+        except OverflowError:
+            return None
+
+    return TimeSlice(move(span.start, -before), move(span.end, after))
 
 
 def read_starts_after(side: KernelInput, end: datetime) -> pa.Table:
@@ -62,14 +79,16 @@ def read_near(side: KernelInput, span: tuple[int, int], *among: Among) -> pa.Tab
     low, high = parse_micros(span[0]), parse_micros(span[1] + 1) if span[1] < FOREVER else None
     touching = TimeSlice(low, high)
     conditions = _slice_conditions(side, touching)
-    if among:
-        conditions.append(reduce(or_, (_is_among(some) for some in among)))
+    stored = [{name: values for name, values in some.items() if name not in side.computed} for some in among]
+    if among and all(stored):
+        conditions.append(_is_among(stored))
     return _read_current_rows(side, _slice_bounds(side, touching), conditions)
 
 
-def _is_among(some: Among) -> pc.Expression:
-    """Return the condition of rows that have one of the values in each column; null is a value too."""
-    return reduce(and_, (pc.field(name).isin(values) for name, values in some.items()))
+def _is_among(among: Sequence[Among]) -> pc.Expression:
+    """Return the condition of rows that have one of the values in each column of one of them; null is a value too."""
+    parts = (reduce(and_, (pc.field(name).isin(values) for name, values in some.items())) for some in among)
+    return reduce(or_, parts)
 
 
 def read_changes(side: KernelInput, seen: datetime) -> tuple[pa.Table, pa.Table]:
@@ -95,15 +114,23 @@ def _read_current_rows(side: KernelInput, bounds: list[ColumnBound], conditions:
 
 def _read_rows(side: KernelInput, bounds: list[ColumnBound], where: pc.Expression) -> pa.Table:
     found = DeltaTable(side.uri, version=side.version)
-    wanted = {*side.key, *side.columns, *side.periods, *_SYSTEM}
+    read = set().union(*map(arrow_expressions.list_columns, side.computed.values()))
+    wanted = {*side.key, *side.columns, *side.periods, *_SYSTEM, *read}.difference(side.computed)
     schema = pa.schema(found.schema().to_arrow())
-    texts = {name for name in side.key if pa.types.is_string(schema.field(name).type)}
+    texts = {name for name in wanted.intersection(side.key) if pa.types.is_string(schema.field(name).type)}
     files = duckdb_reader.find_candidate_files(found, bounds)
     reader = arrow_reader.read_rows(found, files, wanted, where, texts)
     batches = [batch for batch in limit_batches(reader, side.uri) if batch.num_rows]
     start = side.periods[0]
     batches.sort(key=lambda batch: batch.column(start)[0].value)  # most files have their own times
-    return _sort_by_time(pa.Table.from_batches(batches, reader.schema), start)
+    return add_computed_columns(side, _sort_by_time(pa.Table.from_batches(batches, reader.schema), start))
+
+
+def add_computed_columns(side: KernelInput, rows: pa.Table) -> pa.Table:
+    """Return rows of an input with the columns that are computed; EvaluationError if one has no value in a row."""
+    for name, column in side.computed.items():
+        rows = rows.append_column(name, arrow_expressions.evaluate_column(column, rows))
+    return rows
 
 
 def limit_batches(batches: Iterable[pa.RecordBatch], where: str) -> Iterator[pa.RecordBatch]:

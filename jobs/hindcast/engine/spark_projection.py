@@ -32,17 +32,16 @@ def list_flat_columns(it: View, known: Mapping[str, Shape]) -> dict[str, tuple[i
     texts += [resolve(it.where, view_scope(it, known))] if it.where is not None else []
     for path in (path for text in texts for path in find_columns(text) if len(path) > 1):
         read[it.inputs.index(path[0]), path[1]] = None
-    if known[it.first_input].kind == "events":
-        read |= dict.fromkeys((0, column) for column in PLACE_COLUMNS)
+    events = [number for number, name in enumerate(it.inputs) if known[name].kind == "events"]
+    read |= dict.fromkeys((number, column) for number in events for column in PLACE_COLUMNS)
     read |= {(number, PERIODS[known[name].kind][0]): None for number, name in enumerate(it.inputs)}
     return {f"c{number}": place for number, place in enumerate(read)}
 
 
-def flat_schema(columns: FlatColumns, types: tuple[StructType, ...], kind: str) -> StructType:
-    """Return the flat columns with Spark's types, given those of the inputs' tables; of versions also the periods."""
+def flat_schema(columns: FlatColumns, types: tuple[StructType, ...], periods: tuple[str, ...]) -> StructType:
+    """Return the flat columns with Spark's types, given those of the inputs' tables; and the joined rows' periods."""
     fields = [StructField(name, types[side][column].dataType) for name, (side, column) in columns.items()]
-    periods = [StructField(name, types[0][name].dataType) for name in PERIODS[kind]] if kind == "versions" else []
-    return StructType([*fields, *periods])
+    return StructType([*fields, *(StructField(name, types[0][name].dataType) for name in periods)])
 
 
 def project_flat_rows(
@@ -53,6 +52,9 @@ def project_flat_rows(
 
     def is_there(side: int) -> Column:
         return F.col(flat_names[side, PERIODS[known[it.inputs[side]].kind][0]]).isNotNull()
+
+    def build_position(side: int) -> Column:
+        return derivation.position_struct(*(flat_names[side, column] for column in PLACE_COLUMNS))
 
     def build_struct(side: int, names: Mapping[str, str]) -> Column:
         return F.struct(*(F.col(flat_names[side, column]).alias(alias) for column, alias in names.items()))
@@ -66,9 +68,10 @@ def project_flat_rows(
     if it.join is not None and it.join.how == "outer":
         aligned = zip(known[it.inputs[1]].key, first.key, strict=True)
         key = F.when(is_there(0), key).otherwise(build_struct(1, dict(aligned)))
-    if kind == "versions":
-        periods = [F.col(column) for column in PERIODS[kind]]
-    else:
-        partition, offset = (flat_names[0, column] for column in PLACE_COLUMNS)
-        periods = [F.col(flat_names[0, "timestamp"]).alias("timestamp"), derivation.position_struct(partition, offset)]
+    periods = [F.col(column) for column in PERIODS[kind]]
+    if kind == "events":
+        periods = [F.col(flat_names[0, "timestamp"]).alias("timestamp"), build_position(0)]
+    if kind == "pairs":
+        places = enumerate(("left_position", "right_position"))
+        periods += [F.when(is_there(side), build_position(side)).alias(name) for side, name in places]
     return derivation.project_joined(it, name, flat.select(key.alias("key"), *values(), *periods), known)

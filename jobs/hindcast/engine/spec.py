@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, NamedTuple
 
 import pyarrow as pa
 
 from hindcast.contract.shapes import PERIODS
-from hindcast.engine.arrow_expressions import Projection
+from hindcast.engine.arrow_expressions import Expression, Projection
 
 
 class TimeSlice(NamedTuple):
@@ -24,7 +24,8 @@ class TimeSlice(NamedTuple):
 class KernelInput:
     """An input: a version of a Delta table, the key columns by which it is joined, and the columns that are read.
 
-    `as_of`: the system time at which it is read; None for its current rows.
+    `as_of`: the system time at which it is read; None for its current rows. `computed`: columns that it does not have,
+    as expressions over those that it has; `key` may name some.
     """
 
     uri: str
@@ -33,6 +34,7 @@ class KernelInput:
     key: tuple[str, ...]
     columns: tuple[str, ...]
     as_of: datetime | None
+    computed: Mapping[str, Expression] = field(default_factory=dict)
 
     @property
     def periods(self) -> tuple[str, ...]:
@@ -57,17 +59,26 @@ class JoinSpec:
     `whole`: a key is null if one of its columns is, not only if all are. A null key matches nothing and is not a group;
     if tables are joined on their keys it is a key like any other (None). `how`: which rows of a join without a partner
     it keeps. `columns`: what the view's expressions read: for each name, the number of its input and its name there.
-    `projection`: the view's columns over these and, of versions, validFrom and validTo; None if Spark evaluates them
-    (spark_projection.py) before the rows are written.
+    `projection`: the view's columns over these and the joined rows' `periods`; None if Spark evaluates them
+    (spark_projection.py) before the rows are written. `reach`: how many microseconds a right event may be before its
+    left one, and after it; of a join of two streams.
     """
 
-    operator: Literal["stream_table", "table_table"]
+    operator: Literal["stream_table", "table_table", "stream_stream"]
     sides: tuple[KernelInput, ...]
     whole: bool | None
     how: Literal["inner", "left", "outer"]
     columns: Mapping[str, tuple[int, str]]
     projection: Projection | None
     output: KernelOutput
+    reach: tuple[int, int] = (0, 0)
+
+    @property
+    def periods(self) -> tuple[str, ...]:
+        """The columns that joined rows have beside those of their inputs: when they are true."""
+        return {"stream_table": (), "table_table": PERIODS["versions"], "stream_stream": PERIODS["pairs"]}[
+            self.operator
+        ]
 
 
 @dataclass(frozen=True)

@@ -156,7 +156,7 @@ def _run_join(
         if form.projection is not None:
             return _Written(form.operator, _collect(numbers.mapInArrow(mapper, task.REPORT_SCHEMA)))
         types = tuple(tables.spark_schema(found[i]) for i in it.inputs)
-        flat = numbers.mapInArrow(mapper, spark_projection.flat_schema(form.columns, types, output.kind))
+        flat = numbers.mapInArrow(mapper, spark_projection.flat_schema(form.columns, types, form.periods))
         rows = spark_projection.project_flat_rows(flat, it, name, form.columns, known)
         reports = _collect(rows.mapInArrow(task.build_writer(output), task.REPORT_SCHEMA))
         return _Written(f"{form.operator}{BY_SPARK}", reports)

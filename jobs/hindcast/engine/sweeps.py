@@ -63,6 +63,41 @@ def group_by_key(key: Integers, keys: int) -> tuple[Integers, Integers]:
 
 
 @compile_loop
+def find_near_events(
+    key: Integers, at: Integers, others: tuple[Integers, Integers], other_at: Integers, before: int, after: int
+) -> tuple[Integers, Integers]:
+    """Return, for each event, the places of the first other event near it and of the one behind the last.
+
+    Near are those of its key from so many microseconds before it to so many after it. `others`: their numbers by key
+    (`group_by_key`), each key's in the order of `other_at`. Places are those in the first of its arrays.
+
+        event @10    others @4, @5, @16, before 5, after 5    ->    1, 2
+    """
+    grouped, first = others
+    low, high = np.zeros(len(key), np.int64), np.zeros(len(key), np.int64)
+    for event in range(len(key)):
+        if key[event] == NOTHING:  # rule: an event without a key has no pair
+            continue
+        earliest, latest = at[event] - before, at[event] + after
+        place, last = first[key[event]], first[key[event] + 1]
+        while place < last:  # the first one that is early enough no more
+            middle = (place + last) // 2
+            if other_at[grouped[middle]] >= earliest:  # rule: an event as long before as may be is near
+                last = middle
+            else:
+                place = middle + 1
+        low[event], last = place, first[key[event] + 1]
+        while place < last:  # the first one that is too late
+            middle = (place + last) // 2
+            if other_at[grouped[middle]] > latest:  # rule: an event as long after as may be is near
+                last = middle
+            else:
+                place = middle + 1
+        high[event] = place
+    return low, high
+
+
+@compile_loop
 def find_pieces(
     on: Integers,
     start: Integers,

@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from datetime import timedelta
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -159,15 +158,7 @@ def find_refusals() -> Iterator[None]:
 
 
 def _read_events(form: EventSpec, span: TimeSlice, wider: int) -> pa.Table:
-    return slice_reader.read_slice(form.side, widen_slice(span, wider))
-
-
-def widen_slice(span: TimeSlice, micros: int) -> TimeSlice:
-    """Return a slice that ends so much later; without an end if Python has no such moment."""
-    try:
-        return span._replace(end=span.end and span.end + timedelta(microseconds=micros))
-    except OverflowError:
-        return span._replace(end=None)
+    return slice_reader.read_slice(form.side, slice_reader.widen_slice(span, 0, wider))
 
 
 def _report_rows(output: KernelOutput, found: operators.KernelRows) -> pa.RecordBatch:

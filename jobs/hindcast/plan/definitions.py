@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from hindcast.common.json_values import JsonObject
+from hindcast.common.json_values import JsonObject, StoredObject
 from hindcast.common.plurals import format_count
 from hindcast.contract import Contract
 from hindcast.contract.definition import list_fields
@@ -56,7 +55,7 @@ class ContractChange:
         return {"since": self.since, "changes": changes, "more": self.more}
 
     @classmethod
-    def from_json(cls, change: Mapping[str, Any]) -> ContractChange:
+    def from_json(cls, change: StoredObject) -> ContractChange:
         """Return the change from its form in a report."""
         changes = change["changes"]
         return cls(

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
 
-from hindcast.common.json_values import JsonObject, JsonValue
+from hindcast.common.json_values import JsonObject, JsonValue, StoredObject
 from hindcast.contract import Contract
 from hindcast.kafka.topic_patterns import MemberPartition
 from hindcast.kafka.topics import OffsetRange, split_ranges
@@ -97,7 +96,7 @@ class TopicPlan:
         return {"id": self.topic_id, "epoch": self.epoch, "after": self.after, "partitions": partitions, **more}
 
     @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> TopicPlan:
+    def from_json(cls, document: StoredObject) -> TopicPlan:
         """Return the topic plan from its form in the journal."""
         parts = document["partitions"]
         return cls(
@@ -210,7 +209,7 @@ class Plan:
         }
 
     @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Plan:
+    def from_json(cls, document: StoredObject) -> Plan:
         """Return the plan from its form in the journal."""
         end = document["intervalEnd"]
         return cls(

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
-from hindcast.common.json_values import JsonObject, JsonValue
+from hindcast.common.json_values import JsonObject, JsonValue, StoredObject
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Erasure:
         return {"forgets": fields | ({"formerly": self.formerly} if self.formerly else {})}
 
     @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Erasure:
+    def from_json(cls, document: StoredObject) -> Erasure:
         """Return the erasure from the plan's field for it."""
         return cls(document["topic"], document["sha256"], tuple(document.get("formerly", ())))
 
@@ -122,7 +122,7 @@ class Upgrade:
 Purpose: TypeAlias = Replay | Release | Requeue | Erasure | Upgrade
 
 
-def parse_purpose(plan: Mapping[str, Any]) -> Purpose:
+def parse_purpose(plan: StoredObject) -> Purpose:
     """Return the purpose of a plan from its form in the journal."""
     if releases := plan.get("releases"):
         return Release(

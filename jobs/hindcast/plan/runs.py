@@ -11,7 +11,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any, ClassVar, TypeAlias
 
-from hindcast.common.json_values import JsonObject
+from hindcast.common.json_values import JsonObject, StoredObject
 from hindcast.kafka.topic_patterns import MemberPartitions
 from hindcast.plan.plans import Plan
 from hindcast.store.commit_notes import LeftOut
@@ -38,7 +38,7 @@ class TableResult:
         return self.opened + self.closed
 
     @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> TableResult:
+    def from_json(cls, document: StoredObject) -> TableResult:
         """Return the result from a table's part of the report of a run."""
         closed_up_to = document.get("closedUpTo")
         return cls(
@@ -177,7 +177,7 @@ class Run:
         return self.state in ("completed", "abandoned")
 
 
-def parse_plan(detail: Mapping[str, Any]) -> Plan | None:
+def parse_plan(detail: StoredObject) -> Plan | None:
     """Return the plan in an entry; None if it is malformed."""
     try:
         return Plan.from_json(detail)
@@ -185,7 +185,7 @@ def parse_plan(detail: Mapping[str, Any]) -> Plan | None:
         return None
 
 
-def parse_outcome(state: str, detail: Mapping[str, Any], stop_error: str | None) -> Outcome:
+def parse_outcome(state: str, detail: StoredObject, stop_error: str | None) -> Outcome:
     """Return the outcome that an entry after the plan records; `stop_error`: what stopped the run before."""
     match state:
         case "stopped":

@@ -16,9 +16,9 @@ A step that is retried evaluates its gates again; the last results count.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Self, TypeAlias
+from typing import Literal, Self, TypeAlias
 
 import duckdb
 import pyarrow as pa
@@ -26,7 +26,7 @@ from deltalake import write_deltalake
 from deltalake.exceptions import DeltaError
 from pyspark.sql.types import DoubleType, LongType, StringType, StructField, StructType, TimestampType
 
-from hindcast.common.json_values import JsonObject, JsonValue
+from hindcast.common.json_values import JsonObject, JsonValue, StoredObject
 from hindcast.contract.expectation import OnFailure
 from hindcast.store.row_reader import open_dataset, read_next_moment
 from hindcast.store.table_creation import arrow_schema, ensure_table, explain_write_error
@@ -96,7 +96,7 @@ class GateResult:
         return dict(vars(self))
 
     @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Self:
+    def from_json(cls, document: StoredObject) -> Self:
         """Return the result from its form in reports, which may say more."""
         return cls(**{name: document[name] for name in cls.__dataclass_fields__})
 

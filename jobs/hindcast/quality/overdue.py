@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from hindcast.bitemporal.predicates import LAST_MOMENT, ColumnBound
-from hindcast.common.json_values import JsonValue
+from hindcast.common.json_values import JsonValue, StoredObject
 from hindcast.contract import Contract
 from hindcast.contract.sensitive import find_sensitive_columns
 from hindcast.quality import hold_store
@@ -33,7 +32,7 @@ class OverdueKeys(NamedTuple):
         return self._asdict() | {"since": self.since.isoformat(), "until": until}
 
     @classmethod
-    def from_json(cls, overdue: Mapping[str, Any]) -> OverdueKeys:
+    def from_json(cls, overdue: StoredObject) -> OverdueKeys:
         """Return the keys from their form in reports."""
         since, until = datetime.fromisoformat(overdue["since"]), overdue["until"]
         ended = datetime.fromisoformat(until) if until else None

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import pyarrow.compute as pc
 
-from hindcast.common.json_values import JsonObject
+from hindcast.common.json_values import JsonObject, StoredObject
 from hindcast.common.plurals import format_count
 from hindcast.contract import Contract
 from hindcast.ingest import ledger
@@ -40,7 +39,7 @@ class AbandonedRun:
         return {"run": self.run, "runId": self.run_id, "offsets": self.offsets, "tables": self.tables, **fates}
 
     @classmethod
-    def from_json(cls, run: Mapping[str, Any]) -> AbandonedRun:
+    def from_json(cls, run: StoredObject) -> AbandonedRun:
         """Return the run from its form in reports."""
         return cls(run["run"], run["runId"], run["offsets"], run["tables"], run.get("fates", {}))
 

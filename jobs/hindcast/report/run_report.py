@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal
+from typing import Literal
 
-from hindcast.common.json_values import JsonObject, JsonValue
+from hindcast.common.json_values import JsonObject, JsonValue, StoredObject
 from hindcast.common.step_events import StepFields
 from hindcast.plan.definitions import ContractChange
 from hindcast.plan.purposes import Erasure
@@ -46,7 +46,7 @@ class PartitionReport:
         return {"partition": self.partition, **place, "start": self.start, "end": self.end, "fates": self.fates}
 
     @classmethod
-    def from_json(cls, part: Mapping[str, Any]) -> PartitionReport:
+    def from_json(cls, part: StoredObject) -> PartitionReport:
         """Return the range from its form in a report."""
         range_ = part.get("start", 0), part.get("end", 0), part.get("fates") or {}
         return cls(part.get("partition", 0), *range_, part.get("topic"), part.get("topicPartition"))
@@ -101,7 +101,7 @@ class TopicReport:
         }
 
     @classmethod
-    def from_json(cls, name: str, topic: Mapping[str, Any]) -> TopicReport:
+    def from_json(cls, name: str, topic: StoredObject) -> TopicReport:
         """Return the topic from its form in a report."""
         return cls(
             topic.get("topic", name),
@@ -137,7 +137,7 @@ class HeldKeys:
         return {**counts, **({"overdue": self.overdue.as_json()} if self.overdue else {})}
 
     @classmethod
-    def from_json(cls, held: Mapping[str, Any]) -> HeldKeys:
+    def from_json(cls, held: StoredObject) -> HeldKeys:
         """Return the keys from their form in a report."""
         counts = {name: held.get(name) or 0 for name in ("keys", "rows", "newly", "grown")}
         overdue = held.get("overdue")
@@ -156,7 +156,7 @@ class GateReport:
         return {**self.result.as_json(), **({"rows": self.rows} if self.rows else {})}
 
     @classmethod
-    def from_json(cls, gate: Mapping[str, Any]) -> GateReport:
+    def from_json(cls, gate: StoredObject) -> GateReport:
         """Return the gate from its form in a report."""
         return cls(TrackedResult.from_json({**_UNKNOWN_GATE, **gate}), gate.get("rows"))
 
@@ -227,7 +227,7 @@ class TableReport:
         }
 
     @classmethod
-    def from_json(cls, table: Mapping[str, Any]) -> TableReport:
+    def from_json(cls, table: StoredObject) -> TableReport:
         """Return the table from its form in a report."""
         closed_up_to, held = table.get("closedUpTo"), table.get("held") or {}
         return cls(
@@ -320,7 +320,7 @@ class RunReport:
         }
 
     @classmethod
-    def from_json(cls, report: Mapping[str, Any]) -> RunReport:
+    def from_json(cls, report: StoredObject) -> RunReport:
         """Return the report from its form in the journal or in a file."""
         known_at, interval_end, erasure = (report.get(name) for name in ("knownAt", "intervalEnd", "forgets"))
         return cls(

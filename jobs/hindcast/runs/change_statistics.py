@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -19,6 +19,17 @@ AGES = {
     "under 30 days": timedelta(days=30),
     "older": None,
 }
+
+
+CountedRow: TypeAlias = Mapping[str, Any]
+"""The fields of a row of counts, as Spark gives them."""
+
+
+def read_counts(rows: DataFrame) -> CountedRow:
+    """Return the fields of the only row."""
+    (row,) = rows.collect()
+    fields: CountedRow = row.asDict(recursive=True)
+    return fields
 
 
 def total_columns(table: Table, known_at: datetime, change: DataFrame) -> tuple[Column, ...]:
@@ -53,7 +64,7 @@ class ChangeStatistics(NamedTuple):
     ages: Mapping[str, int]
 
 
-def parse_statistics(row: Mapping[str, Any]) -> ChangeStatistics:
+def parse_statistics(row: CountedRow) -> ChangeStatistics:
     """Return the values of `statistics_columns` in a row with more; `ages` without zeros."""
     ages = {age: n for age, n in row["ages"].items() if n}
     return ChangeStatistics(row["opened"], row["closed"], row["corrected"], ages)

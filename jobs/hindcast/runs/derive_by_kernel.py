@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from deltalake import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -21,6 +21,7 @@ from hindcast.plan.inputs import locate_own_table
 from hindcast.plan.plans import Plan
 from hindcast.plan.runs import Run
 from hindcast.runs import change_statistics, incremental_state
+from hindcast.runs.change_statistics import CountedRow
 from hindcast.runs.derive_whole import DerivedChange
 from hindcast.store import tables
 from hindcast.store.change_reader import ChangeReader
@@ -35,7 +36,7 @@ class VersionsChange(NamedTuple):
 
     current: DataFrame
     changes: DataFrame
-    totals: Mapping[str, Any]
+    totals: CountedRow
 
 
 class OpenedTopic(NamedTuple):
@@ -88,18 +89,16 @@ def _find_versions(
     return topic.sources.cache_rows(find(form, opened, list_shapes(contract)[name], *topic.list_records(new)))
 
 
-def _count_change(found: DataFrame, table: Table, plan: Plan) -> Mapping[str, Any] | None:
+def _count_change(found: DataFrame, table: Table, plan: Plan) -> CountedRow | None:
     """Compute what a kernel's task finds, which is cached, and return the totals; None if the task refuses it."""
     from hindcast.engine import task  # its loops take half a second to load
 
     columns = change_statistics.total_columns(table, plan.known_at, found.drop(increment_tasks.LEFT_OUT))
     try:
         with task.find_refusals():
-            (row,) = found.agg(*columns).collect()
+            return change_statistics.read_counts(found.agg(*columns))
     except task.RefusalError:
         return None
-    totals: dict[str, Any] = row.asDict(recursive=True)
-    return totals
 
 
 class OpenedView(NamedTuple):

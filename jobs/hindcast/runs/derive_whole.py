@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -23,6 +23,7 @@ from hindcast.quality import hold_units
 from hindcast.quality.hold_back import HoldInputs
 from hindcast.quality.row_holds import HoldableRecords
 from hindcast.runs import emitted_table, table_diff, tie_counts, topic_records
+from hindcast.runs.change_statistics import CountedRow
 from hindcast.runs.topic_records import TopicRecords
 from hindcast.store import tables
 from hindcast.store.commit_notes import LeftOut
@@ -49,7 +50,7 @@ class DerivedChange(NamedTuple):
     ties: DataFrame | None = None
     stage: Callable[[], StagedFiles | None] | None = None
     kernel: str | None = None
-    totals: Mapping[str, Any] | None = None
+    totals: CountedRow | None = None
 
 
 def derive_topic_rows(topic: Topic, records: DataFrame) -> DataFrame:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import reduce
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pyspark.sql import DataFrame
 
@@ -115,7 +115,8 @@ def _count_change(
     counts += [] if derived.ties is None else [ties.count_ties(derived.ties)]
     if derived.totals is None:
         counts.append(change.agg(*change_statistics.total_columns(table, plan.known_at, change)))
-    fields = {**(derived.totals or {}), **(_read_row(reduce(DataFrame.crossJoin, counts)) if counts else {})}
+    counted = change_statistics.read_counts(reduce(DataFrame.crossJoin, counts)) if counts else {}
+    fields = {**(derived.totals or {}), **counted}
     tied = tie_counts.summarize_ties(fields["ties"]) if derived.ties is not None else None
     left_out = LeftOut.from_json(fields)
     if left_out is not None and derived.before is not None:
@@ -123,13 +124,6 @@ def _count_change(
     rows = change_statistics.parse_statistics(fields)
     note = TableNote(plan.run, *rows, ties=tied, left_out=left_out, kernel=derived.kernel)
     return _CountedChange(note, ClosedRows(**fields["closing"]), fields["bytes"])
-
-
-def _read_row(rows: DataFrame) -> dict[str, Any]:
-    """Return the fields of the only row."""
-    (row,) = rows.collect()
-    fields: dict[str, Any] = row.asDict(recursive=True)
-    return fields
 
 
 def _commit_left_out(plan: Plan, table: Table, change: DataFrame, note: TableNote, derived: DerivedChange) -> TableNote:

@@ -9,9 +9,6 @@ of them would have to be read once more.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -20,6 +17,7 @@ from hindcast.bitemporal.affected_periods import NearbyRows
 from hindcast.contract import Contract
 from hindcast.contract.expectation import TIES_RULE
 from hindcast.plan.plans import Plan
+from hindcast.runs.change_statistics import CountedRow
 from hindcast.store import tables
 from hindcast.store.commit_notes import TieCounts
 
@@ -69,7 +67,7 @@ def _select_keys_of(records: DataFrame, new: DataFrame) -> DataFrame:
     return records.join(new.select("key").distinct(), "key", "left_semi")
 
 
-def summarize_ties(counted: Mapping[str, Any]) -> TieCounts | None:
+def summarize_ties(counted: CountedRow) -> TieCounts | None:
     """Return the tie counts of a row of `ties.count_ties`; None if all are zero."""
     numbers = counted["scattered"], counted["lost"], counted["replaced"]
     sides = ((counted[side]["partition"], counted[side]["offset"]) for side in ("loser", "winner") if counted["lost"])

@@ -10,12 +10,11 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
 
-from hindcast.common.json_values import JsonObject
+from hindcast.common.json_values import JsonObject, StoredObject
 
 
-def parse_note(commit: Mapping[str, Any]) -> Mapping[str, Any]:
+def parse_note(commit: StoredObject) -> StoredObject:
     """Return the note of a commit in Delta's log; none for the text that somebody else wrote there."""
     try:
         note = json.loads(commit.get("userMetadata") or "{}")
@@ -24,13 +23,13 @@ def parse_note(commit: Mapping[str, Any]) -> Mapping[str, Any]:
     return note if isinstance(note, dict) else {}
 
 
-def _require_fields(note: Mapping[str, Any], *names: str) -> None:
+def _require_fields(note: StoredObject, *names: str) -> None:
     """Raise ValueError for a note with none of the fields that every note of its kind has one of."""
     if not note.keys() & {*names}:
         raise ValueError(f"none of {', '.join(names)}")
 
 
-def _read_counts(note: Mapping[str, Any], *names: str) -> dict[str, int]:
+def _read_counts(note: StoredObject, *names: str) -> dict[str, int]:
     """Return the counts in a note, 0 for those that are missing; raise ValueError for what is not a count."""
     counts = {name: note.get(name, 0) for name in names}
     if not all(type(n) is int and n >= 0 for n in counts.values()):
@@ -38,7 +37,7 @@ def _read_counts(note: Mapping[str, Any], *names: str) -> dict[str, int]:
     return counts
 
 
-def _read_mapping(note: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def _read_mapping(note: StoredObject, name: str) -> StoredObject:
     """Return a field of a note that is an object, an empty one if it is missing; raise TypeError for another value."""
     if not isinstance(value := note.get(name) or {}, dict):
         raise TypeError(f"{name} is not an object")
@@ -76,7 +75,7 @@ class LeftOut:
         return {"leftOut": self.counts, **times}
 
     @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> LeftOut | None:
+    def from_json(cls, document: StoredObject) -> LeftOut | None:
         """Return what a note or a report has of it; None if it has nothing."""
         if "leftOut" not in document:
             return None
@@ -114,7 +113,7 @@ class TieCounts:
         return {**self.counts, **{side: place for side, place in places.items() if place}}
 
     @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> TieCounts:
+    def from_json(cls, document: StoredObject) -> TieCounts:
         """Return the counts that a note has."""
         loser, winner = ((of[0], of[1]) if (of := document.get(side)) else None for side in ("loser", "winner"))
         counts = _read_counts(document, "scattered", "lost", "replaced")
@@ -156,7 +155,7 @@ class TableNote:
         return {"run": self.run, **counts, **ties, **left_out, **({"kernel": self.kernel} if self.kernel else {})}
 
     @classmethod
-    def from_json(cls, note: Mapping[str, Any]) -> TableNote:
+    def from_json(cls, note: StoredObject) -> TableNote:
         """Return the note that Delta's log has."""
         _require_fields(note, "opened", "closed")
         counts = _read_counts(note, "opened", "closed", "corrected")
@@ -192,7 +191,7 @@ class LogNote:
         return {**fields, "records": self.records, "malformed": self.malformed, "chunk": self.chunk}
 
     @classmethod
-    def from_json(cls, note: Mapping[str, Any]) -> LogNote:
+    def from_json(cls, note: StoredObject) -> LogNote:
         """Return the note that Delta's log has."""
         _require_fields(note, "runId")
         counts = _read_counts(note, "refused", "records", "malformed")
@@ -217,7 +216,7 @@ class FatesNote:
         return {"run": self.run, "refused": self.refused, **requeue}
 
     @classmethod
-    def from_json(cls, note: Mapping[str, Any]) -> FatesNote:
+    def from_json(cls, note: StoredObject) -> FatesNote:
         """Return the note that Delta's log has."""
         _require_fields(note, "refused", "requeued")
         requeued = None if note.get("requeued") is None else _read_mapping(note, "requeued")
@@ -249,7 +248,7 @@ class EmissionNote:
         return {"run": self.run, "knownAt": self.known_at, **epoch, **state}
 
     @classmethod
-    def from_json(cls, note: Mapping[str, Any]) -> EmissionNote:
+    def from_json(cls, note: StoredObject) -> EmissionNote:
         """Return the note that Delta's log has."""
         _require_fields(note, "epoch")
         _read_counts(note, "epoch", "buckets")
@@ -258,7 +257,7 @@ class EmissionNote:
         return cls(*common, note.get("buckets", 1), waits_for)
 
 
-def parse_own_note(note: Mapping[str, Any]) -> JsonObject:
+def parse_own_note(note: StoredObject) -> JsonObject:
     """Return a note as Delta's log has it; raise ValueError for one of no kind."""
     for kind in (TableNote, LogNote, FatesNote, EmissionNote):
         with suppress(*NOTE_ERRORS):

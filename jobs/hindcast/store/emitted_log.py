@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from hindcast.bitemporal.predicates import ColumnBound, sql_literal
 from hindcast.common.column_values import Row
-from hindcast.common.json_values import JsonObject
+from hindcast.common.json_values import JsonObject, StoredObject
 from hindcast.contract import Contract, list_shapes
 from hindcast.contract.shapes import PLACE_COLUMNS, SOURCE_PLACES, identity_columns
 from hindcast.store import duckdb_reader, tables
@@ -53,7 +52,7 @@ class WaitingView(NamedTuple):
         return {"upTo": up_to, "waitsFor": {"topic": self.topic, "partition": self.partition}}
 
     @classmethod
-    def from_json(cls, settled: Mapping[str, Any]) -> WaitingView:
+    def from_json(cls, settled: StoredObject) -> WaitingView:
         """Return the view's progress from its form in a report."""
         up_to, place = settled["upTo"], settled["waitsFor"]
         return cls(datetime.fromisoformat(up_to) if up_to else None, place["topic"], place["partition"])

@@ -19,13 +19,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal, TypedDict, TypeVar
+from typing import Literal, TypedDict, TypeVar
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -36,6 +36,7 @@ from pyspark.sql.types import StructType
 
 from hindcast.common import permissions
 from hindcast.common.errors import TableError
+from hindcast.common.json_values import StoredObject
 from hindcast.contract import Contract, list_shapes
 from hindcast.contract.shapes import PERIODS, identity_columns
 from hindcast.store import store_formats, table_cache
@@ -342,7 +343,7 @@ def period_columns(table: Table) -> tuple[str, str]:
 Note = TypeVar("Note")
 
 
-def read_notes(table: Table, parse: Callable[[Mapping[str, Any]], Note], limit: int = 1000) -> dict[int, Note]:
+def read_notes(table: Table, parse: Callable[[StoredObject], Note], limit: int = 1000) -> dict[int, Note]:
     """Return the note of each run's commit (commit_notes.py), by the run's number, newest first.
 
     `parse` raises one of `NOTE_ERRORS` for what somebody else wrote, which is passed over.
@@ -357,7 +358,7 @@ def read_notes(table: Table, parse: Callable[[Mapping[str, Any]], Note], limit: 
     return notes
 
 
-def _read_commits(delta_table: DeltaTable, limit: int) -> Sequence[Mapping[str, Any]]:
+def _read_commits(delta_table: DeltaTable, limit: int) -> Sequence[StoredObject]:
     """Return the last commits to a table, newest first; of a pinned table none that came later.
 
     delta-rs lists later ones too, first, and numbers the others wrongly.

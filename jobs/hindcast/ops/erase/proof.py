@@ -20,14 +20,14 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from hindcast.common.errors import escape_controls
-from hindcast.common.json_values import JsonValue
+from hindcast.common.json_values import JsonValue, StoredObject
 from hindcast.ops.erase import purge
 from hindcast.ops.erase.readers import Readers, describe_readers
 from hindcast.ops.erase.texts import search_pattern, spellings
@@ -102,7 +102,7 @@ class Evidence(NamedTuple):
         }
 
     @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Evidence:
+    def from_json(cls, document: StoredObject) -> Evidence:
         """Return the evidence from a stored proof."""
         read = document["rowsLeft"], document["files"], document["bytes"], document["rowsRead"]
         left = tuple(LeftText(text["sha256"], tuple(text["files"])) for text in document["left"])
@@ -142,7 +142,7 @@ class Proof:
         return head | self.evidence.as_json() | {"proven": self.is_proven}
 
     @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Proof:
+    def from_json(cls, document: StoredObject) -> Proof:
         """Return the proof from its stored form."""
         run = document["pipeline"], document["run"], datetime.fromisoformat(document["knownAt"])
         request = document["table"], document["sha256"]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 import duckdb
 from deltalake import DeltaTable
 
+from hindcast.common.json_values import StoredObject
 from hindcast.common.plurals import format_count
 from hindcast.contract import Contract
 from hindcast.ops.verify.findings import (
@@ -41,7 +41,7 @@ def check_emptied(log: Table, delta_table: DeltaTable) -> Iterator[Finding]:
             yield Finding("emitted", log.name, text, rebuild_advice(log))
 
 
-def _is_numbered(note: Mapping[str, Any]) -> bool:
+def _is_numbered(note: StoredObject) -> bool:
     """Return whether a note is of a forget run, or of a run that emitted; not if somebody else wrote it."""
     numbers = [note["forgets"]] if "forgets" in note else [note.get("run"), note.get("epoch")]
     return all(type(number) is int for number in numbers)
