@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions
 from pyspark.sql import functions as F
 
 from hindcast.bitemporal import derivation, predicates
@@ -16,7 +19,7 @@ from hindcast.formats.decode import decode_records
 from hindcast.ingest import topic_log
 from hindcast.runs import incremental_state
 from hindcast.store import duckdb_reader, row_reader, tables
-from pipelines import Pipeline, pipeline
+from pipelines import T0, Pipeline, pipeline, wrong
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -90,6 +93,56 @@ def test_after_every_run_each_table_is_what_the_whole_would_give(
         }
         more = {("groups", "of_table"), ("totals", "of_stream"), ("hours", "in_windows")}
         assert by_kernel == (expected if views == 2 else expected | more)
+
+
+HIDDEN = """
+pipeline: hidden
+start: 2026-01-01
+topics:
+  menu: {read: table, key: {item: string}, value: {price: int}}
+  items: {read: table, envelope: debezium, key: {id: int}, value: {name: string}}
+"""
+
+
+@pytest.mark.long
+@pytest.mark.ci
+@pytest.mark.parametrize("by", ["kernels", "plans"])
+def test_hidden_records_are_those_that_may_matter_and_no_others(
+    spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    """A tombstone that has lost its tie does not win it later, also where partitions were added; and a deletion in an
+    envelope is a tombstone.
+    """
+    monkeypatch.setattr(incremental_state, "MAX_WHOLE_ROWS", 0)
+    monkeypatch.setenv("HINDCAST_KERNELS", "on" if by == "kernels" else "off")
+    with pipeline(spark, broker, tmp_path, HIDDEN) as p:
+        p.send("menu", ("soup", {"price": 5}, 0), ("naan", {"price": 9}, 7))
+        created, updated, deleted = (
+            _envelope(*it) for it in (("c", "naan", 0), ("u", "garlic naan", 2), ("d", None, 5))
+        )
+        p.send("items", created, updated, deleted)
+        p.run()
+        admin = AdminClient({"bootstrap.servers": broker})
+        admin.create_partitions([NewPartitions(p.kafka("menu"), 2)])[p.kafka("menu")].result(20)
+        p.send("menu", ("naan", None, 7), ("naan", {"price": 9}, 7), ("tea", None, 7), ("tea", {"price": 2}, 7))
+        p.send("items", updated)
+        p.run()
+        p.send("menu", ("naan", {"price": 3}, 4), ("tea", {"price": 1}, 4))
+        told = p.run()["tables"]
+        assert (told["menu"].get("kernel") is not None) == (by == "kernels")
+        rows = [("naan", 3, 4, 7), ("naan", 9, 7, None), ("soup", 5, 0, None), ("tea", 1, 4, 7), ("tea", 2, 7, None)]
+        assert p.believed("menu") == rows
+        assert p.believed("items") == [(1, "naan", 0, 2), (1, "garlic naan", 2, 5)]
+        with p.here():
+            assert wrong(p) == []
+
+
+def _envelope(op: str, name: str | None, second: float) -> tuple[Any, Any, float]:
+    """A change of the row 1, as Debezium sends it."""
+    row = {"id": 1, "name": name}
+    source = {"ts_us": int((T0 + timedelta(seconds=second)).timestamp() * 1_000_000)}
+    value = {"op": op, "before": None if op == "c" else row, "after": None if op == "d" else row, "source": source}
+    return json.dumps({"id": 1}), value, second
 
 
 def _read(p: Pipeline, name: str) -> tuple[int, int]:

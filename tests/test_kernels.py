@@ -247,11 +247,11 @@ views:
   by_text:
     stream: sales
     join: {table: kinds, on: "coalesce(kind, 'a')", how: left}
-    select: {label: label, two: concat(label, note)}
+    select: {label: label, two: "concat(label, note)"}
   by_items:
     stream: sales
     join: {table: marks, on: [NOT flag, day, at, "big + 0", "concat(kind, '')"]}
-    select: {mark: mark, shop: upper(shop)}
+    select: {mark: mark, place: upper(shop)}
   named:
     table: items
     join: {table: kinds, on: "left(kind, 1)", how: left}

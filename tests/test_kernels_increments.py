@@ -12,10 +12,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from hindcast.bitemporal.intervals import LAST_MICROS
 from hindcast.contract.shapes import PERIODS
 from hindcast.engine import (
     aggregate_increments,
@@ -482,21 +484,7 @@ def test_a_stream_that_has_lost_events_is_sparks() -> None:
 def test_versions_after_increments_are_those_of_all_records(ttl: int | None) -> None:
     print(f"HINDCAST_SEED={SEED}")
     dice = random.Random(f"{SEED}/versions/{ttl}")  # noqa: S311  # histories, not secrets
-    types = {"k": TEXT, "v": NUMBER, **PERIOD, "_partition": pa.int32(), "_offset": NUMBER}
-    output = KernelOutput(
-        "", "versions", pa.schema([*types.items(), ("systemFrom", MOMENT), ("systemTo", MOMENT)]), NOW
-    )
-    form = VersionIncrement(
-        sides=(),
-        seen=(),
-        view=KernelInput("", 0, "versions", ("k",), tuple(types), None),
-        columns=tuple(types),
-        identity=("k", "validFrom"),
-        output=output,
-        ttl=ttl,
-    )
-    of_records = {name: kind for name, kind in types.items() if name not in PERIOD}
-    of_records |= {"timestamp": MOMENT, "_epoch": pa.int32(), "_isTombstone": pa.bool_(), "_isNew": pa.bool_()}
+    types, form = OF_VERSIONS, _versions_form(ttl)
     closed = 0
     for _ in range(HISTORIES):
         records: list[Row] = []
@@ -505,7 +493,7 @@ def test_versions_after_increments_are_those_of_all_records(ttl: int | None) -> 
             new = [_record(dice, len(records) + n) for n in range(dice.randint(0, 4))]
             times = {row["timestamp"] for row in new}
             hidden = [row | {"_isNew": False} for row in records if row["_isTombstone"] or row["timestamp"] in times]
-            given = table(new + hidden, of_records)
+            given = table(new + hidden, OF_RECORDS)
             compared = version_increments.refresh_versions(form, given, reader(view, types | {"k": PACKED}))
             change = list_rows(increment_rows.diff_rows(form, compared, with_kept=True))
             gone = [row for row in change if row["_change"] == "close"]
@@ -519,11 +507,41 @@ def test_versions_after_increments_are_those_of_all_records(ttl: int | None) -> 
     assert closed > HISTORIES / 10
 
 
+OF_VERSIONS = {"k": TEXT, "v": NUMBER, **PERIOD, "_partition": pa.int32(), "_offset": NUMBER}
+OF_RECORDS = {name: kind for name, kind in OF_VERSIONS.items() if name not in PERIOD} | {
+    "timestamp": MOMENT,
+    "_epoch": pa.int32(),
+    "_isTombstone": pa.bool_(),
+    "_isNew": pa.bool_(),
+}
+
+
+def _versions_form(ttl: int | None) -> VersionIncrement:
+    columns = tuple(OF_VERSIONS)
+    types = pa.schema([*OF_VERSIONS.items(), ("systemFrom", MOMENT), ("systemTo", MOMENT)])
+    return VersionIncrement(
+        sides=(),
+        seen=(),
+        view=KernelInput("", 0, "versions", ("k",), columns, None),
+        columns=columns,
+        identity=("k", "validFrom"),
+        output=KernelOutput("", "versions", types, NOW),
+        ttl=ttl,
+    )
+
+
+def test_a_version_that_would_end_after_all_time_does_not_end() -> None:
+    places = {"_partition": 0, "_offset": 0, "_epoch": 0, "_isTombstone": False, "_isNew": True}
+    given = [{"k": key, "v": 1, "timestamp": at, **places} for key, at in (("a", 0), ("b", LAST_MICROS - 9))]
+    found = version_increments.derive_versions(_versions_form(10), table(given, OF_RECORDS), np.array([0, 1]))
+    assert [row["validTo"] for row in list_rows(found.select(["k", "validTo"]))] == [10, None]
+
+
 def _record(dice: random.Random, number: int) -> Row:
     value = dice.choice((1, 2, None))
-    place = {"_partition": number % 2, "_offset": number, "_epoch": number // 9}
+    place = {"_partition": number % 2, "_offset": number, "_epoch": number // 5}
     marks = {"_isTombstone": value is None, "_isNew": True}
-    return {"k": dice.choice(KEYS), "v": value, "timestamp": dice.randrange(MOMENTS), **place, **marks}
+    return {"k": dice.choice(("a", None)), "v": value, "timestamp": dice.randrange(6), **place, **marks}
 
 
 def without_place(rows: list[Row]) -> list[Row]:

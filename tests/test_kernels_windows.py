@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from hindcast.bitemporal.intervals import LAST_MICROS
 from hindcast.engine import late_events, slice_reader, window_operator
 from hindcast.engine.operators import slice_bounds
 from hindcast.engine.session_operator import aggregate_sessions
@@ -310,6 +311,13 @@ def test_of_a_group_with_a_null_in_it_the_view_decides(whole: bool, groups: int,
     form = window_spec(10, 10, key=("k", "j"), whole=whole)
     found = aggregate_windows(form, TimeSlice(), rows)
     assert (found.rows.num_rows, found.no_key) == (groups, left_out)
+
+
+def test_a_window_ends_with_all_time_at_the_latest() -> None:
+    week = 7 * 86_400_000_000
+    found = aggregate_windows(window_spec(week, week), TimeSlice(), build_rows({"k": ["a"]}, LAST_MICROS)).rows
+    periods = [found.column(name).cast(pa.int64()).to_pylist() for name in ("windowStart", "windowEnd")]
+    assert periods == [[LAST_MICROS - LAST_MICROS % week], [LAST_MICROS]]
 
 
 def test_a_slice_at_the_end_of_time_is_read_without_an_end() -> None:

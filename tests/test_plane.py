@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from hindcast.bitemporal import plane
+from hindcast.bitemporal import derivation, plane
+from hindcast.bitemporal.intervals import LAST_MICROS
 from relations import ms, records, rows
 
 COLUMNS = ("key.k", "value.v", "validFrom", "validTo")
@@ -33,6 +36,18 @@ def test_with_ttl_a_version_ends_at_the_latest_ttl_after_its_start(spark: SparkS
         ("a", 2.0, 3, 13),
         ("a", 3.0, 20, 30),
     ]
+
+
+def test_with_ttl_a_version_that_would_end_after_all_time_does_not_end(spark: SparkSession) -> None:
+    last = LAST_MICROS // 1000
+    log = [(0, "a", 1, 0), (0, "a", 2, last - 10), (0, "a", 3, last - 9)]
+    assert rows(plane.derive_versions(records(spark, log), ms(10)), *COLUMNS) == [
+        ("a", 1.0, 0, 10),
+        ("a", 2.0, last - 10, last - 9),
+        ("a", 3.0, last - 9, None),
+    ]
+    ttl = derivation.interval_literal(timedelta.max)
+    assert rows(plane.derive_versions(records(spark, log[:1]), ttl), *COLUMNS) == [("a", 1.0, 0, None)]
 
 
 def test_changes_close_what_is_not_derived_any_more_and_open_what_is_new(spark: SparkSession) -> None:

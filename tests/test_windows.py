@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 
 from hindcast.bitemporal import fates, windows
 from hindcast.bitemporal.aggregates import Measure
+from hindcast.bitemporal.intervals import LAST_MICROS
 from hindcast.contract import Window
 from relations import at, ms, records, rows
 
@@ -27,6 +28,14 @@ def counted(
 def test_lateness_is_judged_by_the_source_partition(spark: SparkSession) -> None:
     tumbling = windows.HoppingWindow(ms(10), ms(10), ms(0))
     assert counted(spark, tumbling, [(0, "a", 1, 25), (1, "a", 1, 3), (0, "a", 1, 4)]) == [(0, 10, 1), (20, 30, 1)]
+
+
+def test_a_window_ends_with_all_time_at_the_latest(spark: SparkSession) -> None:
+    last = LAST_MICROS // 1000
+    day = 86_400_000
+    hopping = windows.HoppingWindow(ms(7 * day), ms(7 * day), ms(0))
+    (found,) = counted(spark, hopping, [(0, "a", 1, last)])
+    assert found == (last - last % (7 * day), last, 1)
 
 
 @pytest.mark.parametrize("length", [2, 1_000])

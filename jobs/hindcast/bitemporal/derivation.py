@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 
 from hindcast.bitemporal import aggregates, joins, plane, windows
 from hindcast.bitemporal.aggregates import Measure
+from hindcast.bitemporal.intervals import ALL_TIME
 from hindcast.bitemporal.pattern_limits import expression_column
 from hindcast.contract import Contract, Join, Shape, View, Window, list_shapes
 from hindcast.contract.expressions import parse_aggregate, resolve
@@ -259,8 +260,8 @@ def window_definition(window: Window) -> windows.WindowDefinition:
 
 
 def interval_literal(length: timedelta | None) -> Column:
-    """Return a length of time as a day-time interval literal; None becomes zero."""
-    return F.lit(length or timedelta(0)).cast("interval day to second")
+    """Return a length of time, at most `ALL_TIME`, as a day-time interval literal; None becomes zero."""
+    return F.lit(min(length or timedelta(0), ALL_TIME)).cast("interval day to second")
 
 
 def align_join_key(right: DataFrame, left: DataFrame) -> DataFrame:

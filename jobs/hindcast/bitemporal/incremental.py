@@ -45,15 +45,25 @@ def restrict_versions(
     `new`: the records accepted since, with `key`, `value`, `timestamp`, `position`; `believed`: versions with
     `position`, the current rows. Of a key only what is valid after its earliest new record can change. The current
     rows show what was true then, except for hidden records: of these `log` returns at least the records near the
-    change (`find_hidden_records`).
+    change (`find_hidden_records`). A row's position does not tell which of several records at its start won, since it
+    is that of the first of equal ones; that it is there tells it, unless there is a new record at that moment.
     """
     since = new.groupBy("key").agg(F.min("timestamp").alias("start")).withColumn("end", end_of_time())
     # rule: a late record splits every row that it is in
     reaching = (F.col("key") == F.col("_on")) & (end_moment("validTo") > F.col("_start"))
     rows = keep(believed(since).join(rename_period_columns(since), reaching, "left_semi"))
-    records = [rows.withColumnRenamed("validFrom", "timestamp"), select_events_in_periods(log(since), since), new]
+    hidden, begun = select_events_in_periods(log(since), since), rows.withColumnRenamed("validFrom", "timestamp")
+    settled = _subtract_moments(begun, new)
+    records = [begun, _subtract_moments(hidden, settled), new]
     columns = "key", "value", "timestamp", "position"
     return reduce(DataFrame.unionByName, (part.select(*columns) for part in records)), rows
+
+
+def _subtract_moments(records: DataFrame, others: DataFrame) -> DataFrame:
+    """Return the records with whose key and timestamp there is none of the others."""
+    place = [F.col(name).alias(f"_{name}") for name in ("key", "timestamp")]
+    same = (F.col("key") == F.col("_key")) & (F.col("timestamp") == F.col("_timestamp"))
+    return records.join(others.select(*place).distinct(), same, "left_anti")
 
 
 def find_hidden_records(log: DataFrame, new: DataFrame, by: Sequence[str] = ("timestamp",)) -> DataFrame:

@@ -5,20 +5,28 @@ from collections.abc import Sequence
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from hindcast.bitemporal.intervals import LAST_MOMENT
+
 
 def derive_versions(records: DataFrame, ttl: Column | None = None) -> DataFrame:
     """Return the versions of accepted records: the values of each key, and when each is valid.
 
     `records` has `key` (not null), `value` (null = tombstone), `timestamp` and `position`, in any order. Of records of
     one key with equal timestamps the one with the largest position wins, tombstone or not. A version is valid until the
-    key's next version, tombstones too; with `ttl` (a positive day-time interval) at most until validFrom + ttl.
+    key's next version, tombstones too; with `ttl` (a positive day-time interval) at most until validFrom + ttl, or
+    for ever if that is after `LAST_MOMENT`.
     Returns `key, value, validFrom, validTo, position`, without tombstones; `validTo` null = until changed.
 
         8 @0, 10 @4, tombstone @6    ->    8 [0, 4)    10 [4, 6)
     """
     # rule: of equal timestamps the last to arrive wins
     following = F.lead("timestamp").over(Window.partitionBy("key").orderBy("timestamp", "position"))
-    ended = following if ttl is None else F.least(following, F.col("timestamp") + ttl)  # rule: ttl shortens versions
+    if ttl is None:
+        ended = following
+    else:
+        limit = F.col("timestamp") + ttl
+        limit = F.when(limit <= F.lit(LAST_MOMENT), limit)
+        ended = F.least(following, limit)  # rule: ttl shortens versions
     columns = "key", "value", F.col("timestamp").alias("validFrom"), ended.alias("validTo"), "position"
     # rule: a loser of a tie and a tombstone give no row
     return (

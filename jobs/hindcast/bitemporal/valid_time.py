@@ -14,15 +14,15 @@ from typing import NamedTuple
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from hindcast.bitemporal.intervals import ALL_TIME, LAST_MOMENT
 from hindcast.bitemporal.pattern_limits import expression_column
 from hindcast.contract import Topic
 from hindcast.contract import valid_time as expression
 
-FIRST_MOMENT, LAST_MOMENT = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, tzinfo=UTC)
-"""The moments between which records are true. Beyond them Python has no dates, in one time zone or another."""
+FIRST_MOMENT = datetime(1, 1, 2, tzinfo=UTC)
+"""The first moment at which records are true, as `LAST_MOMENT` is the last."""
 
 _END = datetime(9999, 12, 31, 23, 59, 59, 999_000, tzinfo=UTC)
-_AGES = timedelta(days=4_000_000)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -36,10 +36,10 @@ class SkewBounds(NamedTuple):
 def skew_bounds(topic: Topic, known_at: datetime | Column) -> SkewBounds:
     """Return the bounds of `max_time_skew` around a run's known-at, within `FIRST_MOMENT` and `LAST_MOMENT`."""
     now, skew = F.lit(known_at), topic.time_skew
-    latest = F.least(now + F.lit(min(skew.after, _AGES)), timestamp_literal(LAST_MOMENT))
+    latest = F.least(now + F.lit(min(skew.after, ALL_TIME)), timestamp_literal(LAST_MOMENT))
     if skew.before is None:
         return SkewBounds(latest, timestamp_literal(FIRST_MOMENT))
-    return SkewBounds(latest, F.greatest(now - F.lit(min(skew.before, _AGES)), timestamp_literal(FIRST_MOMENT)))
+    return SkewBounds(latest, F.greatest(now - F.lit(min(skew.before, ALL_TIME)), timestamp_literal(FIRST_MOMENT)))
 
 
 def latest_within_skew(topic: Topic, known_at: datetime) -> datetime:

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from hindcast import contract
 from hindcast.bitemporal import fates
 from hindcast.bitemporal.aggregates import Measure, aggregate_rows
-from hindcast.bitemporal.intervals import interval_micros
+from hindcast.bitemporal.intervals import LAST_MICROS, interval_micros
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def aggregate_windows(events: DataFrame, window: WindowDefinition, measures: Map
     """Return one row per key and window with a taken event: `key, windowStart, windowEnd, value` (a field per measure).
 
     `events` have `taken` for the same window (`mark_taken_events`). `windowEnd` is exclusive for hopping windows,
-    inclusive for the others.
+    inclusive for the others, and `LAST_MOMENT` at the latest.
     """
     taken = events.where("taken")
     match window:
@@ -121,6 +121,7 @@ def aggregate_windows(events: DataFrame, window: WindowDefinition, measures: Map
             members = _assign_sliding_windows(taken, window)
         case SessionWindow():
             members = _assign_sessions(taken, window)
+    members = members.withColumn("_end", F.least("_end", F.lit(LAST_MICROS)))
     return aggregate_rows(members, ["key", "_start", "_end"], measures).select(
         "key",
         F.timestamp_micros("_start").alias("windowStart"),

@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 import pyarrow as pa
 from deltalake import DeltaTable
 
+from hindcast.bitemporal.intervals import ALL_TIME
 from hindcast.common.settings import Settings
 from hindcast.contract import Contract, Shape, View, list_shapes
 from hindcast.contract.expressions import resolve
@@ -82,7 +83,7 @@ def find_join(
         return None
     wanted = [{of for side, of in columns.values() if side == n} for n in range(len(sides))]
     reach = (
-        min(length or timedelta(), _FOR_EVER) // timedelta(microseconds=1) for length in (it.join.before, it.join.after)
+        min(length or timedelta(), ALL_TIME) // timedelta(microseconds=1) for length in (it.join.before, it.join.after)
     )
     return JoinSpec(
         "table_table" if it.table else "stream_stream" if it.join.stream else "stream_table",
@@ -105,10 +106,6 @@ def find_join(
         output=output,
         reach=(next(reach), next(reach)),
     )
-
-
-_FOR_EVER = timedelta(days=4_000_000)
-"""Longer than all the time in which moments can be."""
 
 
 def _join_keys(it: View, known: Mapping[str, Shape], schema: pa.Schema) -> tuple[JoinKey, JoinKey] | None:

@@ -16,6 +16,7 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame
 
 from hindcast.bitemporal import incremental_views
+from hindcast.bitemporal.intervals import ALL_TIME
 from hindcast.contract import Contract, list_shapes
 from hindcast.contract.shapes import PERIODS, PLACE_COLUMNS, identity_columns
 from hindcast.engine import aggregation, eligibility, window_aggregation
@@ -178,5 +179,5 @@ def plan_topic(contract: Contract, name: str, table: Table, known_at: datetime) 
         columns=columns,
         identity=table.identity,
         output=output,
-        ttl=None if ttl is None else ttl // timedelta(microseconds=1),
+        ttl=None if ttl is None else min(ttl, ALL_TIME) // timedelta(microseconds=1),
     )

@@ -6,10 +6,13 @@ The meaning is `plane.derive_versions`. Of a key only what is valid after its ea
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 
+from hindcast.bitemporal.intervals import LAST_MICROS
 from hindcast.contract.shapes import PERIODS
 from hindcast.engine import hulls, integer_encoding
 from hindcast.engine.hulls import Periods
@@ -17,6 +20,9 @@ from hindcast.engine.increment_rows import Comparison, ReadNear, compare_nothing
 from hindcast.engine.spec import VersionIncrement
 from hindcast.engine.sweeps import FOREVER
 from hindcast.store.tables import ARROW_TIMESTAMP
+
+if TYPE_CHECKING:
+    from hindcast.common.jit import Booleans, Integers
 
 
 def refresh_versions(form: VersionIncrement, records: pa.Table, read_view: ReadNear) -> Comparison:
@@ -35,11 +41,25 @@ def refresh_versions(form: VersionIncrement, records: pa.Table, read_view: ReadN
     # rule: a late record splits every row that it is in
     is_reached = read_moments(current, "validTo") > since[units]
     current, units = current.filter(pa.array(is_reached)), units[is_reached]
-    is_needed = is_new | (moments >= since[numbers])
+    is_settled = _find_settled_records(
+        numbers, moments, is_new, Periods(units, read_moments(current, "validFrom"), units)
+    )
+    is_needed = is_new | ((moments >= since[numbers]) & ~is_settled)
     columns = [name for name in form.columns if name not in PERIODS["versions"]]
     given = records.filter(pa.array(is_needed)).select([*columns, "timestamp", "_epoch", "_isTombstone"])
     rows = pa.concat_tables([given, _list_records(current, columns)], promote_options="default")
     return Comparison(current, derive_versions(form, rows, np.concatenate([numbers[is_needed], units])))
+
+
+def _find_settled_records(keys: Integers, moments: Integers, is_new: Booleans, current: Periods) -> Booleans:
+    """Return which records have lost against a current row that begins at their moment, where no new one is.
+
+    The row has the place of the first of equal records, and not the epoch: that does not tell who won.
+    """
+    starts, places = (pd.MultiIndex.from_arrays(pair) for pair in ((current.key, current.start), (keys, moments)))
+    # rule: what a current row begins with has won
+    settled: Booleans = places.isin(starts) & ~places.isin(places[is_new])
+    return settled
 
 
 def _list_records(current: pa.Table, columns: Sequence[str]) -> pa.Table:
@@ -58,8 +78,11 @@ def derive_versions(form: VersionIncrement, records: pa.Table, keys: np.ndarray)
     keys, at, records = keys[order], at[order], records.take(pa.array(order))
     has_next = np.append(keys[1:] == keys[:-1], False)[: len(keys)]
     following = np.where(has_next, np.append(at[1:], FOREVER)[: len(at)], FOREVER)
-    # rule: ttl shortens versions
-    end = following if form.ttl is None else np.minimum(following, at + form.ttl)
+    end = following
+    if form.ttl is not None:
+        limit = np.where(at + form.ttl <= LAST_MICROS, at + form.ttl, FOREVER)
+        # rule: ttl shortens versions
+        end = np.minimum(following, limit)
     # rule: of equal timestamps the last to arrive wins, and a tombstone gives no row
     is_kept = (following != at) & ~records.column("_isTombstone").to_numpy()
     for name, moments in zip(PERIODS["versions"], (at, end), strict=True):

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hindcast.bitemporal.intervals import LAST_MICROS
 from hindcast.common.jit import NOTHING
 from hindcast.engine import integer_encoding, late_events, operators, sweeps
 from hindcast.engine.operators import EXTREMES, KernelRows
@@ -48,7 +49,8 @@ def aggregate_windows(form: WindowSpec, span: TimeSlice, rows: pa.Table) -> Kern
         which = counted[n, members]
         columns[name] = aggregate_measure(form, rows, name, members[which], window[which], len(codes))
     start = begun[codes // count]
-    for name, moment in (("windowStart", start), ("windowEnd", start + form.size)):
+    end = np.minimum(start + form.size, LAST_MICROS)
+    for name, moment in (("windowStart", start), ("windowEnd", end)):
         columns[name] = integer_encoding.decode_timestamps(moment, ARROW_TIMESTAMP)
     since, until = operators.slice_bounds(span)
     # rule: what a slice leaves out is counted of its own events

@@ -93,7 +93,11 @@ def _derive_new_versions(
     earlier = records.select_until(topic_log.read_accepted(spark, contract, name, after=0), seen.number)
 
     def find_hidden(near: DataFrame, new: DataFrame) -> DataFrame:
-        hidden = records.decode_log(incremental.find_hidden_records(near, new))
+        if topic.envelope is None:
+            hidden = records.decode_log(incremental.find_hidden_records(near, new))
+        else:
+            # A tombstone in an envelope has bytes too
+            hidden = incremental.find_hidden_records(records.decode_log(near), new)
         return initial_rows.find_hidden_records(spark, contract, name, hidden, new)
 
     def near_log(new: DataFrame) -> NearbyRows:

@@ -19,6 +19,7 @@ from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
 from pyspark.sql.types import DataType, LongType, StructField, StructType
 
 from hindcast.bitemporal import aggregates, derivation
+from hindcast.bitemporal.intervals import LAST_MICROS
 from hindcast.bitemporal.pattern_limits import expression_column
 from hindcast.contract import Contract, View, list_shapes
 from hindcast.contract.expressions import resolve
@@ -119,7 +120,7 @@ def build_log_rows(contract: Contract, name: str, rows: DataFrame) -> DataFrame:
         *(F.when(has_value, F.col(f"_own.{c}")).alias(c) for c in columns),
         F.timestamp_millis("_row.time").alias("timestamp"),
         *(
-            F.timestamp_millis(F.col(f"_row.{edge}")).alias(column)
+            F.timestamp_millis(F.least(F.col(f"_row.{edge}"), F.lit(LAST_MICROS // 1000))).alias(column)
             for edge, column in zip(("start", "end"), PERIODS["windows"], strict=True)
             if shape.kind == "windows"
         ),
