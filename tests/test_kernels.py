@@ -396,7 +396,7 @@ def test_tables_made_by_kernels_are_those_of_sparks_plan(made: Pipeline, plain: 
 def test_later_runs_on_what_kernels_made_end_as_without_them(
     made: Pipeline, plain: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By increments: late records, tombstones, new keys; MERGE closes rows of the kernels' files."""
+    """By increments: late records, tombstones, new keys; rows of the kernels' files are closed."""
     one, other = twin(made, tmp_path / "one"), twin(plain, tmp_path / "other")
     for topic, records in told(random.Random(12), 25).items():  # noqa: S311
         one.send(topic, *(it for it in records if it[0] != NO_KEY))  # which increments pass over
@@ -406,11 +406,17 @@ def test_later_runs_on_what_kernels_made_end_as_without_them(
     for p, on in ((one, True), (other, False)):
         with p.here(), kernels(on=on):
             p.run("second")
+    unclosed, done = set(), set()
     for name in one.contract.ordered_views:
         assert one.history(name) == other.history(name), name
-        if not OPERATORS.get(name, "").startswith("in_"):  # whose windows may be closed
-            assert any(row[-1] for row in one.history(name)) != (name in (*EMPTY, "priced")), name
-        assert "kernel" not in note(one, name, 2), "it is no first run"
+        if not any(row[-1] for row in one.history(name)) and not OPERATORS.get(name, "").startswith("in_"):
+            unclosed.add(name)  # windows may be closed to what comes
+        if "kernel" in note(one, name, 2):
+            assert note(one, name, 2)["kernel"] == OPERATORS[name], name
+            done.add(name)
+        assert "kernel" not in note(other, name, 2), name
+    assert {*EMPTY, "priced"} <= unclosed <= {*EMPTY, "priced", "near", "by_items"}
+    assert done >= {"by_key", "by_text", "named", "both", "described", "near", "near_outer", "per_item", "in_parts"}
     with one.here():
         assert wrong(one) == []
 
