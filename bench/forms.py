@@ -1,6 +1,7 @@
 """`make bench-forms`: what views cost with expressions, filters, other joins and extremes, beside plain ones.
 
-    PYTHONPATH=jobs:scripts .venv/bin/python -m bench.forms [--rounds 7] [--sizes EVENTS,VERSIONS,KEYS] [--plan]
+    PYTHONPATH=jobs:scripts .venv/bin/python -m bench.forms [--rounds 7] [--sizes EVENTS,VERSIONS,KEYS] [--plain VIEWS]
+        [--plan]
 
 In each round every view is built once, as the step `build` of a first run does it. Printed are medians and ranges:
 seconds, and the ratio to the plain view of the same round. With `--plan` each view is also built by Spark's plan alone.
@@ -18,10 +19,11 @@ from bench.speed.names import UNIFORM
 
 ROOT = Path(__file__).resolve().parents[1]
 FORMS = {
-    "priced": ("amounts", "sold"),
+    "priced": ("amounts", "sold", "coded"),
     "stocked": ("stocked_left", "stocked_either", "worth"),
     "categories": ("extremes", "sales"),
     "of_items": ("hourly", "visits"),
+    "paired": ("unpaired",),
 }
 """By plain view, those that are compared with it: with expressions, a filter, another join, or of a stream."""
 
@@ -31,6 +33,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="bench.forms", description=__doc__)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--sizes", help="events, versions and keys")
+    parser.add_argument("--plain", help="only these plain views, with those that are compared with them")
     parser.add_argument("--plan", action="store_true", help="also by Spark's plan alone")
     parser.add_argument("--folder", type=Path, default=ROOT / "var" / "bench-speed")
     asked = parser.parse_args()
@@ -42,11 +45,12 @@ def main() -> int:
     spark.sparkContext.setLogLevel("ERROR")
     sizes = data.Sizes(*map(int, asked.sizes.split(","))) if asked.sizes else data.FULL
     place = inputs.inputs(asked.folder, sizes)
-    inputs.ensure(spark, place, UNIFORM, "events", "prices", "stock")
+    inputs.ensure(spark, place, UNIFORM, "events", "prices", "stock", "shipped")
     print(sizes.text, flush=True)
     seconds: dict[tuple[str, str], list[float]] = defaultdict(list)
+    forms = {plain: FORMS[plain] for plain in (asked.plain.split(",") if asked.plain else FORMS)}
     for number in range(asked.rounds + 1):
-        for view in (name for plain, others in FORMS.items() for name in (plain, *others)):
+        for view in (name for plain, others in forms.items() for name in (plain, *others)):
             for way in ("on", "off") if asked.plan else ("on",):
                 os.environ["HINDCAST_KERNELS"] = way
                 it = views.ours(spark, place, UNIFORM, view)
@@ -54,7 +58,7 @@ def main() -> int:
                 if number:  # the first round warms up
                     seconds[view, way].append(took)
         print(f"round {number} of {asked.rounds}", flush=True)
-    for plain, others in FORMS.items():
+    for plain, others in forms.items():
         for view, way in ((view, way) for view in (plain, *others) for way in ("on", "off") if seconds[view, way]):
             ratios = [own / base for own, base in zip(seconds[view, way], seconds[plain, "on"], strict=True)]
             by = "kernel" if way == "on" else "Spark's plan"

@@ -23,7 +23,9 @@ SPAN = timedelta(days=90)
 KNOWN = datetime(2026, 6, 1, tzinfo=UTC)
 """The known-at of all rows."""
 CATEGORIES = 1_000
-VALUES = {"prices": ("price", "category"), "stock": ("n",), "events": ("quantity",)}
+VALUES = {"prices": ("price", "category"), "stock": ("n",), "events": ("quantity",), "shipped": ("quantity",)}
+STREAMS = ("events", "shipped")
+"""The topics that are read as streams."""
 
 
 @dataclass(frozen=True)
@@ -44,15 +46,15 @@ FULL, QUICK = Sizes(10_000_000, 2_000_000, 100_000), Sizes(1_000_000, 200_000, 1
 
 def records(sizes: Sizes, kind: str, name: str) -> pa.Table:
     """The records of a topic in offset order: offset, timestamp, item, and its values, null in a tombstone."""
-    count = sizes.events if name == "events" else sizes.versions
+    count = sizes.events if name in STREAMS else sizes.versions
     chance = np.random.default_rng([KINDS.index(kind), list(VALUES).index(name)])
     numbers = np.arange(count, dtype=np.int64)
     history = int(SPAN.total_seconds() * 1000)
     delay = chance.exponential(history / 100, count) * (chance.random(count) < 0.01)
     millis = np.maximum((numbers * (history / count)).astype(np.int64) - delay.astype(np.int64), 0)
     items = pa.array([f"item-{n:06d}" for n in range(sizes.keys)])
-    gone = chance.random(count) < 0.01 if name != "events" else np.zeros(count, dtype=bool)
-    drawn = keys(chance, kind if name == "events" or kind == "zipf" else "uniform", count, sizes.keys)
+    gone = chance.random(count) < 0.01 if name not in STREAMS else np.zeros(count, dtype=bool)
+    drawn = keys(chance, kind if name in STREAMS or kind == "zipf" else "uniform", count, sizes.keys)
     values: dict[str, Any] = {}
     for value in VALUES[name]:
         numbers_of = drawn % CATEGORIES if value == "category" else chance.integers(1, 100, count)

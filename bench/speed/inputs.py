@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 
-from bench.speed.data import KNOWN, VALUES, Sizes, records
+from bench.speed.data import KNOWN, STREAMS, VALUES, Sizes, records
 from bench.speed.names import KINDS
 from hindcast.plan.runs import Run
 
@@ -30,6 +30,7 @@ topics:
   prices: {{read: table, key: {{item: string}}, value: {{price: int, category: int}}}}
   stock: {{read: table, key: {{item: string}}, value: {{n: int}}}}
   events: {{read: stream, key: {{item: string}}, value: {{quantity: int}}}}
+  shipped: {{read: stream, key: {{item: string}}, value: {{quantity: int}}}}
 views:
   priced:
     stream: events
@@ -41,6 +42,10 @@ views:
     join: {{table: prices, how: left}}
     where: quantity > 0
     select: {{amount: quantity * price, rounded: "round(price * 0.19, 2)"}}
+  coded:
+    stream: events
+    join: {{table: prices, how: left, on: "concat('item-', substring(item, 6, 6))"}}
+    select: {{quantity: events.quantity, price: prices.price}}
   sold: {{stream: events, join: {{table: prices}}, where: quantity > 0}}
   stocked_left: {{table: prices, join: {{table: stock, how: left}}, select: {{price: prices.price, n: stock.n}}}}
   stocked_either: {{table: prices, join: {{table: stock, how: outer}}, select: {{price: prices.price, n: stock.n}}}}
@@ -61,10 +66,19 @@ views:
     where: quantity > 1
     window: {{session: 30 minutes, grace: 1 hour}}
     aggregate: {{many: count(*), sold: sum(quantity * 2)}}
+  paired:
+    stream: events
+    join: {{stream: shipped, before: 1 hour, after: 1 hour}}
+    select: {{quantity: events.quantity, shipped: shipped.quantity}}
+  unpaired:
+    stream: events
+    join: {{stream: shipped, before: 1 hour, after: 1 hour, how: left}}
+    where: events.quantity > 1
+    select: {{missing: events.quantity - coalesce(shipped.quantity, 0)}}
   of_items: {{stream: events, window: {{tumbling: 1 hour, grace: 1 hour}}, aggregate: {{sold: sum(quantity)}}}}
   sales: {{stream: events, where: quantity > 0, aggregate: {{sold: sum(quantity), most: max(quantity)}}}}
 """
-_FORM = 5
+_FORM = 6
 """Goes up when what is drawn, or the contract, changes: then nothing that is there is taken."""
 
 
@@ -175,7 +189,7 @@ def publish(spark: SparkSession, drawn: DataFrame, table: Table, name: str, coun
         F.lit(0).alias("partition"),
         "offset",
     )
-    rows = derivation.derive_topic_events(known) if name == "events" else derivation.derive_topic_versions(known)
+    rows = derivation.derive_topic_events(known) if name in STREAMS else derivation.derive_topic_versions(known)
     table_creation.ensure_table(table, table_diff.table_schema(rows))
     with override_conf(spark, {"spark.sql.shuffle.partitions": "16"}):
         opened = rows.withColumn("_change", F.lit("open"))
