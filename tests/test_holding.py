@@ -271,6 +271,27 @@ def test_what_only_fails_on_what_another_gate_leaves_is_held_too(
 
 
 @pytest.mark.long
+def test_a_row_that_only_fails_beside_what_another_gate_leaves_is_held_too(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    """Also where its gate has held another row already."""
+    second = """\
+      - unexpected_rows_expectation:
+          unexpected_rows_query: >
+            SELECT * FROM {batch} WHERE price > 2 * (SELECT avg(price) FROM {batch})
+        on_failure: quarantine
+  orders:"""
+    with pipeline(spark, broker, tmp_path, MENU.replace("  orders:", second, 1)) as p:
+        # Beside 400, which is more than twice 76.33, 50 is not much; beside what is left of all it is.
+        prices = {"curry": -1, "naan": 3, "soup": 4, "tea": 2, "stew": 50, "truffle": 400}
+        p.send("menu", *((item, {"price": price}, 0) for item, price in prices.items()))
+        told = p.run()
+        assert [gate["outcome"] for gate in told["tables"]["menu"]["gates"]] == ["failed", "failed"]
+        assert {row[0] for row in held(p, "menu")} == {"curry", "stew", "truffle"}
+        assert {row[0] for row in p.believed("menu")} == {"naan", "soup", "tea"}
+
+
+@pytest.mark.long
 def test_a_release_that_dies_is_finished_and_one_of_something_else_is_none(
     spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

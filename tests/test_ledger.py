@@ -50,6 +50,10 @@ def test_the_command_prints_it(copy: Pipeline, capsys: pytest.CaptureFixture[str
         assert main.main(["ledger"]) == 0
         text = capsys.readouterr().out
         assert text.splitlines()[0].split()[-4:] == ["partition", "first", "last", "accepted"]
+        (copy.folder / "schemas" / "broken.yaml").write_text("pipeline: [", encoding="utf-8")
+        assert main.main(["ledger"]) == 0
+        told = capsys.readouterr()
+        assert (told.out, "broken.yaml" in told.err) == (text, True)
         assert main.main(["ledger", copy.name, "--format", "json"]) == 0
         assert [row["gone"] for row in json.loads(capsys.readouterr().out)] == [0, 0, 0, None]
         assert main.main(["ledger", copy.name, "--rebuild"]) == 0

@@ -11,6 +11,7 @@ from datetime import timedelta
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 from urllib.parse import quote
 
 import pytest
@@ -20,6 +21,7 @@ from fastapi.testclient import TestClient
 from hindcast.airflow.pages import VIEWS, drawing, key_history, ledger_page, time_machine
 from hindcast.airflow.pages.access import PageAccess
 from hindcast.airflow.pages.routes import build_app
+from hindcast.common.errors import TableError
 from hindcast.common.settings import Settings
 from hindcast.contract import Join, find
 from hindcast.store import tables
@@ -302,6 +304,18 @@ def test_rows_of_another_pipeline_are_shown_only_to_who_may_read_it(settings: Se
     assert told["parts"][1]["rows"] is None
     assert "you may not read that pipeline" in told["text"]
     assert explain_row(settings, contract, "answers", row, RUNS[1], {"guest", "shop"})["parts"][1]["rows"] == []
+
+
+def test_a_row_whose_inputs_cannot_be_opened_is_shown_without_its_why(settings: Settings) -> None:
+    """As another user's may be."""
+    from hindcast.airflow.pages.explain import explain_row
+
+    contract = find(settings.schemas, "guest")
+    row = {"id": "q", "item": "naan", "price": 3, "timestamp": at(2), "_partition": 0, "_offset": 0}
+    damaged = TableError("is not a Delta table", where="shop/prices", fix="restore it")
+    with patch("hindcast.plan.horizon.find_frozen_until", side_effect=damaged):
+        told = explain_row(settings, contract, "answers", row, RUNS[1], {"guest", "shop"})
+    assert (told["parts"], "cannot explain the row: " in told["text"]) == ([], True)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import pytest
 from deltalake import DeltaTable
@@ -23,13 +24,13 @@ from hindcast.ingest import ledger
 from hindcast.ops import journal_rebuild, maintenance, retention
 from hindcast.ops.erase import forget, records
 from hindcast.ops.verify.verify import verify_tables
-from hindcast.plan import horizon, journal
+from hindcast.plan import horizon, journal, planner
 from hindcast.plan.plans import Plan
-from hindcast.plan.purposes import Requeue
+from hindcast.plan.purposes import Erasure, Requeue
 from hindcast.query import read, spark_functions
 from hindcast.runs import incremental_state, run_steps
 from hindcast.runs.derive_whole import DerivedChange
-from hindcast.store import commit_once, commits, row_reader
+from hindcast.store import commit_once, commits, row_reader, tables
 from hindcast.store.commit_notes import TableNote
 from pipelines import T0, Pipeline, pipeline, wrong
 
@@ -525,6 +526,74 @@ def test_a_session_that_was_trimmed_away_and_goes_on_opens_no_other(
         p.send("clicks", ("ann", {"n": 1}, 21), ("bob", {"n": 1}, 21))
         p.run()
         assert p.believed("visits") == [("bob", 2, 20, 21)]
+        assert wrong(p) == []
+
+
+WAITING = """
+pipeline: shop
+start: 2026-01-01
+topics:
+  menu: {read: table, key: {item: string}, value: {price: int}}
+  orders: {read: stream, key: {customer: string}, value: {item: string}, keep: 10 seconds}
+views:
+  bills:
+    stream: orders
+    join: {table: menu, on: item}
+    select: {price: price}
+    semantics: kafka
+    wait: true
+"""
+
+
+def test_what_a_view_with_wait_has_not_processed_is_kept(spark: SparkSession, broker: str, tmp_path: Path) -> None:
+    with pipeline(spark, broker, tmp_path, WAITING) as p:
+        p.send("orders", *((f"c{second}", {"item": "curry"}, second) for second in (1, 2, 30, 60)))
+        p.run()
+        assert retention.trim_pipeline(spark, p.contract).logs["orders"].removed == 0, "it waits for the menu"
+        p.send("menu", ("curry", {"price": 8}, 0))
+        p.run()
+        trimmed = retention.trim_pipeline(spark, p.contract).logs["orders"]
+        assert (trimmed.removed, trimmed.slowest) == (0, retention.PartitionProgress("menu", 0, moment(0)))
+        p.send("menu", ("tea", {"price": 2}, 100))
+        p.run()
+        assert [row[0] for row in p.believed("bills")] == ["c1", "c2", "c30"]
+        assert retention.trim_pipeline(spark, p.contract).logs["orders"].removed == 3
+        at = horizon.read_horizon(tables.log_table(p.warehouse, p.name, "orders"))
+        p.send("menu", ("tea", {"price": 3}, 200))
+        p.send("orders", ("c90", {"item": "tea"}, 90), ("c150", {"item": "tea"}, 150))
+        p.run()
+        found = retention._find_table_horizons
+
+        def forget_meanwhile(*given: Any) -> Any:
+            planner.ensure_plan(p.contract, "forget-it", reason=None, instead=Erasure("orders", "digest", ()))
+            return found(*given)
+
+        with (
+            patch.object(retention, "_find_table_horizons", forget_meanwhile),
+            pytest.raises(BusyError, match="forget"),
+        ):
+            retention.trim_pipeline(spark, p.contract)
+        assert horizon.read_horizon(tables.log_table(p.warehouse, p.name, "orders")) == at, (
+            "records may be needed to begin again"
+        )
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kernels", ["on", "off"])
+def test_late_records_before_the_horizon_count_among_each_other(
+    spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernels: str
+) -> None:
+    """A row that begins at the horizon comes from a record before it."""
+    monkeypatch.setattr(incremental_state, "MAX_WHOLE_ROWS", -1)
+    monkeypatch.setenv("HINDCAST_KERNELS", kernels)
+    with pipeline(spark, broker, tmp_path, KEPT) as p:
+        p.send("menu", ("curry", {"price": 8}, 0), ("tea", {"price": 1}, 14))
+        p.run()
+        retention.trim_pipeline(spark, p.contract)
+        for price, second, believed in ((9, 3, 9), (7, 3.5, 7), (5, 2, 7)):
+            p.send("menu", ("curry", {"price": price}, second))
+            p.run()
+            assert ("curry", believed, 4, None) in p.believed("menu"), (price, second)
         assert wrong(p) == []
 
 

@@ -287,6 +287,29 @@ def told_of(p: Pipeline, name: str) -> set[tuple[Any, ...]]:
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("kernels", ["on", "off"])
+def test_a_published_row_of_a_held_key_follows_what_came_and_went(
+    spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernels: str
+) -> None:
+    """The price is again what it was when the other row of the key was held."""
+    monkeypatch.setattr(incremental_state, "MAX_WHOLE_ROWS", -1)
+    monkeypatch.setenv("HINDCAST_KERNELS", kernels)
+    text = VIEWS.partition("  sums:")[0].replace("max_value: 100", "max_value: 17")
+    with pipeline(spark, broker, tmp_path, text) as p:
+        p.send("menu", ("curry", {"price": 8}, 0))
+        orders = (("anna", {"item": "curry", "quantity": n}, n) for n in (1, 2))
+        p.send("orders", *orders)
+        p.run()
+        p.send("menu", ("curry", {"price": 9}, 0))
+        p.run()
+        assert [row[1] for row in p.believed("bills")] == [9, 16], "18 is held"
+        p.send("menu", ("curry", {"price": 8}, 0))
+        p.run()
+        assert [row[1] for row in p.believed("bills")] == [8, 16]
+        assert not hold_store.read_held_rows(p.warehouse, p.name).num_rows
+
+
+@pytest.mark.long
 def test_what_is_held_is_trimmed_and_forgotten_as_what_it_is(spark: SparkSession, broker: str, tmp_path: Path) -> None:
     kept = CONTRACT.replace("    hold: row", "    keep: 10 seconds\n    hold: row")
     with pipeline(spark, broker, tmp_path, kept) as p:

@@ -8,7 +8,8 @@ from collections import Counter
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import pytest
 
@@ -432,3 +433,17 @@ def test_a_table_whose_folder_was_removed_is_derived_again_though_nothing_is_new
         p.run()
         assert p.versions() == versions
         assert wrong(p) == []
+        publish = run_steps.gate_and_publish_change
+
+        def die(contract: Any, plan: Any, name: str, derived: Any) -> Any:
+            if name == "bills":
+                raise RuntimeError("died")
+            return publish(contract, plan, name, derived)
+
+        shutil.rmtree(f"{p.warehouse}/{p.name}/bills")
+        with patch.object(run_steps, "gate_and_publish_change", die), pytest.raises(RuntimeError, match="died"):
+            p.run()
+        assert p.believed("bills") == [], "its table is there again, without a row"
+        planner.abandon_run(p.warehouse, journal.read_runs(p.warehouse, p.name)[-1], "by a test")
+        p.run()
+        assert p.believed("bills") == before["bills"]

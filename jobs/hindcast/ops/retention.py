@@ -36,7 +36,7 @@ from hindcast.plan import horizon, inputs, journal, notices
 from hindcast.plan.horizon import Horizon
 from hindcast.plan.runs import Run
 from hindcast.runs import row_counts, topic_records
-from hindcast.store import commit_once, commits, row_reader, table_creation, tables
+from hindcast.store import commit_once, commits, emitted_log, row_reader, table_creation, tables
 from hindcast.store.tables import Table
 
 
@@ -112,8 +112,10 @@ def _trim_pipeline(spark: SparkSession, contract: BoundContract, *, dry_run: boo
     progress = {name: _read_topic_progress(spark, contract, name, last.number) for name in contract.topics}
     until = min(last.known_at, clock.now())  # a known-at may be ahead of the clock: nothing is trimmed for that
     table_horizons = _find_table_horizons(spark, contract, progress, until)
-    log_horizons = _find_log_horizons(contract, progress, until)
+    log_horizons = _find_log_horizons(contract, progress, until, last.number)
     if not dry_run:
+        # What is to be forgotten may need records, and it may have been planned meanwhile.
+        notices.refuse_forgetting(warehouse, pipeline, "trimming")
         for table, at, _ in (*table_horizons.values(), *log_horizons.values()):
             if at is not None:
                 commits.set_properties(spark, table, {horizon.PROPERTY: at.text})
@@ -195,22 +197,41 @@ def _find_table_horizons(
 
 
 def _find_log_horizons(
-    contract: BoundContract, progress: Mapping[str, list[PartitionProgress]], until: datetime
+    contract: BoundContract, progress: Mapping[str, list[PartitionProgress]], until: datetime, last: int
 ) -> dict[str, _TableHorizon]:
-    """Return the horizons of the logs that are not kept forever, by topic."""
+    """Return the horizons of the logs that are not kept forever, by topic, after the run `last`."""
     horizons = {}
     for name, topic in contract.topics.items():
         retention, log = topic.retention, tables.log_table(contract.warehouse, contract.pipeline, name)
         if retention is None or retention.log is None or retention.quarantine is None or tables.open_table(log) is None:
             continue
         before = horizon.read_horizon(log)
-        at, slowest = _next_horizon(until, progress[name], retention.log, before)
+        waiting = _read_waiting_progress(contract, name, last)
+        if waiting is None:  # a view has processed nothing yet
+            at, slowest = before, None
+        else:
+            at, slowest = _next_horizon(until, [*progress[name], *waiting], retention.log, before)
         if at is not None:
             refused = _subtract_duration(until, retention.quarantine)
             moments = [moment for moment in (refused, before.refused_before if before else None) if moment is not None]
             at = replace(at, refused_before=max(moments, default=None), valid_time=topic.valid_time)
         horizons[name] = _TableHorizon(log, at, slowest)
     return horizons
+
+
+def _read_waiting_progress(contract: BoundContract, name: str, last: int) -> list[PartitionProgress] | None:
+    """Return up to when the views with `wait` below a topic had processed it after a run; None if one had not begun.
+
+    Each is given as the partition that it waits for. They read the log again from there on.
+    """
+    found = []
+    for view in sorted(contract.list_tables_below(name).intersection(contract.views)):
+        if contract.views[view].wait:
+            note = emitted_log.read_last_note(emitted_log.emitted_table(contract.warehouse, contract, view), last)
+            if note is None or note.upto < 0 or note.waits_for is None:
+                return None
+            found.append(PartitionProgress(*note.waits_for, _moment_of_micros(note.upto * 1000)))
+    return found
 
 
 def _read_input_progress(spark: SparkSession, contract: BoundContract, name: str) -> list[PartitionProgress]:

@@ -206,6 +206,11 @@ def last_included_run(past: Iterable[Run], published: int) -> int:
     return max([published, *(run.number for run in past if run.state == "completed")])
 
 
+def was_lost(past: Iterable[Run], name: str, published: int) -> bool:
+    """Return whether completed runs have opened rows in a table that none has `published`: its folder was removed."""
+    return not published and any(run.results[name].opened for run in past if name in run.results)
+
+
 def last_members(past: list[Run], name: str) -> MemberPartitions:
     """Return the partitions of a topic entry with a pattern as the last of these runs numbered them."""
     members = (run.plan.topics[name].members for run in reversed(past) if name in run.plan.topics)

@@ -59,19 +59,19 @@ class HoldInputs(NamedTuple):
 
 
 def hold_changes(
-    candidate: StagedChange, failed: Sequence[Expectation], after: int, rederived: DataFrame | None = None
+    candidate: StagedChange, blamed: DataFrame | None, after: int, rederived: DataFrame | None = None
 ) -> HeldChange | None:
-    """Return what is held back of a candidate whose quarantine gates `failed`; None if none did and nothing was held.
+    """Return what is held back of a candidate, given the rows that quarantine gates fail (`_find_failing_rows`).
 
-    `after`: the last run that published the table; `rederived`: see `HoldInputs`. A change that a person has released
-    as it is now is not held.
+    None if none fails (`blamed` is None) and nothing was held. `after`: the last run that published the table;
+    `rederived`: see `HoldInputs`. A change that a person has released as it is now is not held.
     """
     spark, table = candidate.change.sparkSession, candidate.table
     waiting = _read_held_units(candidate)
-    if waiting is None and not failed:
+    if waiting is None and blamed is None:
         return None
     waiting = spark.createDataFrame([], hold_store.HELD_UNIT_SCHEMA) if waiting is None else waiting
-    failing_rows = _find_failing_rows(candidate, failed)
+    failing_rows = _find_failing_rows(candidate, []) if blamed is None else blamed
     own = add_units(candidate.change, candidate.contract, table)
     place = F.struct(*(F.col(f"`{column}`") for column in table.identity))
     alike = failing_rows.select(F.col("_place").alias("_failed")).distinct()
@@ -209,26 +209,33 @@ def sift_change(
             yield passed, hold_records(candidate, blamed, inputs.records, after, inputs.rederived), results
         return
     results = gates.evaluate_gates(candidate, expected)
-    passed, held = candidate, hold_changes(candidate, _list_holding_gates(results, expected), after, inputs.rederived)
+    blamed = _find_blamed_rows(candidate, results, expected)
+    passed, held = candidate, hold_changes(candidate, blamed, after, inputs.rederived)
     try:
         while held is not None and held.keys and held.unpublished is not None:
-            # Gates may fail on what is left that passed before: repeat until no further gate holds anything.
+            # Rows that passed before may fail beside what is left: repeat until no further row does.
             free_change(passed, candidate)
             passed = candidate.leave_out_rows(held.unpublished)
-            pairs = list(zip(results, gates.evaluate_gates(passed, expected), strict=True))
-            settled = not any(second.is_holding and not first.is_holding for first, second in pairs)
-            results = [first if first.is_holding else second for first, second in pairs]
-            if settled:
+            left = gates.evaluate_gates(passed, expected)
+            results = [first if first.is_holding else second for first, second in zip(results, left, strict=True)]
+            more = _find_blamed_rows(passed, left, expected)
+            if more is not None and blamed is not None:
+                more = more.join(blamed.select("_place", "_gate"), ["_place", "_gate"], "left_anti")
+            if more is None or not more.take(1):
                 break
-            held = hold_changes(candidate, _list_holding_gates(results, expected), after, inputs.rederived)
+            blamed = more if blamed is None else blamed.unionByName(more).localCheckpoint()
+            held = hold_changes(candidate, blamed, after, inputs.rederived)
         yield passed, held, results
     finally:
         free_change(passed, candidate)
 
 
-def _list_holding_gates(results: Sequence[GateResult], expected: Sequence[Expectation]) -> list[Expectation]:
-    """Return the quarantine gates that failed."""
-    return [expected[result.gate] for result in results if result.is_holding]
+def _find_blamed_rows(
+    candidate: StagedChange, results: Sequence[GateResult], expected: Sequence[Expectation]
+) -> DataFrame | None:
+    """Return the rows that quarantine gates fail (`_find_failing_rows`); None if all of them pass."""
+    failed = [expected[result.gate] for result in results if result.is_holding]
+    return _find_failing_rows(candidate, failed) if failed else None
 
 
 def append_entries(

@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 from hindcast.bitemporal import derivation, incremental, incremental_views
 from hindcast.bitemporal.affected_periods import NearbyRows
 from hindcast.bitemporal.incremental_views import AffectedRows
+from hindcast.bitemporal.valid_time import timestamp_literal
 from hindcast.contract import list_shapes
 from hindcast.contract.bound import BoundContract
 from hindcast.engine.spec import VersionIncrement
@@ -85,11 +86,14 @@ def _derive_new_versions(
 ) -> DerivedChange | None:
     """Return what the records since the run `seen` change in a topic's table.
 
-    Without `by_plan` return None if no kernel can find it: Spark's plan would take longer than deriving it whole.
+    Return None if only deriving it whole tells; without `by_plan` also if no kernel can find it, since Spark's plan
+    would take longer.
     """
     topic, table = contract.topics[name], locate_own_table(contract, name)
     after, frozen = tables.read_last_run(table), horizon.find_frozen_until(table.warehouse, contract, name)
     new = records.read_since(seen.number)
+    if frozen is not None and new.where(F.col("timestamp") < timestamp_literal(frozen)).take(1):
+        return None  # a current row that begins at the horizon does not say when its record is dated
     earlier = records.select_until(topic_log.read_accepted(spark, contract, name, after=0), seen.number)
 
     def find_hidden(near: DataFrame, new: DataFrame) -> DataFrame:

@@ -27,6 +27,7 @@ from hindcast.plan.plans import Plan
 from hindcast.plan.runs import Run
 from hindcast.quality import hold_back, hold_store
 from hindcast.quality.hold_back import HoldInputs
+from hindcast.quality.hold_units import has_row_hold
 from hindcast.runs import (
     derive_by_kernel,
     emission,
@@ -150,6 +151,9 @@ def _add_held_keys(
 ) -> tuple[AffectedRows | None, DataFrame]:
     """Return the rows affected since the run `seen`, with all changes of held keys since they are held, and the held
     units of these keys, even if none of their rows is left. No rows (None) if the view must be derived whole.
+
+    With `hold: row` other rows of a held key were published meanwhile. What changes them since the run `seen` may be
+    no change since the key is held, so both count; but parts of versions that are clipped apart cannot be put together.
     """
     sources, contract, plan, table = view.sources, view.contract, view.plan, view.table
     current, derived = sources.cache_rows(affected.current), sources.cache_rows(affected.derived)
@@ -164,8 +168,10 @@ def _add_held_keys(
     row = rejudged.agg(F.min("since")).first()
     if row is None or row[0] is None:
         return affected, rejudged
+    by_row = has_row_hold(contract, table.name)
     since = incremental_state.find_last_run_of_any_size(contract, table, row[0])
-    if since is None or incremental_state.has_trimmed_input(since, view.inputs):
+    is_lost = since is None or incremental_state.has_trimmed_input(since, view.inputs)
+    if since is None or is_lost or (by_row and table.kind == "versions"):
         return None, rejudged
     if (earlier := _refresh_view(view, since)) is None:
         return None, rejudged
@@ -175,7 +181,7 @@ def _add_held_keys(
         others, own = (
             rows.join(held_keys, key == F.col("_held"), how) for rows, how in ((new, "left_anti"), (old, "left_semi"))
         )
-        return others.unionByName(own)
+        return new.unionByName(own).dropDuplicates([*table.identity]) if by_row else others.unionByName(own)
 
     both = combine(current, earlier.current), combine(derived, earlier.derived)
     return AffectedRows(*both, affected.left_out, kernel=affected.kernel), rejudged

@@ -10,7 +10,7 @@ from hindcast.ingest import erasure_marks
 from hindcast.plan import horizon, journal
 from hindcast.plan.inputs import locate_own_table
 from hindcast.plan.plans import Plan
-from hindcast.plan.runs import Run, last_included_run
+from hindcast.plan.runs import Run, last_included_run, was_lost
 from hindcast.store import tables
 from hindcast.store.tables import Table
 
@@ -40,8 +40,10 @@ def is_quicker_whole(*inputs: Table, by_kernel: bool = False) -> bool:
 
 def find_last_run_of_any_size(contract: Contract, table: Table, since: int | None = None) -> Run | None:
     """Return what `find_last_run` does, however few rows the inputs have; or the run `since` if that is earlier."""
-    past = journal.read_runs(table.warehouse, table.pipeline)
-    last = last_included_run(past, tables.read_last_run(table))
+    past, published = journal.read_runs(table.warehouse, table.pipeline), tables.read_last_run(table)
+    if was_lost(past, table.name, published):
+        return None
+    last = last_included_run(past, published)
     return _find_comparable_run(past, contract, table, last if since is None else min(last, since))
 
 

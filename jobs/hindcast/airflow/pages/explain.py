@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 
 import duckdb
 import sqlglot
+from deltalake.exceptions import DeltaError
 from sqlglot import expressions as exp
 from sqlglot.errors import SqlglotError
 
@@ -18,7 +19,7 @@ from hindcast.airflow.pages.key_history import find_cell, read_moment
 from hindcast.bitemporal import predicates
 from hindcast.bitemporal.predicates import ColumnBound, sql_literal
 from hindcast.common.column_values import ColumnValue, Row
-from hindcast.common.errors import describe_cause
+from hindcast.common.errors import HindcastError, describe_cause
 from hindcast.common.json_values import JsonObject
 from hindcast.common.settings import Settings
 from hindcast.contract import Contract, Join, Shape, View, list_shapes
@@ -50,14 +51,14 @@ def explain_row(
         if cause is not None:
             text, part = _explain_emission(contract, reader, cause)
             return {"text": text, "parts": [part.as_json(warehouse, contract)]}
-    frozen = horizon.find_frozen_until(warehouse, contract, name)
-    if frozen is not None and not _is_derivable(shape.kind, row, known, frozen):
-        text = f"Its input rows are no longer kept: the inputs were trimmed up to {format_moment(frozen)}."
-        return {"text": text, "parts": []}
     try:
+        frozen = horizon.find_frozen_until(warehouse, contract, name)
+        if frozen is not None and not _is_derivable(shape.kind, row, known, frozen):
+            text = f"Its input rows are no longer kept: the inputs were trimmed up to {format_moment(frozen)}."
+            return {"text": text, "parts": []}
         text, parts = _RowExplainer(view, list_shapes(contract), row, reader, frozen).explain()
-    except (SqlglotError, duckdb.Error) as error:
-        # DuckDB does not support all of Spark's SQL.
+    except (SqlglotError, duckdb.Error, HindcastError, DeltaError) as error:
+        # DuckDB does not support all of Spark's SQL, and a table of another pipeline may be damaged.
         text, parts = f"This page cannot explain the row: {redact_message(contract, name, describe_cause(error))}", []
     return {"text": text[:1].upper() + text[1:], "parts": [part.as_json(warehouse, contract) for part in parts]}
 

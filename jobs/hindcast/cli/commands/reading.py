@@ -16,7 +16,7 @@ from hindcast.cli.commands.shared import (
     print_rows,
     read_runs,
 )
-from hindcast.common.errors import QueryError
+from hindcast.common.errors import ContractError, QueryError
 from hindcast.common.plurals import format_count
 
 if TYPE_CHECKING:
@@ -40,7 +40,6 @@ def ledger(arguments: argparse.Namespace, settings: Settings) -> int:
     """Show which offsets each run ingested, and the outcome of their records."""
     import pyarrow as pa
 
-    from hindcast.contract.load import load_all
     from hindcast.ingest import ledger
     from hindcast.ops import journal_rebuild
 
@@ -53,11 +52,21 @@ def ledger(arguments: argparse.Namespace, settings: Settings) -> int:
         return 0
     if arguments.pipeline:
         read_runs(settings, arguments.pipeline)
-    pipelines = [arguments.pipeline] if arguments.pipeline else sorted(load_all(settings.schemas))
+    pipelines = [arguments.pipeline] if arguments.pipeline else _list_pipelines(settings)
     rows = pa.concat_tables([ledger.read_ledger(settings.warehouse, name) for name in pipelines])
     empty = [column for column in ("member", "anew", *FATES[1:]) if not any(rows.column(column).to_pylist())]
     print_rows(rows.drop(empty) if arguments.format == "table" else rows, arguments.format)
     return 0
+
+
+def _list_pipelines(settings: Settings) -> list[str]:
+    """Return the pipelines of all contracts that are valid; print on stderr what is wrong with the others."""
+    from hindcast.contract.load import try_load_all
+
+    contracts = [*try_load_all(settings.schemas).values()]
+    for error in (it for it in contracts if isinstance(it, ContractError)):
+        print(f"skipped: {error}", file=sys.stderr)
+    return sorted(it.pipeline for it in contracts if not isinstance(it, ContractError))
 
 
 def report(arguments: argparse.Namespace, settings: Settings) -> int:
