@@ -21,12 +21,7 @@ def derive_versions(records: DataFrame, ttl: Column | None = None) -> DataFrame:
     """
     # rule: of equal timestamps the last to arrive wins
     following = F.lead("timestamp").over(Window.partitionBy("key").orderBy("timestamp", "position"))
-    if ttl is None:
-        ended = following
-    else:
-        limit = F.col("timestamp") + ttl
-        limit = F.when(limit <= F.lit(LAST_MOMENT), limit)
-        ended = F.least(following, limit)  # rule: ttl shortens versions
+    ended = following if ttl is None else F.least(following, _find_latest_end(ttl))  # rule: ttl shortens versions
     columns = "key", "value", F.col("timestamp").alias("validFrom"), ended.alias("validTo"), "position"
     # rule: a loser of a tie and a tombstone give no row
     return (
@@ -34,6 +29,12 @@ def derive_versions(records: DataFrame, ttl: Column | None = None) -> DataFrame:
         .where(F.col("value").isNotNull() & ~F.col("_lost"))
         .drop("_lost")
     )
+
+
+def _find_latest_end(ttl: Column) -> Column:
+    """Return when a version ends at the latest; null if that is after all time."""
+    end = F.col("timestamp") + ttl
+    return F.when(end <= F.lit(LAST_MOMENT), end)
 
 
 def diff_rows(believed: DataFrame, derived: DataFrame, identity: Sequence[str], content: Sequence[str]) -> DataFrame:

@@ -51,6 +51,11 @@ def refresh_versions(form: VersionIncrement, records: pa.Table, read_view: ReadN
     return Comparison(current, derive_versions(form, rows, np.concatenate([numbers[is_needed], units])))
 
 
+def _find_latest_ends(at: Integers, ttl: int) -> Integers:
+    """Return when versions end at the latest; FOREVER if that is after all time."""
+    return np.where(at + ttl <= LAST_MICROS, at + ttl, FOREVER)
+
+
 def _find_settled_records(keys: Integers, moments: Integers, is_new: Booleans, current: Periods) -> Booleans:
     """Return which records have lost against a current row that begins at their moment, where no new one is.
 
@@ -78,11 +83,8 @@ def derive_versions(form: VersionIncrement, records: pa.Table, keys: np.ndarray)
     keys, at, records = keys[order], at[order], records.take(pa.array(order))
     has_next = np.append(keys[1:] == keys[:-1], False)[: len(keys)]
     following = np.where(has_next, np.append(at[1:], FOREVER)[: len(at)], FOREVER)
-    end = following
-    if form.ttl is not None:
-        limit = np.where(at + form.ttl <= LAST_MICROS, at + form.ttl, FOREVER)
-        # rule: ttl shortens versions
-        end = np.minimum(following, limit)
+    # rule: ttl shortens versions
+    end = following if form.ttl is None else np.minimum(following, _find_latest_ends(at, form.ttl))
     # rule: of equal timestamps the last to arrive wins, and a tombstone gives no row
     is_kept = (following != at) & ~records.column("_isTombstone").to_numpy()
     for name, moments in zip(PERIODS["versions"], (at, end), strict=True):
