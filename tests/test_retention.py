@@ -545,6 +545,8 @@ views:
 """
 
 
+@pytest.mark.long
+@pytest.mark.ci
 def test_what_a_view_with_wait_has_not_processed_is_kept(spark: SparkSession, broker: str, tmp_path: Path) -> None:
     with pipeline(spark, broker, tmp_path, WAITING) as p:
         p.send("orders", *((f"c{second}", {"item": "curry"}, second) for second in (1, 2, 30, 60)))

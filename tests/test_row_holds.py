@@ -302,10 +302,10 @@ def test_a_published_row_of_a_held_key_follows_what_came_and_went(
         p.run()
         p.send("menu", ("curry", {"price": 9}, 0))
         p.run()
-        assert [row[1] for row in p.believed("bills")] == [9, 16], "18 is held"
+        assert sorted(row[1] for row in p.believed("bills")) == [9, 16], "18 is held"
         p.send("menu", ("curry", {"price": 8}, 0))
         p.run()
-        assert [row[1] for row in p.believed("bills")] == [8, 16]
+        assert sorted(row[1] for row in p.believed("bills")) == [8, 16]
         assert not hold_store.read_held_rows(p.warehouse, p.name).num_rows
 
 
