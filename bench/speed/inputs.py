@@ -74,7 +74,7 @@ views:
     stream: events
     join: {{stream: shipped, before: 1 hour, after: 1 hour, how: left}}
     where: events.quantity > 1
-    select: {{missing: events.quantity - coalesce(shipped.quantity, 0)}}
+    select: {{missing: "events.quantity - coalesce(shipped.quantity, 0)"}}
   of_items: {{stream: events, window: {{tumbling: 1 hour, grace: 1 hour}}, aggregate: {{sold: sum(quantity)}}}}
   sales: {{stream: events, where: quantity > 0, aggregate: {{sold: sum(quantity), most: max(quantity)}}}}
 """
