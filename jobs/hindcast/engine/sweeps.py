@@ -76,7 +76,7 @@ def find_near_events(
     grouped, first = others
     low, high = np.zeros(len(key), np.int64), np.zeros(len(key), np.int64)
     for event in range(len(key)):
-        if key[event] == NOTHING:  # rule: an event without a key has no pair
+        if key[event] == NOTHING:
             continue
         earliest, latest = at[event] - before, at[event] + after
         place, last = first[key[event]], first[key[event] + 1]
