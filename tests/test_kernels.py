@@ -415,7 +415,7 @@ def test_later_runs_on_what_kernels_made_end_as_without_them(
             assert note(one, name, 2)["kernel"] == OPERATORS[name], name
             done.add(name)
         assert "kernel" not in note(other, name, 2), name
-    assert {*EMPTY, "priced"} <= unclosed <= {*EMPTY, "priced", "near", "by_items"}
+    assert {*EMPTY, "priced"} <= unclosed <= {*EMPTY, "priced", "near", "near_left", "by_items"}
     assert done >= {"by_key", "by_text", "named", "both", "described", "near", "near_outer", "per_item", "in_parts"}
     with one.here():
         assert wrong(one) == []
