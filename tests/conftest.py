@@ -71,6 +71,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+@pytest.fixture(params=[True, False], ids=["kernels", "plans"])
+def by_kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Tables follow by increments however small they are: found by kernels, or by Spark's plans. Whether by kernels."""
+    from hindcast.runs import incremental_state
+
+    monkeypatch.setattr(incremental_state, "MAX_WHOLE_ROWS", -1)
+    monkeypatch.setenv("HINDCAST_KERNELS", "on" if request.param else "off")
+    return bool(request.param)
+
+
 @pytest.fixture(scope="session")
 def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A Spark session with Delta and the Kafka connector: a classic one on two cores, started and tuned for small data.

@@ -581,13 +581,11 @@ def test_what_a_view_with_wait_has_not_processed_is_kept(spark: SparkSession, br
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kernels", ["on", "off"])
+@pytest.mark.usefixtures("by_kernels")
 def test_late_records_before_the_horizon_count_among_each_other(
-    spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernels: str
+    spark: SparkSession, broker: str, tmp_path: Path
 ) -> None:
     """A row that begins at the horizon comes from a record before it."""
-    monkeypatch.setattr(incremental_state, "MAX_WHOLE_ROWS", -1)
-    monkeypatch.setenv("HINDCAST_KERNELS", kernels)
     with pipeline(spark, broker, tmp_path, KEPT) as p:
         p.send("menu", ("curry", {"price": 8}, 0), ("tea", {"price": 1}, 14))
         p.run()

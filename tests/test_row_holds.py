@@ -287,13 +287,11 @@ def told_of(p: Pipeline, name: str) -> set[tuple[Any, ...]]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kernels", ["on", "off"])
+@pytest.mark.usefixtures("by_kernels")
 def test_a_published_row_of_a_held_key_follows_what_came_and_went(
-    spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernels: str
+    spark: SparkSession, broker: str, tmp_path: Path
 ) -> None:
     """The price is again what it was when the other row of the key was held."""
-    monkeypatch.setattr(incremental_state, "MAX_WHOLE_ROWS", -1)
-    monkeypatch.setenv("HINDCAST_KERNELS", kernels)
     text = VIEWS.partition("  sums:")[0].replace("max_value: 100", "max_value: 17")
     with pipeline(spark, broker, tmp_path, text) as p:
         p.send("menu", ("curry", {"price": 8}, 0))

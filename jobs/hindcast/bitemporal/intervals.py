@@ -15,6 +15,11 @@ ALL_TIME = timedelta(days=4_000_000)
 """A length beyond which lengths make no difference: it leads out of all time from any moment."""
 
 
+def count_micros(length: timedelta | None) -> int:
+    """Return a length of time, at most `ALL_TIME`, in microseconds; None becomes zero."""
+    return min(length or timedelta(0), ALL_TIME) // timedelta(microseconds=1)
+
+
 def interval_micros(interval: Column) -> Column:
     """Return a day-time interval in microseconds."""
     return F.unix_micros(F.timestamp_micros(F.lit(0)) + interval)

@@ -1,4 +1,4 @@
-"""Eligibility: which views a kernel can derive. Joins with a table are here, aggregates in aggregation.py.
+"""Eligibility: which views a kernel can derive. Joins are here, aggregates in aggregation.py.
 
 Arrow must be able to evaluate a join's keys (arrow_translation.py); its other expressions may be any of Spark's over
 columns of flat types, and are evaluated by Arrow if all can be. All other views, and those with few rows, are made by
@@ -8,13 +8,13 @@ Spark's plan. Both give the same.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Literal, NamedTuple
 
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from hindcast.bitemporal.intervals import ALL_TIME
+from hindcast.bitemporal.intervals import count_micros
 from hindcast.common.settings import Settings
 from hindcast.contract import Contract, Shape, View, list_shapes
 from hindcast.contract.expressions import resolve
@@ -82,9 +82,6 @@ def find_join(
     if len(alike) > 1 or not all(map(is_flat, read)) or not all(is_key(kind) for key in alike for kind in key):
         return None
     wanted = [{of for side, of in columns.values() if side == n} for n in range(len(sides))]
-    reach = (
-        min(length or timedelta(), ALL_TIME) // timedelta(microseconds=1) for length in (it.join.before, it.join.after)
-    )
     return JoinSpec(
         "table_table" if it.table else "stream_stream" if it.join.stream else "stream_table",
         tuple(
@@ -104,7 +101,7 @@ def find_join(
         columns=columns,
         projection=projection,
         output=output,
-        reach=(next(reach), next(reach)),
+        reach=(count_micros(it.join.before), count_micros(it.join.after)),
     )
 
 

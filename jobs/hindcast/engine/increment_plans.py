@@ -1,14 +1,14 @@
 """Plans of increments by kernels: which views and topics have one.
 
-Joins, and aggregates over time and in windows whose expressions Arrow can evaluate. All other views have
-those of `bitemporal/incremental_views.py`. Both give the same.
+Joins, and aggregates over time and in windows whose expressions Arrow can evaluate. All other views have those of
+`bitemporal/incremental_views.py`. Both give the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Literal
 
 import pyarrow as pa
@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame
 
 from hindcast.bitemporal import incremental_views
-from hindcast.bitemporal.intervals import ALL_TIME
+from hindcast.bitemporal.intervals import count_micros
 from hindcast.contract import Contract, list_shapes
 from hindcast.contract.shapes import PERIODS, PLACE_COLUMNS, identity_columns
 from hindcast.engine import aggregation, eligibility, window_aggregation
@@ -179,5 +179,5 @@ def plan_topic(contract: Contract, name: str, table: Table, known_at: datetime) 
         columns=columns,
         identity=table.identity,
         output=output,
-        ttl=None if ttl is None else min(ttl, ALL_TIME) // timedelta(microseconds=1),
+        ttl=None if ttl is None else count_micros(ttl),
     )

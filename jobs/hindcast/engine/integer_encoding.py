@@ -77,6 +77,23 @@ def find_first_rows(codes: Integers, count: int) -> Integers:
     return found
 
 
+def sort_by_time(rows: pa.Table, column: str) -> pa.Table:
+    """Return rows in the order of a column of timestamps; those of one moment stay in theirs."""
+    at = encode_timestamps(rows.column(column))
+    if np.all(at[1:] >= at[:-1]):  # rule: files out of order are sorted
+        return rows
+    return rows.unify_dictionaries().combine_chunks().take(pa.array(np.argsort(at, kind="stable")))
+
+
+def repeat_numbers(times: Integers) -> tuple[Integers, Integers]:
+    """Return the number of each entry as often as it says, and beside it which time that is, from 0.
+
+    2, 0, 1    ->    0, 0, 2    and    0, 1, 0
+    """
+    numbers = np.repeat(np.arange(len(times)), times)
+    return numbers, np.arange(len(numbers)) - np.repeat(np.cumsum(times) - times, times)
+
+
 def encode_timestamps(column: pa.ChunkedArray) -> Integers:
     """Return timestamps in microseconds since 1970, FOREVER for null."""
     micros: Integers = _combine_chunks(column.cast(pa.int64())).fill_null(FOREVER).to_numpy(zero_copy_only=False)

@@ -55,8 +55,8 @@ def refresh_stream_table_join(form: JoinIncrement, inputs: Sequence[ChangedRows]
     touched = concat_rows(*(rows.select([*PLACE_COLUMNS, "timestamp"]) for rows in (plan, events.closed)))
     if not touched.num_rows:
         return compare_nothing(form)
+    plan = integer_encoding.sort_by_time(plan, "timestamp")
     moments = read_moments(plan, "timestamp")
-    plan, moments = plan.take(pa.array(np.argsort(moments, kind="stable"))), np.sort(moments)
     found = versions.opened.slice(0, 0)
     if len(moments):
         found = versions.read_near((int(moments[0]), int(moments[-1])), list_values(key, (plan, on)))
@@ -213,4 +213,5 @@ def drop_duplicates(rows: pa.Table, columns: Sequence[str]) -> pa.Table:
 
 
 def concat_rows(*parts: pa.Table) -> pa.Table:
+    """Return all rows in one piece, with one dictionary for each column."""
     return pa.concat_tables(parts).unify_dictionaries().combine_chunks()

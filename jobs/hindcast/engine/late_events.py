@@ -133,10 +133,9 @@ def find_counted_events(form: EventSpec, span: TimeSlice, members: pa.Table) -> 
     """Return which events count, those in the slice with a group and a value, and the times of all."""
     (group,), _ = integer_encoding.encode_keys([members], [form.key], whole=form.whole)
     at = integer_encoding.encode_timestamps(members.column("timestamp"))
-    since, until = operators.slice_bounds(span)
     has_value = operators.find_counted_rows(form.measures, members).any(axis=0)
     # rule: an event without a group or a value moves no stream time
-    counts: Booleans = (group != NOTHING) & has_value & (at >= since) & (at < until)
+    counts: Booleans = (group != NOTHING) & has_value & operators.find_rows_in_slice(span, at)
     return counts, at
 
 

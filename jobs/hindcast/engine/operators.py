@@ -43,10 +43,8 @@ def join_sides(form: JoinSpec, span: TimeSlice, sides: Sequence[pa.Table]) -> pa
         case "table_table":
             return join_tables(form, span, *sides)
         case "stream_stream":
-            since, until = slice_bounds(span)
             moments = [integer_encoding.encode_timestamps(side.column("timestamp")) for side in sides]
-            # rule: a slice has the rows of the events in it
-            return join_streams(form, sides, [(at >= since) & (at < until) for at in moments])
+            return join_streams(form, sides, [find_rows_in_slice(span, at) for at in moments])
     return join_stream_table(form, *sides)
 
 
@@ -89,8 +87,8 @@ def join_streams(form: JoinSpec, sides: Sequence[pa.Table], own: Sequence[Boolea
     near = np.where(own[0], high - low, 0)
     if near.sum() > MAX_PAIRS:
         raise OverflowError(f"a task has {near.sum():,} pairs of events")
-    lefts = np.repeat(np.arange(len(near)), near)
-    places = np.arange(len(lefts)) + np.repeat(low - (np.cumsum(near) - near), near)
+    lefts, numbers = integer_encoding.repeat_numbers(near)
+    places = low[lefts] + numbers
     # rule: a left join keeps an event without a pair
     alone = np.flatnonzero(own[0] & (high == low) & is_kept)
     lefts, rights = np.append(lefts, alone), np.append(rights[places], np.full(len(alone), NOTHING))
@@ -204,6 +202,14 @@ def slice_bounds(span: TimeSlice) -> tuple[int, int]:
     since = -FOREVER if span.start is None else pa.scalar(span.start, ARROW_TIMESTAMP).value
     until = FOREVER if span.end is None else pa.scalar(span.end, ARROW_TIMESTAMP).value
     return since, until
+
+
+def find_rows_in_slice(span: TimeSlice, at: Integers) -> Booleans:
+    """Return which moments, in microseconds, are in a slice."""
+    since, until = slice_bounds(span)
+    # rule: a slice has the rows of the events in it
+    own: Booleans = (at >= since) & (at < until)
+    return own
 
 
 # rule: a minimum is the first in ascending order

@@ -8,7 +8,6 @@ from datetime import datetime, timedelta
 from functools import reduce
 from operator import and_, or_
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
@@ -31,7 +30,7 @@ class TooManyRowsError(HindcastError):
 
 
 def read_sides(form: JoinSpec, span: TimeSlice) -> list[pa.Table]:
-    """Return the rows of a kernel's inputs that its operator needs for a slice (`operators.run_operator`)."""
+    """Return the rows of a kernel's inputs that its operator needs for a slice (`operators.join_sides`)."""
     if form.operator == "stream_stream":
         before, after = form.reach
         # rule: of two streams a slice also has the events near those in it
@@ -123,7 +122,9 @@ def _read_rows(side: KernelInput, bounds: list[ColumnBound], where: pc.Expressio
     batches = [batch for batch in limit_batches(reader, side.uri) if batch.num_rows]
     start = side.periods[0]
     batches.sort(key=lambda batch: batch.column(start)[0].value)  # most files have their own times
-    return add_computed_columns(side, _sort_by_time(pa.Table.from_batches(batches, reader.schema), start))
+    return add_computed_columns(
+        side, integer_encoding.sort_by_time(pa.Table.from_batches(batches, reader.schema), start)
+    )
 
 
 def add_computed_columns(side: KernelInput, rows: pa.Table) -> pa.Table:
@@ -181,10 +182,3 @@ def _slice_conditions(side: KernelInput, span: TimeSlice) -> list[pc.Expression]
 
 def _timestamp_scalar(at: datetime) -> pa.Scalar:
     return pa.scalar(at, ARROW_TIMESTAMP)
-
-
-def _sort_by_time(rows: pa.Table, column: str) -> pa.Table:
-    at = integer_encoding.encode_timestamps(rows.column(column))
-    if np.all(at[1:] >= at[:-1]):  # rule: files out of order are sorted
-        return rows
-    return rows.unify_dictionaries().combine_chunks().take(pa.array(np.argsort(at, kind="stable")))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -17,7 +16,7 @@ from hindcast.engine.spec import JoinIncrement, JoinSpec
 from hindcast.store.closing import find_matching_rows
 
 if TYPE_CHECKING:
-    from hindcast.common.jit import Integers
+    pass
 
 RIGHT_PLACE_COLUMNS = tuple(column for column in identity_columns("pairs", ()) if column not in PLACE_COLUMNS)
 """The columns with the place of a pair's right event."""
@@ -30,12 +29,10 @@ def refresh_stream_stream_join(form: JoinIncrement, inputs: Sequence[ChangedRows
     events alone that have changed, or are near a changed left one.
     """
     join = form.join
-    affected = [_find_affected_events(join, 0, inputs), _find_affected_events(join, 1, inputs)]
-    if join.how != "outer":
-        affected[1] = affected[1].slice(0, 0)
-    touched = [concat_rows(affected[0], inputs[0].closed)]
-    if join.how == "outer":
-        touched.append(concat_rows(affected[1], inputs[1].closed))
+    is_outer = join.how == "outer"
+    rights = _find_affected_events(join, 1, inputs) if is_outer else inputs[1].opened.slice(0, 0)
+    affected = [_find_affected_events(join, 0, inputs), rights]
+    touched = [concat_rows(rows, it.closed) for rows, it in zip(affected, inputs, strict=True)][: 1 + is_outer]
     if not any(some.num_rows for some in touched):
         return compare_nothing(form)
     sides = [_add_near_events(join, side, affected, inputs) for side in range(2)]
@@ -51,7 +48,7 @@ def refresh_stream_stream_join(form: JoinIncrement, inputs: Sequence[ChangedRows
 def _find_affected_events(join: JoinSpec, side: int, inputs: Sequence[ChangedRows]) -> pa.Table:
     """Return the current events of a side that are new, or near an event of the other side that has changed."""
     own, other = inputs[side], inputs[1 - side]
-    changed = _sort_by_time(concat_rows(other.closed, other.opened))
+    changed = integer_encoding.sort_by_time(concat_rows(other.closed, other.opened), "timestamp")
     if not changed.num_rows:
         return own.opened
     near = _read_near_events(join, side, own, changed)
@@ -76,7 +73,7 @@ def _add_near_events(
     if affected[1 - side].num_rows:
         near = _read_near_events(join, side, inputs[side], affected[1 - side])
         rows = drop_duplicates(concat_rows(rows, near), PLACE_COLUMNS)
-    return _sort_by_time(rows)
+    return integer_encoding.sort_by_time(rows, "timestamp")
 
 
 def _read_near_events(join: JoinSpec, side: int, rows: ChangedRows, others: pa.Table) -> pa.Table:
@@ -107,8 +104,3 @@ def _read_current_rows(form: JoinIncrement, touched: Sequence[pa.Table], read_vi
             # rule: a right event's pairs are those of its left events
             parts.append(rows if columns == PLACE_COLUMNS else rows.filter(pc.is_null(rows.column(PLACE_COLUMNS[0]))))
     return concat_rows(*parts)
-
-
-def _sort_by_time(rows: pa.Table) -> pa.Table:
-    moments: Integers = read_moments(rows, "timestamp")
-    return rows.take(pa.array(np.argsort(moments, kind="stable")))

@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, StructType
 
 from hindcast.bitemporal import derivation
-from hindcast.bitemporal.intervals import ALL_TIME
+from hindcast.bitemporal.intervals import count_micros
 from hindcast.contract import Contract, Shape, View, list_shapes
 from hindcast.contract.shapes import PLACE_COLUMNS
 from hindcast.engine import aggregation, arrow_projection, eligibility, late_events, spark_projection, task
@@ -71,19 +71,14 @@ def plan_windows(
         whole=it.group_by is not None,  # as `derivation.group_key` has it
         measures=measures,
         projection=plan_member_projection(it, known, schema, measures, _KEPT) if by_arrow else None,
-        grace=_count_micros(it.window.grace),
+        grace=count_micros(it.window.grace),
         late=late_events.NO_LATE_EVENTS,
         output=output,
     )
     if it.window.session is not None:
-        return SessionSpec(**vars(alike), gap=_count_micros(it.window.session))
+        return SessionSpec(**vars(alike), gap=count_micros(it.window.session))
     size = it.window.tumbling or it.window.hopping or timedelta()
-    return WindowSpec(**vars(alike), size=_count_micros(size), advance=_count_micros(it.window.advance or size))
-
-
-def _count_micros(length: timedelta) -> int:
-    """Return a length, at most `ALL_TIME`, in microseconds."""
-    return min(length, ALL_TIME) // timedelta(microseconds=1)
+    return WindowSpec(**vars(alike), size=count_micros(size), advance=count_micros(it.window.advance or size))
 
 
 def plan_member_projection(

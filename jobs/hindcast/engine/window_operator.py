@@ -52,9 +52,8 @@ def aggregate_windows(form: WindowSpec, span: TimeSlice, rows: pa.Table) -> Kern
     end = np.minimum(start + form.size, LAST_MICROS)
     for name, moment in (("windowStart", start), ("windowEnd", end)):
         columns[name] = integer_encoding.decode_timestamps(moment, ARROW_TIMESTAMP)
-    since, until = operators.slice_bounds(span)
     # rule: what a slice leaves out is counted of its own events
-    is_own = (at >= since) & (at < until)
+    is_own = operators.find_rows_in_slice(span, at)
     reached = find_latest(rows.filter(pa.array(is_own & has_key & has_value)))
     left_out = [~has_key, has_key & ~has_value, has_key & has_value & (first > last)]
     no_key, no_value, too_late = (int(np.count_nonzero(is_own & some)) for some in left_out)
@@ -88,8 +87,7 @@ def _list_members(form: WindowSpec, span: TimeSlice, is_counted: Booleans, first
     # As doubles: the sum of windows of a thousand years that are a millisecond apart is no bigint.
     if (total := times.sum(dtype=np.float64)) > MAX_MEMBERS:
         raise OverflowError(f"the events of a task are in {total:,.0f} windows")
-    row = np.repeat(np.arange(len(times)), times)
-    number = np.arange(len(row)) - np.repeat(np.cumsum(times) - times, times)
+    row, number = integer_encoding.repeat_numbers(times)
     return _Members(row, first[row] + number * form.advance)
 
 

@@ -212,18 +212,18 @@ def sift_change(
     blamed = _find_blamed_rows(candidate, results, expected)
     passed, held = candidate, hold_changes(candidate, blamed, after, inputs.rederived)
     try:
-        while held is not None and held.keys and held.unpublished is not None:
+        while blamed is not None and held is not None and held.keys and held.unpublished is not None:
             # Rows that passed before may fail beside what is left: repeat until no further row does.
             free_change(passed, candidate)
             passed = candidate.leave_out_rows(held.unpublished)
             left = gates.evaluate_gates(passed, expected)
             results = [first if first.is_holding else second for first, second in zip(results, left, strict=True)]
-            more = _find_blamed_rows(passed, left, expected)
-            if more is not None and blamed is not None:
-                more = more.join(blamed.select("_place", "_gate"), ["_place", "_gate"], "left_anti")
-            if more is None or not more.take(1):
+            if (still := _find_blamed_rows(passed, left, expected)) is None:
                 break
-            blamed = more if blamed is None else blamed.unionByName(more).localCheckpoint()
+            more = still.join(blamed.select("_place", "_gate"), ["_place", "_gate"], "left_anti")
+            if not more.take(1):
+                break
+            blamed = blamed.unionByName(more).localCheckpoint()
             held = hold_changes(candidate, blamed, after, inputs.rederived)
         yield passed, held, results
     finally:
