@@ -27,6 +27,7 @@ from hindcast.contract.parsing import (
 from hindcast.contract.types import format_value
 
 Scope = Mapping[str, Sequence[str]]
+ScopeColumns = tuple[tuple[str, tuple[str, ...]], ...]
 
 
 def resolve(text: str, scope: Scope, places: Mapping[str, str] | None = None) -> str:
@@ -42,29 +43,25 @@ def resolve(text: str, scope: Scope, places: Mapping[str, str] | None = None) ->
     >>> resolve("quantity * price", {"orders": ["quantity"], "menu": ["price"]})
     'orders.quantity * menu.price'
     """
-    columns = tuple((name, tuple(known)) for name, known in scope.items()) if len(text) > _LONG else ()
-    if columns:  # a long expression is resolved several times
-        return _resolve_once(text, columns, tuple((places or {}).items()))
-    return _resolve(text, scope, places or {})
+    columns = _share_columns(tuple((name, tuple(known)) for name, known in scope.items()))
+    return _resolve(text, columns, tuple((places or {}).items()))
 
 
-_LONG = 200
+@lru_cache(maxsize=64)
+def _share_columns(columns: ScopeColumns) -> ScopeColumns:
+    """Return the first tuple that was equal to `columns`: the results of `_resolve` share it."""
+    return columns
 
 
-@lru_cache(maxsize=1024)
-def _resolve_once(
-    text: str, columns: tuple[tuple[str, tuple[str, ...]], ...], places: tuple[tuple[str, str], ...]
-) -> str:
-    return _resolve(text, dict(columns), dict(places))
-
-
-def _resolve(text: str, scope: Scope, places: Mapping[str, str]) -> str:
+@lru_cache(maxsize=4096)
+def _resolve(text: str, columns: ScopeColumns, struct_names: tuple[tuple[str, str], ...]) -> str:
+    scope, places = dict(columns), dict(struct_names)
     text = strip_comments(text)
     tree = parse_one(text)
     _refuse_unfit(text, tree)
     _refuse_capture(tree, {*scope, *places.values()})
-    columns = [column for column in tree.find_all(exp.Column) if not functions.is_unit(column)]
-    edits = [_resolve_column(column, scope, places) for column in columns]
+    named = (column for column in tree.find_all(exp.Column) if not functions.is_unit(column))
+    edits = [_resolve_column(column, scope, places) for column in named]
     for start, end, written in sorted(edits, reverse=True):
         text = text[:start] + written + text[end:]
     if sum(len(path) > 1 for path in find_columns(text)) < len(

@@ -52,6 +52,9 @@ class Verbatim(Spark):
         ARRAY_CONSTRUCTORS: ClassVar[dict[str, type[exp.Func]]] = {}
 
 
+_DIALECT = Verbatim()
+
+
 def tokenize(text: str) -> list[Token]:
     """Return the tokens of an expression with their positions in `text`; raise ExpressionError if it cannot be read.
 
@@ -64,7 +67,7 @@ def tokenize(text: str) -> list[Token]:
 
 def _tokenize(text: str) -> list[Token]:
     try:
-        tokens = list(sqlglot.tokenize(text, read=Verbatim))
+        tokens = list(_DIALECT.tokenize(text))
     except PARSER_ERRORS as error:
         raise _build_parser_error(text, error) from None
     kinds = [token.token_type for token in tokens]
@@ -143,7 +146,7 @@ def parse(text: str) -> exp.Expr:
 
 def _parse(tokens: list[Token], text: str) -> exp.Expr:
     try:
-        trees = Verbatim().parser().parse(tokens, PREFIX + text)
+        trees = _DIALECT.parser().parse(tokens, PREFIX + text)
     except sqlglot.errors.ParseError as error:
         detail = error.errors[0]["description"].rstrip(".") if error.errors else str(error)
         detail = "an operand is missing" if detail.startswith("Required keyword") else detail

@@ -75,7 +75,7 @@ def topic_shape(topic: Topic | Input) -> Shape:
 
 def view_shape(view: View, known: Mapping[str, Shape]) -> Shape:
     """Return the shape of a view, given the shapes of its inputs."""
-    types = {f"{i}.{column}": kind for i in view.inputs for column, kind in known[i].columns.items()}
+    types = list_column_types(view, known)
     first = known[view.first_input]
     if view.aggregate is not None:
         grouped = resolve_all(view.group_by, view, known)
@@ -85,6 +85,11 @@ def view_shape(view: View, known: Mapping[str, Shape]) -> Shape:
     key = {n: find_plain_type(text, types) for n, text in resolve_all(view.key, view, known).items()} or first.key
     value = {n: find_plain_type(text, types) for n, text in selected_columns(view, known).items()}
     return Shape("pairs" if view.join and view.join.stream else first.kind, key, value)
+
+
+def list_column_types(view: View, known: Mapping[str, Shape]) -> dict[str, str | None]:
+    """Return the types of the columns that a view's expressions can use: `input.column` -> type, None if not known."""
+    return {f"{i}.{column}": kind for i in view.inputs for column, kind in known[i].columns.items()}
 
 
 def selected_columns(view: View, known: Mapping[str, Shape]) -> dict[str, str]:

@@ -12,7 +12,7 @@ from hindcast.contract.expressions import WRITE_OUT_FIX, find_plain_type, find_t
 from hindcast.contract.model import Contract
 from hindcast.contract.moments import find_today_beside
 from hindcast.contract.parsing import ExpressionError
-from hindcast.contract.shapes import FieldPath, Shape, resolve_all, row_expressions, view_scope
+from hindcast.contract.shapes import FieldPath, Shape, list_column_types, resolve_all, row_expressions, view_scope
 from hindcast.contract.view import Join, View, Window
 
 
@@ -158,7 +158,7 @@ def _check_kinds(view: View, known: Mapping[str, Shape], contract: Contract) -> 
 
 def _check_expressions(view: View, known: Mapping[str, Shape]) -> Iterator[Complaint]:
     """Yield complaints about expressions that do not parse or resolve, or whose type, if known, does not fit."""
-    types = {f"{i}.{column}": kind for i in view.inputs for column, kind in known[i].columns.items()}
+    types = list_column_types(view, known)
     for place, (text, names) in row_expressions(view, known).items():
         try:
             yield from _check_types(place, resolve(text, names), types)
@@ -228,8 +228,11 @@ def _check_case(view: View, known: Mapping[str, Shape]) -> Iterator[Complaint]:
     field = "select" if view.aggregate is None else "aggregate"
     written = getattr(view, field)
     others = written if written is not None else [c for name in view.inputs for c in known[name].columns]
+    columns = dict.fromkeys((*key, *others))
+    if len({*map(str.lower, columns)}) == len(columns):
+        return
     seen: dict[str, str] = {}
-    for column in (*key, *others):
+    for column in columns:
         other = seen.setdefault(column.lower(), column)
         if other != column:
             found = f"'{column}' and '{other}' differ only in case: Spark treats them as one column"
