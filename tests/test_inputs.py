@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ import pytest
 from hindcast.common.errors import ContractError, RunError, TableError
 from hindcast.common.settings import read_settings
 from hindcast.contract import load
+from hindcast.kafka import produce
 from hindcast.ops.erase import forget, records
 from hindcast.plan import inputs, journal, planner
 from hindcast.runs import incremental_state, run_steps
@@ -92,6 +94,53 @@ def test_what_another_pipeline_has_forgotten_is_believed_no_more(
         p.run()
         assert p.believed("dear") == [("naan", 10.0, 0, 2), ("naan", 11.0, 2, None)]
         assert [row[:2] for row in p.believed("tipped")] == [("bob", 1.1)]
+
+
+@pytest.mark.slow
+def test_a_table_of_another_pipeline_that_was_created_again(
+    spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What only its former rows said is believed no more; nor does a run that was planned before take it for empty."""
+    monkeypatch.setattr(incremental_state, "MAX_WHOLE_ROWS", 0)
+    menu = RESTAURANT.partition("  orders:")[0]
+    with pipeline(spark, broker, tmp_path, menu) as other, pipeline(spark, broker, tmp_path, TIPS) as p:
+        other.send("menu", ("curry", {"price": 9}, 0), ("naan", {"price": 10}, 0))
+        p.send("tips", ("anna", {"item": "curry", "percent": 10}, 3), ("bob", {"item": "naan", "percent": 10}, 3))
+        other.run()
+        p.run()
+        p.send("tips", ("candace", {"item": "curry", "percent": 20}, 4))
+        run_steps.plan_run(read_settings(), p.name, "planned before")
+        shutil.rmtree(Path(other.warehouse, other.name))
+        other.write(menu.replace("read: table", f"read: table\n    topic: {other.kafka('menu2')}"))
+        produce.create_topics(broker, other.kafka("menu2"))
+        other.send("menu2", ("curry", {"price": 12}, 2))
+        other.run()
+        with pytest.raises(
+            TableError, match=r"dishes as known at .*, but restaurant\S*.menu was created again at"
+        ) as refused:
+            p.run("planned before")
+        assert "hindcast abandon" in refused.value.fix
+        open_run = journal.read_runs(p.warehouse, p.name)[-1]
+        planner.abandon_run(p.warehouse, open_run, "its input is another one")
+        p.run()
+        assert p.believed("dear") == [("curry", 12.0, 2, None)]
+        assert [row[:2] for row in p.believed("tipped")] == [("anna", 1.2), ("candace", 2.4)]
+
+
+@pytest.mark.slow
+def test_a_view_of_a_table_whose_folder_was_removed(
+    spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table that is created again has no trace of the row that the tombstone has ended."""
+    monkeypatch.setattr(incremental_state, "MAX_WHOLE_ROWS", 0)
+    menu = RESTAURANT.partition("  orders:")[0] + "views: {dear: {table: menu, where: price > 8}}\n"
+    with pipeline(spark, broker, tmp_path, menu) as p:
+        p.send("menu", ("curry", {"price": 9}, 0), ("naan", {"price": 9}, 0))
+        p.run()
+        shutil.rmtree(Path(p.warehouse, p.name, "menu"))
+        p.send("menu", ("curry", None, 5))
+        p.run()
+        assert p.believed("dear") == [("curry", 9.0, 0, 5), ("naan", 9.0, 0, None)]
 
 
 VAULT = """

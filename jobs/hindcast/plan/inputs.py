@@ -77,6 +77,25 @@ def locate_source_table(contract: BoundContract, plan: Plan, name: str) -> Table
     return locate_own_table(contract, name)
 
 
+def refuse_recreated_inputs(contract: BoundContract, plan: Plan, name: str) -> None:
+    """Raise TableError if an input of a view was created after the moment as of which the plan reads it.
+
+    Its folder was removed since, or its pipeline begun again: nothing of what was known at that moment is left.
+    """
+    for i in contract.views[name].inputs:
+        source = locate_source_table(contract, plan, i)
+        delta_table = tables.open_table(source) if source.as_of_system_time is not None else None
+        beginning = tables.read_beginning(delta_table) if delta_table is not None else None
+        if source.as_of_system_time is None or beginning is None or beginning <= source.as_of_system_time:
+            continue
+        raise TableError(
+            f"reads {i} as known at {source.as_of_system_time.isoformat()}, but {source.pipeline}.{source.name} was "
+            f"created again at {beginning.isoformat()}",
+            where=f"{contract.pipeline}.{name}, run {plan.run}",
+            fix=f"abandon the run (hindcast abandon {contract.pipeline}), then run the pipeline without `only`",
+        )
+
+
 def locate_own_table(contract: BoundContract, name: str) -> Table:
     """Return the table of a topic or view in the configured warehouse."""
     return tables.locate_table(contract.warehouse, contract, name)

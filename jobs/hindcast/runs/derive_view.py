@@ -22,7 +22,7 @@ from hindcast.contract.bound import BoundContract
 from hindcast.engine import eligibility
 from hindcast.engine.staged_files import stage_view
 from hindcast.plan import journal
-from hindcast.plan.inputs import locate_own_table, locate_source_table
+from hindcast.plan.inputs import locate_own_table, locate_source_table, refuse_recreated_inputs
 from hindcast.plan.plans import Plan
 from hindcast.plan.runs import Run
 from hindcast.quality import hold_back, hold_store
@@ -51,8 +51,10 @@ from hindcast.store.tables import Table
 def load_inputs(spark: SparkSession, contract: BoundContract, plan: Plan, name: str) -> dict[str, DataFrame]:
     """Return the current rows of a view's inputs, as they are now or as the plan pins them.
 
-    Raise ContractError for an expression of the view that Spark refuses.
+    Raise ContractError for an expression of the view that Spark refuses, TableError for an input that was created
+    again since the run was planned.
     """
+    refuse_recreated_inputs(contract, plan, name)
     inputs = {i: locate_source_table(contract, plan, i) for i in contract.views[name].inputs}
     current = {i: row_reader.load_current_rows(spark, source) for i, source in inputs.items()}
     expression_checks.refuse_unfit_expressions(spark, contract, name, current)

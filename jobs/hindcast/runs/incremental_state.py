@@ -8,7 +8,7 @@ from hindcast.contract import Contract
 from hindcast.contract.bound import BoundContract
 from hindcast.ingest import erasure_marks
 from hindcast.plan import horizon, journal
-from hindcast.plan.inputs import locate_own_table
+from hindcast.plan.inputs import locate_input_table, locate_own_table
 from hindcast.plan.plans import Plan
 from hindcast.plan.runs import Run, last_included_run, was_lost
 from hindcast.store import tables
@@ -48,16 +48,36 @@ def find_last_run_of_any_size(contract: Contract, table: Table, since: int | Non
 
 
 def _find_comparable_run(past: list[Run], contract: Contract, table: Table, number: int) -> Run | None:
-    """Return a run if it had the same contract and nothing behind the table was forgotten since; else None.
+    """Return a run if it had the same contract, and no input was created or had anything forgotten since; else None.
 
-    What is forgotten leaves no trace on the system axis, so that the changes since that run do not show it.
+    That leaves no trace on the system axis, so that the changes since that run do not show it.
     """
     run = next((run for run in past if run.number == number), None)
     if run is None or run.plan.contract != contract.hash:
         return None
     if erasure_marks.has_forgotten_since(past, contract, table.name, number):
         return None
-    return None if _has_forgotten_input(run, contract, table) else run
+    return None if _has_forgotten_input(run, contract, table) or _has_new_input(run, contract, table) else run
+
+
+def _has_new_input(seen: Run, contract: Contract, table: Table) -> bool:
+    """Return whether an input of a view was created since a run read it, because its folder had been removed, or its
+    pipeline was begun again: the new table does not say which rows the old one had.
+    """
+    view = contract.views.get(table.name)
+    for name in view.inputs if view is not None else ():
+        pin = seen.plan.as_of_system_times.get(name)
+        if name in contract.inputs:
+            source = locate_input_table(table.warehouse, contract, name, pin)
+            if pin not in (run.known_at for run in journal.read_runs(table.warehouse, source.pipeline)):
+                return True
+        else:
+            source = tables.locate_table(table.warehouse, contract, name)
+        delta_table = tables.open_table(source)
+        beginning = tables.read_beginning(delta_table) if delta_table is not None else None
+        if beginning is not None and beginning > (pin or seen.known_at):
+            return True
+    return False
 
 
 def _has_forgotten_input(seen: Run, contract: Contract, table: Table) -> bool:

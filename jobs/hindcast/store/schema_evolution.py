@@ -30,7 +30,7 @@ def ensure_columns(spark: SparkSession, table: Table, schema: StructType, known_
     `known_at`: that of the run, since when columns that `schema` lacks are dropped. Raises TableError if the table
     cannot take the columns (`table_creation.fit_columns`). Safe to repeat: nothing is written where nothing changes.
     """
-    delta_table = table_creation.ensure_table(table, schema)
+    delta_table = table_creation.ensure_table(table, schema, known_at)
     change, before = table_creation.fit_columns(delta_table, table, schema), tables.read_dropped_columns(delta_table)
     dropped = {name: before.get(name, known_at) for name in change.dropped}
     if not change.needs_change and dropped == before:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from datetime import datetime
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,6 +21,7 @@ from hindcast.store.columns import ColumnDifference, find_difference, format_col
 from hindcast.store.tables import (
     ARROW_TIMESTAMP,
     CHECKPOINTS,
+    CREATED,
     EVOLUTION,
     FORMAT_NUMBER,
     INTERNAL_KINDS,
@@ -43,8 +45,8 @@ _RECORD_COLUMNS = ("topic", "partition", "offset", "timestamp", "fate", "run")
 _COMPARABLE_TYPES = (NumericType, StringType, DatetimeType)
 
 
-def ensure_table(table: Table, schema: StructType) -> DeltaTable:
-    """Return the table, created if it does not exist.
+def ensure_table(table: Table, schema: StructType, known_at: datetime | None = None) -> DeltaTable:
+    """Return the table, created if it does not exist; `known_at`: that of the run that creates a topic's or a view's.
 
     Raises TableError if it cannot have the columns of `schema` (`fit_columns`), and PlatformError if it cannot be
     written (`refuse_read_only`). A table of our own takes new columns at once, without Spark; those of a topic or view
@@ -54,15 +56,18 @@ def ensure_table(table: Table, schema: StructType) -> DeltaTable:
     refuse_read_only(table)
     if delta_table is None:
         _refuse_full_disk(table)
+        properties = {STATISTICS: ",".join(statistics_columns(table, schema)), CHECKPOINTS: "10"}
+        properties |= {CREATED: known_at.isoformat()} if known_at is not None else {}
         partitions = ["_belief"] if "_belief" in schema.names else ["bucket"] if table.kind == "kept" else None
         try:
             return DeltaTable.create(
                 table.path,
                 schema=Schema.from_json(schema.json()),
                 partition_by=partitions,
-                configuration={STATISTICS: ",".join(statistics_columns(table, schema)), CHECKPOINTS: "10"},
+                configuration=properties,
                 name=f"{table.pipeline}.{table.name}",
                 description=table.description,
+                raise_if_key_not_exists=False,
             )
         except (DeltaError, OSError) as error:
             delta_table = open_latest(table)

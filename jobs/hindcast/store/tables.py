@@ -80,6 +80,9 @@ WIDENING = "delta.enableTypeWidening"
 EVOLUTION = "hindcast.evolution"
 """The property of a table whose columns have changed, so that its files differ. JSON: dropped columns, and when."""
 
+CREATED = "hindcast.created"
+"""The property of the table of a topic or view with the known-at of the run that created it."""
+
 INTERNAL_KINDS: frozenset[TableKind] = frozenset(
     {"log", "kept", "quarantine", "runs", "gates", "failing", "trimmed", "base"}
 )
@@ -248,6 +251,15 @@ def read_dropped_columns(delta_table: DeltaTable) -> dict[str, datetime]:
     """Return the columns that a table keeps and the contract no longer names, each with the known-at of the drop."""
     evolution = json.loads(delta_table.metadata().configuration.get(EVOLUTION, "{}"))
     return {name: datetime.fromisoformat(at) for name, at in evolution.get("dropped", {}).items()}
+
+
+def read_beginning(delta_table: DeltaTable) -> datetime | None:
+    """Return the known-at before which a table has no rows, because a run created it then, perhaps again after its
+    folder was removed, or a downgrade lost the earlier ones. None for a table that is older than this property.
+    """
+    properties = delta_table.metadata().configuration
+    moments = (properties.get(name) for name in (CREATED, store_formats.DOWNGRADE_PROPERTY))
+    return max((datetime.fromisoformat(moment) for moment in moments if moment is not None), default=None)
 
 
 def is_widened(delta_table: DeltaTable) -> bool:
