@@ -43,6 +43,7 @@ class ErasedRows:
         past: Sequence[Run],
     ) -> None:
         self._spark, self._contract, self._topic, self._condition = spark, contract, topic, condition
+        self._past = past
         self._definitions, self._lost = redefinitions.list_definitions(past, contract, plan)
         self._upstream = _find_upstream(self._definitions, topic)
         self.names = _sort_tables(self._upstream)
@@ -124,11 +125,7 @@ class ErasedRows:
     def _list_derivations(self, name: str) -> list[Definition]:
         """Return the definitions by which rows of a view can have been derived from rows that go."""
         own = [d for d in self._definitions if name in d.contract.views and self._list_sources(d, name)]
-        return [
-            d
-            for d in redefinitions.merge_definitions(name, own)
-            if d.has_rows(name) and (d.periods or any(map(d.has_table, self._list_sources(d, name))))
-        ]
+        return [d for d in redefinitions.merge_definitions(name, own) if d.has_rows(name)]
 
     def _list_sources(self, definition: Definition, name: str) -> list[str]:
         return [i for i in definition.contract.list_inputs(name) if i in self._upstream]
@@ -138,11 +135,12 @@ class ErasedRows:
         view, sources = definition.contract.views[name], self._list_sources(definition, name)
         found: dict[str, DataFrame] = {}
         if view.semantics == "corrected":
-            needed = {*sources, view.first_input} if definition.periods else set()
-            if not all(map(definition.has_table, needed)) or any(self._precedes(name, source) for source in sources):
+            needed = {*sources, view.first_input} if definition.periods else {*sources}
+            is_lost = any(self._has_lost_rows(definition, source, name) for source in needed)
+            if is_lost or any(self._precedes(name, source) for source in sources):
                 self._not_followed.add(name)
                 return None
-            found = {source: self.find_rows(source) for source in sources if definition.has_table(source)}
+            found = {source: self.find_rows(source) for source in sources}
         try:
             rows = ViewLineage(self._spark, definition).find_rows(name, found)
             _ = rows.schema  # Spark Connect checks expressions only when it is asked
@@ -152,6 +150,17 @@ class ErasedRows:
             self._not_followed.add(name)  # its expressions no longer fit the columns
             return None
         return rows
+
+    def _has_lost_rows(self, definition: Definition, source: str, name: str) -> bool:
+        """Return whether rows of a view can have been derived from rows that a source has lost with its folder."""
+        delta_table = tables.open_table(definition.locate_table(source)) if definition.has_table(source) else None
+        beginning = tables.read_beginning(delta_table) if delta_table is not None else None
+        if delta_table is None or beginning is None:
+            return delta_table is None
+        before = [run for run in self._past if run.known_at < beginning and source in run.results]
+        view = tables.open_table(definition.locate_table(name))
+        had_rows = any(run.results[source].opened for run in before)
+        return had_rows and view is not None and redefinitions.has_rows_until(view, before[-1].known_at)
 
     def _precedes(self, name: str, other: str) -> bool:
         """Return whether a table comes before another; not if two definitions made each of the other."""

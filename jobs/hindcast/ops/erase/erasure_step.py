@@ -28,7 +28,7 @@ from hindcast.quality import gate_results, hold_store
 from hindcast.quality.hold_units import RECORD_COLUMNS
 from hindcast.report import page
 from hindcast.report.run_report import RunReport
-from hindcast.runs import row_counts
+from hindcast.runs import row_counts, shadow_table
 from hindcast.store import emitted_log, row_reader, table_creation, tables
 from hindcast.store.folder import WarehouseFolder
 from hindcast.store.tables import Table
@@ -66,24 +66,26 @@ class ErasureStep:
         warehouse, pipeline, run = self._contract.warehouse, self._contract.pipeline, self._plan.run
         processed = {name for name in self.erased.restarting if self._is_processed_again(name)}
         touched = [n for n in self.erased.tables if n not in processed and self.erased.has_table(n)]
+        shadow_table.clear_shadow(self._spark, self.erased.table(self._request.topic))
         self._redefined = self.erased.find_redefined()  # all rows are found before any is removed
         self._remove_gate_rows(touched)
         for name in self.erased.formerly_emitting:
             self._cleared[f"emitted/{name}"] = self._find_emission_tables(name)
             self._empty_tables(f"emitted/{name}")
         for name in reversed(self.erased.tables):
-            if name in processed or name in touched:
-                emitting = self._find_emission_tables(name) if name in self.erased.restarting else []
-                self._cleared[name] = [*emitting, self.erased.table(name)]
-        for name in reversed(touched):
             table = self.erased.table(name)
+            emitting = self._find_emission_tables(name) if name in self.erased.restarting else []
+            if name in processed or name in touched or emitting:
+                self._cleared[name] = [*emitting, table]
+            if name in processed or name not in self._cleared:
+                continue
             if name in self.erased.restarting:
                 count = self._empty_tables(name)
             else:
                 count = row_removal.remove_rows(
                     self.erased.find_rows(name), table, [*table.identity, "systemFrom"], run
                 )
-            if count or self._is_repeated:  # an earlier attempt may have died between the two
+            if name in touched and (count or self._is_repeated):  # an earlier attempt may have died between the two
                 row_counts.write_row_counts(self._spark, table, self._plan.known_at - timedelta(microseconds=1))
         self._scrub_texts()
         if self._adopted is not None:

@@ -280,7 +280,8 @@ def describe_redefined(views: Sequence[str]) -> list[str]:
     if not views:
         return []
     return [
-        f"Not proven: what an earlier contract derived cannot be found in {', '.join(views)}.",
+        f"Not proven: {', '.join(views)} can have rows that were derived by an earlier contract, or from a table whose "
+        "folder was removed. They cannot be found.",
         "Remove these folders, run the pipeline (it derives the tables without a past), and forget again.",
     ]
 
