@@ -137,7 +137,7 @@ def test_a_text_is_found_wherever_a_file_has_it(tmp_path: Path, hidden: dict[str
     table.mkdir(parents=True)
     pq.write_table(pa.table(hidden), table / "rows.parquet", compression="zstd", write_statistics=False)
     found = proof.search_files(WarehouseFolder(str(table.parent)), set(), tmp_path / "reports", ANN.search_terms)
-    told = proof.weigh_evidence(found, set(), ANN.search_terms, "", 0)
+    told = proof.weigh_evidence(found, set(), ANN.search_terms, "", 0, ["people"])
     assert [it.files for it in told.left] == [("people/rows.parquet",)]
     assert not told.is_proven
 
@@ -163,20 +163,22 @@ def test_what_others_say_too_is_shared_and_nothing_else_is(tmp_path: Path) -> No
     (tmp_path / "town" / "people" / "_old" / "deletion_vector.bin").parent.mkdir()
     (tmp_path / "town" / "people" / "_old" / "deletion_vector.bin").write_bytes(b"")
     found = proof.search_files(folder, live, tmp_path / "reports", sought)
-    told = proof.weigh_evidence(found, live, sought, "", 0)
+    told = proof.weigh_evidence(found, live, sought, "", 0, ["people"])
     assert told.orphan_files == ("people/_old/deletion_vector.bin",)
     assert not told.is_proven
     (tmp_path / "town" / "people" / "_old" / "deletion_vector.bin").unlink()
     found = proof.search_files(folder, live, tmp_path / "reports", sought)
-    told = proof.weigh_evidence(found, live, sought, "", 0)
+    told = proof.weigh_evidence(found, live, sought, "", 0, ["people"])
     assert (told.is_proven, told.shared, told.left, told.orphan_files) == (True, 1, (), ())
-    assert not proof.weigh_evidence(found, live, sought, "", 1).is_proven, "a row is left"
+    assert not proof.weigh_evidence(found, live, sought, "", 1, ["people"]).is_proven, "a row is left"
     reports = tmp_path / "reports"
     reports.mkdir()
     (reports / "run-1.json").write_text('{"found": "only hers"}')
     found = proof.search_files(folder, live, reports, sought)
-    assert [it.files for it in proof.weigh_evidence(found, live, sought, "", 0).left] == [("reports/run-1.json",)]
-    assert proof.weigh_evidence(found, live, sought, "a gate looks for: only hers", 0).is_proven
+    assert [it.files for it in proof.weigh_evidence(found, live, sought, "", 0, ["people"]).left] == [
+        ("reports/run-1.json",)
+    ]
+    assert proof.weigh_evidence(found, live, sought, "a gate looks for: only hers", 0, ["people"]).is_proven
 
 
 def test_what_others_say_in_another_spelling_is_shared(tmp_path: Path) -> None:
@@ -191,9 +193,19 @@ def test_what_others_say_in_another_spelling_is_shared(tmp_path: Path) -> None:
         for it in purge.list_live_files(DeltaTable(str(tmp_path / "town" / name)))
     }
     found = proof.search_files(folder, live, tmp_path / "reports", terms)
-    evidence = proof.weigh_evidence(found, live, terms, "", 0)
+    evidence = proof.weigh_evidence(found, live, terms, "", 0, ["people"])
     assert (evidence.is_proven, evidence.left) == (True, ())
-    assert proof.weigh_evidence(found, {it for it in live if "logs" not in it}, terms, "", 0).left
+    assert proof.weigh_evidence(found, {it for it in live if "logs" not in it}, terms, "", 0, ["people"]).left
+
+
+def test_what_the_log_of_a_topic_says_that_has_left_the_contract_is_not_shared(tmp_path: Path) -> None:
+    """It may be the same topic under its former name, and the record that is to be forgotten."""
+    write_deltalake(str(tmp_path / "town" / "logs" / "folk"), pa.table({"said": ["Ann Marker"]}))
+    folder = WarehouseFolder(str(tmp_path / "town"))
+    live = {f"logs/folk/{it}" for it in purge.list_live_files(DeltaTable(str(tmp_path / "town" / "logs" / "folk")))}
+    found = proof.search_files(folder, live, tmp_path / "reports", ["Ann Marker"])
+    assert not proof.weigh_evidence(found, live, ["Ann Marker"], "", 0, ["people"]).is_proven
+    assert proof.weigh_evidence(found, live, ["Ann Marker"], "", 0, ["people", "folk"]).is_proven
 
 
 def test_what_a_killed_writer_left_is_removed(tmp_path: Path) -> None:
@@ -289,6 +301,9 @@ def test_views_of_other_pipelines_are_named(tmp_path: Path) -> None:
         views = ("reader.again", "reader.most", "reader.noted")
         assert readers.find_readers(contract, ["prices", "bills"]) == readers.Readers(views)
         assert readers.find_readers(contract, ["visits"]) == readers.Readers(())
+        text = READER.replace("pipeline: reader", "pipeline: third").replace("shop.bills", "reader.again")
+        (now.schemas / "third.yaml").write_text(text.replace("reader.orders", "third.orders"))
+        assert readers.find_readers(contract, ["bills"]).views == (*views[:2], "third.again", "third.most")
     assert "reader.again, reader.most" in readers.describe_readers(readers.Readers(("reader.again", "reader.most")))[0]
 
 

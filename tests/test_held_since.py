@@ -53,3 +53,35 @@ def test_a_held_record_that_came_long_before_it_was_held_is_released(
         release(p, "quotes", "a")
         assert p.believed("quotes") == [("a", 8, 0, 4), ("a", 1, 4, None)]
         assert not held(p)
+
+
+MOVED = """
+pipeline: moved
+start: 2026-01-01
+topics:
+  menu: {read: table, key: {item: string}, value: {cook: string, price: int}}
+  orders: {read: stream, key: {customer: string}, value: {item: string}}
+views:
+  cooked:
+    stream: orders
+    join: {table: menu, on: item}
+    key: {cook: cook}
+    select: {price: price}
+    hold: row
+    expect: [{expect_column_values_to_be_between: {column: price, max_value: 100}, on_failure: quarantine}]
+"""
+
+
+@pytest.mark.slow
+def test_a_held_event_that_moves_to_another_key_is_released(spark: SparkSession, broker: str, tmp_path: Path) -> None:
+    """It is one unit, though its row is closed at one key and opened at another."""
+    with pipeline(spark, broker, tmp_path, MOVED) as p:
+        p.send("menu", ("curry", {"cook": "al", "price": 5}, 0))
+        p.send("orders", ("anna", {"item": "curry"}, 2))
+        p.run()
+        p.send("menu", ("curry", {"cook": "bo", "price": 500}, 1))
+        p.run()
+        assert p.believed("cooked") == [("al", 5, 2)]
+        release(p, "cooked", "bo")
+        assert p.believed("cooked") == [("bo", 500, 2)]
+        assert not held(p)

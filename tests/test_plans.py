@@ -7,11 +7,15 @@ from datetime import UTC, datetime
 
 import pytest
 
+from bare_runs import bare_run
 from hindcast.common.errors import TopicError
 from hindcast.kafka.topic_patterns import MemberPartition
 from hindcast.kafka.topics import OffsetRange, bound_ranges, refuse_lost_offsets
 from hindcast.plan.planner import find_start_offsets
 from hindcast.plan.plans import Plan, TopicPlan
+from hindcast.plan.purposes import Upgrade
+from hindcast.plan.runs import last_included_run
+from pipelines import T0
 
 
 @pytest.mark.parametrize(
@@ -108,3 +112,10 @@ def test_a_plan_is_read_back_as_it_was_stored(end: datetime | None) -> None:
     assert orders.parts == [{0: (1, 4)}, {0: (7, 9)}]
     assert orders.planned_counts == {0: 5}
     assert Plan.from_json(json.loads(json.dumps(plan.as_json()))) == plan
+
+
+def test_a_table_includes_no_run_that_skipped_tables_unless_that_published_it() -> None:
+    upgrade = Upgrade("menu", "in-place", "begin", without=("dishes",))
+    past = [bare_run("p", 1, T0, "completed"), bare_run("p", 2, T0, "completed", purpose=upgrade)]
+    assert (last_included_run(past, 1), last_included_run(past, 2)) == (1, 2)
+    assert last_included_run([*past, bare_run("p", 3, T0, "completed")], 1) == 3

@@ -202,8 +202,11 @@ def find_last_completed(past: Sequence[Run]) -> Run | None:
 
 
 def last_included_run(past: Iterable[Run], published: int) -> int:
-    """Return the last run that a table includes: the one that `published` it, or a later completed one."""
-    return max([published, *(run.number for run in past if run.state == "completed")])
+    """Return the last run that a table includes: the one that `published` it, or a later completed one.
+
+    Not one that skipped tables: of those it includes nothing.
+    """
+    return max([published, *(run.number for run in past if run.state == "completed" and not run.plan.skipped_tables)])
 
 
 def was_lost(past: Iterable[Run], name: str, published: int) -> bool:

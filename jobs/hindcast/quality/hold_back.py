@@ -153,18 +153,18 @@ def _judge_units(candidate: StagedChange, units: DataFrame, waiting: DataFrame, 
     `new`: the same change was not held before; `passing`: a person has released the unit as it is.
     """
     table = candidate.table
-    before = waiting.select("unit", F.col("digest").alias("_seen"))
+    before = waiting.groupBy("unit").agg(F.collect_set("digest").alias("_seen"))
     # By key: a unit may have another name when it fails again, like a session that has grown.
     behind = waiting.groupBy("key").agg(F.min("since").alias("_before"))
     released = find_released_units(candidate.plan, candidate.name, waiting).select(
         "unit", F.lit(True).alias("_released")
     )
-    known = F.col("digest").eqNullSafe(F.col("_seen"))
+    known = F.coalesce(F.array_contains("_seen", F.col("digest")), F.lit(False))
     settled = F.lit(last_included_run(journal.read_runs(table.warehouse, table.pipeline), after))
     return (
         units.join(before, "unit", "left")
         .join(behind, "key", "left")
-        .join(released, "unit", "left")
+        .join(released.distinct(), "unit", "left")
         .select(
             *("key", "unit", "digest"),
             F.coalesce("_before", settled).alias("since"),

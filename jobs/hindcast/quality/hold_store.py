@@ -153,12 +153,16 @@ def _build_frame(
 
 
 def digest_units(change: DataFrame) -> DataFrame:
-    """Return a hash of the whole change of each unit: `key`, `unit`, `digest`. `change` has `_key` and `_unit`."""
+    """Return a hash of the whole change of each unit: `key`, `unit`, `digest`. `change` has `_key` and `_unit`.
+
+    A unit has one key: that of its opened row, if the change moves an event from one key to another.
+    """
     content = [F.col(f"`{column}`") for column in change.columns if not column.startswith("_")]
     content.append(F.col("_change").alias("change"))
     rows = F.sort_array(F.collect_list(F.to_json(F.struct(*content), _JSON_OPTIONS)))
-    return change.groupBy(F.col("_key").alias("key"), F.col("_unit").alias("unit")).agg(
-        F.xxhash64(rows).alias("digest")
+    opened = F.max(F.when(F.col("_change") == "open", F.col("_key")))
+    return change.groupBy(F.col("_unit").alias("unit")).agg(
+        F.coalesce(opened, F.max("_key")).alias("key"), F.xxhash64(rows).alias("digest")
     )
 
 

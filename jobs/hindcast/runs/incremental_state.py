@@ -69,7 +69,7 @@ def _has_new_input(seen: Run, contract: Contract, table: Table) -> bool:
         pin = seen.plan.as_of_system_times.get(name)
         if name in contract.inputs:
             source = locate_input_table(table.warehouse, contract, name, pin)
-            if pin not in (run.known_at for run in journal.read_runs(table.warehouse, source.pipeline)):
+            if all(run.known_at != pin for run in journal.read_runs(table.warehouse, source.pipeline)):
                 return True
         else:
             source = tables.locate_table(table.warehouse, contract, name)

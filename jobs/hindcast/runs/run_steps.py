@@ -365,7 +365,7 @@ def _find_settled_note(contract: BoundContract, plan: Plan, name: str, *sources:
     others = (gate.other_table for gate in contract.expectations(name))
     sources = (*sources, *(locate_source_table(contract, plan, other) for other in others if other))
     past = journal.read_runs(table.warehouse, contract.pipeline)
-    last = find_last_completed(past)
+    last = find_last_completed([run for run in past if not run.plan.skipped_tables])
     if last is None or last.plan.contract != contract.hash or was_lost(past, name, tables.read_last_run(table)):
         return None
     if erasure_marks.has_forgotten_since(past, contract, name, last.number):

@@ -275,7 +275,9 @@ class ErasureStep:
             readers=self._readers.views,
             unread=self._readers.unread,
             redefined=tuple(self._redefined),
-            evidence=proof.weigh_evidence(result, live, self.texts.search_terms, vocabulary, self._count_left()),
+            evidence=proof.weigh_evidence(
+                result, live, self.texts.search_terms, vocabulary, self._count_left(), self._contract.topics
+            ),
         )
         place = proof.proof_path(self._reports, self._plan.run)
         place.parent.mkdir(parents=True, exist_ok=True)

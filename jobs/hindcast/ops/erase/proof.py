@@ -169,14 +169,20 @@ def search_files(folder: WarehouseFolder, live: Collection[str], reports: Path, 
 
 
 def weigh_evidence(
-    result: SearchResult, live: Collection[str], sought: Collection[str], vocabulary: str, rows: int
+    result: SearchResult,
+    live: Collection[str],
+    sought: Collection[str],
+    vocabulary: str,
+    rows: int,
+    topics: Iterable[str],
 ) -> Evidence:
     """Return the outcome of a search.
 
-    `live`: as for `search_files`; logs no longer have a forgotten record. `vocabulary`: what files say of themselves.
-    `rows`: how many rows are left of what was to go.
+    `live`: as for `search_files`. `topics`: those of the contract, whose logs no longer have a forgotten record; that
+    of a topic that has left the contract can still have it. `vocabulary`: what files say of themselves. `rows`: how
+    many rows are left of what was to go.
     """
-    others = {p for p in live if p.startswith("logs/")}
+    others = {path for path in live if path.startswith(tuple(f"logs/{topic}/" for topic in topics))}
     said = {text for text, places in result.places.items() if text in vocabulary or places & others}
     # One spelling in a log is enough: there a quote in a key stands escaped, in a table it does not.
     said |= {term for text in sought if not said.isdisjoint(spellings(text)) for term in spellings(text)}
@@ -280,8 +286,8 @@ def describe_redefined(views: Sequence[str]) -> list[str]:
     if not views:
         return []
     return [
-        f"Not proven: {', '.join(views)} can have rows that were derived by an earlier contract, or from a table whose "
-        "folder was removed. They cannot be found.",
+        f"Not proven: {', '.join(views)} can have rows that cannot be found.",
+        "They were derived by an earlier contract, or from a table whose folder was removed.",
         "Remove these folders, run the pipeline (it derives the tables without a past), and forget again.",
     ]
 

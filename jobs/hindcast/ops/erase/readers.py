@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from hindcast.contract import Contract
@@ -11,8 +11,9 @@ from hindcast.contract.load import try_load_all
 
 
 class Readers(NamedTuple):
-    """The readers of a pipeline's tables: the `views` of other pipelines that are made of them (their rows are their
-    own), and the names of the `unread` contract files, which are invalid and may read them too.
+    """The readers of a pipeline's tables: the `views` of other pipelines that are made of them, also by way of a third
+    pipeline (their rows are their own), and the names of the `unread` contract files, which are invalid and may read
+    them too.
     """
 
     views: tuple[str, ...]
@@ -23,17 +24,20 @@ def find_readers(contract: BoundContract, names: Sequence[str]) -> Readers:
     """Return the readers of these tables of a pipeline; no contract of another pipeline raises an error."""
     places = {f"{contract.pipeline}.{name}" for name in names}
     found = try_load_all(contract.settings.schemas)
-    views = (
-        f"{other.pipeline}.{view}"
-        for other in found.values()
-        if isinstance(other, Contract)
-        for name, source in other.inputs.items()
-        if source.table in places
-        for view in other.ordered_views
-        if name in other.list_upstream(view)
-    )
+    others = [other for other in found.values() if isinstance(other, Contract)]
+    views, new = set[str](), places
+    while new:
+        new = {view for other in others for view in _list_views_of(other, new)} - views
+        views |= new
     unread = (path.name for path, other in found.items() if not isinstance(other, Contract))
-    return Readers(tuple(sorted({*views})), tuple(sorted(unread)))
+    return Readers(tuple(sorted(views - places)), tuple(sorted(unread)))
+
+
+def _list_views_of(contract: Contract, places: Collection[str]) -> Iterator[str]:
+    """Return the views of a contract, with its name, that are made of inputs from some `places` (pipeline.table)."""
+    read = {name for name, source in contract.inputs.items() if source.table in places}
+    views = (view for view in contract.ordered_views if not read.isdisjoint(contract.list_upstream(view)))
+    return (f"{contract.pipeline}.{view}" for view in views)
 
 
 def describe_readers(readers: Readers) -> list[str]:
