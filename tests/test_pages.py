@@ -49,7 +49,7 @@ def client(*readable: str) -> TestClient:
     """The pages for somebody who may read some DAGs; Airflow's own access is test_pages_access.py's."""
 
     def pipeline(dag_id: str) -> None:
-        if dag_id.partition("__")[0] not in {*readable, "nope"}:
+        if not {dag_id, dag_id.partition("__")[0]} & {*readable, "nope"}:
             raise HTTPException(403)
 
     return TestClient(
@@ -132,6 +132,12 @@ def test_the_views_that_airflow_lists_lead_to_a_page(web: TestClient, view: dict
 def test_the_page_of_a_dag_beside_is_its_pipelines(web: TestClient, dag_id: str) -> None:
     answer = web.get(f"/dag/{dag_id}/quality", follow_redirects=False)
     assert answer.headers["location"] == "/quality/shop"
+
+
+def test_the_dag_of_previews_tells_no_run_of_its_pipeline() -> None:
+    address = "/dag/shop__preview/run/manual__1/quality"
+    assert client("shop", "shop__preview").get(address).status_code == 200
+    assert client("shop__preview").get(address).status_code == 404
 
 
 def test_unknown_names_are_told_without_those_that_may_not_be_read() -> None:

@@ -98,7 +98,8 @@ def build_app(access: PageAccess) -> FastAPI:
         name = catalog.load_contract(
             settings.schemas, catalog.pipeline_of_dag(settings.schemas, dag_id), readable
         ).pipeline
-        runs = [run for run in journal.read_runs(settings.warehouse, name) if run.run_id == run_id]
+        past = journal.read_runs(settings.warehouse, name) if name in readable else []  # the DAG may be one beside it
+        runs = [run for run in past if run.run_id == run_id]
         if not runs:
             raise UnknownError(
                 f"'{run_id}' has no plan yet", where=name, fix="wait for its first task, which plans the run"
