@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,6 +19,7 @@ from hindcast.cli import main
 from hindcast.common.errors import BusyError, QueryError, RequestError
 from hindcast.common.settings import read_settings
 from hindcast.ingest import ledger, requeue, topic_log
+from hindcast.ops import journal_rebuild
 from hindcast.ops.erase import forget, proof, purge, records, row_removal
 from hindcast.ops.erase.proof import Proof
 from hindcast.ops.verify.verify import verify_tables
@@ -418,6 +420,10 @@ def test_what_from_brings_again_of_a_forgotten_key_is_forgotten_as_it_comes(
         p.run()
         assert [row[0] for row in p.believed("orders")] == ["anna", "bob"]
         assert forgotten(p, "orders", "anna").evidence.is_proven
+        erasure = journal.read_runs(p.warehouse, p.name)[1].plan.erasure
+        shutil.rmtree(Path(p.warehouse, p.name, "runs"))
+        assert journal_rebuild.rebuild_journal(p.warehouse, p.contract) == [1, 2], "of the logs, and of the proof"
+        assert journal.read_runs(p.warehouse, p.name)[1].plan.erasure == erasure
         p.send("orders", ("anna", {"item": "soup", "quantity": 1}, 5))
         p.write(since.replace("00:00:03", "00:00:00"))
         p.run()

@@ -1,7 +1,8 @@
 """Rebuild the journal of runs from the logs and the transaction identifiers of the tables: it is a view of them.
 
 What only the journal knew is lost: the names of runs whose commits are too old to be read, the bounds of intervals, and
-whether the last run was completed. That run is abandoned, and the next run derives what it left.
+whether the last run was completed. That run is abandoned, and the next run derives what it left. What was forgotten is
+known from the proofs beside the reports.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from datetime import UTC, datetime
 import pyarrow as pa
 
 from hindcast.contract import Contract
+from hindcast.contract.bound import BoundContract
 from hindcast.ingest import ledger
 from hindcast.ingest.ledger import IngestedRange
 from hindcast.kafka.topics import OffsetRange
+from hindcast.ops.erase.proof import read_proofs
 from hindcast.plan import journal
 from hindcast.plan.plans import Plan, TopicPlan
 from hindcast.plan.runs import Abandoned, Completed, Run
@@ -23,7 +26,7 @@ from hindcast.store import emitted_log, tables
 from hindcast.store.commit_notes import EmissionNote, LogNote
 
 
-def rebuild_journal(warehouse: str, contract: Contract) -> list[int]:
+def rebuild_journal(warehouse: str, contract: BoundContract) -> list[int]:
     """Make a pipeline's journal agree with its logs and tables; return the numbers of the runs that it wrote again.
 
     Runs of which the journal says the same as the logs stay as they are; entries that contradict each other
@@ -45,6 +48,8 @@ def rebuild_journal(warehouse: str, contract: Contract) -> list[int]:
     }
     known_ats |= {piece.run: piece.known_at for pieces in ingested.values() for piece in pieces}
     known_ats |= {n: at for n, at in _find_published_runs(warehouse, contract).items() if n not in known_ats}
+    proofs = {proof.run: proof for proof in read_proofs(contract.settings.reports / contract.pipeline)}
+    known_ats |= {run: proof.known_at for run, proof in proofs.items()}
     numbers = sorted({*known_ats, *known})
     rebuilt = [n for n in numbers if n not in known or not _has_planned_offsets(known[n], ingested)]
     disordered = [n for n, _ in journal.find_damage(warehouse, contract.pipeline) if n in known and n not in rebuilt]
@@ -53,6 +58,8 @@ def rebuild_journal(warehouse: str, contract: Contract) -> list[int]:
     ]
     for number in rebuilt:
         plan = _derive_plan(warehouse, contract, number, known_ats.get(number) or known[number].known_at, ingested)
+        if number in proofs:
+            plan = replace(plan, purpose=proofs[number].erasure)
         is_abandoned = number == numbers[-1] or number not in known_ats
         outcome = Abandoned("its journal was rebuilt") if is_abandoned else _rebuild_report(warehouse, contract, plan)
         entries += [Run(plan), Run(plan, outcome)]

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 import re
 import zlib
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import sha256
@@ -32,6 +34,7 @@ from hindcast.ops.erase import purge
 from hindcast.ops.erase.readers import Readers, describe_readers
 from hindcast.ops.erase.texts import search_pattern, spellings
 from hindcast.plan import notices
+from hindcast.plan.purposes import Erasure
 from hindcast.store.folder import WarehouseFolder
 
 FORMAT_WORDS = (
@@ -133,6 +136,11 @@ class Proof:
     def is_proven(self) -> bool:
         """True if everything could be looked at, and nothing is left."""
         return self.evidence.is_proven and not self.redefined
+
+    @property
+    def erasure(self) -> Erasure:
+        """What the run forgot."""
+        return Erasure(self.table.partition(".")[2], self.sha256)
 
     def as_json(self) -> dict[str, JsonValue]:
         """Return the form in which it is stored."""
@@ -290,6 +298,15 @@ def describe_redefined(views: Sequence[str]) -> list[str]:
         "They were derived by an earlier contract, or from a table whose folder was removed.",
         "Remove these folders, run the pipeline (it derives the tables without a past), and forget again.",
     ]
+
+
+def read_proofs(reports: Path) -> list[Proof]:
+    """Return the proofs among the `reports` of a pipeline; without those that are no longer whole."""
+    proofs = []
+    for path in sorted(reports.glob("forget-*.json")):
+        with suppress(ValueError, KeyError):
+            proofs.append(Proof.from_json(json.loads(path.read_text(encoding="utf-8"))))
+    return proofs
 
 
 def proof_path(reports: Path, run: int) -> Path:
