@@ -25,7 +25,7 @@ from pyspark.sql import functions as F
 from hindcast.bitemporal import aggregates, joins, windows
 from hindcast.bitemporal.aggregates import Measure
 from hindcast.bitemporal.intervals import interval_micros
-from hindcast.bitemporal.windows import HoppingWindow, SessionWindow, WindowDefinition
+from hindcast.bitemporal.windows import HoppingWindow, SessionWindow, SlidingWindow, WindowDefinition
 from hindcast.engine import operators as kernel_operators
 from hindcast.engine import session_operator, slice_reader, task, window_operator
 from hindcast.engine.arrow_expressions import ColumnReference, Projection
@@ -36,6 +36,7 @@ from hindcast.engine.spec import (
     KernelInput,
     KernelOutput,
     SessionSpec,
+    SlidingSpec,
     TimeSlice,
     WindowSpec,
 )
@@ -154,12 +155,10 @@ def _aggregated(
 
 
 def in_windows(events: DataFrame, window: WindowDefinition, measures: Mapping[str, Measure]) -> DataFrame:
-    """`windows.aggregate_windows`: hopping ones by a kernel, each size apart."""
+    """`windows.aggregate_windows` by a kernel: hopping ones each size apart, others each length and grace apart."""
     right = _IN_WINDOWS(events, window, measures)
-    if isinstance(window, SessionWindow):
-        return in_sessions(events, window, measures, right)
     if not isinstance(window, HoppingWindow):
-        return right
+        return in_lengths(events, window, measures, right)
     possible, first = windows._first_possible_start(window), windows._first_start(window, F.col("streamTime"))
     members = events.where(F.col("taken").isNotNull()).select(
         "*",
@@ -192,10 +191,11 @@ def in_windows(events: DataFrame, window: WindowDefinition, measures: Mapping[st
     return _with_computed("in_windows", members, F.col("key"), measures, right, periods, make, others)
 
 
-def in_sessions(
-    events: DataFrame, window: SessionWindow, measures: Mapping[str, Measure], right: DataFrame
+def in_lengths(
+    events: DataFrame, window: SessionWindow | SlidingWindow, measures: Mapping[str, Measure], right: DataFrame
 ) -> DataFrame:
-    """`windows.aggregate_windows` of sessions by a kernel, each gap and grace apart."""
+    """`windows.aggregate_windows` of sessions and sliding windows by a kernel, each length and grace apart."""
+    is_sliding = isinstance(window, SlidingWindow)
     members = events.where(F.col("taken").isNotNull()).select(
         "*",
         F.dense_rank().over(Window.orderBy("position.partition")).alias("_partition"),
@@ -204,27 +204,33 @@ def in_sessions(
         .cast("bigint")
         .alias("_offset"),
         F.unix_micros("streamTime").alias("_reached"),
-        interval_micros(window.gap).alias("_gap"),
+        interval_micros(window.difference if isinstance(window, SlidingWindow) else window.gap).alias("_length"),
         interval_micros(window.grace).alias("_grace"),
     )
 
     def make(form: Mapping[str, str], schema: pa.Schema, rows: DataFrame) -> pa.Table:
         found, every = [], rows.drop("_group", "_id").toArrow()
         output = KernelOutput("", "events", schema, NOW)
-        for gap, grace in sorted({(row["_gap"], row["_grace"]) for row in every.to_pylist()}):
-            own = every.filter((pc.field("_gap") == gap) & (pc.field("_grace") == grace))
+        for length, grace in sorted({(row["_length"], row["_grace"]) for row in every.to_pylist()}):
+            own = every.filter((pc.field("_length") == length) & (pc.field("_grace") == grace))
             at = own.column("timestamp").cast(pa.int64())
-            is_late = pc.greater(pc.subtract(own.column("_reached"), at), gap + grace)
+            is_late = pc.greater(pc.subtract(own.column("_reached"), at), length + grace)
             late = own.filter(is_late).select(["_partition", "_offset", "_reached"])
-            alike = event_spec(form, late.rename_columns(["partition", "offset", "reached"]), output)
-            spec = SessionSpec(**{**vars(alike), "grace": grace}, gap=gap)
-            found.append(session_operator.aggregate_sessions(spec, own).rows.cast(schema))
-        return pa.concat_tables(found).combine_chunks() if found else schema.empty_table()
+            alike = vars(event_spec(form, late.rename_columns(["partition", "offset", "reached"]), output))
+            alike["grace"] = grace
+            if not is_sliding:
+                found.append(session_operator.aggregate_sessions(SessionSpec(**alike, gap=length), own).rows)
+                continue
+            spec = SlidingSpec(**alike, difference=length)
+            for span in _slices(sorted({*own.column("timestamp").to_pylist()})):
+                since, until = kernel_operators.slice_bounds(slice_reader.widen_slice(span, *spec.reach))
+                part = own.filter(pc.and_(pc.greater_equal(at, since), pc.less(at, until)))
+                found.append(window_operator.aggregate_windows(spec, span, part).rows)
+        return pa.concat_tables([rows.cast(schema) for rows in found]) if found else schema.empty_table()
 
-    others = ("_partition", "_offset", "_reached", "_gap", "_grace", "timestamp")
-    return _with_computed(
-        "in_sessions", members, F.col("key"), measures, right, ("windowStart", "windowEnd"), make, others
-    )
+    operator = "in_sliding_windows" if is_sliding else "in_sessions"
+    others = ("_partition", "_offset", "_reached", "_length", "_grace", "timestamp")
+    return _with_computed(operator, members, F.col("key"), measures, right, ("windowStart", "windowEnd"), make, others)
 
 
 def event_spec(form: Mapping[str, str], late: pa.Table, output: KernelOutput) -> EventSpec:

@@ -14,6 +14,7 @@ import pytest
 from hindcast.common.errors import RequestError
 from hindcast.contract import load
 from hindcast.contract.definition import list_fields, parse_fields
+from hindcast.ops import retention
 from hindcast.ops.erase import forget, records, row_removal
 from hindcast.ops.erase import proof as proof_search
 from hindcast.ops.erase.erased_rows import ErasedRows
@@ -87,7 +88,8 @@ def redefined(p: Pipeline, topic: str) -> list[str]:
     assert p.spark is not None
     past, request = journal.read_runs(p.warehouse, p.name), records.parse_request(p.contract, topic, None, ["0/0"])
     condition = records.erased_condition(p.contract, request)
-    return ErasedRows(p.spark, p.contract, topic, condition, past[-1].plan, past).find_redefined()
+    found = records.read_records(p.spark, p.contract, request, set())
+    return ErasedRows(p.spark, p.contract, topic, condition, found, past[-1].plan, past).find_redefined()
 
 
 FEW = """
@@ -163,6 +165,41 @@ def test_what_a_removed_folder_had_is_not_proven_to_be_gone(spark: SparkSession,
         p.run()
         assert forgotten(p, records.parse_request(p.contract, "menu", "curry")).is_proven
         assert holders(p, "price", 7) == set()
+
+
+TRIMMED = """
+pipeline: restaurant
+start: 2026-01-01
+topics:
+  menu: {read: table, key: {item: string}, value: {price: int}}
+  orders:
+    read: stream
+    key: {customer: int}
+    value: {item: string}
+    keep: {table: 10 seconds, log: 1 week}
+views:
+  bills: {stream: orders, join: {table: menu, on: item}, select: {price: price}}
+  visits: {stream: orders, aggregate: {n: count(*)}, window: {tumbling: 5 seconds}}
+"""
+
+
+@pytest.mark.slow
+def test_what_views_have_of_trimmed_events_is_found_by_the_log_or_not_proven_to_be_gone(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    with pipeline(spark, broker, tmp_path, TRIMMED) as p:
+        p.send("menu", ("curry", {"price": 8}, 0))
+        p.send("orders", *((customer, {"item": "curry"}, second) for customer, second in ((7, 1), (8, 2), (7, 30))))
+        p.run()
+        assert retention.trim_pipeline(spark, p.contract).tables["orders"].removed == 2
+        proof = forgotten(p, records.parse_request(p.contract, "orders", "7"))
+        assert (proof.is_proven, proof.redefined) == (False, ("visits",))
+        assert [row[0] for row in p.believed("bills")] == [8]
+        assert holders(p, "customer", 7) == {"visits"}
+        assert wrong(p) == []
+        with pytest.raises(RequestError, match="no such key or record any more: 9; what") as refused:
+            forgotten(p, records.parse_request(p.contract, "orders", "9"))
+        assert "visits" in refused.value.fix
 
 
 @pytest.mark.long

@@ -73,8 +73,12 @@ views:
 
 
 @pytest.mark.slow
-def test_a_held_event_that_moves_to_another_key_is_released(spark: SparkSession, broker: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("whole", [incremental_state.MAX_WHOLE_ROWS, -1], ids=["whole", "by increments"])
+def test_a_held_event_that_moves_to_another_key_is_released(
+    spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: int
+) -> None:
     """It is one unit, though its row is closed at one key and opened at another."""
+    monkeypatch.setattr(incremental_state, "MAX_WHOLE_ROWS", whole)
     with pipeline(spark, broker, tmp_path, MOVED) as p:
         p.send("menu", ("curry", {"cook": "al", "price": 5}, 0))
         p.send("orders", ("anna", {"item": "curry"}, 2))
@@ -84,4 +88,4 @@ def test_a_held_event_that_moves_to_another_key_is_released(spark: SparkSession,
         assert p.believed("cooked") == [("al", 5, 2)]
         release(p, "cooked", "bo")
         assert p.believed("cooked") == [("bo", 500, 2)]
-        assert not held(p)
+        assert not held(p, "cooked")

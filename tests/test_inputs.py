@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hindcast.common.errors import ContractError, RunError, TableError
+from hindcast.bitemporal.predicates import Question
+from hindcast.common.errors import ContractError, QueryError, RunError, TableError
 from hindcast.common.settings import read_settings
 from hindcast.contract import load
 from hindcast.kafka import produce
 from hindcast.ops.erase import forget, records
 from hindcast.plan import inputs, journal, planner
+from hindcast.query import read
 from hindcast.runs import incremental_state, run_steps
 from pipelines import RESTAURANT, Pipeline, pipeline
 
@@ -94,6 +96,37 @@ def test_what_another_pipeline_has_forgotten_is_believed_no_more(
         p.run()
         assert p.believed("dear") == [("naan", 10.0, 0, 2), ("naan", 11.0, 2, None)]
         assert [row[:2] for row in p.believed("tipped")] == [("bob", 1.1)]
+
+
+@pytest.mark.slow
+def test_nobody_reads_a_table_while_what_a_forgetting_has_removed_is_not_derived_again(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    menu = RESTAURANT.partition("  orders:")[0] + "views: {dear: {table: menu, where: price > 8, semantics: kafka}}\n"
+    reader = TIPS.replace("restaurant.menu", "restaurant.dear")
+    with pipeline(spark, broker, tmp_path, menu) as other, pipeline(spark, broker, tmp_path, reader) as p:
+        other.send("menu", ("curry", {"price": 9}, 0), ("naan", {"price": 10}, 0))
+        other.run()
+        p.run()
+        assert len(p.believed("dear")) == 2
+        p.send("tips", ("bob", {"item": "naan", "percent": 10}, 3))
+        planned = run_steps.plan_run(read_settings(), p.name, "planned before")
+        request = records.parse_request(other.contract, "menu", "curry")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(run_steps, "execute_table_steps", lambda *_: 1 // 0)
+            with pytest.raises(ZeroDivisionError):
+                forget.forget_records(spark, other.contract, request)
+        with pytest.raises(QueryError, match="has removed rows that it forgets"):
+            read.query(other.warehouse, other.contract, "dear", Question())
+        with pytest.raises(TableError, match="but run 2 has forgotten something"):
+            p.run("planned before")
+        planner.abandon_run(p.warehouse, journal.read_active_run(p.warehouse, p.name, planned), "by a test")
+        with pytest.raises(RunError, match="is gone: run 2 has forgotten something"):
+            p.run()
+        assert forget.forget_records(spark, other.contract, request).is_proven
+        p.run()
+        assert [row[0] for row in p.believed("dear")] == ["naan"]
+        assert [row[:2] for row in p.believed("tipped")] == [("bob", 1.0)]
 
 
 @pytest.mark.slow

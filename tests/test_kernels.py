@@ -156,6 +156,12 @@ views:
     group_by: {flag: flag}
     window: {hopping: 4 seconds, advance: 2 seconds, grace: 1 day}
     aggregate: {many: count(*), last_day: max(day), text: "max(concat_ws('-', kind, note))"}
+  in_slides:
+    stream: sales
+    where: big IS NULL OR big >= 0
+    group_by: {kind: kind, flag: flag}
+    window: {sliding: 3 seconds, grace: 2 seconds}
+    aggregate: {many: count(*), spent: sum(price * 2), last: max(at)}
   in_sessions:
     stream: sales
     where: big IS NULL OR big >= 0
@@ -285,7 +291,7 @@ OPERATORS = {
     **dict.fromkeys(("near", "near_left", "near_outer"), "stream_stream"),
     **dict.fromkeys(("per_item", "per_kind", "per_moment", "per_text", "on_top", "of_nothing"), "of_table"),
     **dict.fromkeys(("sold", "by_customer"), "of_stream"),
-    **dict.fromkeys(("in_parts", "in_hops", "in_pairs"), "in_windows"),
+    **dict.fromkeys(("in_parts", "in_hops", "in_pairs", "in_slides"), "in_windows"),
     **dict.fromkeys(("in_sessions", "in_sittings"), "in_sessions"),
 }
 for name in (

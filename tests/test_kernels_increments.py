@@ -43,6 +43,7 @@ from hindcast.engine.spec import (
     KernelInput,
     KernelOutput,
     SessionSpec,
+    SlidingSpec,
     TimeSlice,
     VersionIncrement,
     WindowIncrement,
@@ -366,6 +367,7 @@ class Windows:
     group: str = "k"
     size: int = 0
     advance: int = 0
+    difference: int = 0
     gap: int = 0
     grace: int = 0
 
@@ -393,11 +395,13 @@ class Windows:
             "late": late_events.NO_LATE_EVENTS,
             "output": output,
         }
-        events = (
-            SessionSpec(**alike, gap=self.gap)  # type: ignore[arg-type]
-            if self.gap
-            else WindowSpec(**alike, size=self.size, advance=self.advance)  # type: ignore[arg-type]
-        )
+        events: SessionSpec | SlidingSpec | WindowSpec
+        if self.gap:
+            events = SessionSpec(**alike, gap=self.gap)  # type: ignore[arg-type]
+        elif self.difference:
+            events = SlidingSpec(**alike, difference=self.difference, tick=1)  # type: ignore[arg-type]
+        else:
+            events = WindowSpec(**alike, size=self.size, advance=self.advance)  # type: ignore[arg-type]
         columns = tuple(name for name in types.names if not name.startswith("system"))
         return WindowIncrement(
             sides=(side,),
@@ -425,6 +429,8 @@ class Windows:
         pytest.param(Windows(size=4, advance=4), id="tumbling"),
         pytest.param(Windows(size=4, advance=4, grace=3), id="tumbling with grace"),
         pytest.param(Windows("named", size=5, advance=2, grace=1), id="hopping, regrouped"),
+        pytest.param(Windows(difference=3), id="sliding"),
+        pytest.param(Windows("named", difference=2, grace=2), id="sliding with grace, regrouped"),
         pytest.param(Windows(gap=1), id="sessions"),
         pytest.param(Windows("named", gap=2, grace=2), id="sessions with grace, regrouped"),
         pytest.param(Windows(gap=3, grace=20), id="sessions, all taken"),
@@ -467,7 +473,7 @@ _KINDS = ("no_key", "no_value", "too_late")
 
 
 def _event(dice: random.Random, offset: int) -> Row:
-    at = min(MOMENTS * 2, max(0, offset + dice.randint(-6, 3)))
+    at = min(MOMENTS * 2, max(0, offset + dice.randint(-14, 3)))
     own = {"k": dice.choice(KEYS), "v": dice.choice((1, 2, 3)), "named": dice.choice(KEYS), "timestamp": at}
     return own | {"_partition": offset % 2, "_offset": offset}
 

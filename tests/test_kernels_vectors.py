@@ -46,4 +46,4 @@ def test_the_commonest_vectors_and_histories_pass_by_kernels(spark: SparkSession
 def test_all_vectors_and_histories_pass_by_kernels(spark: SparkSession) -> None:
     with kernels.instead() as done:
         judge(run_vectors(spark, cases(2_000)))
-    assert set(done) == {*OPERATIONS.values(), "in_sessions"}
+    assert set(done) == {*OPERATIONS.values(), "in_sliding_windows", "in_sessions"}

@@ -16,7 +16,7 @@ from hindcast.bitemporal.intervals import LAST_MICROS
 from hindcast.engine import late_events, slice_reader, window_operator
 from hindcast.engine.operators import slice_bounds
 from hindcast.engine.session_operator import aggregate_sessions
-from hindcast.engine.spec import EventSpec, KernelInput, KernelOutput, SessionSpec, TimeSlice, WindowSpec
+from hindcast.engine.spec import EventSpec, KernelInput, KernelOutput, SessionSpec, SlidingSpec, TimeSlice, WindowSpec
 from hindcast.engine.window_operator import aggregate_windows
 
 MOMENT = pa.timestamp("us", "UTC")
@@ -51,6 +51,11 @@ def _alike(**given: Any) -> dict[str, Any]:
 def window_spec(size: int, advance: int, **given: Any) -> WindowSpec:
     """An aggregate in hopping windows that counts, with what is given."""
     return WindowSpec(size=size, advance=advance, **_alike(**given))
+
+
+def sliding_spec(difference: int, **given: Any) -> SlidingSpec:
+    """An aggregate in sliding windows that counts, with what is given; the clock ticks each microsecond."""
+    return SlidingSpec(difference=difference, tick=1, **_alike(**given))
 
 
 def session_spec(gap: int, **given: Any) -> SessionSpec:
@@ -296,6 +301,50 @@ def test_sessions_are_those_of_a_loop(seed: int, monkeypatch: pytest.MonkeyPatch
     expected, refused = find_sessions_one_by_one(events, gap, grace)
     assert (sorted(sessions), found.too_late) == (expected, refused)
     assert found.no_key == sum(key is None for key, _ in events.values())
+
+
+def find_sliding_one_by_one(
+    events: dict[tuple[int, int], tuple[str | None, int]], difference: int, grace: int
+) -> tuple[list[tuple[str, int, int, int]], int]:
+    """Key, start, end and number of events of each sliding window, and how many events are refused."""
+    reached: dict[int, int] = {}
+    taken: dict[str, list[int]] = defaultdict(list)
+    refused = 0
+    for (partition, _), (key, at) in sorted(events.items()):
+        if key is None:
+            continue
+        reached[partition] = max(at, reached.get(partition, at))
+        if at + difference < reached[partition] - grace:
+            refused += 1
+            continue
+        taken[key].append(at)
+    found = []
+    for key, times in taken.items():
+        for start in sorted({max(at - difference, 0) for at in times} | {at + 1 for at in times}):
+            count = sum(start <= at <= start + difference for at in times)
+            found += [(key, start, start + difference, count)] if count else []
+    return sorted(found), refused
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_sliding_windows_in_any_slices_are_those_of_a_loop(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    dice = random.Random(seed)  # noqa: S311
+    monkeypatch.setattr(late_events, "OFFSETS_PER_BLOCK", 5)
+    difference, grace = dice.choice([0, 1, 4]), dice.choice([0, 3, 20])
+    events = draw_places(dice)
+    rows = list_rows(events)
+    form = sliding_spec(difference, grace=grace)
+    cuts = sorted({EPOCH + timedelta(microseconds=dice.randrange(-5, 90)) for _ in range(dice.randrange(4))})
+    form = replace(form, late=list_late_events(form, rows, cuts[0] if cuts else EPOCH))
+    at, found, too_late = rows.column("timestamp").cast(pa.int64()).to_pylist(), [], 0
+    for span in (TimeSlice(*pair) for pair in zip([None, *cuts], [*cuts, None], strict=True)):
+        since, until = slice_bounds(slice_reader.widen_slice(span, *form.reach))
+        its = aggregate_windows(form, span, rows.filter(pa.array([since <= t < until for t in at], pa.bool_())))
+        micros = [its.rows.column(name).cast(pa.int64()).to_pylist() for name in ("windowStart", "windowEnd")]
+        assert micros[0] == sorted(micros[0])
+        found += zip(its.rows.column("k").to_pylist(), *micros, its.rows.column("many").to_pylist(), strict=True)
+        too_late += its.too_late
+    assert (sorted(found), too_late) == find_sliding_one_by_one(events, difference, grace)
 
 
 def test_the_offsets_of_blocks_without_late_events_are_not_given() -> None:

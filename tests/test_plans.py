@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -14,7 +15,7 @@ from hindcast.kafka.topics import OffsetRange, bound_ranges, refuse_lost_offsets
 from hindcast.plan.planner import find_start_offsets
 from hindcast.plan.plans import Plan, TopicPlan
 from hindcast.plan.purposes import Upgrade
-from hindcast.plan.runs import last_included_run
+from hindcast.plan.runs import Abandoned, last_included_run, was_lost
 from pipelines import T0
 
 
@@ -119,3 +120,12 @@ def test_a_table_includes_no_run_that_skipped_tables_unless_that_published_it() 
     past = [bare_run("p", 1, T0, "completed"), bare_run("p", 2, T0, "completed", purpose=upgrade)]
     assert (last_included_run(past, 1), last_included_run(past, 2)) == (1, 2)
     assert last_included_run([*past, bare_run("p", 3, T0, "completed")], 1) == 3
+
+
+def test_a_table_that_only_an_abandoned_run_published_was_lost_with_its_folder() -> None:
+    run = replace(bare_run("p", 1, T0), outcome=Abandoned("", ("menu",)))
+    assert (was_lost([run], "menu", 0), was_lost([run], "menu", 1), was_lost([run], "orders", 0)) == (
+        True,
+        False,
+        False,
+    )

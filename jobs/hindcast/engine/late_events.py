@@ -1,4 +1,4 @@
-"""Late events: which events came after one of their hopping windows, or a session of their time, had closed.
+"""Late events: which events came after one of their windows, or a session of their time, had closed.
 
 An event is judged by stream time: the latest timestamp that its partition had reached with it (`windows.judge_events`
 in `bitemporal` says what that means). Tasks summarize blocks of offsets; that is enough to see that nearly all blocks
@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from hindcast.common.jit import NOTHING
 from hindcast.contract.shapes import PLACE_COLUMNS
 from hindcast.engine import integer_encoding, operators
-from hindcast.engine.spec import EventSpec, SessionSpec, TimeSlice, WindowSpec
+from hindcast.engine.spec import EventSpec, SessionSpec, SlidingSpec, TimeSlice, WindowSpec
 
 if TYPE_CHECKING:
     from hindcast.common.jit import Booleans, Integers
@@ -144,12 +144,16 @@ def _add_blocks(events: pa.Table) -> pa.Table:
 
 
 def _is_late(form: EventSpec, at: Integers, stream_time: Integers) -> Booleans:
-    """Return whether the first window that an event may be in had closed at a stream time, or a session of its own."""
+    """Return whether the first window that an event may be in had closed at a stream time, or a session of its own.
+
+    Of sliding windows all have then closed.
+    """
     late: Booleans = np.zeros(len(at), np.bool_)
     if isinstance(form, WindowSpec):
         late = stream_time - find_first_starts(form, at) >= form.size + form.grace
-    elif isinstance(form, SessionSpec):
-        late = stream_time - at > form.gap + form.grace
+    elif isinstance(form, SlidingSpec | SessionSpec):
+        # rule: a sliding window closes by its end, a session with its gap
+        late = stream_time - at > form.length + form.grace
     return late
 
 

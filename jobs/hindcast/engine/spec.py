@@ -127,6 +127,35 @@ class WindowSpec(EventSpec):
     advance: int
     operator: Literal["in_windows"] = "in_windows"
 
+    @property
+    def length(self) -> int:
+        """From a window's start to its end, which is no part of it."""
+        return self.size
+
+    @property
+    def reach(self) -> tuple[int, int]:
+        """How long before a slice, and after it, the events are that its windows depend on."""
+        return 0, self.size
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlidingSpec(EventSpec):
+    """An aggregate in sliding windows, which end at an event or begin a `tick` of Kafka's clock after one."""
+
+    difference: int
+    tick: int = 1000
+    operator: Literal["in_windows"] = "in_windows"
+
+    @property
+    def length(self) -> int:
+        """From a window's start to its end, which is a part of it."""
+        return self.difference
+
+    @property
+    def reach(self) -> tuple[int, int]:
+        """How long before a slice, and after it, the events are that its windows depend on."""
+        return self.tick, self.difference
+
 
 @dataclass(frozen=True, kw_only=True)
 class SessionSpec(EventSpec):
@@ -134,6 +163,11 @@ class SessionSpec(EventSpec):
 
     gap: int
     operator: Literal["in_sessions"] = "in_sessions"
+
+    @property
+    def length(self) -> int:
+        """How far apart two events of a session are at most."""
+        return self.gap
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,7 +247,7 @@ class AggregateIncrement(ViewIncrement):
 class WindowIncrement(ViewIncrement):
     """An increment of an aggregate in windows or sessions, whose late events are found on the way."""
 
-    events: WindowSpec | SessionSpec
+    events: WindowSpec | SlidingSpec | SessionSpec
 
     @property
     def operator(self) -> str:

@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 from hindcast.common import session
 from hindcast.contract import Contract, list_shapes
 from hindcast.engine import eligibility, spark_projection, time_slices
-from hindcast.engine.spec import EventSpec, KernelOutput, WindowSpec
+from hindcast.engine.spec import EventSpec, KernelOutput, SlidingSpec, WindowSpec
 from hindcast.store import file_listing, tables
 from hindcast.store.commit_notes import BY_SPARK, LeftOut, TableNote
 from hindcast.store.files import DataFile
@@ -187,11 +187,13 @@ def _run_windows(
     view, known = contract.views[name], list_shapes(contract)
     numbers = spark.range(0, len(slices), 1, len(slices))
 
-    def run(form: EventSpec, work: task.SliceWork, schema: str | StructType, *, wider: int = 0) -> DataFrame:
+    def run(
+        form: EventSpec, work: task.SliceWork, schema: str | StructType, *, reach: tuple[int, int] = (0, 0)
+    ) -> DataFrame:
         if form.projection is not None:
-            return numbers.mapInArrow(task.build_window_task(form, slices, work, wider), schema)
+            return numbers.mapInArrow(task.build_window_task(form, slices, work, reach), schema)
         read = window_aggregation.read_schema(form, found)
-        events = numbers.mapInArrow(task.build_event_reader(form, slices, wider), read)
+        events = numbers.mapInArrow(task.build_event_reader(form, slices, reach), read)
         members = window_aggregation.select_members(events, view, known)
         return members.mapInArrow(task.build_member_task(form, slices, work), schema)
 
@@ -200,8 +202,8 @@ def _run_windows(
         if late is None:
             return None
         form = replace(form, late=late)
-        if isinstance(form, WindowSpec):
-            reports = run(form, task.write_windows, task.REPORT_SCHEMA, wider=form.size)
+        if isinstance(form, WindowSpec | SlidingSpec):
+            reports = run(form, task.write_windows, task.REPORT_SCHEMA, reach=form.reach)
         else:
             # A session may last for ever, so all events of a group are in one task.
             members = run(form, task.list_members, window_aggregation.select_members(rows, view, known).schema)

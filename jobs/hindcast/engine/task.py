@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from pyspark.errors import PySparkException
 
 from hindcast.engine import arrow_expressions, integer_encoding, operators, slice_reader, window_operator
-from hindcast.engine.spec import SLICE, EventSpec, JoinSpec, KernelOutput, TimeSlice, WindowSpec
+from hindcast.engine.spec import SLICE, EventSpec, JoinSpec, KernelOutput, SlidingSpec, TimeSlice, WindowSpec
 from hindcast.store import files
 from hindcast.store.tables import ARROW_TIMESTAMP
 
@@ -76,17 +76,17 @@ SliceWork = Callable[..., pa.Table | pa.RecordBatch]
 """What is done with the members of a slice, given an `EventSpec` (`write_windows`, `list_members`, late_events.py)."""
 
 
-def build_window_task(form: EventSpec, parts: list[TimeSlice], work: SliceWork, wider: int) -> BatchMapper:
+def build_window_task(form: EventSpec, parts: list[TimeSlice], work: SliceWork, reach: tuple[int, int]) -> BatchMapper:
     """Return some work on the members of windows for Spark's mapInArrow, from numbers of slices to what it returns.
 
-    Arrow evaluates the view's expressions. The members are the events from the start of a slice to so many microseconds
-    after its end. RefusalError if a slice is too large, or an expression is Spark's to evaluate.
+    Arrow evaluates the view's expressions. The members are the events in a slice, and so many microseconds before and
+    after it. RefusalError if a slice is too large, or an expression is Spark's to evaluate.
     """
 
     def map_batches(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for number in (number for batch in given for number in batch.column(0).to_pylist()):
             with refuse_too_large():
-                members = _read_events(form, parts[number], wider)
+                members = _read_events(form, parts[number], reach)
                 if form.projection is not None:
                     members = arrow_expressions.project_rows(form.projection, members)
                 yield from _list_batches(
@@ -96,7 +96,7 @@ def build_window_task(form: EventSpec, parts: list[TimeSlice], work: SliceWork, 
     return map_batches
 
 
-def build_event_reader(form: EventSpec, parts: list[TimeSlice], wider: int) -> BatchMapper:
+def build_event_reader(form: EventSpec, parts: list[TimeSlice], reach: tuple[int, int]) -> BatchMapper:
     """Return the first half of such a task, if Spark evaluates the expressions: from numbers of slices to events.
 
     These have the number of their slice (`window_aggregation.read_schema`).
@@ -105,7 +105,7 @@ def build_event_reader(form: EventSpec, parts: list[TimeSlice], wider: int) -> B
     def map_batches(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for number in (number for batch in given for number in batch.column(0).to_pylist()):
             with refuse_too_large():
-                own = _read_events(form, parts[number], wider).select(form.side.columns)
+                own = _read_events(form, parts[number], reach).select(form.side.columns)
                 numbers = pa.repeat(pa.scalar(number, pa.int32()), own.num_rows)
                 yield from _list_plain_batches(own.append_column(SLICE, numbers))
 
@@ -123,7 +123,7 @@ def build_member_task(form: EventSpec, parts: list[TimeSlice], work: SliceWork) 
     return map_batches
 
 
-def write_windows(form: WindowSpec, span: TimeSlice, members: pa.Table) -> pa.RecordBatch:
+def write_windows(form: WindowSpec | SlidingSpec, span: TimeSlice, members: pa.Table) -> pa.RecordBatch:
     """Write the files of the windows that start in a slice; return a report of them, as rows of `REPORT_SCHEMA`."""
     return _report_rows(form.output, window_operator.aggregate_windows(form, span, members))
 
@@ -157,8 +157,8 @@ def find_refusals() -> Iterator[None]:
         raise
 
 
-def _read_events(form: EventSpec, span: TimeSlice, wider: int) -> pa.Table:
-    return slice_reader.read_slice(form.side, slice_reader.widen_slice(span, 0, wider))
+def _read_events(form: EventSpec, span: TimeSlice, reach: tuple[int, int]) -> pa.Table:
+    return slice_reader.read_slice(form.side, slice_reader.widen_slice(span, *reach))
 
 
 def _report_rows(output: KernelOutput, found: operators.KernelRows) -> pa.RecordBatch:

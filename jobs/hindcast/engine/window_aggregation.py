@@ -1,4 +1,4 @@
-"""Aggregates in hopping windows and sessions by kernels: which ones, and the rows that their tasks get.
+"""Aggregates in windows and sessions by kernels: which ones, and the rows that their tasks get.
 
 Each task takes the windows that start in a slice of time and reads the events in them; of sessions, which have no end
 that is known before, all events of some groups, which takes a shuffle. The view's expressions are evaluated by Arrow in
@@ -25,7 +25,7 @@ from hindcast.contract import Contract, Shape, View, list_shapes
 from hindcast.contract.shapes import PLACE_COLUMNS
 from hindcast.engine import aggregation, arrow_projection, eligibility, late_events, spark_projection, task
 from hindcast.engine.arrow_expressions import Call, ColumnReference, Constant, Expression, Projection
-from hindcast.engine.spec import SLICE, EventSpec, KernelInput, KernelOutput, SessionSpec, WindowSpec
+from hindcast.engine.spec import SLICE, EventSpec, KernelInput, KernelOutput, SessionSpec, SlidingSpec, WindowSpec
 from hindcast.store import tables
 from hindcast.store.tables import Table
 
@@ -45,7 +45,7 @@ def plan_windows(
     output: KernelOutput,
     *,
     by_arrow: bool,
-) -> WindowSpec | SessionSpec | None:
+) -> WindowSpec | SlidingSpec | SessionSpec | None:
     """Return the specification of a view's aggregate in windows; None if no kernel can derive it.
 
     `found`: the opened table of its input, `source`; `rows`: the current rows of it. Late events are not yet in it
@@ -53,7 +53,7 @@ def plan_windows(
     """
     it, known = contract.views[name], list_shapes(contract)
     shape = known[it.first_input]
-    if it.window is None or it.window.sliding or it.semantics == "kafka" or shape.kind != "events":
+    if it.window is None or it.semantics == "kafka" or shape.kind != "events":
         return None
     columns = list_read_columns(it, known)
     schema = pa.schema(found.schema().to_arrow())
@@ -77,6 +77,8 @@ def plan_windows(
     )
     if it.window.session is not None:
         return SessionSpec(**vars(alike), gap=count_micros(it.window.session))
+    if it.window.sliding is not None:
+        return SlidingSpec(**vars(alike), difference=count_micros(it.window.sliding))
     size = it.window.tumbling or it.window.hopping or timedelta()
     return WindowSpec(**vars(alike), size=count_micros(size), advance=count_micros(it.window.advance or size))
 

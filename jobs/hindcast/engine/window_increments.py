@@ -31,7 +31,7 @@ from hindcast.engine.increment_rows import (
     list_values,
     read_moments,
 )
-from hindcast.engine.spec import EventSpec, SessionSpec, TimeSlice, WindowIncrement, WindowSpec
+from hindcast.engine.spec import EventSpec, SessionSpec, SlidingSpec, TimeSlice, WindowIncrement, WindowSpec
 from hindcast.engine.sweeps import FOREVER
 from hindcast.engine.task import RefusalError
 
@@ -55,7 +55,8 @@ def refresh_windows(form: WindowIncrement, source: ChangedRows, read_view: ReadN
     low, high = _span_windows(events, at)
     current = read_view((int(low.min()), int(high.max())), list_values(events.key, (new, events.key)))
     begun, ended = _read_windows(events, current)
-    near = _list_members(events, source.read_near((int(min(low.min(), begun.min(initial=FOREVER))), FOREVER)))
+    since = int(min(low.min(), begun.min(initial=FOREVER))) - _find_reach(events)[0]
+    near = _list_members(events, source.read_near((since, FOREVER)))
     events = replace(events, late=late_events.judge_events(events, near))
     (changed, units, members), count = integer_encoding.encode_keys(
         [new, current, near], [events.key] * 3, whole=events.whole
@@ -65,9 +66,9 @@ def refresh_windows(form: WindowIncrement, source: ChangedRows, read_view: ReadN
     # rule: sessions are joined with those that were near
     hull = learnt.include_periods(Periods(units, begun, ended).select(touching))
     moments = read_moments(near, "timestamp")
+    before, after = _find_reach(events)
     # rule: a window is aggregated of all its events
-    first = moments - events.size + 1 if isinstance(events, WindowSpec) else moments
-    rows = near.filter(pa.array(hull.touch(Periods(members, first, moments))))
+    rows = near.filter(pa.array(hull.touch(Periods(members, moments - after, moments + before))))
     too_late = 0
     if isinstance(events, SessionSpec):
         derived = session_operator.aggregate_sessions(events, rows).rows
@@ -92,8 +93,17 @@ def _span_windows(form: EventSpec, at: Integers) -> tuple[Integers, Integers]:
     """Return the first and the last start of the windows of each event; of a session how far its neighbours may be."""
     if isinstance(form, WindowSpec):
         return late_events.find_first_starts(form, at), at - at % form.advance
+    if isinstance(form, SlidingSpec):
+        return at - form.difference, at + form.tick
     gap = form.gap if isinstance(form, SessionSpec) else 0
     return at - gap, at + gap
+
+
+def _find_reach(form: EventSpec) -> tuple[int, int]:
+    """Return how long before its start, and after it, the events are that a window depends on; zeros of a session."""
+    if isinstance(form, WindowSpec):
+        return 0, form.size - 1
+    return form.reach if isinstance(form, SlidingSpec) else (0, 0)
 
 
 def _read_windows(form: EventSpec, rows: pa.Table) -> tuple[Integers, Integers]:
@@ -102,7 +112,7 @@ def _read_windows(form: EventSpec, rows: pa.Table) -> tuple[Integers, Integers]:
     return start, end if isinstance(form, SessionSpec) else start
 
 
-def _select_windows(form: WindowSpec, rows: pa.Table, new: pa.Table) -> pa.Table:
+def _select_windows(form: EventSpec, rows: pa.Table, new: pa.Table) -> pa.Table:
     """Return the derived rows whose window may have one of the new events."""
     (own, changed), count = integer_encoding.encode_keys([rows, new], [form.key] * 2, whole=form.whole)
     learnt = hulls.build_hulls(count, Periods(changed, *_span_windows(form, read_moments(new, "timestamp"))))
@@ -114,7 +124,7 @@ def _count_left_out(form: EventSpec, added: pa.Table, too_late: int) -> LeftOutR
     """Return what of added events is left out; `too_late`: of those in sessions."""
     if isinstance(form, SessionSpec):
         found = session_operator.aggregate_sessions(replace(form, late=late_events.NO_LATE_EVENTS), added)
-    elif isinstance(form, WindowSpec):
+    elif isinstance(form, WindowSpec | SlidingSpec):
         found = window_operator.aggregate_windows(form, TimeSlice(), added)
         too_late = found.too_late
     return LeftOutRows(found.no_key, found.no_value, too_late, found.reached)

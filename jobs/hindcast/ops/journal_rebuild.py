@@ -7,6 +7,7 @@ known from the proofs beside the reports.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -17,7 +18,7 @@ from hindcast.contract.bound import BoundContract
 from hindcast.ingest import ledger
 from hindcast.ingest.ledger import IngestedRange
 from hindcast.kafka.topics import OffsetRange
-from hindcast.ops.erase.proof import read_proofs
+from hindcast.ops.erase.proof import Proof, read_proofs
 from hindcast.plan import journal
 from hindcast.plan.plans import Plan, TopicPlan
 from hindcast.plan.runs import Abandoned, Completed, Run
@@ -48,8 +49,8 @@ def rebuild_journal(warehouse: str, contract: BoundContract) -> list[int]:
     }
     known_ats |= {piece.run: piece.known_at for pieces in ingested.values() for piece in pieces}
     known_ats |= {n: at for n, at in _find_published_runs(warehouse, contract).items() if n not in known_ats}
-    proofs = {proof.run: proof for proof in read_proofs(contract.settings.reports / contract.pipeline)}
-    known_ats |= {run: proof.known_at for run, proof in proofs.items()}
+    proofs = _find_own_proofs(contract, known_ats, {piece.run for pieces in ingested.values() for piece in pieces})
+    known_ats |= {run: proof.known_at for run, proof in proofs.items() if run not in known_ats}
     numbers = sorted({*known_ats, *known})
     rebuilt = [n for n in numbers if n not in known or not _has_planned_offsets(known[n], ingested)]
     disordered = [n for n, _ in journal.find_damage(warehouse, contract.pipeline) if n in known and n not in rebuilt]
@@ -66,6 +67,21 @@ def rebuild_journal(warehouse: str, contract: BoundContract) -> list[int]:
     if entries:
         journal.replace_entries(warehouse, contract.pipeline, entries)
     return sorted([*rebuilt, *disordered])
+
+
+def _find_own_proofs(
+    contract: BoundContract, known_ats: Mapping[int, datetime], ingesting: Collection[int]
+) -> dict[int, Proof]:
+    """Return the proofs of runs of this warehouse, by run; others are of one that it has replaced.
+
+    A run that forgets ingests nothing, and is known after all runs before it and before all runs after it.
+    """
+    found = {}
+    for proof in read_proofs(contract.settings.reports / contract.pipeline):
+        in_order = all((run < proof.run) == (at < proof.known_at) for run, at in known_ats.items() if run != proof.run)
+        if proof.run not in ingesting and in_order:
+            found[proof.run] = proof
+    return found
 
 
 def _has_planned_offsets(run: Run, ingested: dict[str, list[IngestedRange]]) -> bool:

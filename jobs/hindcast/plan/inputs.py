@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
+from deltalake import DeltaTable
+
 from hindcast.common.errors import RunError, TableError, suggest_nearest
 from hindcast.contract import Contract
 from hindcast.contract.bound import BoundContract
@@ -29,8 +31,9 @@ def locate_input_table(warehouse: str, contract: Contract, name: str, pin: datet
 def read_as_of_system_time(warehouse: str, contract: Contract, name: str) -> datetime:
     """Return the known-at of the last completed run of an input's pipeline.
 
-    Raise RunError if there is none, TableError if the table has another kind, key or column types than the contract, or
-    a column that its own pipeline, in that run, marked as sensitive and the contract does not.
+    Raise RunError if there is none, or if what was known then is gone: a later run has created the table again, or
+    forgotten something. TableError if the table has another kind, key or column types than the contract, or a column
+    that its own pipeline, in that run, marked as sensitive and the contract does not.
     """
     source = contract.inputs[name]
     where, pipeline = f"{contract.pipeline}, inputs.{name}: {source.table}", source.table.partition(".")[0]
@@ -55,7 +58,22 @@ def read_as_of_system_time(warehouse: str, contract: Contract, name: str) -> dat
     if unmarked := [c for c in (*source.key, *source.value) if c in hidden and c not in marked]:
         found = f"{', '.join(unmarked)}: sensitive in pipeline {pipeline}, not marked here"
         raise TableError(found, where=where, fix=f"write sensitive: [{', '.join(unmarked)}] in this input")
-    return max(run.known_at for run in completed)
+    moment = max(run.known_at for run in completed)
+    if (change := _find_later_change(past, delta_table, moment)) is not None:
+        found = f"what was known at {moment.isoformat()}, after its last completed run, is gone: {change}"
+        raise RunError(
+            found, where=where, fix=f"wait until that run has ended, or finish it; then hindcast run {pipeline}"
+        )
+    return moment
+
+
+def _find_later_change(past: Sequence[Run], delta_table: DeltaTable, moment: datetime) -> str | None:
+    """Return why a table's rows can no longer be read as known at a moment, in words; None if they can."""
+    beginning = tables.read_beginning(delta_table)
+    if beginning is not None and beginning > moment:
+        return f"the table was created again at {beginning.isoformat()}"
+    erasing = next((run for run in past if run.plan.erasure and run.known_at > moment), None)
+    return f"run {erasing.number} has forgotten something of the pipeline" if erasing is not None else None
 
 
 def _list_marked_columns(past: Sequence[Run], contract_hash: str) -> Mapping[str, Collection[str]]:
@@ -77,23 +95,24 @@ def locate_source_table(contract: BoundContract, plan: Plan, name: str) -> Table
     return locate_own_table(contract, name)
 
 
-def refuse_recreated_inputs(contract: BoundContract, plan: Plan, name: str) -> None:
-    """Raise TableError if an input of a view was created after the moment as of which the plan reads it.
+def refuse_lost_inputs(contract: BoundContract, plan: Plan, name: str) -> None:
+    """Raise TableError if an input of a view can no longer be read as of the moment that the plan pins.
 
-    Its folder was removed since, or its pipeline begun again: nothing of what was known at that moment is left.
+    Its folder was removed since, its pipeline begun again, or something was forgotten.
     """
     for i in contract.views[name].inputs:
         source = locate_source_table(contract, plan, i)
         delta_table = tables.open_table(source) if source.as_of_system_time is not None else None
-        beginning = tables.read_beginning(delta_table) if delta_table is not None else None
-        if source.as_of_system_time is None or beginning is None or beginning <= source.as_of_system_time:
+        if source.as_of_system_time is None or delta_table is None:
             continue
-        raise TableError(
-            f"reads {i} as known at {source.as_of_system_time.isoformat()}, but {source.pipeline}.{source.name} was "
-            f"created again at {beginning.isoformat()}",
-            where=f"{contract.pipeline}.{name}, run {plan.run}",
-            fix=f"abandon the run (hindcast abandon {contract.pipeline}), then run the pipeline without `only`",
-        )
+        past = journal.read_runs(source.warehouse, source.pipeline)
+        if (change := _find_later_change(past, delta_table, source.as_of_system_time)) is not None:
+            raise TableError(
+                f"reads {i} ({source.pipeline}.{source.name}) as known at {source.as_of_system_time.isoformat()}, but "
+                f"{change}",
+                where=f"{contract.pipeline}.{name}, run {plan.run}",
+                fix=f"abandon the run (hindcast abandon {contract.pipeline}), then run the pipeline without `only`",
+            )
 
 
 def locate_own_table(contract: BoundContract, name: str) -> Table:

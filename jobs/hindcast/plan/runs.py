@@ -210,8 +210,12 @@ def last_included_run(past: Iterable[Run], published: int) -> int:
 
 
 def was_lost(past: Iterable[Run], name: str, published: int) -> bool:
-    """Return whether completed runs have opened rows in a table that none has `published`: its folder was removed."""
-    return not published and any(run.results[name].opened for run in past if name in run.results)
+    """Return whether runs have opened rows in a table that none has `published`: its folder was removed."""
+    return not published and any(
+        (name in run.results and run.results[name].opened > 0)
+        or (isinstance(run.outcome, Abandoned) and name in run.outcome.published)
+        for run in past
+    )
 
 
 def last_members(past: list[Run], name: str) -> MemberPartitions:

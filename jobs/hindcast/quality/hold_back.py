@@ -22,7 +22,7 @@ from hindcast.contract.sensitive import find_sensitive_columns
 from hindcast.kafka import topic_patterns
 from hindcast.plan import journal
 from hindcast.plan.plans import Plan
-from hindcast.plan.runs import last_included_run
+from hindcast.plan.runs import last_included_run, was_lost
 from hindcast.quality import gates, hold_store
 from hindcast.quality.expectations import format_gate, is_row_by_row
 from hindcast.quality.gate_results import GateResult
@@ -160,14 +160,17 @@ def _judge_units(candidate: StagedChange, units: DataFrame, waiting: DataFrame, 
         "unit", F.lit(True).alias("_released")
     )
     known = F.coalesce(F.array_contains("_seen", F.col("digest")), F.lit(False))
-    settled = F.lit(last_included_run(journal.read_runs(table.warehouse, table.pipeline), after))
+    past = journal.read_runs(table.warehouse, table.pipeline)
+    settled = F.coalesce("_before", F.lit(last_included_run(past, after)))
+    if was_lost(past, table.name, after):
+        settled = F.lit(0)  # no row of before is there
     return (
         units.join(before, "unit", "left")
         .join(behind, "key", "left")
         .join(released.distinct(), "unit", "left")
         .select(
             *("key", "unit", "digest"),
-            F.coalesce("_before", settled).alias("since"),
+            settled.cast("long").alias("since"),
             (~known).alias("new"),
             (known & F.coalesce("_released", F.lit(False))).alias("passing"),
         )

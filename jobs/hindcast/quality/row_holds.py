@@ -2,8 +2,9 @@
 
 The table is derived without them and judged again, until no gate finds another record to hold. A rule about values
 blames the record of the failing row. A rule about periods blames all records of its key that the run has ingested: one
-of them made it fail. What is known already is never taken back, nor what a person has released. A rule about values
-ignores a row whose content was current before: only its end has changed.
+of them made it fail. What is known already is not taken back, nor what a person has released, unless all of it is
+judged again: under another contract, or after a forgetting. A rule about values ignores a row whose content was current
+before: only its end has changed.
 """
 
 from __future__ import annotations
@@ -135,5 +136,5 @@ def _find_blamed_records(passed: StagedChange, gate: Expectation, records: Holda
 
 def is_about_periods(gate: Expectation) -> bool:
     """Return whether a gate's verdict on a row depends on how long it is valid, or on other rows."""
-    text = json.dumps(gate.kwargs, default=str)
-    return find_row_set(gate) != "change" or any(column in text for column in PERIODS["versions"])
+    text = json.dumps(gate.kwargs, default=str).lower()  # columns are, whatever their case
+    return find_row_set(gate) != "change" or any(column.lower() in text for column in PERIODS["versions"])

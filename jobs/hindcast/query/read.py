@@ -75,7 +75,7 @@ def history(
     """
     known_at = moment_of(warehouse, contract.pipeline, f"run:{run}") if run is not None else None
     reader = replace(
-        _TableReader.open_reader(warehouse, contract, name, Question(key=key, known_at=known_at)),
+        _TableReader.open_reader(warehouse, contract, name, Question(key=key, known_at=known_at), all_known=True),
         known_at=datetime.min.replace(tzinfo=UTC),
     )
     if known_at is None:
@@ -126,6 +126,23 @@ def refuse_unanswerable(warehouse: str, pipeline: str, moment: datetime) -> None
                 f"run {run.number} ({run.run_id}) has not ended: what is known at {moment.isoformat()} is not settled",
                 where=pipeline,
                 fix=f"use a known-at before {run.known_at.isoformat()}, or wait until the run has ended",
+            )
+
+
+def _refuse_forgotten(warehouse: str, contract: Contract, name: str, known_at: datetime) -> None:
+    """Raise QueryError for the last known-at while a forgetting has not derived again what it removed of a table."""
+    past = journal.read_runs(warehouse, contract.pipeline)
+    last = max((run.number for run in past if run.state == "completed"), default=0)
+    for run in past:
+        erasure = run.plan.erasure
+        if erasure is None or run.number < last or run.state == "completed" or run.known_at <= known_at:
+            continue
+        if any(name in contract.list_tables_below(table) for table in (erasure.topic, *erasure.formerly)):
+            raise QueryError(
+                f"run {run.number} has removed rows that it forgets, and has not derived the table again",
+                where=f"{contract.pipeline}.{name}",
+                fix=f"repeat when it has ended; if it was killed or stopped, repeat the hindcast forget that began it, "
+                f"or hindcast run {contract.pipeline}",
             )
 
 
@@ -196,11 +213,15 @@ class _TableReader:
     known_at: datetime
 
     @classmethod
-    def open_reader(cls, warehouse: str, contract: Contract, name: str, question: Question) -> _TableReader:
+    def open_reader(
+        cls, warehouse: str, contract: Contract, name: str, question: Question, *, all_known: bool = False
+    ) -> _TableReader:
         table = locate_table(warehouse, contract, name)
         known_at = question.known_at or read_last_known_at(warehouse, contract.pipeline)
         if question.known_at:
             refuse_unanswerable(warehouse, contract.pipeline, known_at)
+        if not all_known:
+            _refuse_forgotten(warehouse, contract, name, known_at)
         delta_table = tables.open_table(table)
         if delta_table is None:
             raise QueryError("the table has not been published yet", where=table.path, fix="run the pipeline first")

@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 from hindcast.bitemporal import derivation, incremental, incremental_views
 from hindcast.bitemporal.affected_periods import NearbyRows
 from hindcast.bitemporal.incremental_views import AffectedRows
+from hindcast.bitemporal.plane import drop_matching_rows
 from hindcast.bitemporal.valid_time import timestamp_literal
 from hindcast.contract import list_shapes
 from hindcast.contract.bound import BoundContract
@@ -35,7 +36,7 @@ from hindcast.runs.derive_whole import (
     judge_holds,
 )
 from hindcast.runs.topic_records import TopicRecords
-from hindcast.store import tables
+from hindcast.store import row_reader, tables
 from hindcast.store.change_reader import ChangeReader
 
 
@@ -57,12 +58,13 @@ def derive_topic_change(
     if contract.topics[name].read == "stream":
         if (
             name == plan.only
+            or incremental_state.is_lost(table)
             or incremental_state.has_new_decoding(contract, table, name)
             or incremental_state.has_forgotten_events(contract, table, name)
             or records.has_redefined_holds
         ):
             return derive_whole_topic(spark, contract, plan, name, records)
-        return _derive_new_events(contract, name, records)
+        return _derive_new_events(spark, contract, name, records)
     place = table.warehouse, contract.pipeline, name
     logs = tables.log_table(*place), initial_rows.initial_rows_table(*place)
     seen = incremental_state.find_last_run(contract, table, *logs, by_kernel=contract.settings.kernels)
@@ -143,10 +145,13 @@ def _derive_new_versions(
     return DerivedChange(changes, after, frozen=frozen, judged=judged, ties=tied, kernel=kernel, totals=totals)
 
 
-def _derive_new_events(contract: BoundContract, name: str, records: TopicRecords) -> DerivedChange:
+def _derive_new_events(spark: SparkSession, contract: BoundContract, name: str, records: TopicRecords) -> DerivedChange:
     """Return the events of a topic's log that its table does not have yet."""
     table = locate_own_table(contract, name)
     after, frozen = tables.read_last_run(table), horizon.find_frozen_until(table.warehouse, contract, name)
     judged = HoldInputs(records.find_held_to_rejudge(whole=False))
     events = horizon.clip_rows(derivation.derive_topic_events(records.read_since(after)), table.kind, frozen)
+    if records.has_holds and tables.open_table(table) is not None:  # what was held of a key may be published by now
+        current = row_reader.load_current_rows(spark, table)
+        events = drop_matching_rows(events.dropDuplicates([*table.identity]), current, table.identity)
     return DerivedChange(events.withColumn("_change", F.lit("open")), after, frozen=frozen, judged=judged)

@@ -22,7 +22,7 @@ from hindcast.contract.bound import BoundContract
 from hindcast.engine import eligibility
 from hindcast.engine.staged_files import stage_view
 from hindcast.plan import journal
-from hindcast.plan.inputs import locate_own_table, locate_source_table, refuse_recreated_inputs
+from hindcast.plan.inputs import locate_own_table, locate_source_table, refuse_lost_inputs
 from hindcast.plan.plans import Plan
 from hindcast.plan.runs import Run
 from hindcast.quality import hold_back, hold_store
@@ -51,10 +51,10 @@ from hindcast.store.tables import Table
 def load_inputs(spark: SparkSession, contract: BoundContract, plan: Plan, name: str) -> dict[str, DataFrame]:
     """Return the current rows of a view's inputs, as they are now or as the plan pins them.
 
-    Raise ContractError for an expression of the view that Spark refuses, TableError for an input that was created
-    again since the run was planned.
+    Raise ContractError for an expression of the view that Spark refuses, TableError for an input of which what the
+    plan pins is gone.
     """
-    refuse_recreated_inputs(contract, plan, name)
+    refuse_lost_inputs(contract, plan, name)
     inputs = {i: locate_source_table(contract, plan, i) for i in contract.views[name].inputs}
     current = {i: row_reader.load_current_rows(spark, source) for i, source in inputs.items()}
     expression_checks.refuse_unfit_expressions(spark, contract, name, current)
@@ -166,7 +166,10 @@ def _add_held_keys(
         touched = [held.join(keys, "key", "left_semi"), hold_back.find_released_units(plan, table.name, held)]
         if affected.units is not None:  # a held key may have no rows, now or before
             touched.append(hold_store.filter_concerned(held, affected.units))
-        rejudged = reduce(DataFrame.unionByName, touched).distinct().localCheckpoint()
+        unit = F.coalesce("unit", "key")
+        units = reduce(DataFrame.unionByName, touched).select(unit.alias("_unit")).distinct()
+        # An event that moves from one key to another is one unit with two keys.
+        rejudged = held.join(units, F.col("_unit") == unit, "left_semi").localCheckpoint()
     row = rejudged.agg(F.min("since")).first()
     if row is None or row[0] is None:
         return affected, rejudged

@@ -47,6 +47,11 @@ def find_last_run_of_any_size(contract: Contract, table: Table, since: int | Non
     return _find_comparable_run(past, contract, table, last if since is None else min(last, since))
 
 
+def is_lost(table: Table) -> bool:
+    """Return whether a table has lost its rows, because its folder was removed, and none was published since."""
+    return was_lost(journal.read_runs(table.warehouse, table.pipeline), table.name, tables.read_last_run(table))
+
+
 def _find_comparable_run(past: list[Run], contract: Contract, table: Table, number: int) -> Run | None:
     """Return a run if it had the same contract, and no input was created or had anything forgotten since; else None.
 

@@ -27,6 +27,7 @@ from hindcast.quality.hold_units import RECORD_COLUMNS, has_row_hold
 from hindcast.quality.row_holds import is_about_periods, record_rows
 from hindcast.runs import incremental_state
 from hindcast.store import tables
+from hindcast.store.store_formats import INITIAL_ROW_PLACE
 
 _PLACE = ["partition", "offset"]
 
@@ -63,6 +64,11 @@ class TopicRecords:
         self._settled_run = last_included_run(
             journal.read_runs(table.warehouse, table.pipeline), tables.read_last_run(table)
         )
+
+    @property
+    def has_holds(self) -> bool:
+        """True if something of the topic is held, or a record was held by itself."""
+        return self._held_units is not None or self._ended_units is not None
 
     @cached_property
     def held_to_rejudge(self) -> DataFrame | None:
@@ -106,7 +112,7 @@ class TopicRecords:
     def read_all(self) -> DataFrame:
         """Return all records, decoded; held ones only if they are judged again."""
         rows = self._read_ingested(0)
-        if self._held_units is None and self._ended_units is None:
+        if not self.has_holds:
             return rows
         known = self._exclude_held(rows.select(*initial_rows.RECORD_COLUMNS))
         if self.held_to_rejudge is not None:
@@ -119,7 +125,7 @@ class TopicRecords:
     def read_since(self, run: int) -> DataFrame:
         """Return the records that are new to a table that run `run` updated last."""
         rows = self._read_ingested(run)
-        if self._held_units is None and self._ended_units is None:
+        if not self.has_holds:
             return rows
         parts = [self._exclude_held(rows.select(*initial_rows.RECORD_COLUMNS)), *self._read_returned(run)]
         if self._held_units is not None:
@@ -153,7 +159,8 @@ class TopicRecords:
         return topic_log.refuse_undecodable(decoded, contract.kafka_topic(name))
 
     def judged_rows(self, records: DataFrame) -> DataFrame:
-        """Return records as rows that can be held one by one (`row_holds.HoldableRecords`)."""
+        """Return records as rows that can be held one by one (`row_holds.HoldableRecords`), so not adopted ones."""
+        records = records.where(F.col("partition") != INITIAL_ROW_PLACE)
         rows = record_rows(records.withColumn("_fresh", F.col("run") > self._settled_run), self._table.key)
         return rows if self._needs_all_held else rows.where("_fresh")
 

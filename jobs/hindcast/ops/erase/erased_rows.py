@@ -7,18 +7,22 @@ The records are those of one topic, by key or by place. A row holds what they sa
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from functools import cached_property, reduce
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from hindcast.contract import View
 from hindcast.contract.bound import BoundContract
 from hindcast.contract.names import FOLDERS
+from hindcast.contract.shapes import PLACE_COLUMNS
 from hindcast.ops.erase import records, redefinitions
 from hindcast.ops.erase.lineage import ViewLineage
 from hindcast.ops.erase.records import ErasureRequest
 from hindcast.ops.erase.redefinitions import Definition
+from hindcast.plan import definitions, horizon
 from hindcast.plan.plans import Plan
 from hindcast.plan.runs import Run
 from hindcast.store import row_reader, tables
@@ -29,8 +33,9 @@ from hindcast.store.tables import Table
 class ErasedRows:
     """The rows of a pipeline's tables that hold what records of `topic` said, as the tables are now.
 
-    `condition`: which rows of the topic's own table go. `plan`: the last one under the contract. Rows are found from
-    the topic down, so find all before removing any, and remove from below upwards.
+    `condition`: which rows of the topic's own table go. `records`: those that go (`records.read_records`). `plan`: the
+    last one under the contract. Rows are found from the topic down, so find all before removing any, and remove from
+    below upwards.
     """
 
     def __init__(
@@ -39,11 +44,13 @@ class ErasedRows:
         contract: BoundContract,
         topic: str,
         condition: Column,
+        records: DataFrame,
         plan: Plan,
         past: Sequence[Run],
     ) -> None:
         self._spark, self._contract, self._topic, self._condition = spark, contract, topic, condition
-        self._past = past
+        places = zip(("partition", "offset"), PLACE_COLUMNS, strict=True)
+        self._past, self._places = past, records.select(*(F.col(name).alias(column) for name, column in places))
         self._definitions, self._lost = redefinitions.list_definitions(past, contract, plan)
         self._upstream = _find_upstream(self._definitions, topic)
         self.names = _sort_tables(self._upstream)
@@ -135,12 +142,13 @@ class ErasedRows:
         view, sources = definition.contract.views[name], self._list_sources(definition, name)
         found: dict[str, DataFrame] = {}
         if view.semantics == "corrected":
-            needed = {*sources, view.first_input} if definition.periods else {*sources}
-            is_lost = any(self._has_lost_rows(definition, source, name) for source in needed)
-            if is_lost or any(self._precedes(name, source) for source in sources):
+            needed = {*sources, view.first_input}
+            if not all(map(definition.has_table, needed)) or any(self._precedes(name, source) for source in sources):
                 self._not_followed.add(name)
                 return None
-            found = {source: self.find_rows(source) for source in sources}
+            if any(self._has_lost_rows(definition, source, name) for source in needed):
+                self._not_followed.add(name)
+            found = {source: self._find_source_rows(source, view) for source in sources}
         try:
             rows = ViewLineage(self._spark, definition).find_rows(name, found)
             _ = rows.schema  # Spark Connect checks expressions only when it is asked
@@ -151,16 +159,40 @@ class ErasedRows:
             return None
         return rows
 
+    def _find_source_rows(self, source: str, view: View) -> DataFrame:
+        """Return the rows of a source that go; of events also those that only the log has any more, as places."""
+        rows = self.find_rows(source)
+        return rows.unionByName(self._places, allowMissingColumns=True) if self._by_log(source, view) else rows
+
+    def _by_log(self, source: str, view: View) -> bool:
+        """Return whether the rows of a view are found by the places of records that the log has."""
+        is_stream = source in self._contract.topics and self._contract.topics[source].read == "stream"
+        return source == self._topic and is_stream and view.aggregate is None
+
     def _has_lost_rows(self, definition: Definition, source: str, name: str) -> bool:
-        """Return whether rows of a view can have been derived from rows that a source has lost with its folder."""
-        delta_table = tables.open_table(definition.locate_table(source)) if definition.has_table(source) else None
-        beginning = tables.read_beginning(delta_table) if delta_table is not None else None
-        if delta_table is None or beginning is None:
+        """Return whether rows of a view can have been derived from rows of a source that are gone: trimmed, or removed
+        with its folder.
+        """
+        table, view = definition.locate_table(source), definition.locate_table(name)
+        delta_table, view_table = tables.open_table(table), tables.open_table(view)
+        if delta_table is None or view_table is None:
             return delta_table is None
-        before = [run for run in self._past if run.known_at < beginning and source in run.results]
-        view = tables.open_table(definition.locate_table(name))
-        had_rows = any(run.results[source].opened for run in before)
-        return had_rows and view is not None and redefinitions.has_rows_until(view, before[-1].known_at)
+        by_log = self._by_log(source, definition.contract.views[name])
+        log = tables.log_table(self._contract.warehouse, self._contract.pipeline, source)
+        trimmed, kept = horizon.read_horizon(log if by_log else table), horizon.read_horizon(view)
+        if trimmed is not None and (kept is None or kept.moment < trimmed.moment):
+            return True
+        beginning = tables.read_beginning(delta_table)
+        if beginning is None or by_log:
+            return False
+        if not any(run.known_at < beginning and self._had_table(run, source) for run in self._past):
+            return False
+        return redefinitions.has_rows_until(view_table, beginning - timedelta(microseconds=1))
+
+    def _had_table(self, run: Run, name: str) -> bool:
+        """Return whether a run's contract had a table, or may have had it."""
+        fields = definitions.find_fields(self._past, run.plan.contract)
+        return fields is None or any(place.split(".")[1:2] == [name] for place in fields)
 
     def _precedes(self, name: str, other: str) -> bool:
         """Return whether a table comes before another; not if two definitions made each of the other."""
@@ -220,8 +252,13 @@ def _sort_tables(upstream: Mapping[str, set[str]]) -> list[str]:
 
 
 def find_erased_rows(
-    spark: SparkSession, contract: BoundContract, request: ErasureRequest, plan: Plan, past: list[Run]
+    spark: SparkSession,
+    contract: BoundContract,
+    request: ErasureRequest,
+    erased_records: DataFrame,
+    plan: Plan,
+    past: list[Run],
 ) -> ErasedRows:
-    """Return the rows that a request is about."""
+    """Return the rows that a request is about, and its records (`records.read_records`)."""
     condition = records.erased_condition(contract, request)
-    return ErasedRows(spark, contract, request.topic, condition, plan, past)
+    return ErasedRows(spark, contract, request.topic, condition, erased_records, plan, past)

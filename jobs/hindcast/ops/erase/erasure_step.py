@@ -51,7 +51,7 @@ class ErasureStep:
         same = {run.number for run in past if run.plan.erasure and run.plan.erasure.digest == erasure.digest}
         self._is_repeated = plan.run in same
         self._records = records.read_records(spark, contract, request, {*same, plan.run}).localCheckpoint()
-        self.erased = find_erased_rows(spark, contract, request, plan, past)
+        self.erased = find_erased_rows(spark, contract, request, self._records, plan, past)
         adopted = records.find_adopted_records(spark, contract, request)
         self._adopted = adopted.localCheckpoint() if adopted is not None else None
         below = contract.list_tables_below(request.topic).union(self.erased.names)

@@ -29,6 +29,7 @@ from hindcast.ops.erase.records import ErasureRequest
 from hindcast.plan import horizon, journal, notices, planner
 from hindcast.plan.inputs import locate_own_table
 from hindcast.plan.purposes import Erasure
+from hindcast.plan.runs import Run
 from hindcast.runs import emission, run_steps
 from hindcast.store import tables
 from hindcast.store.folder import WarehouseFolder
@@ -52,10 +53,10 @@ def forget_records(
     if past and past[-1].plan.contract != contract.hash:
         fix = f"hindcast run {pipeline}, then forget"
         raise RequestError(f"the contract was changed since run {past[-1].number}", where=pipeline, fix=fix)
-    erased = find_erased_rows(spark, contract, request, past[-1].plan, past) if past else None
+    erased = _find_erased_rows(spark, contract, request, past)
     if begun is None and not _has_rows(spark, contract, request, erased):
         if not same:
-            raise _not_found_error(contract, request)
+            raise _not_found_error(contract, request, erased)
         if same[-1].state == "completed":
             run_steps.finish_run(settings, pipeline, same[-1].number)  # it may have died before its report was written
             proven = _read_proof(settings.reports / pipeline, same[-1].number)
@@ -88,15 +89,29 @@ def preview_erasure(spark: SparkSession, contract: BoundContract, request: Erasu
     Nothing is written. All counts are 0 for what a run has forgotten. Raises RequestError if no record ever matched.
     """
     past, digest = journal.read_runs(contract.warehouse, contract.pipeline), request.digest(spark, contract)
-    erased = find_erased_rows(spark, contract, request, past[-1].plan, past) if past else None
+    erased = _find_erased_rows(spark, contract, request, past)
     counts = _count_rows(spark, contract, request, erased)
     if not any(counts.values()) and not any(run.plan.erasure and run.plan.erasure.digest == digest for run in past):
-        raise _not_found_error(contract, request)
+        raise _not_found_error(contract, request, erased)
     return counts
 
 
-def _not_found_error(contract: Contract, request: ErasureRequest) -> RequestError:
-    """Return the error for a key, or records, that no run has ever ingested."""
+def _find_erased_rows(
+    spark: SparkSession, contract: BoundContract, request: ErasureRequest, past: list[Run]
+) -> ErasedRows | None:
+    """Return the rows that a request is about, none of which is forgotten yet; None before the first run."""
+    if not past:
+        return None
+    found = records.read_records(spark, contract, request, set())
+    return find_erased_rows(spark, contract, request, found, past[-1].plan, past)
+
+
+def _not_found_error(contract: Contract, request: ErasureRequest, erased: ErasedRows | None) -> RequestError:
+    """Return the error for a key, or records, that no run has ever ingested, or that only views still have."""
+    if erased is not None and (views := erased.find_redefined()):
+        found = f"there is no such key or record any more: {request.text}; what was derived from it cannot be found"
+        fix = f"if rows of it are left in {', '.join(views)}: remove these folders, and run the pipeline"
+        raise RequestError(found, where=f"{contract.pipeline}.{request.topic}", fix=fix)
     table = f"{contract.pipeline}.{request.topic}"
     if request.places:
         fix = f"hindcast ledger {contract.pipeline} lists the offsets of each partition"

@@ -295,7 +295,7 @@ def describe_redefined(views: Sequence[str]) -> list[str]:
         return []
     return [
         f"Not proven: {', '.join(views)} can have rows that cannot be found.",
-        "They were derived by an earlier contract, or from a table whose folder was removed.",
+        "They were derived by an earlier contract, or from rows that were trimmed or removed with their folder.",
         "Remove these folders, run the pipeline (it derives the tables without a past), and forget again.",
     ]
 
