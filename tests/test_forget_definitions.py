@@ -142,7 +142,8 @@ views:
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.ci
 def test_what_a_removed_folder_had_is_not_proven_to_be_gone(spark: SparkSession, broker: str, tmp_path: Path) -> None:
     """Neither before nor after the table is there again; what a kafka view emitted goes without its table."""
     with pipeline(spark, broker, tmp_path, TOPICS + CHAIN) as p:
@@ -183,7 +184,7 @@ views:
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_views_have_of_trimmed_events_is_found_by_the_log_or_not_proven_to_be_gone(
     spark: SparkSession, broker: str, tmp_path: Path
 ) -> None:

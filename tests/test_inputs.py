@@ -98,7 +98,8 @@ def test_what_another_pipeline_has_forgotten_is_believed_no_more(
         assert [row[:2] for row in p.believed("tipped")] == [("bob", 1.1)]
 
 
-@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.ci
 def test_nobody_reads_a_table_while_what_a_forgetting_has_removed_is_not_derived_again(
     spark: SparkSession, broker: str, tmp_path: Path
 ) -> None:
@@ -129,7 +130,7 @@ def test_nobody_reads_a_table_while_what_a_forgetting_has_removed_is_not_derived
         assert [row[:2] for row in p.believed("tipped")] == [("bob", 1.0)]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_table_of_another_pipeline_that_was_created_again(
     spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,7 +150,7 @@ def test_a_table_of_another_pipeline_that_was_created_again(
         other.send("menu2", ("curry", {"price": 12}, 2))
         other.run()
         with pytest.raises(
-            TableError, match=r"dishes as known at .*, but restaurant\S*.menu was created again at"
+            TableError, match=r"reads dishes \(restaurant.menu\) as known at .* created again at"
         ) as refused:
             p.run("planned before")
         assert "hindcast abandon" in refused.value.fix

@@ -20,6 +20,10 @@ from hindcast.contract.topic import Input, Topic
 from hindcast.contract.types import ContractModel, ContractValue, Flag, Moment, Name
 from hindcast.contract.view import View
 
+_WITHOUT_RECORDS = ("expect", "hold", "sensitive", "max_record_bytes", "keep", "widen")
+_FORMERLY_DEFINING = ("max_malformed", "on_gap", "max_time_skew")
+"""Fields that decide whether a run is stopped, or which records are taken, but not what is made of these."""
+
 
 class Contract(ContractModel):
     """One pipeline: one file, one DAG."""
@@ -56,16 +60,18 @@ class Contract(ContractModel):
         excluded = {part: {"__all__": {"keep", "widen"}} for part in ("topics", "views")}
         return self.model_dump(mode=mode, exclude_defaults=True, exclude=excluded)
 
-    def hash_definition(self, name: str) -> str:
+    def hash_definition(self, name: str, *, formerly: bool = False) -> str:
         """Return the hash of a view's definition, 16 hex digits: the view and everything upstream, without gates and
-        sensitive columns; and whether its records are processed depth first.
+        other fields that decide nothing about records that are accepted; and whether these are processed depth first.
+
+        `formerly`: with fields that older programs took for a part of it.
         """
         upstream, parts = self.list_upstream(name), {**self.topics, **self.views}
         definition: dict[str, JsonObject] = {
             n: parts[n].model_dump(
                 mode="json",
                 exclude_defaults=True,
-                exclude={"expect", "hold", "sensitive", "max_record_bytes", "keep", "widen"},
+                exclude={*_WITHOUT_RECORDS, *(() if formerly else _FORMERLY_DEFINING)},
             )
             for n in parts
             if n in upstream

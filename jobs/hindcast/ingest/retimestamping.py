@@ -78,9 +78,13 @@ def has_valid_time_changed(contract: BoundContract, name: str) -> bool:
 
 
 def read_recent_runs(contract: BoundContract) -> list[Run]:
-    """Return the last completed run of a pipeline and those after it; all runs if none was completed."""
+    """Return the last completed run of a pipeline and those after it; all runs if none was completed.
+
+    One that skipped tables does not count.
+    """
     past = journal.read_runs(contract.warehouse, contract.pipeline)
-    last = max((n for n, run in enumerate(past) if run.state == "completed"), default=0)
+    completed = (n for n, run in enumerate(past) if run.state == "completed" and not run.plan.skipped_tables)
+    last = max(completed, default=0)
     return past[last:]
 
 

@@ -47,7 +47,8 @@ def read_as_of_system_time(warehouse: str, contract: Contract, name: str) -> dat
     if marks["kind"] != topic_shape(source).kind or list(marks["key"]) != list(source.key):
         found = f"holds {marks['kind']} with the key {', '.join(marks['key'])}"
         raise TableError(found, where=where, fix=_FIXES.get(marks["kind"], "windows and pairs cannot be inputs yet"))
-    types = tables.column_types(delta_table)
+    moment = max(run.known_at for run in completed)
+    types = tables.column_types(delta_table, moment)
     for column, kind in {**source.key, **source.value}.items():
         if column not in types or parse_column_type(types[column]) != kind:
             found = f"column '{column}' is {types[column]}" if column in types else f"no column '{column}'"
@@ -58,7 +59,6 @@ def read_as_of_system_time(warehouse: str, contract: Contract, name: str) -> dat
     if unmarked := [c for c in (*source.key, *source.value) if c in hidden and c not in marked]:
         found = f"{', '.join(unmarked)}: sensitive in pipeline {pipeline}, not marked here"
         raise TableError(found, where=where, fix=f"write sensitive: [{', '.join(unmarked)}] in this input")
-    moment = max(run.known_at for run in completed)
     if (change := _find_later_change(past, delta_table, moment)) is not None:
         found = f"what was known at {moment.isoformat()}, after its last completed run, is gone: {change}"
         raise RunError(

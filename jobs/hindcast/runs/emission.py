@@ -141,13 +141,18 @@ class EmissionProgress(NamedTuple):
 
 
 def _read_progress(contract: BoundContract, plan: Plan, name: str) -> EmissionProgress:
-    """Return how far a view had got before a run; a new epoch if anything it is derived from was forgotten since."""
+    """Return how far a view had got before a run.
+
+    In a new epoch if its definition, the epoch of a view that it reads or the partition count of a topic has changed
+    since, or anything behind it was forgotten.
+    """
     log = emitted_.emitted_table(contract.warehouse, contract, name)
     note = emitted_.read_last_note(log, plan.run - 1)
     past = [run for run in journal.read_runs(log.warehouse, contract.pipeline) if run.number <= plan.run]
     restarts = (
         note is None
-        or note.definition != contract.hash_definition(name)
+        or note.definition not in (contract.hash_definition(name), contract.hash_definition(name, formerly=True))
+        or note.sources not in (None, _list_sources(contract, plan, name))
         or erasure_marks.has_forgotten_since(past, contract, name, note.run)
     )
     epoch = (note.epoch if note else 0) + restarts
@@ -156,6 +161,14 @@ def _read_progress(contract: BoundContract, plan: Plan, name: str) -> EmissionPr
         return EmissionProgress(epoch, state_run, 0, -1)
     processed = emitted_.read_last_note(log, min(state_run, plan.run - 1))
     return EmissionProgress(epoch, state_run, note.run, processed.upto if processed and state_run else -1)
+
+
+def _list_sources(contract: BoundContract, plan: Plan, name: str) -> dict[str, int]:
+    """Return the inputs of a view, as its note has them: of a topic the number of partitions, of a view the epoch."""
+    return {
+        i: len(plan.topics[i].ranges) if i in contract.topics else _read_progress(contract, plan, i).epoch
+        for i in contract.views[name].inputs
+    }
 
 
 def _state_table(contract: BoundContract, name: str, epoch: int) -> Table:
@@ -186,7 +199,9 @@ class EmissionStep:
         self.read: str | None = None
         """The buckets of state that this run reads and replaces, as a SQL condition; None for all."""
         definition = self.past.epoch, contract.hash_definition(name)
-        self.note = EmissionNote(plan.run, plan.known_at.isoformat(), *definition, self._upto, self._buckets, waits_for)
+        sources = _list_sources(contract, plan, name)
+        identity = plan.run, plan.known_at.isoformat(), *definition
+        self.note = EmissionNote(*identity, self._upto, self._buckets, waits_for, sources)
 
     def process_records(self) -> DataFrame:
         """Return what the view's tasks emit and their state."""

@@ -20,7 +20,7 @@ from hindcast.common import step_events
 from hindcast.common.errors import ContractError, GateError, RecordError, RequestError
 from hindcast.common.session import fit_to_rows
 from hindcast.common.settings import Settings
-from hindcast.contract import locate_complaint
+from hindcast.contract import list_shapes, locate_complaint
 from hindcast.contract.bound import BoundContract, find_bound_contract
 from hindcast.contract.expectation import FRESHNESS_RULE
 from hindcast.ingest import erasure_marks, fate_revisions, ingest_commits
@@ -354,10 +354,12 @@ def _find_settled_note(contract: BoundContract, plan: Plan, name: str, *sources:
     forgotten since, or one of its gates can fail by time alone.
     """
     table = locate_own_table(contract, name)
-    if tables.open_table(table) is None:
+    if (delta_table := tables.open_table(table)) is None:
         return None
     if tables.read_last_run(table) >= plan.run:
         return tables.read_notes(table, TableNote.from_json).get(plan.run, TableNote(plan.run))
+    if not tables.read_dropped_columns(delta_table).keys().isdisjoint(list_shapes(contract)[name].columns):
+        return None  # a run that has not published the table had a contract without them
     if name in (*plan.released_keys, plan.only, plan.upgraded_table) or any(
         gate.type == FRESHNESS_RULE for gate in contract.expectations(name)
     ):

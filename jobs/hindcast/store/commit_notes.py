@@ -230,7 +230,8 @@ class EmissionNote:
 
     `known_at`: ISO 8601. `epoch` counts the times that the view began from scratch, the last time under the
     `definition` (a hash). `upto`: with `wait`, the time (ms since 1970) before which everything is processed; else -1.
-    `buckets`: of the state. `waits_for`: with `wait`, the topic and partition that holds the view back.
+    `buckets`: of the state. `waits_for`: with `wait`, the topic and partition that holds the view back. `sources`: what
+    the view has read: by topic its number of partitions, by kafka view its epoch; None if an older program wrote it.
     """
 
     run: int
@@ -240,11 +241,12 @@ class EmissionNote:
     upto: int = -1
     buckets: int = 1
     waits_for: tuple[str, int] | None = None
+    sources: Mapping[str, int] | None = None
 
     def as_json(self) -> JsonObject:
         """Return the note as Delta's log has it."""
         epoch: JsonObject = {"epoch": self.epoch, "definition": self.definition, "upto": self.upto}
-        state: JsonObject = {"buckets": self.buckets, "waitsFor": self.waits_for}
+        state: JsonObject = {"buckets": self.buckets, "waitsFor": self.waits_for, "sources": self.sources}
         return {"run": self.run, "knownAt": self.known_at, **epoch, **state}
 
     @classmethod
@@ -254,7 +256,7 @@ class EmissionNote:
         _read_counts(note, "epoch", "buckets")
         waits_for = tuple(note["waitsFor"]) if note.get("waitsFor") else None
         common = note["run"], note.get("knownAt", ""), note["epoch"], note.get("definition", ""), note.get("upto", -1)
-        return cls(*common, note.get("buckets", 1), waits_for)
+        return cls(*common, note.get("buckets", 1), waits_for, note.get("sources"))
 
 
 def parse_own_note(note: StoredObject) -> JsonObject:

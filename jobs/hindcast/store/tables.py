@@ -243,8 +243,12 @@ def list_columns(table: Table, delta_table: DeltaTable | None = None, known_at: 
     names = [field.name for field in delta_table.schema().fields]
     if read_older_format(delta_table) is not None:
         names = store_formats.user_columns(names)
-    dropped = {name for name, at in read_dropped_columns(delta_table).items() if known_at is None or at <= known_at}
+    dropped = _list_dropped_columns(delta_table, known_at)
     return [*(name for name in names if not name.startswith("_") and name not in {*last, *dropped}), *last]
+
+
+def _list_dropped_columns(delta_table: DeltaTable, known_at: datetime | None) -> set[str]:
+    return {name for name, at in read_dropped_columns(delta_table).items() if known_at is None or at <= known_at}
 
 
 def read_dropped_columns(delta_table: DeltaTable) -> dict[str, datetime]:
@@ -287,9 +291,11 @@ def read_older_format(delta_table: DeltaTable) -> OlderFormat | None:
     return OlderFormat.from_properties(delta_table.metadata().configuration)
 
 
-def column_types(delta_table: DeltaTable) -> dict[str, str]:
-    """Return the columns of a table with their Spark types, without those that the contract has dropped."""
-    dropped = read_dropped_columns(delta_table)
+def column_types(delta_table: DeltaTable, known_at: datetime | None = None) -> dict[str, str]:
+    """Return the columns of a table with their Spark types, without those that the contract had dropped by `known_at`
+    (None: now).
+    """
+    dropped = _list_dropped_columns(delta_table, known_at)
     return {f.name: f.dataType.simpleString() for f in spark_schema(delta_table).fields if f.name not in dropped}
 
 

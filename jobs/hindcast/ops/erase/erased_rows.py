@@ -181,7 +181,9 @@ class ErasedRows:
         log = tables.log_table(self._contract.warehouse, self._contract.pipeline, source)
         trimmed, kept = horizon.read_horizon(log if by_log else table), horizon.read_horizon(view)
         if trimmed is not None and (kept is None or kept.moment < trimmed.moment):
-            return True
+            first, _ = tables.period_columns(view)
+            if redefinitions.has_rows_until(view_table, trimmed.moment, (first, "systemFrom")):
+                return True
         beginning = tables.read_beginning(delta_table)
         if beginning is None or by_log:
             return False

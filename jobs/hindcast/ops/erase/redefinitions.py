@@ -7,7 +7,7 @@ more, because its fields were not stored or are no valid contract today, cannot 
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property, reduce
@@ -172,9 +172,10 @@ def merge_definitions(name: str, found: Iterable[Definition]) -> list[Definition
     return list(merged.values())
 
 
-def has_rows_until(delta_table: DeltaTable, moment: datetime) -> bool:
-    """Return whether a table can have rows that were known at a moment, or before; by Delta's log."""
-    return bool(duckdb_reader.find_candidate_files(delta_table, [ColumnBound("systemFrom", most=moment)]))
+def has_rows_until(delta_table: DeltaTable, moment: datetime, columns: Sequence[str] = ("systemFrom",)) -> bool:
+    """Return whether a table can have rows that one of the columns dates at a moment, or before; by Delta's log."""
+    bounds = ([ColumnBound(column, most=moment)] for column in columns)
+    return any(duckdb_reader.find_candidate_files(delta_table, bound) for bound in bounds)
 
 
 _WITHOUT_ROWS = ("expect", "hold", "sensitive")
