@@ -425,7 +425,9 @@ def test_what_from_brings_again_of_a_forgotten_key_is_forgotten_as_it_comes(
         reports = p.settings.reports / p.name
         proven = json.loads((reports / "forget-2.json").read_text())
         for number in (1, 30):  # of a warehouse that this one has replaced
-            (reports / f"forget-{number}.json").write_text(json.dumps({**proven, "run": number}))
+            (reports / f"forget-{number}.json").write_text(
+                json.dumps({**proven, "run": number, "knownAt": "2020-01-01T00:00:00+00:00"})
+            )
         assert journal_rebuild.rebuild_journal(p.warehouse, p.contract) == [1, 2], "of the logs, and of the proof"
         assert journal.read_runs(p.warehouse, p.name)[1].plan.erasure == erasure
         p.send("orders", ("anna", {"item": "soup", "quantity": 1}, 5))

@@ -15,6 +15,7 @@ from confluent_kafka.cimpl import NewPartitions
 from pyspark.sql import functions as F
 
 from hindcast.bitemporal import derivation, predicates
+from hindcast.common import clock
 from hindcast.formats.decode import decode_records
 from hindcast.ingest import topic_log
 from hindcast.runs import incremental_state
@@ -40,6 +41,34 @@ views:
   hours: {stream: orders, aggregate: {n: count(*)}, window: {hopping: 6 seconds, advance: 3 seconds, grace: 4 seconds}}
   visits: {stream: dues, aggregate: {n: sum(due)}, window: {session: 2 seconds, grace: 3 seconds}}
 """
+
+
+AHEAD = """
+pipeline: shop
+start: 2026-01-01
+topics:
+  orders: {read: stream, from: 2026-01-01, max_time_skew: 1 minute, key: {customer: string}, value: {item: string}}
+views:
+  visits: {stream: orders, aggregate: {n: count(*)}, window: {tumbling: 5 minutes, grace: 0 seconds}}
+"""
+
+
+@pytest.mark.long
+def test_an_event_that_was_ahead_of_the_clock_makes_those_after_it_late(
+    spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first run begins after it, since it is refused then; the second one, an hour later, begins with it."""
+    monkeypatch.setattr(incremental_state, "MAX_WHOLE_ROWS", 0)
+    now = datetime.now(UTC)
+    with pipeline(spark, broker, tmp_path, AHEAD) as p:
+        p.send("orders", *(("ann", {"item": "curry"}, now + timedelta(minutes=m)) for m in (30, -20, -10)))
+        p.run()
+        assert len(p.believed("visits")) == 2
+        monkeypatch.setattr(clock, "now", lambda: datetime.now(UTC) + timedelta(hours=1))
+        p.send("orders", ("ann", {"item": "curry"}, now + timedelta(minutes=40)))
+        p.run()
+        assert min(row[2] for row in p.believed("visits")) > (now - T0).total_seconds()
+        assert not wrong(p)
 
 
 @pytest.mark.long

@@ -268,6 +268,7 @@ def test_texts_that_are_too_long_for_one_array_are_refused(monkeypatch: pytest.M
     versions = pa.table({"k": rows.column("k"), "s": column, "validFrom": moments, "validTo": moments})
     from hindcast.engine import slice_reader
 
+    monkeypatch.setattr(operators, "MAX_BYTES", 1 << 40)
     monkeypatch.setattr(slice_reader, "read_slice", lambda side, _: rows if side.kind == "events" else versions)
     sides = tuple(KernelInput("", 0, kind, ("k",), ("s",), None) for kind in ("events", "versions"))
     projection = Projection({"s": ColumnReference("s", pa.string())}, None)
@@ -318,6 +319,24 @@ def test_more_pairs_than_memory_has_are_refused(monkeypatch: pytest.MonkeyPatch)
         operators.join_sides(form, TimeSlice(), [rows, rows])
     few = rows.slice(0, 99)
     assert operators.join_sides(form, TimeSlice(), [rows, few]).num_rows == 9_900
+
+
+def test_joined_rows_that_memory_has_no_room_for_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operators, "MAX_BYTES", 9_999)
+    moment = pa.timestamp("us", "UTC")
+    sides = tuple(KernelInput("", 0, kind, ("k",), ("k", "t"), None) for kind in ("events", "versions"))
+    form = JoinSpec("stream_table", sides, None, "left", {"t": (1, "t")}, None, NO_OUTPUT)
+    period = {"validFrom": pa.array([0], moment), "validTo": pa.array([None], moment)}
+    versions = pa.table({"k": ["a"], "t": ["x" * 1_000], **period})
+    events = pa.table({"k": ["a"] * 10, "timestamp": pa.array([1] * 10, moment)})
+    assert operators.join_sides(form, TimeSlice(), [events.slice(1), versions]).num_rows == 9
+    with pytest.raises(OverflowError, match="10 joined rows of about 1,00"):
+        operators.join_sides(form, TimeSlice(), [events, versions])
+
+
+def test_a_text_that_no_array_holds_is_refused() -> None:
+    with pytest.raises(task.RefusalError), task.refuse_too_large():
+        raise pa.ArrowCapacityError("more than 2147483646 bytes")
 
 
 def test_versions_are_divided_where_their_partners_start_and_end() -> None:

@@ -49,11 +49,11 @@ def refresh_view(
     believed: NearbyRows,
     keep: RowCache = leave_uncached,
     *,
-    requeued: bool = False,
+    inserted: bool = False,
 ) -> AffectedRows | None:
     """Return the affected rows of a view after a change of its inputs; None if the whole view must be derived.
 
-    `inputs` and the current rows (`believed`) are flat, as in `derivation.derive_view`. `requeued`: a stream among its
+    `inputs` and the current rows (`believed`) are flat, as in `derivation.derive_view`. `inserted`: a stream among its
     inputs has new events at offsets that were ingested before.
     """
     it, known = contract.views[name], list_shapes(contract)
@@ -62,7 +62,7 @@ def refresh_view(
         case "versions" if it.join is not None or it.aggregate is not None:
             return _refresh_versions(it, name, sources, believed, known, keep)
         case "windows":
-            return _refresh_windows(contract, name, sources, believed, known, requeued=requeued)
+            return _refresh_windows(contract, name, sources, believed, known, inserted=inserted)
         case "events" if it.join is not None:
             return _refresh_stream_table_join(it, name, sources, believed, known, keep)
         case "pairs":
@@ -147,11 +147,11 @@ def _refresh_windows(
     believed: NearbyRows,
     known: Mapping[str, Shape],
     *,
-    requeued: bool,
+    inserted: bool,
 ) -> AffectedRows:
     """Return the affected rows of a windowed aggregate; `left_out` is known only if events are appended."""
     it = contract.views[name]
-    appended = is_append_only(contract, it.first_input) and not requeued
+    appended = is_append_only(contract, it.first_input) and not inserted
     window = derivation.window_definition(it.window or Window())
     unit = {"key": operator_key(it, name, known), **{period: F.col(period) for period in PERIODS["windows"]}}
     events = sources[it.first_input].map_rows(lambda rows: derivation.select_members(it, rows, known))

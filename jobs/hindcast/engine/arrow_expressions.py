@@ -81,7 +81,7 @@ def evaluate_column(it: Expression, rows: pa.Table) -> pa.ChunkedArray:
         return rows.column(it.name)
     try:
         found = evaluate(it, rows)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+    except (pa.ArrowInvalid, pa.ArrowCapacityError, pa.ArrowNotImplementedError) as error:
         raise EvaluationError(str(error)) from error
     return pa.chunked_array([pa.repeat(found, rows.num_rows)]) if isinstance(found, pa.Scalar) else found
 

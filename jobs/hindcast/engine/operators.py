@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from hindcast.common.jit import NOTHING
 from hindcast.engine import integer_encoding, sweeps
+from hindcast.engine.slice_reader import MAX_BYTES
 from hindcast.engine.spec import AggregateSpec, JoinSpec, TimeSlice
 from hindcast.engine.sweeps import FOREVER
 from hindcast.store.tables import ARROW_TIMESTAMP
@@ -60,6 +61,7 @@ def join_stream_table(form: JoinSpec, events: pa.Table, versions: pa.Table) -> p
     if form.how == "inner":  # rule: an inner join drops an event without a version
         kept = met != NOTHING
         events, met = events.filter(pa.array(kept)), met[kept]
+    _refuse_large_rows(form, (events, versions), len(met))
     return pa.table(
         {
             name: integer_encoding.take_values(versions.column(column), met) if side else events.column(column)
@@ -100,11 +102,19 @@ def join_streams(form: JoinSpec, sides: Sequence[pa.Table], own: Sequence[Boolea
     # rule: a pair is true from its later event on
     latest = np.maximum(*(np.append(at, -FOREVER)[of] for at, of in zip(moments, (lefts, rights), strict=True)))
     order = np.argsort(latest, kind="stable")
+    _refuse_large_rows(form, sides, len(order))
     columns = {
         name: integer_encoding.take_values(sides[side].column(c), (lefts, rights)[side][order])
         for name, (side, c) in form.columns.items()
     }
     return pa.table({**columns, "timestamp": integer_encoding.decode_timestamps(latest[order], ARROW_TIMESTAMP)})
+
+
+def _refuse_large_rows(form: JoinSpec, sides: Sequence[pa.Table], count: int) -> None:
+    """Raise OverflowError if so many joined rows are too large for a task, by the mean size of their columns."""
+    mean = sum(sides[side].column(name).nbytes / max(sides[side].num_rows, 1) for side, name in form.columns.values())
+    if mean * count > MAX_BYTES:
+        raise OverflowError(f"a task has {count:,} joined rows of about {mean:,.0f} bytes")
 
 
 MAX_PAIRS = 20_000_000
@@ -139,6 +149,7 @@ def join_tables(form: JoinSpec, span: TimeSlice, left: pa.Table, right: pa.Table
         )
         pieces = np.concatenate([pieces, alone[:, [1, 0, 2, 3]]])
     pieces = pieces[np.argsort(pieces[:, 2], kind="stable")]
+    _refuse_large_rows(form, (left, right), len(pieces))
     columns = {
         name: integer_encoding.take_values((left, right)[side].column(c), pieces[:, side])
         for name, (side, c) in form.columns.items()

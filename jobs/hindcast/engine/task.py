@@ -48,9 +48,9 @@ def build_writer(output: KernelOutput) -> BatchMapper:
     """Return the second half of such a join for Spark's mapInArrow: from the view's rows to reports of files."""
 
     def map_batches(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        batches = [batch for batch in given if batch.num_rows]
-        if batches:
-            yield _report_batch([asdict(it) for it in _write_rows(output, pa.Table.from_batches(batches))])
+        with refuse_too_large():
+            if (rows := collect_rows(given, output)) is not None:
+                yield _report_batch([asdict(it) for it in _write_rows(output, rows)])
 
     return map_batches
 
@@ -199,11 +199,12 @@ _REFUSED = (
     OverflowError,
     MemoryError,
     pa.ArrowInvalid,
+    pa.ArrowCapacityError,
     arrow_expressions.EvaluationError,
 )
 """What a task raises whose part is too large for it, or has expressions that are Spark's to evaluate.
 
-ArrowInvalid: texts of more than 2 GiB in one array, for one.
+ArrowInvalid and ArrowCapacityError: texts of more than 2 GiB in one array, for one.
 """
 
 ROWS_PER_BATCH = 65_536

@@ -50,9 +50,11 @@ def refresh_windows(form: WindowIncrement, source: ChangedRows, read_view: ReadN
     added = _list_members(events, source.opened)
     is_counted, at = late_events.find_counted_events(events, TimeSlice(), added)
     new, at = added.filter(pa.array(is_counted)), at[is_counted]
+    low, high = _span_windows(events, at)
+    is_possible = low <= high  # no window takes an event before 1970
+    new, low, high = new.filter(pa.array(is_possible)), low[is_possible], high[is_possible]
     if not new.num_rows:
         return compare_nothing(form, _count_left_out(events, added, 0))
-    low, high = _span_windows(events, at)
     current = read_view((int(low.min()), int(high.max())), list_values(events.key, (new, events.key)))
     begun, ended = _read_windows(events, current)
     since = int(min(low.min(), begun.min(initial=FOREVER))) - _find_reach(events)[0]

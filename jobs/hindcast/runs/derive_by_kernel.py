@@ -120,7 +120,7 @@ class OpenedView(NamedTuple):
         in_windows = contract.views[name].window is not None
         if not contract.settings.kernels:
             return None
-        if in_windows and incremental_state.has_requeued_records(contract, name, since.number):
+        if in_windows and incremental_state.has_inserted_records(contract, name, since.number):
             return None
         seen = {i: since.plan.as_of_system_times.get(i, since.known_at) for i in self.inputs}
         known_at = self.plan.known_at

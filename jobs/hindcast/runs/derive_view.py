@@ -142,9 +142,9 @@ def _refresh_view(view: OpenedView, since: Run, *, by_arrow: bool = True) -> Aff
         return None
     pins = since.plan.as_of_system_times
     changed = {i: sources.read_source(source, pins.get(i, since.known_at)) for i, source in inputs.items()}
-    requeued = incremental_state.has_requeued_records(contract, table.name, since.number)
+    inserted = incremental_state.has_inserted_records(contract, table.name, since.number)
     return incremental_views.refresh_view(
-        contract, table.name, changed, sources.read_near(table), sources.cache_rows, requeued=requeued
+        contract, table.name, changed, sources.read_near(table), sources.cache_rows, inserted=inserted
     )
 
 

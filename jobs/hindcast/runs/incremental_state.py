@@ -147,11 +147,16 @@ def was_redefined(contract: Contract, table: Table, name: str, since: int) -> bo
     return since > 0 and find_last_run_of_any_size(contract, table, since) is None
 
 
-def has_requeued_records(contract: BoundContract, name: str, since: int) -> bool:
-    """Return whether records of a stream behind a view were requeued after a run."""
+def has_inserted_records(contract: BoundContract, name: str, since: int) -> bool:
+    """Return whether, after a run, a stream behind a view got records at offsets before others that it had: they were
+    requeued, or are from before the offset at which its replay had begun.
+    """
     streams = [n for n in contract.list_upstream(name) if n in contract.topics and contract.topics[n].read == "stream"]
-    warehouse = contract.warehouse
-    return any(tables.read_last_run(tables.fates_table(warehouse, contract.pipeline, n)) > since for n in streams)
+    place = contract.warehouse, contract.pipeline
+    later = [run.plan for run in journal.read_runs(*place) if run.number > since]
+    if any(plan.topics[n].earlier for plan in later for n in streams if n in plan.topics):
+        return True
+    return any(tables.read_last_run(tables.fates_table(*place, n)) > since for n in streams)
 
 
 def has_trimmed_input(seen: Run, inputs: Mapping[str, Table]) -> bool:
