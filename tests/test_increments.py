@@ -60,7 +60,7 @@ def test_an_event_that_was_ahead_of_the_clock_makes_those_after_it_late(
     """The first run begins after it, since it is refused then; the second one, an hour later, begins with it."""
     monkeypatch.setattr(incremental_state, "MAX_WHOLE_ROWS", 0)
     now = datetime.now(UTC)
-    with pipeline(spark, broker, tmp_path, AHEAD) as p:
+    with pipeline(spark, broker, tmp_path, AHEAD, 2) as p:  # one stays empty, so that beginnings are looked for again
         p.send("orders", *(("ann", {"item": "curry"}, now + timedelta(minutes=m)) for m in (30, -20, -10)))
         p.run()
         assert len(p.believed("visits")) == 2
