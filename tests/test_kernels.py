@@ -535,7 +535,7 @@ def test_a_step_that_dies_is_done_once_by_a_repeat(
     def killed() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
-    for view, death in (("by_kind", raising), ("per_item", killed)):
+    for view, death in (("by_marks", raising), ("per_item", killed)):
         with in_tasks(after=death), pytest.raises(HindcastError, match="Spark failed"):
             build(p, view)
         assert files(p, view)
