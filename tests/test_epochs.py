@@ -52,6 +52,37 @@ def test_a_view_begins_from_scratch_with_the_view_that_it_reads(
         assert wrong(p) == []
 
 
+TWO = """
+pipeline: shop
+start: 2026-01-01
+topics:
+  orders: {read: stream, key: {customer: string}, value: {item: string}}
+  menu: {read: table, key: {item: string}, value: {price: int}}
+views:
+  dear: {table: menu, where: price > 1, semantics: kafka}
+  bills: {stream: orders, join: {table: dear, on: item}, select: {price: price}, semantics: kafka}
+"""
+
+
+@pytest.mark.long
+def test_a_view_of_a_topic_that_gets_partitions_but_no_record_has_emitted_before_it_is_read_anew(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    with pipeline(spark, broker, tmp_path, TWO) as p:
+        p.send("menu", ("curry", {"price": 8}, 0))
+        p.send("orders", ("ann", {"item": "curry"}, 1))
+        p.run()
+        admin = AdminClient({"bootstrap.servers": broker})
+        admin.create_partitions([NewPartitions(p.kafka("menu"), 2)])[p.kafka("menu")].result(20)
+        p.send("orders", ("bob", {"item": "curry"}, 2))
+        p.run(only="orders")
+        assert [row[:2] for row in p.believed("bills")] == [("ann", 8), ("bob", 8)]
+        p.send("orders", ("eve", {"item": "curry"}, 3))
+        p.run()
+        assert [row[:2] for row in p.believed("bills")] == [("ann", 8), ("bob", 8), ("eve", 8)]
+        assert wrong(p) == []
+
+
 GROUPS = """
 pipeline: shop
 start: 2026-01-01

@@ -157,6 +157,7 @@ def test_a_pattern_is_limited_only_where_a_text_can_make_it_slow() -> None:
         ("str_to_map(note, '(,+)+')", "Spark reads it as a regular expression"),
         ("parse_url(note, 'QUERY', item)", "Spark reads it as a regular expression"),
         (r"note rlike '^(\\p{Lower}+)+$'", "has parts that are Java's alone"),
+        (r"note rlike '^(.*x)\\Q\\E{25}y$'", "has parts that are Java's alone"),
         ("if(item > 'a', cast(1 / length(item) AS string) rlike '(a+)+', true)", "only evaluated on a condition"),
         ("note collate utf8_lcase rlike '(a+)+'", "beside COLLATE"),
     ],

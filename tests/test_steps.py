@@ -140,6 +140,14 @@ def test_an_asset_is_where_its_table_lies() -> None:
         assert (asset.name, asset.uri) == ("shop.menu", uri)
 
 
+def test_events_of_others_start_no_run_with_a_reason() -> None:
+    """Anybody may send an event of a table's asset."""
+    odd: list[Any] = [{"run": 7}, {"run": "7", "pipeline": "shop"}, {"run": {}, "pipeline": "shop"}, {}]
+    assert assets.describe_trigger(odd) is None
+    known = [{"pipeline": "shop", "run": 10}, {"pipeline": "shop", "run": 9}]
+    assert assets.describe_trigger([*odd, *known]) == "published by shop, run 9; shop, run 10"
+
+
 BACKFILL, HOURLY, BY_HAND = "backfill__2026-01-02T00:00:00+00:00", "scheduled__2026-01-05T12:00:00+00:00", "mine"
 
 
@@ -152,6 +160,7 @@ BACKFILL, HOURLY, BY_HAND = "backfill__2026-01-02T00:00:00+00:00", "scheduled__2
         ("runs of backfills take their turns", BACKFILL, {"backfill__2026-01-03T00:00:00+00:00": "running"}, None),
         ("so do runs of a schedule that one takes up", "scheduled__2026-01-06T00:00:00Z", {HOURLY: "queued"}, None),
         ("in one order only", "scheduled__2026-01-02T00:00:00Z", {HOURLY: "queued"}, HOURLY),
+        ("nor does what looks like one", BACKFILL, {"again__2026-01-31T25:00": "queued"}, None),
         ("a name tells no moment", BACKFILL, {BY_HAND: "queued"}, None),
         ("nor to the one that has it", BY_HAND, {HOURLY: "queued"}, None),
     ],

@@ -152,6 +152,8 @@ def test_lines_are_records(tmp_path: Path) -> None:
         (b"curry", "it is not valid JSON from character 1 on", '{"key": "curry"'),
         (b'{"key": 1,', "it is not valid JSON from character 11 on", "on one line"),
         (b'{"key": "\xff"}', "it is not UTF-8", "key_base64"),
+        (b"[" * 100_000, "beyond what can be read", "value_base64"),
+        (b'{"key": 1, "value": ' + b"1" * 5_000 + b"}", "beyond what can be read", "value_base64"),
         (b"[]", "it is a list, not an object", '{"key": "curry"'),
         (b"{}", "no key", "null for none"),
         (b'{"key": 1}', "no value", "value_base64"),

@@ -44,6 +44,13 @@ def send_asset_events(warehouse: str, events: OutletEventAccessorsProtocol, repo
 
 
 def describe_trigger(extras: Iterable[JsonObject]) -> str | None:
-    """Return the reason of a run that events with these extras started; None if none of them is of a run."""
-    runs = sorted({(extra["pipeline"], extra["run"]) for extra in extras if "run" in extra})
-    return f"published by {'; '.join(f'{pipeline}, run {run}' for pipeline, run in runs)}" if runs else None
+    """Return the reason of a run that events with these extras started; None if none of them is of a run.
+
+    Anybody may send an event of a table's asset, with any extra.
+    """
+    runs: set[tuple[str, int]] = set()
+    for extra in extras:
+        pipeline, run = extra.get("pipeline"), extra.get("run")
+        if isinstance(pipeline, str) and isinstance(run, int):
+            runs.add((pipeline, run))
+    return f"published by {'; '.join(f'{pipeline}, run {run}' for pipeline, run in sorted(runs))}" if runs else None

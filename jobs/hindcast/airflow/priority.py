@@ -56,4 +56,7 @@ def find_waiting_run(states: Mapping[str, str | None]) -> str | None:
 def _parse_moment(run_id: str) -> datetime | None:
     """Return the moment in a run's id; None if a person chose the id."""
     match = re.search(r"__(\d{4}-\d\d-\d\dT[\d:.]+(?:\+00:00|Z)?)", run_id)
-    return datetime.fromisoformat(match[1]).replace(tzinfo=UTC) if match else None
+    try:
+        return datetime.fromisoformat(match[1]).replace(tzinfo=UTC) if match else None
+    except ValueError:
+        return None

@@ -20,9 +20,10 @@ from hindcast.contract.topic import Input, Topic
 from hindcast.contract.types import ContractModel, ContractValue, Flag, Moment, Name
 from hindcast.contract.view import View
 
-_WITHOUT_RECORDS = ("expect", "hold", "sensitive", "max_record_bytes", "keep", "widen")
+_NOT_DEFINING = ("expect", "hold", "sensitive", "max_record_bytes", "keep", "widen")
+"""Fields of topics and views that are no part of how a view is derived."""
 _FORMERLY_DEFINING = ("max_malformed", "on_gap", "max_time_skew")
-"""Fields that decide whether a run is stopped, or which records are taken, but not what is made of these."""
+"""Others, which older programs took for a part of it."""
 
 
 class Contract(ContractModel):
@@ -71,7 +72,7 @@ class Contract(ContractModel):
             n: parts[n].model_dump(
                 mode="json",
                 exclude_defaults=True,
-                exclude={*_WITHOUT_RECORDS, *(() if formerly else _FORMERLY_DEFINING)},
+                exclude={*_NOT_DEFINING, *(() if formerly else _FORMERLY_DEFINING)},
             )
             for n in parts
             if n in upstream

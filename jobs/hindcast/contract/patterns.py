@@ -75,6 +75,7 @@ def may_be_slow(pattern: str) -> bool:
     return (
         _REPEATED_GROUP.search(pattern) is not None
         or _FREE_SPACING.search(pattern) is not None
+        or r"\Q" in pattern  # what is quoted is removed, and may stand between a group and its repetition
         or starts + len(_REPETITION.findall(pattern)) > _MAX_DEGREE
         or len(_OPTION.findall(pattern)) > _MAX_OPTIONS
     )

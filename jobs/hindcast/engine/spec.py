@@ -134,8 +134,8 @@ class WindowSpec(EventSpec):
 
     @property
     def reach(self) -> tuple[int, int]:
-        """How long before a slice, and after it, the events are that its windows depend on."""
-        return 0, self.size
+        """How long before its start, and after it, the events are that a window depends on."""
+        return 0, self.size - 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,7 +153,7 @@ class SlidingSpec(EventSpec):
 
     @property
     def reach(self) -> tuple[int, int]:
-        """How long before a slice, and after it, the events are that its windows depend on."""
+        """How long before its start, and after it, the events are that a window depends on."""
         return self.tick, self.difference
 
 
@@ -168,6 +168,11 @@ class SessionSpec(EventSpec):
     def length(self) -> int:
         """How far apart two events of a session are at most."""
         return self.gap
+
+    @property
+    def reach(self) -> tuple[int, int]:
+        """None: the events of a session are in it."""
+        return 0, 0
 
 
 @dataclass(frozen=True, kw_only=True)

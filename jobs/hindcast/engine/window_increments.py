@@ -57,7 +57,7 @@ def refresh_windows(form: WindowIncrement, source: ChangedRows, read_view: ReadN
         return compare_nothing(form, _count_left_out(events, added, 0))
     current = read_view((int(low.min()), int(high.max())), list_values(events.key, (new, events.key)))
     begun, ended = _read_windows(events, current)
-    since = int(min(low.min(), begun.min(initial=FOREVER))) - _find_reach(events)[0]
+    since = int(min(low.min(), begun.min(initial=FOREVER))) - events.reach[0]
     near = _list_members(events, source.read_near((since, FOREVER)))
     events = replace(events, late=late_events.judge_events(events, near))
     (changed, units, members), count = integer_encoding.encode_keys(
@@ -68,7 +68,7 @@ def refresh_windows(form: WindowIncrement, source: ChangedRows, read_view: ReadN
     # rule: sessions are joined with those that were near
     hull = learnt.include_periods(Periods(units, begun, ended).select(touching))
     moments = read_moments(near, "timestamp")
-    before, after = _find_reach(events)
+    before, after = events.reach
     # rule: a window is aggregated of all its events
     rows = near.filter(pa.array(hull.touch(Periods(members, moments - after, moments + before))))
     too_late = 0
@@ -99,13 +99,6 @@ def _span_windows(form: EventSpec, at: Integers) -> tuple[Integers, Integers]:
         return at - form.difference, at + form.tick
     gap = form.gap if isinstance(form, SessionSpec) else 0
     return at - gap, at + gap
-
-
-def _find_reach(form: EventSpec) -> tuple[int, int]:
-    """Return how long before its start, and after it, the events are that a window depends on; zeros of a session."""
-    if isinstance(form, WindowSpec):
-        return 0, form.size - 1
-    return form.reach if isinstance(form, SlidingSpec) else (0, 0)
 
 
 def _read_windows(form: EventSpec, rows: pa.Table) -> tuple[Integers, Integers]:

@@ -63,6 +63,9 @@ def _parse_record(line: bytes) -> ProducerRecord:
         raise _LineError(
             f"it is not valid JSON from character {error.colno} on", f"write an object on one line: {_EXAMPLE}"
         ) from None
+    except (ValueError, RecursionError):
+        found = "it has a number, or nested values, beyond what can be read"
+        raise _LineError(found, "write the bytes as base64: key_base64, value_base64") from None
     if not isinstance(fields, dict):
         raise _LineError(f"it is {_json_type_name(fields)}, not an object", f"write {_EXAMPLE}")
     for name in fields:

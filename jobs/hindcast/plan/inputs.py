@@ -59,7 +59,7 @@ def read_as_of_system_time(warehouse: str, contract: Contract, name: str) -> dat
     if unmarked := [c for c in (*source.key, *source.value) if c in hidden and c not in marked]:
         found = f"{', '.join(unmarked)}: sensitive in pipeline {pipeline}, not marked here"
         raise TableError(found, where=where, fix=f"write sensitive: [{', '.join(unmarked)}] in this input")
-    if (change := _find_later_change(past, delta_table, moment)) is not None:
+    if (change := _find_later_change(past, source.table.partition(".")[2], delta_table, moment)) is not None:
         found = f"what was known at {moment.isoformat()}, after its last completed run, is gone: {change}"
         raise RunError(
             found, where=where, fix=f"wait until that run has ended, or finish it; then hindcast run {pipeline}"
@@ -67,13 +67,30 @@ def read_as_of_system_time(warehouse: str, contract: Contract, name: str) -> dat
     return moment
 
 
-def _find_later_change(past: Sequence[Run], delta_table: DeltaTable, moment: datetime) -> str | None:
-    """Return why a table's rows can no longer be read as known at a moment, in words; None if they can."""
+def _find_later_change(past: Sequence[Run], name: str, delta_table: DeltaTable, moment: datetime) -> str | None:
+    """Return why a table's rows can no longer be read as known at a moment, in words; None if they can.
+
+    `past`: the runs of the table's pipeline.
+    """
     beginning = tables.read_beginning(delta_table)
     if beginning is not None and beginning > moment:
-        return f"the table was created again at {beginning.isoformat()}"
-    erasing = next((run for run in past if run.plan.erasure and run.known_at > moment), None)
-    return f"run {erasing.number} has forgotten something of the pipeline" if erasing is not None else None
+        return f"the table has only rows known from {beginning.isoformat()} on"
+    erasing = (run for run in past if run.plan.erasure and run.known_at > moment and _erases(past, run, name))
+    run = next(erasing, None)
+    return f"run {run.number} has forgotten something of it" if run is not None else None
+
+
+def _erases(past: Sequence[Run], run: Run, name: str) -> bool:
+    """Return whether a run that forgets may have removed rows of a table."""
+    erasure, fields = run.plan.erasure, definitions.find_fields(past, run.plan.contract)
+    try:
+        contract = parse_fields(fields) if fields is not None else None
+    except ValueError:
+        contract = None
+    if contract is None or erasure is None:
+        return erasure is not None
+    own = {erasure.topic, *erasure.formerly}.intersection((*contract.topics, *contract.views))
+    return any(name in contract.list_tables_below(table) for table in own)
 
 
 def _list_marked_columns(past: Sequence[Run], contract_hash: str) -> Mapping[str, Collection[str]]:
@@ -106,12 +123,13 @@ def refuse_lost_inputs(contract: BoundContract, plan: Plan, name: str) -> None:
         if source.as_of_system_time is None or delta_table is None:
             continue
         past = journal.read_runs(source.warehouse, source.pipeline)
-        if (change := _find_later_change(past, delta_table, source.as_of_system_time)) is not None:
+        if (change := _find_later_change(past, source.name, delta_table, source.as_of_system_time)) is not None:
             raise TableError(
                 f"reads {i} ({source.pipeline}.{source.name}) as known at {source.as_of_system_time.isoformat()}, but "
                 f"{change}",
                 where=f"{contract.pipeline}.{name}, run {plan.run}",
-                fix=f"abandon the run (hindcast abandon {contract.pipeline}), then run the pipeline without `only`",
+                fix=f"let {source.pipeline} complete a run, abandon this one (hindcast abandon "
+                f"{contract.pipeline}), then run the pipeline without `only`",
             )
 
 

@@ -129,13 +129,17 @@ def refuse_unanswerable(warehouse: str, pipeline: str, moment: datetime) -> None
             )
 
 
-def _refuse_forgotten(warehouse: str, contract: Contract, name: str, known_at: datetime) -> None:
-    """Raise QueryError for the last known-at while a forgetting has not derived again what it removed of a table."""
+def refuse_forgotten(warehouse: str, contract: Contract, name: str) -> None:
+    """Raise QueryError while a forgetting has not derived again what it removed of a table: rows known before are gone.
+
+    It has if it is completed, or if a later run is that skipped no table.
+    """
     past = journal.read_runs(warehouse, contract.pipeline)
-    last = max((run.number for run in past if run.state == "completed"), default=0)
+    completed = (run.number for run in past if run.state == "completed" and not run.plan.skipped_tables)
+    last = max(completed, default=0)
     for run in past:
         erasure = run.plan.erasure
-        if erasure is None or run.number < last or run.state == "completed" or run.known_at <= known_at:
+        if erasure is None or run.number <= last:
             continue
         if any(name in contract.list_tables_below(table) for table in (erasure.topic, *erasure.formerly)):
             raise QueryError(
@@ -221,7 +225,7 @@ class _TableReader:
         if question.known_at:
             refuse_unanswerable(warehouse, contract.pipeline, known_at)
         if not all_known:
-            _refuse_forgotten(warehouse, contract, name, known_at)
+            refuse_forgotten(warehouse, contract, name)
         delta_table = tables.open_table(table)
         if delta_table is None:
             raise QueryError("the table has not been published yet", where=table.path, fix="run the pipeline first")
@@ -297,7 +301,7 @@ class _TableReader:
 def _parse_object(text: str) -> JsonObject | None:
     try:
         value = json.loads(text, parse_float=str)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 

@@ -151,7 +151,7 @@ def _derive_new_events(spark: SparkSession, contract: BoundContract, name: str, 
     after, frozen = tables.read_last_run(table), horizon.find_frozen_until(table.warehouse, contract, name)
     judged = HoldInputs(records.find_held_to_rejudge(whole=False))
     events = horizon.clip_rows(derivation.derive_topic_events(records.read_since(after)), table.kind, frozen)
-    if records.has_holds and tables.open_table(table) is not None:  # what was held of a key may be published by now
+    if records.has_returned_records(after) and tables.open_table(table) is not None:  # some may be published by now
         current = row_reader.load_current_rows(spark, table)
         events = drop_matching_rows(events.dropDuplicates([*table.identity]), current, table.identity)
     return DerivedChange(events.withColumn("_change", F.lit("open")), after, frozen=frozen, judged=judged)

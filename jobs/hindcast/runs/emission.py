@@ -22,6 +22,7 @@ one bucket that each run replaces.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -85,8 +86,8 @@ def refuse_restart(contract: BoundContract, name: str) -> None:
                 f"would start from scratch, but the log of {topic} was trimmed up to {at.moment.isoformat()}: what "
                 "it would have emitted before is unknown",
                 where=f"{contract.pipeline}.{name}",
-                fix="rename the view, so that it starts with what the logs still have; or, if you changed its "
-                "definition, restore it",
+                fix="rename the view, so that it starts with what the logs still have; or restore its definition, if "
+                "that has changed (a topic with more partitions, or a view that it reads, has the same effect)",
             )
 
 
@@ -140,11 +141,11 @@ class EmissionProgress(NamedTuple):
     upto: int
 
 
-def _read_progress(contract: BoundContract, plan: Plan, name: str) -> EmissionProgress:
+def _read_progress(contract: BoundContract, plan: Plan, name: str, previewed: Collection[str] = ()) -> EmissionProgress:
     """Return how far a view had got before a run.
 
     In a new epoch if its definition, the epoch of a view that it reads or the partition count of a topic has changed
-    since, or anything behind it was forgotten.
+    since, or anything behind it was forgotten. `previewed`: the views that have emitted only in a preview.
     """
     log = emitted_.emitted_table(contract.warehouse, contract, name)
     note = emitted_.read_last_note(log, plan.run - 1)
@@ -152,7 +153,7 @@ def _read_progress(contract: BoundContract, plan: Plan, name: str) -> EmissionPr
     restarts = (
         note is None
         or note.definition not in (contract.hash_definition(name), contract.hash_definition(name, formerly=True))
-        or note.sources not in (None, _list_sources(contract, plan, name))
+        or (note.sources is not None and note.sources != _list_sources(contract, plan, name, previewed))
         or erasure_marks.has_forgotten_since(past, contract, name, note.run)
     )
     epoch = (note.epoch if note else 0) + restarts
@@ -163,12 +164,28 @@ def _read_progress(contract: BoundContract, plan: Plan, name: str) -> EmissionPr
     return EmissionProgress(epoch, state_run, note.run, processed.upto if processed and state_run else -1)
 
 
-def _list_sources(contract: BoundContract, plan: Plan, name: str) -> dict[str, int]:
+def needs_restart(contract: BoundContract, plan: Plan, name: str) -> bool:
+    """Return whether a view that has emitted has to begin from scratch."""
+    return _read_emitted_epoch(contract, name, plan.run - 1) not in (0, _read_progress(contract, plan, name).epoch)
+
+
+def _read_emitted_epoch(contract: BoundContract, name: str, run: int) -> int:
+    """Return the epoch in which a view has emitted last, up to a run; 0 if it has not."""
+    note = emitted_.read_last_note(emitted_.emitted_table(contract.warehouse, contract, name), run)
+    return note.epoch if note is not None else 0
+
+
+def _list_sources(contract: BoundContract, plan: Plan, name: str, previewed: Collection[str]) -> dict[str, int]:
     """Return the inputs of a view, as its note has them: of a topic the number of partitions, of a view the epoch."""
-    return {
-        i: len(plan.topics[i].ranges) if i in contract.topics else _read_progress(contract, plan, i).epoch
-        for i in contract.views[name].inputs
-    }
+    sources: dict[str, int] = {}
+    for i in contract.views[name].inputs:
+        if i in contract.topics:
+            sources[i] = len(plan.topics[i].ranges)
+        elif i in previewed:
+            sources[i] = _read_progress(contract, plan, i, previewed).epoch
+        else:
+            sources[i] = _read_emitted_epoch(contract, i, plan.run)
+    return sources
 
 
 def _state_table(contract: BoundContract, name: str, epoch: int) -> Table:
@@ -189,7 +206,7 @@ class EmissionStep:
     ) -> None:
         self._spark, self._contract, self._plan, self._name, self._previews = spark, contract, plan, name, previews
         self._view = contract.views[name]
-        self.past = _read_progress(contract, plan, name)
+        self.past = _read_progress(contract, plan, name, previews or ())
         self.state = _state_table(contract, name, self.past.epoch)
         self._upto, waits_for = self._find_settled_time() if self._view.wait else (-1, None)
         state_note = tables.read_notes(self.state, EmissionNote.from_json).get(self.past.state_run)
@@ -199,7 +216,7 @@ class EmissionStep:
         self.read: str | None = None
         """The buckets of state that this run reads and replaces, as a SQL condition; None for all."""
         definition = self.past.epoch, contract.hash_definition(name)
-        sources = _list_sources(contract, plan, name)
+        sources = _list_sources(contract, plan, name, previews or ())
         identity = plan.run, plan.known_at.isoformat(), *definition
         self.note = EmissionNote(*identity, self._upto, self._buckets, waits_for, sources)
 
@@ -261,13 +278,21 @@ class EmissionStep:
         return rows.select(epoch, "*", run.alias("_run"), known_at.alias("systemFrom"))
 
     def _count_partitions(self, name: str) -> int:
-        """Return the partition count of a topic, or of a kafka view: that of the input that it is partitioned like."""
+        """Return the partition count of a topic, or of a kafka view: that of the input that it is partitioned like.
+
+        Of another view as it was when that emitted last.
+        """
         if name in self._contract.topics:
             return len(self._plan.topics[name].ranges)
         view = self._contract.views[name]
-        if view.stream and view.join and view.join.table and view.join.on is not None:
-            return self._count_partitions(view.join.table)
-        return self._count_partitions(view.first_input)
+        is_like_table = view.stream and view.join and view.join.table and view.join.on is not None
+        source = view.join.table if is_like_table and view.join and view.join.table else view.first_input
+        if name != self._name and name not in (self._previews or ()):
+            log = emitted_.emitted_table(self._contract.warehouse, self._contract, name)
+            note = emitted_.read_last_note(log, self._plan.run)
+            if source in self._contract.topics and note is not None and note.sources is not None:
+                return note.sources[source]
+        return self._count_partitions(source)
 
     def _read_log(self, name: str, after: int = 0) -> DataFrame:
         """Return the records of a topic that a live topology would read, of runs after `after` up to this one."""
@@ -324,7 +349,7 @@ class EmissionStep:
             rows = self._previews[name]
         else:
             log = emitted_.emitted_table(self._contract.warehouse, self._contract, name)
-            epoch = _read_progress(self._contract, self._plan, name).epoch
+            epoch = _read_emitted_epoch(self._contract, name, self._plan.run)
             rows = _read_emitted(self._spark, log, epoch, self._plan.run)
         if not self._view.wait:
             rows = rows.where(F.col("_run") > self.past.state_run)

@@ -70,6 +70,10 @@ class TopicRecords:
         """True if something of the topic is held, or a record was held by itself."""
         return self._held_units is not None or self._ended_units is not None
 
+    def has_returned_records(self, run: int) -> bool:
+        """Return whether records of runs up to `run` can be among those that are new since (`read_since`)."""
+        return self.has_holds and bool(self._read_returned(run))
+
     @cached_property
     def held_to_rejudge(self) -> DataFrame | None:
         """The held units to derive again, in the columns of `hold_store.read_held_units`; None if nothing is held."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from contextlib import suppress
 from datetime import datetime
 from functools import cache
@@ -127,8 +128,11 @@ def _load_templates() -> Environment:
 
 
 def _format_value(value: JsonValue) -> str:
-    """Return a value as text; an ISO 8601 moment in its shortest form."""
-    if isinstance(value, str):
+    """Return a value as text; a moment, which is in UTC, in its shortest form."""
+    if isinstance(value, str) and _MOMENT.fullmatch(value):
         with suppress(ValueError):
             return format_moment(datetime.fromisoformat(value))
     return format_cell(value)
+
+
+_MOMENT = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+(\+00:00|Z)")

@@ -67,6 +67,7 @@ def build_page(
     }
     if request.key is None:
         return fields | {"suggested": key_history.suggest_keys(table, "")}
+    read.refuse_forgotten(warehouse, contract, name)
     past = journal.read_runs(warehouse, pipeline)
     known = _parse_known_at(warehouse, pipeline, request.knownAt) or read.read_last_known_at(warehouse, pipeline)
     other = _parse_known_at(warehouse, pipeline, request.comparedWith)

@@ -162,8 +162,6 @@ def requeue(arguments: argparse.Namespace, settings: Settings) -> int:
 
 def release(arguments: argparse.Namespace, settings: Settings) -> int:
     """Publish changes that a gate has held back, in a run of its own; or record that they stay held."""
-    import getpass
-
     from hindcast.plan import journal
     from hindcast.quality import hold_store
     from hindcast.runs import run_steps
@@ -189,6 +187,7 @@ def release(arguments: argparse.Namespace, settings: Settings) -> int:
             print(f"{pipeline}.{name}: not in the contract; its held changes stay as they are", file=sys.stderr)
     if arguments.key and not table:
         raise QueryError("a key was given without a table", fix=f"hindcast release {pipeline}.TABLE --key K")
+    by = arguments.by or _find_user()
     run_steps.write_missing_page(settings, pipeline)  # a release may have died before it did
     if not table and not held:
         raise QueryError("nothing is held back", where=pipeline, fix=f"hindcast failing {pipeline} lists failing rows")
@@ -196,7 +195,6 @@ def release(arguments: argparse.Namespace, settings: Settings) -> int:
         name: hold_store.find_held_keys(warehouse, pipeline, name, arguments.key or ())
         for name in ([table] if table else sorted(held))
     }
-    by = arguments.by or getpass.getuser()
     if arguments.reject:
         rejected = hold_store.reject_keys(warehouse, pipeline, keys, by, looked_at)
         if not rejected:
@@ -210,6 +208,16 @@ def release(arguments: argparse.Namespace, settings: Settings) -> int:
         arguments.format,
     )
     return 0
+
+
+def _find_user() -> str:
+    """Return the name of the user of this process; raise QueryError if the system has none."""
+    import getpass
+
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        raise QueryError("it is not known who decides: this user has no name", fix="add --by NAME") from None
 
 
 def abandon(arguments: argparse.Namespace, settings: Settings) -> int:

@@ -47,6 +47,7 @@ def compare_view(
     """
     emitted = _open_emitted_log(warehouse, contract, name)
     known_at = read.read_last_known_at(warehouse, contract.pipeline)
+    read.refuse_forgotten(warehouse, contract, name)
     with _open_engine() as engine, Cluster(servers) as cluster:
         form, epoch = _load_replayed(
             engine, emitted, contract, name, known_at, key_format or _find_key_format(contract, name)

@@ -110,9 +110,8 @@ class ErasedRows:
         return self._rows[name]
 
     def find_redefined(self) -> list[str]:
-        """Return the tables that can have rows which an earlier contract derived, and which could not be looked for.
-
-        A topic that had another name is one of them, with its log.
+        """Return the tables that can have rows which could not be looked for: an earlier contract derived them, or they
+        were derived from rows that are gone. A topic that had another name is one of them, with its log.
         """
         for name in self.tables:
             if self.has_table(name):
@@ -176,7 +175,7 @@ class ErasedRows:
         table, view = definition.locate_table(source), definition.locate_table(name)
         delta_table, view_table = tables.open_table(table), tables.open_table(view)
         if delta_table is None or view_table is None:
-            return delta_table is None
+            return False
         by_log = self._by_log(source, definition.contract.views[name])
         log = tables.log_table(self._contract.warehouse, self._contract.pipeline, source)
         trimmed, kept = horizon.read_horizon(log if by_log else table), horizon.read_horizon(view)

@@ -108,16 +108,21 @@ def _find_erased_rows(
 
 def _not_found_error(contract: Contract, request: ErasureRequest, erased: ErasedRows | None) -> RequestError:
     """Return the error for a key, or records, that no run has ever ingested, or that only views still have."""
-    if erased is not None and (views := erased.find_redefined()):
-        found = f"there is no such key or record any more: {request.text}; what was derived from it cannot be found"
-        fix = f"if rows of it are left in {', '.join(views)}: remove these folders, and run the pipeline"
-        raise RequestError(found, where=f"{contract.pipeline}.{request.topic}", fix=fix)
     table = f"{contract.pipeline}.{request.topic}"
     if request.places:
-        fix = f"hindcast ledger {contract.pipeline} lists the offsets of each partition"
-        return RequestError(f"there is no record at {request.text}; nothing was written", where=table, fix=fix)
-    fix = f"look at how its keys are written: hindcast query {table}"
-    return RequestError(f"there is no such key: {request.text}; nothing was written", where=table, fix=fix)
+        found, fix = (
+            f"there is no record at {request.text}; nothing was written",
+            f"hindcast ledger {contract.pipeline} lists the offsets of each partition",
+        )
+    else:
+        found, fix = (
+            f"there is no such key: {request.text}; nothing was written",
+            f"look at how its keys are written: hindcast query {table}",
+        )
+    if erased is not None and (views := erased.find_redefined()):
+        fix += f"; if its records were trimmed, {', '.join(views)} can still have rows of it: only removing their "
+        fix += "folders, and a run, takes these away"
+    return RequestError(found, where=table, fix=fix)
 
 
 def _refuse_links(contract: BoundContract) -> None:
