@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from pyspark.errors import PySparkException as SparkException
 
 from hindcast.bitemporal.predicates import Question
 from hindcast.common.errors import ContractError, QueryError, RunError, TableError
@@ -17,7 +16,7 @@ from hindcast.contract import load
 from hindcast.kafka import produce
 from hindcast.ops.erase import forget, records
 from hindcast.plan import inputs, journal, planner
-from hindcast.query import read, spark_functions
+from hindcast.query import read
 from hindcast.runs import incremental_state, run_steps
 from pipelines import RESTAURANT, Pipeline, pipeline
 
@@ -119,12 +118,9 @@ def test_nobody_reads_a_table_while_what_a_forgetting_has_removed_is_not_derived
             patch.setattr(run_steps, "execute_table_steps", lambda *_: 1 // 0)
             with pytest.raises(ZeroDivisionError):
                 forget.forget_records(spark, other.contract, request)
-        spark_functions.register(spark, other.warehouse, other.contract)
         for known_at in (None, datetime.now(UTC)):
             with pytest.raises(QueryError, match=r"has not ended|has removed rows that it forgets"):
                 read.query(other.warehouse, other.contract, "dear", Question(known_at=known_at))
-        with pytest.raises(SparkException, match="rows were removed that are being forgotten"):
-            spark.sql("SELECT * FROM restaurant_dear()").collect()
         with pytest.raises(TableError, match="run 2 has forgotten something of it"):
             p.run("planned before")
         planner.abandon_run(p.warehouse, journal.read_active_run(p.warehouse, p.name, planned), "by a test")

@@ -78,19 +78,12 @@ def _refuse_before_horizon(table: Table, limit: Horizon | None, moment: str, bou
 
 
 def _refuse_unsettled(table: Table) -> str:
-    """Return an SQL expression: true, or an error if a run that is known at `:known_at` has not ended, or if one has
-    forgotten something of the pipeline and not derived the tables again.
-    """
+    """Return an SQL expression: true, or an error if a run that is known at `:known_at` has not ended."""
     runs = _table_expression(journal.runs_table(table.warehouse, table.pipeline))
     has_ended = "bool_or(entry IN ('completed', 'abandoned'))"
     open_runs = f"SELECT min(knownAt) AS at FROM {runs} GROUP BY run HAVING NOT {has_ended}"  # noqa: S608  # names of ours
     message = "a run that is known then has not ended: the answer can still change"
-    settled = f"if(:known_at >= (SELECT min(at) FROM ({open_runs})), raise_error('{message}'), true)"  # noqa: S608
-    forgetting = f"SELECT max(run) FROM {runs} WHERE get_json_object(detail, '$.forgets') IS NOT NULL"  # noqa: S608
-    completed = f"SELECT max(run) FROM {runs} WHERE entry = 'completed'"  # noqa: S608
-    message = "rows were removed that are being forgotten, and the table was not derived again: finish that run"
-    derived = f"if(({forgetting}) > coalesce(({completed}), 0), raise_error('{message}'), true)"
-    return f"{settled} AND {derived}"
+    return f"if(:known_at >= (SELECT min(at) FROM ({open_runs})), raise_error('{message}'), true)"  # noqa: S608
 
 
 def _refuse_before_downgrade(table: Table, moment: str) -> str:
