@@ -551,8 +551,6 @@ UNFIT = [
     ),
     ("expect_column_values_to_not_be_null: {column: price, row_condition: nota = 'x', condition_parser: spark}", 10,
      "row_condition: no column 'nota' here", "did you mean 'note'?"),
-    (r"expect_column_values_to_match_regex: {column: note, regex: '^(\p{Alpha}*x){25}y$'}", 10,
-     "may be slow, and has parts that are Java's alone", "write the pattern without nested repetitions"),
     ("unexpected_rows_expectation: {unexpected_rows_query: 'SELECT * FROM {batch} WHERE prise = 0'}", 10,
      "unexpected_rows_query: no column 'prise' here", "did you mean 'price'?"),
     ("unexpected_rows_expectation:\n          unexpected_rows_query: SELECT * FROM payments WHERE price = 0", 11,

@@ -8,7 +8,7 @@ from itertools import chain
 from string import Formatter
 
 from hindcast.common.errors import suggest_nearest
-from hindcast.contract import bounds, patterns, queries, query_limits
+from hindcast.contract import bounds, queries, query_limits
 from hindcast.contract.expectation import GATE_FIELDS, Expectation, Hold
 from hindcast.contract.parsing import ExpressionError
 from hindcast.contract.shapes import PERIODS, Columns, FieldPath, Shape, identity_columns
@@ -188,13 +188,7 @@ def _check_query(gate: Expectation, shape: Shape, columns: Columns) -> _GateComp
 
 
 def _check_patterns(gate: Expectation) -> _GateComplaints:
-    """Yield a complaint about a pattern that could take for ever, where no time limit can be written."""
-    for name in ("regex", "regex_list"):
-        given = gate.kwargs.get(name)
-        for pattern in given if isinstance(given, list) else [given]:
-            if isinstance(pattern, str) and patterns.may_be_slow(pattern) and not patterns.is_readable(pattern):
-                found = f"{format_value(pattern)} may be slow, and has parts that are Java's alone"
-                yield name, f"{found}: there is no limit for its time", query_limits.SIMPLER_FIX
+    """Yield a complaint about SQL with a pattern that could take for ever, where no time limit can be written."""
     try:
         query_limits.limit_gate(gate)
     except ExpressionError as error:
