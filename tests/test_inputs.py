@@ -79,6 +79,14 @@ def test_an_input_is_read_as_it_was_known_when_the_run_was_planned(
         assert p.versions() == before
 
 
+def run_both(other: Pipeline, p: Pipeline) -> None:
+    """Two dishes, each with a tip for it, and a run of each pipeline."""
+    other.send("menu", ("curry", {"price": 9}, 0), ("naan", {"price": 10}, 0))
+    p.send("tips", ("anna", {"item": "curry", "percent": 10}, 3), ("bob", {"item": "naan", "percent": 10}, 3))
+    other.run()
+    p.run()
+
+
 @pytest.mark.slow
 def test_what_another_pipeline_has_forgotten_is_believed_no_more(
     spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -87,10 +95,7 @@ def test_what_another_pipeline_has_forgotten_is_believed_no_more(
     monkeypatch.setattr(incremental_state, "MAX_WHOLE_ROWS", 0)
     menu = RESTAURANT.partition("  orders:")[0]
     with pipeline(spark, broker, tmp_path, menu) as other, pipeline(spark, broker, tmp_path, TIPS) as p:
-        other.send("menu", ("curry", {"price": 9}, 0), ("naan", {"price": 10}, 0))
-        p.send("tips", ("anna", {"item": "curry", "percent": 10}, 3), ("bob", {"item": "naan", "percent": 10}, 3))
-        other.run()
-        p.run()
+        run_both(other, p)
         forget.forget_records(spark, other.contract, records.parse_request(other.contract, "menu", "curry", ()))
         other.send("menu", ("naan", {"price": 11}, 2))
         other.run()
@@ -140,10 +145,7 @@ def test_a_table_of_another_pipeline_that_was_created_again(
     monkeypatch.setattr(incremental_state, "MAX_WHOLE_ROWS", 0)
     menu = RESTAURANT.partition("  orders:")[0]
     with pipeline(spark, broker, tmp_path, menu) as other, pipeline(spark, broker, tmp_path, TIPS) as p:
-        other.send("menu", ("curry", {"price": 9}, 0), ("naan", {"price": 10}, 0))
-        p.send("tips", ("anna", {"item": "curry", "percent": 10}, 3), ("bob", {"item": "naan", "percent": 10}, 3))
-        other.run()
-        p.run()
+        run_both(other, p)
         p.send("tips", ("candace", {"item": "curry", "percent": 20}, 4))
         run_steps.plan_run(read_settings(), p.name, "planned before")
         shutil.rmtree(Path(other.warehouse, other.name))

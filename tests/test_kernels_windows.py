@@ -92,6 +92,12 @@ def draw_events(dice: random.Random, count: int) -> list[Event]:
     return [(dice.choice(["a", "b", None]), dice.randrange(-20, 100), draw_values()) for _ in range(count)]
 
 
+def draw_slices(dice: random.Random) -> list[TimeSlice]:
+    """One to four slices that tile all time."""
+    cuts = sorted({EPOCH + timedelta(microseconds=dice.randrange(-5, 90)) for _ in range(dice.randrange(4))})
+    return [TimeSlice(*pair) for pair in zip([None, *cuts], [*cuts, None], strict=True)]
+
+
 def aggregate_one_by_one(
     events: list[Event], size: int, advance: int, late: dict[int, int | None]
 ) -> tuple[list[Any], list[int]]:
@@ -161,9 +167,9 @@ def test_windows_in_any_slices_are_those_of_a_loop(seed: int) -> None:
         }
     )
     form = window_spec(size, advance, late=table, measures=MEASURES)
-    cuts = sorted({EPOCH + timedelta(microseconds=dice.randrange(-5, 90)) for _ in range(dice.randrange(4))})
+    spans = draw_slices(dice)
     found, left_out, reached = [], [0, 0, 0], dict[int, int]()
-    for span in (TimeSlice(*pair) for pair in zip([None, *cuts], [*cuts, None], strict=True)):
+    for span in spans:
         since, until = slice_bounds(slice_reader.widen_slice(span, 0, size))
         its = aggregate_windows(
             form, span, rows.filter(pa.array([since <= at < until for _, at, _ in events], pa.bool_()))
@@ -334,10 +340,10 @@ def test_sliding_windows_in_any_slices_are_those_of_a_loop(seed: int, monkeypatc
     events = draw_places(dice)
     rows = list_rows(events)
     form = sliding_spec(difference, grace=grace)
-    cuts = sorted({EPOCH + timedelta(microseconds=dice.randrange(-5, 90)) for _ in range(dice.randrange(4))})
-    form = replace(form, late=list_late_events(form, rows, cuts[0] if cuts else EPOCH))
+    spans = draw_slices(dice)
+    form = replace(form, late=list_late_events(form, rows, spans[0].end or EPOCH))
     at, found, too_late = rows.column("timestamp").cast(pa.int64()).to_pylist(), [], 0
-    for span in (TimeSlice(*pair) for pair in zip([None, *cuts], [*cuts, None], strict=True)):
+    for span in spans:
         since, until = slice_bounds(slice_reader.widen_slice(span, *form.reach))
         its = aggregate_windows(form, span, rows.filter(pa.array([since <= t < until for t in at], pa.bool_())))
         micros = [its.rows.column(name).cast(pa.int64()).to_pylist() for name in ("windowStart", "windowEnd")]

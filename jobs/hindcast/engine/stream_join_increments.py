@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,9 +13,6 @@ from hindcast.engine.increment_rows import ChangedRows, Comparison, ReadNear, co
 from hindcast.engine.join_increments import concat_rows, drop_duplicates, project_joined
 from hindcast.engine.spec import JoinIncrement, JoinSpec
 from hindcast.store.closing import find_matching_rows
-
-if TYPE_CHECKING:
-    pass
 
 RIGHT_PLACE_COLUMNS = tuple(column for column in identity_columns("pairs", ()) if column not in PLACE_COLUMNS)
 """The columns with the place of a pair's right event."""

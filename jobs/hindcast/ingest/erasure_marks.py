@@ -47,10 +47,8 @@ def has_forgotten_since(past: Iterable[Run], contract: Contract, name: str, afte
 
     Then rows were deleted without a trace on the system axis: what is made of them has to be derived whole.
     """
-    erasures = [run.plan.erasure for run in past if run.number > after and run.plan.erasure]
-    lost = {table for erasure in erasures for table in (erasure.topic, *erasure.formerly)}
-    own = lost.intersection((*contract.topics, *contract.views))
-    return any(name in contract.list_tables_below(table) for table in own)
+    erasures = (run.plan.erasure for run in past if run.number > after)
+    return any(erasure is not None and erasure.removes_rows_of(contract, name) for erasure in erasures)
 
 
 def key_digest(topic: str, key: Column) -> Column:

@@ -83,8 +83,7 @@ def read_recent_runs(contract: BoundContract) -> list[Run]:
     One that skipped tables does not count.
     """
     past = journal.read_runs(contract.warehouse, contract.pipeline)
-    completed = (n for n, run in enumerate(past) if run.state == "completed" and not run.plan.skipped_tables)
-    last = max(completed, default=0)
+    last = max((n for n, run in enumerate(past) if run.has_done_all_tables), default=0)
     return past[last:]
 
 

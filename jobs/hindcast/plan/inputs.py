@@ -75,22 +75,21 @@ def _find_later_change(past: Sequence[Run], name: str, delta_table: DeltaTable, 
     beginning = tables.read_beginning(delta_table)
     if beginning is not None and beginning > moment:
         return f"the table has only rows known from {beginning.isoformat()} on"
-    erasing = (run for run in past if run.plan.erasure and run.known_at > moment and _erases(past, run, name))
+    erasing = (run for run in past if run.known_at > moment and _erases(past, run, name))
     run = next(erasing, None)
     return f"run {run.number} has forgotten something of it" if run is not None else None
 
 
 def _erases(past: Sequence[Run], run: Run, name: str) -> bool:
     """Return whether a run that forgets may have removed rows of a table."""
-    erasure, fields = run.plan.erasure, definitions.find_fields(past, run.plan.contract)
+    if (erasure := run.plan.erasure) is None:
+        return False
+    fields = definitions.find_fields(past, run.plan.contract)
     try:
         contract = parse_fields(fields) if fields is not None else None
     except ValueError:
         contract = None
-    if contract is None or erasure is None:
-        return erasure is not None
-    own = {erasure.topic, *erasure.formerly}.intersection((*contract.topics, *contract.views))
-    return any(name in contract.list_tables_below(table) for table in own)
+    return contract is None or erasure.removes_rows_of(contract, name)
 
 
 def _list_marked_columns(past: Sequence[Run], contract_hash: str) -> Mapping[str, Collection[str]]:

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Literal, TypeAlias
 
 from hindcast.common.json_values import JsonObject, JsonValue, StoredObject
+from hindcast.contract import Contract
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,11 @@ class Erasure:
     topic: str
     digest: str
     formerly: tuple[str, ...] = ()
+
+    def removes_rows_of(self, contract: Contract, name: str) -> bool:
+        """Return whether rows of a table of a contract can go: it is one of these tables, or made of one."""
+        own = {self.topic, *self.formerly}.intersection((*contract.topics, *contract.views))
+        return any(name in contract.list_tables_below(table) for table in own)
 
     def as_json(self) -> JsonObject:
         """Return the plan's field for it."""

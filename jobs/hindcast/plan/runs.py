@@ -151,6 +151,11 @@ class Run:
         return self.plan.as_json() if isinstance(self.outcome, Planned) else self.outcome.as_json()
 
     @property
+    def has_done_all_tables(self) -> bool:
+        """True if the run was completed and skipped no table."""
+        return self.state == "completed" and not self.plan.skipped_tables
+
+    @property
     def results(self) -> Mapping[str, TableResult]:
         """By table, what the run did if it was completed; empty otherwise."""
         return self.outcome.tables if isinstance(self.outcome, Completed) else {}
@@ -206,7 +211,7 @@ def last_included_run(past: Iterable[Run], published: int) -> int:
 
     Not one that skipped tables: of those it includes nothing.
     """
-    return max([published, *(run.number for run in past if run.state == "completed" and not run.plan.skipped_tables)])
+    return max([published, *(run.number for run in past if run.has_done_all_tables)])
 
 
 def was_lost(past: Iterable[Run], name: str, published: int) -> bool:

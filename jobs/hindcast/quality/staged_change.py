@@ -235,8 +235,8 @@ class StagedChange:
         """Return `matched` for each event of the stream since the last completed run: whether the table had its key."""
         view, shapes = self.contract.views[self.name], list_shapes(self.contract)
         first, second = (inputs.locate_source_table(self.contract, self.plan, name) for name in view.inputs)
-        past = journal.read_completed_runs(self.table.warehouse, self.contract.pipeline)
-        completed = [run for run in past if not run.plan.skipped_tables]
+        past = journal.read_runs(self.table.warehouse, self.contract.pipeline)
+        completed = [run for run in past if run.has_done_all_tables]
         since = None
         if completed:
             since = completed[-1].plan.as_of_system_times.get(view.first_input, completed[-1].known_at)

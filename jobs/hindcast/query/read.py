@@ -135,13 +135,9 @@ def refuse_forgotten(warehouse: str, contract: Contract, name: str) -> None:
     It has if it is completed, or if a later run is that skipped no table.
     """
     past = journal.read_runs(warehouse, contract.pipeline)
-    completed = (run.number for run in past if run.state == "completed" and not run.plan.skipped_tables)
-    last = max(completed, default=0)
-    for run in past:
-        erasure = run.plan.erasure
-        if erasure is None or run.number <= last:
-            continue
-        if any(name in contract.list_tables_below(table) for table in (erasure.topic, *erasure.formerly)):
+    last = max((run.number for run in past if run.has_done_all_tables), default=0)
+    for run in (run for run in past if run.number > last):
+        if run.plan.erasure is not None and run.plan.erasure.removes_rows_of(contract, name):
             raise QueryError(
                 f"run {run.number} has removed rows that it forgets, and has not derived the table again",
                 where=f"{contract.pipeline}.{name}",

@@ -22,7 +22,7 @@ one bucket that each run replaces.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -133,12 +133,19 @@ class EmissionProgress(NamedTuple):
 
     Its epoch; the runs that last replaced its state and last emitted in this epoch, 0 before the first; with `wait` the
     time before which everything has been processed, in ms. `state_run` is this run if it has replaced the state.
+    `sources`: as the run's note has them.
     """
 
     epoch: int
     state_run: int
     emitted_run: int
     upto: int
+    sources: Mapping[str, int]
+
+    @property
+    def is_restart(self) -> bool:
+        """True if the view has emitted before, and begins from scratch."""
+        return self.epoch > 1 and not self.emitted_run
 
 
 def _read_progress(contract: BoundContract, plan: Plan, name: str, previewed: Collection[str] = ()) -> EmissionProgress:
@@ -150,23 +157,25 @@ def _read_progress(contract: BoundContract, plan: Plan, name: str, previewed: Co
     log = emitted_.emitted_table(contract.warehouse, contract, name)
     note = emitted_.read_last_note(log, plan.run - 1)
     past = [run for run in journal.read_runs(log.warehouse, contract.pipeline) if run.number <= plan.run]
+    sources = _list_sources(contract, plan, name, previewed)
     restarts = (
         note is None
         or note.definition not in (contract.hash_definition(name), contract.hash_definition(name, formerly=True))
-        or (note.sources is not None and note.sources != _list_sources(contract, plan, name, previewed))
+        or note.sources not in (None, sources)
         or erasure_marks.has_forgotten_since(past, contract, name, note.run)
     )
     epoch = (note.epoch if note else 0) + restarts
     state_run = tables.read_last_run(_state_table(contract, name, epoch))
     if note is None or restarts:
-        return EmissionProgress(epoch, state_run, 0, -1)
+        return EmissionProgress(epoch, state_run, 0, -1, sources)
     processed = emitted_.read_last_note(log, min(state_run, plan.run - 1))
-    return EmissionProgress(epoch, state_run, note.run, processed.upto if processed and state_run else -1)
+    upto = processed.upto if processed and state_run else -1
+    return EmissionProgress(epoch, state_run, note.run, upto, sources)
 
 
 def needs_restart(contract: BoundContract, plan: Plan, name: str) -> bool:
     """Return whether a view that has emitted has to begin from scratch."""
-    return _read_emitted_epoch(contract, name, plan.run - 1) not in (0, _read_progress(contract, plan, name).epoch)
+    return _read_progress(contract, plan, name).is_restart
 
 
 def _read_emitted_epoch(contract: BoundContract, name: str, run: int) -> int:
@@ -216,9 +225,8 @@ class EmissionStep:
         self.read: str | None = None
         """The buckets of state that this run reads and replaces, as a SQL condition; None for all."""
         definition = self.past.epoch, contract.hash_definition(name)
-        sources = _list_sources(contract, plan, name, previews or ())
         identity = plan.run, plan.known_at.isoformat(), *definition
-        self.note = EmissionNote(*identity, self._upto, self._buckets, waits_for, sources)
+        self.note = EmissionNote(*identity, self._upto, self._buckets, waits_for, self.past.sources)
 
     def process_records(self) -> DataFrame:
         """Return what the view's tasks emit and their state."""

@@ -29,7 +29,7 @@ from hindcast.plan import horizon, journal, planner
 from hindcast.plan.inputs import locate_own_table, locate_source_table
 from hindcast.plan.plans import Plan
 from hindcast.plan.purposes import Release, ReleasedKeys, Requeue, Upgrade
-from hindcast.plan.runs import Completed, Stopped, find_last_completed, was_lost
+from hindcast.plan.runs import Completed, Stopped, was_lost
 from hindcast.quality import expectations
 from hindcast.report import page, report
 from hindcast.report.run_report import RunReport
@@ -370,7 +370,7 @@ def _find_settled_note(contract: BoundContract, plan: Plan, name: str, *sources:
     others = (gate.other_table for gate in contract.expectations(name))
     sources = (*sources, *(locate_source_table(contract, plan, other) for other in others if other))
     past = journal.read_runs(table.warehouse, contract.pipeline)
-    last = find_last_completed([run for run in past if not run.plan.skipped_tables])
+    last = next((run for run in reversed(past) if run.has_done_all_tables), None)
     if last is None or last.plan.contract != contract.hash or was_lost(past, name, tables.read_last_run(table)):
         return None
     if erasure_marks.has_forgotten_since(past, contract, name, last.number):

@@ -50,7 +50,8 @@ class ErasedRows:
     ) -> None:
         self._spark, self._contract, self._topic, self._condition = spark, contract, topic, condition
         places = zip(("partition", "offset"), PLACE_COLUMNS, strict=True)
-        self._past, self._places = past, records.select(*(F.col(name).alias(column) for name, column in places))
+        self._past, self.records = past, records
+        self._places = records.select(*(F.col(name).alias(column) for name, column in places))
         self._definitions, self._lost = redefinitions.list_definitions(past, contract, plan)
         self._upstream = _find_upstream(self._definitions, topic)
         self.names = _sort_tables(self._upstream)

@@ -164,7 +164,7 @@ def _read_proof(reports: Path, run: int) -> Proof:
 
 def _has_rows(spark: SparkSession, contract: BoundContract, request: ErasureRequest, erased: ErasedRows | None) -> bool:
     """Return whether there is anything to forget. Most times the log says so, and no table has to be searched."""
-    if erased is not None and not records.read_records(spark, contract, request, set()).isEmpty():
+    if erased is not None and not erased.records.isEmpty():
         return True
     return any(_count_rows(spark, contract, request, erased).values())
 
@@ -183,6 +183,6 @@ def _count_rows(
         initial = initial_rows.initial_rows_table(contract.warehouse, contract.pipeline, request.topic)
         counts[initial.name] = adopted.count()
     log = tables.log_table(contract.warehouse, contract.pipeline, request.topic)
-    counts[log.name] = records.read_records(spark, contract, request, set()).count()
+    counts[log.name] = erased.records.count()
     has_others = any(count for name, count in counts.items() if name not in erased.restarting)
     return counts if has_others or horizon.read_horizon(log) is not None else dict.fromkeys(counts, 0)
