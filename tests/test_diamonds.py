@@ -203,6 +203,6 @@ def test_what_is_depth_first_is_defined_anew_and_nothing_else_is(views: str, fou
     path = tmp_path / "shop.yaml"
     path.write_text(yaml.safe_dump(told), encoding="utf-8")
     contract = load(path)
-    now = {name: contract.hash_definition(name) for name in contract.views}
+    now = {name: contract.hash_definition(name, formerly=True) for name in contract.views}
     before = {name: defined_before(contract, name) for name in contract.views}
     assert [name for name in contract.ordered_views if now[name] != before[name]] == found.split()
