@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 import pytest
@@ -16,6 +17,7 @@ from hindcast.contract import Contract, list_shapes, load
 from hindcast.contract.bound import bind_contract
 from hindcast.ingest import initial_rows
 from hindcast.ops.upgrade import upgrade
+from hindcast.plan import journal
 from hindcast.plan.purposes import Upgrade
 from hindcast.store import row_reader, tables
 from hindcast.store.store_formats import UNKNOWN_TIME, OlderFormat
@@ -23,6 +25,8 @@ from pipelines import RESTAURANT, at
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from hindcast.plan.plans import Plan
 
 KNOWN = datetime(2026, 2, 1, tzinfo=UTC)
 LATEST = {"item": pa.array(["curry"]), "price": pa.array([8], pa.decimal128(8, 2))}
@@ -157,6 +161,22 @@ def test_rows_become_records_and_ends_tombstones_where_no_other_version_begins(
             for row in found
         ]
         assert sorted(told, key=lambda it: (it[0], it[2])) == expected
+
+
+@pytest.mark.slow
+def test_records_of_an_adoption_that_was_given_up_are_replaced_also_after_another_run(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bound = bind_contract(contract(tmp_path), read_settings({"HINDCAST_WAREHOUSE": str(tmp_path)}))
+    shape, older, ended = list_shapes(bound)["menu"], OlderFormat("timestamped", KNOWN), dict[int, str]()
+    past = lambda *_: [SimpleNamespace(number=number, state=state) for number, state in ended.items()]  # noqa: E731
+    monkeypatch.setattr(journal, "read_runs", past)
+    for run, price in ((1, 8), (3, 9)):
+        records = initial_rows.derive_records(frame(spark, "timestamped", [("a", price, 0)]), older, shape)
+        initial_rows.write_initial_rows(records, bound, cast("Plan", SimpleNamespace(run=run)), "menu", older)
+        ended |= {1: "abandoned", 2: "completed"}
+    table = initial_rows.initial_rows_table(bound.warehouse, bound.pipeline, "menu")
+    assert [row["value"]["price"] for row in row_reader.load_rows(spark, table).collect()] == [9]
 
 
 def frame(spark: SparkSession, form: str, rows: list[tuple[Any, ...]]) -> DataFrame:

@@ -105,8 +105,8 @@ def test_a_run_that_was_given_up_leaves_its_fates_to_the_next(spark: SparkSessio
         p.write(within(20))
         number = run_steps.plan_run(read_settings(), p.name, "given up")
         plan = journal.read_active_run(p.warehouse, p.name, number).plan
-        fate_revisions.decide_fates(spark, p.contract, plan, "menu")
-        fate_revisions.decide_fates(spark, p.contract, plan, "menu")
+        fate_revisions.revise_fates(spark, p.contract, plan, "menu")
+        fate_revisions.revise_fates(spark, p.contract, plan, "menu")
         run_steps.replay_topic(spark, read_settings(), p.name, number, "menu")
         assert p.believed("menu") == [("curry", 8, 30, None), ("tea", 2, 15, None)]
         planner.abandon_run(p.warehouse, journal.read_active_run(p.warehouse, p.name, number), "by a test")

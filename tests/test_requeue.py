@@ -266,7 +266,7 @@ def test_a_requeue_is_told_alike_by_increments(
         plan = journal.read_active_run(p.warehouse, p.name, number).plan
         assert plans.Plan.from_json(plan.as_json()) == plan
         for name in ("menu", "orders", "orders"):
-            fate_revisions.decide_fates(spark, p.contract, plan, name)
+            fate_revisions.revise_fates(spark, p.contract, plan, name)
         assert len(p.raw("fates/orders")) == 1, "a repeat decides nothing again"
         planner.abandon_run(p.warehouse, journal.read_active_run(p.warehouse, p.name, number), "by a test")
         p.send("menu", ("soup", {"price": 5}, 14))

@@ -21,7 +21,7 @@ from hindcast.common.settings import read_settings
 from hindcast.contract.bound import BoundContract
 from hindcast.contract.shapes import PERIODS
 from hindcast.ingest import ledger
-from hindcast.ops import journal_rebuild, maintenance, retention
+from hindcast.ops import journal_rebuild, maintenance, retention, trim_horizons
 from hindcast.ops.erase import forget, records
 from hindcast.ops.verify.verify import verify_tables
 from hindcast.plan import horizon, journal, planner
@@ -549,13 +549,13 @@ views:
 @pytest.mark.ci
 def test_what_a_view_with_wait_has_not_processed_is_kept(spark: SparkSession, broker: str, tmp_path: Path) -> None:
     with pipeline(spark, broker, tmp_path, WAITING) as p:
-        p.send("orders", *((f"c{second}", {"item": "curry"}, second) for second in (1, 2, 30, 60)))
+        p.send("orders", *((f"c{second}", {"item": "curry"}, second) for second in (1, 2, 30, 60, 5)))
         p.run()
         assert retention.trim_pipeline(spark, p.contract).logs["orders"].removed == 0, "it waits for the menu"
         p.send("menu", ("curry", {"price": 8}, 0))
         p.run()
         trimmed = retention.trim_pipeline(spark, p.contract).logs["orders"]
-        assert (trimmed.removed, trimmed.slowest) == (0, retention.PartitionProgress("menu", 0, moment(0)))
+        assert (trimmed.removed, trimmed.slowest) == (0, trim_horizons.PartitionProgress("menu", 0, moment(0)))
         p.send("menu", ("tea", {"price": 2}, 100))
         p.run()
         assert [row[0] for row in p.believed("bills")] == ["c1", "c2", "c30"]
@@ -564,14 +564,15 @@ def test_what_a_view_with_wait_has_not_processed_is_kept(spark: SparkSession, br
         p.send("menu", ("tea", {"price": 3}, 200))
         p.send("orders", ("c90", {"item": "tea"}, 90), ("c150", {"item": "tea"}, 150))
         p.run()
-        found = retention._find_table_horizons
+        assert [row[0] for row in p.believed("bills")] == ["c1", "c2", "c30", "c5", "c60"], "c5 was late"
+        found = trim_horizons.find_table_horizons
 
         def forget_meanwhile(*given: Any) -> Any:
             planner.ensure_plan(p.contract, "forget-it", reason=None, instead=Erasure("orders", "digest", ()))
             return found(*given)
 
         with (
-            patch.object(retention, "_find_table_horizons", forget_meanwhile),
+            patch.object(trim_horizons, "find_table_horizons", forget_meanwhile),
             pytest.raises(BusyError, match="forget"),
         ):
             retention.trim_pipeline(spark, p.contract)

@@ -20,6 +20,7 @@ from hindcast.ops.upgrade import downgrade, upgrade
 from hindcast.ops.verify.verify import verify_tables
 from hindcast.plan import journal, planner
 from hindcast.query import spark_functions
+from hindcast.runs import shadow_table
 from hindcast.store import tables
 from pipelines import RESTAURANT, Pipeline, at, pipeline, tell, wrong
 from upgrades import ADOPTED, BILLS, HISTORY, RECORDS, StopError, ordered, watched
@@ -214,6 +215,22 @@ def test_a_table_is_built_anew_if_vacuum_took_the_version_it_was_built_from(
         upgrades.upgraded(spark, p, "roll-over")
         assert tables.read_older_format(upgrades.opened(p)) is None
         assert upgrades.history(p) == ordered(HISTORY["versioned"])
+
+
+@pytest.mark.long
+@pytest.mark.ci
+def test_a_table_that_was_built_and_differs_is_built_again_by_the_same_command(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    with pipeline(spark, broker, tmp_path, RESTAURANT.partition("  orders:")[0]) as p:
+        upgrades.put(p, "versioned")
+        with pytest.MonkeyPatch.context() as patch:
+            totals = iter([(5, 1), (4, 1)])
+            patch.setattr(shadow_table, "_count_and_hash", lambda _: next(totals))
+            with pytest.raises(TableError, match="the new table has 4 rows, the current one 5"):
+                upgrades.upgraded(spark, p, "roll-over")
+        upgrades.upgraded(spark, p, "roll-over")
+        assert tables.read_older_format(upgrades.opened(p)) is None
 
 
 @pytest.mark.long

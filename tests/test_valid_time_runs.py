@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from hindcast.bitemporal.fates import FATES
 from hindcast.common.settings import read_settings
-from hindcast.ingest import ledger, requeue
+from hindcast.ingest import ledger, requeue, requeued_records
 from hindcast.kafka.topics import millis
 from hindcast.ops import journal_rebuild
 from hindcast.plan import journal
@@ -224,9 +224,16 @@ def test_what_is_requeued_is_dated_anew_too_and_moves_no_stream_time(
         assert menu(p) == by_value
         assert counted(p, "menu") == {"accepted": 4, "malformed": 2}, "the pie's time is a text"
         assert requeue.count_waiting(p.warehouse, p.contract, requeue.build_request(p.contract)) == {"menu": 2}
+        for back in (larger, dated):  # no requeue: the pie is without a time, and malformed again
+            p.write(back)
+            p.run()
 
         p.write(dated.replace("    valid_time", "    json: lenient\n    valid_time"))
         assert requeued() == {"accepted": 2}
+        rows = requeued_records.read_records(spark, p.warehouse, p.name, "menu").collect()
+        runs = {row["offset"]: row["run"] for row in rows}
+        assert (runs[1], runs[3], runs[4]) == (2, 6, 1), "by this contract the pie was never malformed"
+        assert len(rows) == len(runs)
         p.send("menu", ("tea", {"price": 3, "at": ts(-9)}, 104), ("tea", {"price": 4, "at": ts(-8)}, 105))
         p.run()
         more = [("cake", 7, 5, None), ("pie", 9, 11, None), ("tea", 4, -8, 0)]

@@ -12,9 +12,10 @@ from deltalake.exceptions import DeltaError
 import reports
 from hindcast.cli import main
 from hindcast.common.errors import ContractError, TableError
-from hindcast.runs import widening
+from hindcast.common.settings import read_settings
+from hindcast.runs import preview, run_preview, widening
 from hindcast.store.columns import parse_declared_type
-from hindcast.store.table_creation import WIDENING_WARNING
+from hindcast.store.table_creation import REWRITING, WIDENING_WARNING
 from pipelines import Pipeline, pipeline
 
 if TYPE_CHECKING:
@@ -39,9 +40,9 @@ views:
 NARROW, WIDE = CONTRACT.replace("TYPE", "int"), CONTRACT.replace("TYPE", "bigint")
 
 
-def consenting(text: str, *names: str) -> str:
+def consenting(text: str, *names: str, widen: str = "spark_only") -> str:
     for name in names:
-        text = text.replace(f"  {name}:\n", f"  {name}:\n    widen: spark_only\n")
+        text = text.replace(f"  {name}:\n", f"  {name}:\n    widen: {widen}\n")
     return text
 
 
@@ -64,8 +65,8 @@ def test_widening_is_refused_before_anything_is_written_unless_the_contract_cons
         shown = capsys.readouterr().err
         line = next(n for n, text in enumerate(p.path.read_text().splitlines(), 1) if "price: bigint" in text)
         assert f"cafe.yaml:{line}: menu would be widened: price from int to bigint; " in shown
-        assert f"plain would be widened: price from int to bigint. {WIDENING_WARNING}" in shown
-        assert "write widen: spark_only under menu and plain" in shown
+        assert "plain would be widened: price from int to bigint" in shown
+        assert "write widen: rewrite under menu and plain" in shown
         for attempt in (lambda: reports.preview_run(spark, p.name), lambda: p.run("refused")):
             with pytest.raises(ContractError, match="menu would be widened"):
                 attempt()
@@ -76,7 +77,7 @@ def test_widening_is_refused_before_anything_is_written_unless_the_contract_cons
         assert f"plain would be widened: price from int to bigint. {WIDENING_WARNING}" in capsys.readouterr().out
         with pytest.raises(TableError, match=r"would be widened \(twice from int to bigint\)") as caught:
             p.run("second")  # the type of an expression only Spark knows
-        assert "widen: spark_only under doubled" in caught.value.fix
+        assert "widen: rewrite under doubled" in caught.value.fix
         assert rows_by_delta_rs(p, "doubled") == 1
 
         p.write(consenting(WIDE, "doubled"))  # menu and plain are widened already: nobody else is locked out
@@ -97,13 +98,40 @@ def test_widening_is_refused_before_anything_is_written_unless_the_contract_cons
             rows_by_delta_rs(p, "doubled")
 
 
+@pytest.mark.slow
+def test_a_table_that_is_rewritten_for_a_wider_type_stays_readable_by_all(
+    spark: SparkSession, broker: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    menu = NARROW.partition("views:")[0].replace("note: string", "note: string, at: 'struct<street:string,no:int>'")
+    wide = menu.replace("int,", "bigint,").replace("no:int", "no:bigint").replace("note: string, ", "")
+    with pipeline(spark, broker, tmp_path, menu) as p:
+        p.send("menu", ("curry", {"price": 8, "note": "hot", "at": {"street": "A", "no": 1}}, 0))
+        p.send("menu", ("curry", {"price": 9, "note": "hot", "at": {"street": "A", "no": 2}}, 5))
+        p.run()
+        p.send("menu", ("curry", {"price": 7, "note": "late"}, 3))
+        p.run()
+        before = p.history("menu")
+        p.write(consenting(wide, "menu", widen="rewrite"))
+        assert main.main(["check", str(p.path)]) == 0
+        shown = capsys.readouterr().out
+        assert f"menu would be widened: price from int to bigint, at.no from int to bigint. {REWRITING}" in shown
+        assert REWRITING in run_preview.format_preview(preview.preview_run(spark, read_settings(), p.name))
+        p.send("menu", ("soup", {"price": 2**40, "at": {"street": "B", "no": 2**41}}, 1))
+        told = p.run()
+        assert told["tables"]["menu"]["widened"] == {"price": ["int", "bigint"], "at.no": ["int", "bigint"]}
+        assert "at.no from int to bigint. The whole table was written again" in reports.format_report(told)
+        assert [row for row in p.history("menu") if row[0] == "curry"] == before, "no row was closed or opened"
+        read = DeltaTable(p.table("menu").path).to_pyarrow_table().select(["item", "price", "at"]).to_pylist()
+        assert {"item": "soup", "price": 2**40, "at": {"street": "B", "no": 2**41}} in read
+        assert len(read) == len(before) + 1
+
+
 def test_consent_changes_neither_the_definition_nor_the_hash(tmp_path: Path) -> None:
     p = Pipeline(None, "", tmp_path, WIDE)
     plain = p.contract
     p.write(consenting(WIDE, "menu", "plain", "doubled"))
     consented = p.contract
-    assert consented.can_widen("doubled")
-    assert not plain.can_widen("doubled")
+    assert (plain.find_widen("doubled"), consented.find_widen("doubled")) == ("refuse", "spark_only")
     assert (plain.hash, plain.hash_definition("plain")) == (consented.hash, consented.hash_definition("plain"))
     assert plain.topics["menu"].hash_decoding == consented.topics["menu"].hash_decoding
 

@@ -61,11 +61,12 @@ Sensitive = Annotated[
     Field(description="Columns whose values, and values computed from them, no report or log shows; true: all."),
 ]
 Widen = Annotated[
-    Literal["refuse", "spark_only"],
+    Literal["refuse", "rewrite", "spark_only"],
     Field(
         description="What a run does if the contract gives a column a wider type than its table has. refuse: it stops "
-        "before it writes. spark_only: it widens the column; from then on only Spark and Hindcast can read the "
-        "table (docs/topics/evolution.md)."
+        "before it writes. rewrite: it writes the whole table again with the wider type. spark_only: it widens the "
+        "column and leaves the files as they are; from then on only Spark and Hindcast can read the table "
+        "(docs/topics/evolution.md)."
     ),
 ]
 EnvelopePath = Annotated[

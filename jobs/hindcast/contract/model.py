@@ -15,6 +15,7 @@ from pydantic import Field
 
 from hindcast.common.json_values import JsonObject
 from hindcast.contract.expectation import Expectation
+from hindcast.contract.field_types import Widen
 from hindcast.contract.routes import Routes
 from hindcast.contract.topic import Input, Topic
 from hindcast.contract.types import ContractModel, ContractValue, Flag, Moment, Name
@@ -22,6 +23,8 @@ from hindcast.contract.view import View
 
 _NOT_DEFINING = ("expect", "hold", "sensitive", "max_record_bytes", "keep", "widen")
 """Fields of topics and views that are no part of how a view is derived."""
+_UNHASHED = ("keep", "widen")
+"""Fields of topics and views that are no part of a contract's hash."""
 _FORMERLY_DEFINING = ("max_malformed", "on_gap", "max_time_skew")
 """Others, which older programs took for a part of it."""
 
@@ -58,7 +61,7 @@ class Contract(ContractModel):
         return self._dump("python")
 
     def _dump(self, mode: Literal["json", "python"]) -> Mapping[str, ContractValue]:
-        excluded = {part: {"__all__": {"keep", "widen"}} for part in ("topics", "views")}
+        excluded = {part: {"__all__": {*_UNHASHED}} for part in ("topics", "views")}
         return self.model_dump(mode=mode, exclude_defaults=True, exclude=excluded)
 
     def hash_definition(self, name: str, *, formerly: bool = False) -> str:
@@ -146,10 +149,10 @@ class Contract(ContractModel):
             name = self.views[name].first_input
         return name
 
-    def can_widen(self, name: str) -> bool:
-        """Return whether a run may widen columns of a topic's or view's table, after which other readers fail."""
+    def find_widen(self, name: str) -> Widen:
+        """Return what a run does if it has to widen columns of a topic's or view's table."""
         entry = self.topics.get(name) or self.views.get(name)
-        return entry is not None and entry.widen == "spark_only"
+        return "refuse" if entry is None else entry.widen
 
     def kafka_topic(self, name: str) -> str:
         """Return the name in Kafka of a topic of the contract, or its pattern."""

@@ -11,6 +11,7 @@ The log keeps the fate that a record got when it was replayed; its table follows
 | timestamp, key, value | timestamp, binary, binary | when it is true now; as the log has them |
 | was, fate | string | the fate before this run, and since; docs/glossary.md lists them |
 | reason | string | why it is refused now |
+| requeued | boolean | whether the run is a requeue that decoded the record again; null of older programs |
 | run, systemFrom | bigint, timestamp | the run that decided, and its known-at |
 
 Records that are refused now, or were requeued, are also in the quarantine. The commit of a requeue notes the result:
@@ -26,7 +27,7 @@ from pyspark.sql import functions as F
 
 from hindcast.contract.bound import BoundContract
 from hindcast.ingest import requeue as requeues
-from hindcast.ingest import retimestamping, topic_log
+from hindcast.ingest import requeued_records, retimestamping, topic_log
 from hindcast.kafka import topic_patterns
 from hindcast.plan import journal
 from hindcast.plan.plans import Plan
@@ -35,7 +36,7 @@ from hindcast.store.commit_notes import FatesNote
 from hindcast.store.tables import Table
 
 
-def decide_fates(spark: SparkSession, contract: BoundContract, plan: Plan, name: str) -> None:
+def revise_fates(spark: SparkSession, contract: BoundContract, plan: Plan, name: str) -> None:
     """Commit the fates that the contract or a requeue changes, then update the quarantine.
 
     Reads the log only if runs since the last completed one had another contract, or the run is a requeue. Does nothing
@@ -67,16 +68,19 @@ def decide_fates(spark: SparkSession, contract: BoundContract, plan: Plan, name:
 
 def _commit_fates(contract: BoundContract, plan: Plan, name: str, rows: DataFrame, entered: Table, after: int) -> None:
     """Commit the changed fates, with a note."""
-    counts = {tuple(row)[:2]: row["n"] for row in rows.groupBy("was", "fate").agg(F.count("*").alias("n")).collect()}
-    again = {fate: n for (was, fate), n in sorted(counts.items()) if was == "malformed" and fate != was}
-    refused = {to: n for to, n in counts.items() if to[0] != "malformed" and to[1] != "accepted"}
-    note = FatesNote(plan.run, sum(again.values()) + sum(refused.values()))
+    changed = rows.where("fate <> was")
+    counts = {(row["was"], row["fate"]): row["count"] for row in changed.groupBy("was", "fate").count().collect()}
+    again = {fate: n for (was, fate), n in sorted(counts.items()) if was == "malformed"}
+    refused = [n for (was, fate), n in counts.items() if was != "malformed" and fate != "accepted"]
+    note = FatesNote(plan.run, sum(again.values()) + sum(refused))
     if plan.requeue:
-        note = replace(note, requeued=again, still=requeues.describe_still_malformed(contract, name, rows))
+        note = replace(
+            note, requeued=again, still=requeues.describe_still_malformed(contract, name, rows.where("requeued"))
+        )
     if counts or plan.requeue:
         table_creation.ensure_table(entered, table_creation.make_nullable(rows.schema))
         journal.read_active_run(entered.warehouse, contract.pipeline, plan.run)  # an abandoned run no longer decides
-        commits.append_rows(rows.where("fate <> was"), entered, plan.run, note.as_json(), after=after)
+        commits.append_rows(changed, entered, plan.run, note.as_json(), after=after)
 
 
 def _decide_by_contract(spark: SparkSession, contract: BoundContract, name: str, entered: Table) -> DataFrame:
@@ -85,8 +89,10 @@ def _decide_by_contract(spark: SparkSession, contract: BoundContract, name: str,
     records = records if "was" in records.columns else records.withColumn("was", F.col("fate"))
     if tables.open_table(entered) is not None:
         place = ["partition", "offset"]
-        when = F.struct("run", F.col("was") == "malformed")  # a run that finds one malformed may requeue it too
-        last = row_reader.load_rows(spark, entered).groupBy(*place).agg(F.max_by("fate", when).alias("_last"))
+        entries = row_reader.load_rows(spark, entered)
+        requeued = F.expr(requeued_records.requeued_sql(entries.columns))
+        when = F.struct("run", requeued)  # a run that finds one malformed may requeue it too
+        last = entries.groupBy(*place).agg(F.max_by("fate", when).alias("_last"))
         records = records.join(last, place, "left").withColumn("was", F.coalesce("_last", "was"))
     topic = contract.topics[name]
     changed = topic_log.judge_again(records, contract, name).where("fate <> was")
@@ -95,6 +101,7 @@ def _decide_by_contract(spark: SparkSession, contract: BoundContract, name: str,
         F.when(F.col("fate") == "expired", topic_log.expiry_reason(topic))
         .when(F.col("fate") != "accepted", F.col("reason"))
         .alias("reason"),
+        F.lit(False).alias("requeued"),
     )
 
 

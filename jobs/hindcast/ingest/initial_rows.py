@@ -75,8 +75,11 @@ def write_initial_rows(records: DataFrame, contract: BoundContract, plan: Plan, 
     origin = {"run": F.lit(plan.run).cast("long"), "systemFrom": F.lit(older.known_at)}
     rows = records.withColumns(origin)
     table_creation.ensure_table(table, table_creation.make_nullable(rows.schema))
-    last = max((run.number for run in journal.read_completed_runs(table.warehouse, table.pipeline)), default=0)
-    commits.replace_rows(rows, table, plan.run, {"run": plan.run}, where=f"run > {last}")
+    past = journal.read_runs(table.warehouse, table.pipeline)
+    last = max((run.number for run in past if run.state == "completed"), default=0)
+    abandoned = [run.number for run in past if run.state == "abandoned"]
+    unfinished = " OR ".join([f"run > {last}", *(f"run = {number}" for number in abandoned)])
+    commits.replace_rows(rows, table, plan.run, {"run": plan.run}, where=unfinished)
 
 
 def _read_records(spark: SparkSession, contract: BoundContract, name: str, decoded: DataFrame) -> DataFrame | None:

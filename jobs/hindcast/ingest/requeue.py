@@ -120,6 +120,7 @@ def decide_records(
         F.col("_rawKey").alias("key"),
         F.col("_rawValue").alias("value"),
         F.lit("malformed").alias("was"),
+        F.lit(True).alias("requeued"),
         "fate",
         F.coalesce("reason", F.when(F.col("fate") == "expired", topic_log.expiry_reason(topic))).alias("reason"),
     )

@@ -1,12 +1,14 @@
 """The log of a topic with the malformed records that requeues have decided again.
 
 The log itself keeps the fate that a record got when it was replayed. A requeue enters the new fate of a malformed
-record (fate_revisions.py, `was` = malformed). Here such a record has that fate, and run and known-at of the requeue: so
-it is new to a reader of the records after a run, and the same whether a table is derived whole or not. It never moves
-stream time: other records keep their fates.
+record (fate_revisions.py, `requeued`). Here such a record has the fate that the last requeue gave it, and the run and
+known-at of this requeue: so it is new to a reader of the records after a run, and the same whether a table is derived
+whole or not. It never moves stream time: other records keep their fates.
 """
 
 from __future__ import annotations
+
+from collections.abc import Collection
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -54,10 +56,20 @@ def requeue_turn(spark: SparkSession, warehouse: str, pipeline: str, name: str) 
     return turns
 
 
+def requeued_sql(columns: Collection[str]) -> str:
+    """Return the condition, for Spark and DuckDB, that a requeue made an entry of a table of fates with these columns.
+
+    Tables of older programs do not say so: there it is every entry about a malformed record.
+    """
+    return "coalesce(requeued, was = 'malformed')" if "requeued" in columns else "was = 'malformed'"
+
+
 def _read_entries(spark: SparkSession, warehouse: str, pipeline: str, name: str) -> DataFrame | None:
     """Return what requeues have decided of a topic, by place; None without a requeue."""
     entered = tables.fates_table(warehouse, pipeline, name)
     if tables.open_table(entered) is None:
         return None
-    rows = row_reader.load_rows(spark, entered).where("was = 'malformed'")
-    return rows.select(*_PLACE, *(F.col(c).alias(f"_{c}") for c in _DECIDED))
+    rows = row_reader.load_rows(spark, entered)
+    last = F.max_by(F.struct(*_DECIDED), "run").alias("_last")
+    rows = rows.where(requeued_sql(rows.columns)).groupBy(*_PLACE).agg(last)
+    return rows.select(*_PLACE, *(F.col(f"_last.{c}").alias(f"_{c}") for c in _DECIDED))

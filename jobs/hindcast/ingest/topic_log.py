@@ -34,7 +34,7 @@ from hindcast.contract.bound import BoundContract
 from hindcast.contract.sensitive import REDACTED
 from hindcast.formats import limits, mismatch
 from hindcast.formats.decode import decode_records
-from hindcast.ingest import erasure_marks, retimestamping, schemas, trim_ledger
+from hindcast.ingest import erasure_marks, requeued_records, retimestamping, schemas, trim_ledger
 from hindcast.kafka import gaps, timestamp_overflow, topic_patterns
 from hindcast.kafka.topics import HEADERS_SCHEMA, Cluster, OffsetRange
 from hindcast.plan import journal
@@ -327,7 +327,7 @@ def update_quarantine(
     rows = row_reader.load_rows(spark, decided).where(F.col("run") > done)
     kafka = F.lit(contract.kafka_topic(name))
     place = {"partition": F.col("topicPartition")} if "topicPartition" in rows.columns else {"topic": kafka}
-    again = (F.col("was") == "malformed") if "was" in rows.columns else F.lit(False)
+    again = F.expr(requeued_records.requeued_sql(rows.columns)) if "was" in rows.columns else F.lit(False)
     since = {"reason": F.coalesce("reason", F.when(again, F.lit(REQUEUED_REASON)))}
     refused = rows.where(~F.col("fate").isin(*NOT_REFUSED, *gaps.FATES) | again).withColumns(since)
     refused = refused.withColumns(place).select(*QUARANTINE_COLUMNS)

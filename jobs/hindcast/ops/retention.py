@@ -6,63 +6,57 @@ A table's horizon (plan/horizon.py) is written first, then what answers no quest
 - from a log the records dated before, but for the one of each key that was in force at the horizon; what was refused
 - from the quarantine, and from revised fates, the bytes of what was refused longer ago
 
-The horizon is `keep` before the last completed run (or now, if that is earlier), or before the stream time of the
-slowest partition if that is earlier. It never moves back. Each commit can be repeated: the next trim finishes one that
-was killed.
+Where the horizons are: trim_horizons.py. Each commit can be repeated: the next trim finishes one that was killed.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from hindcast.bitemporal import predicates
+from hindcast.bitemporal import predicates, processing_order
 from hindcast.common import clock
 from hindcast.common.errors import BusyError, RequestError
 from hindcast.common.json_values import JsonObject, JsonValue
 from hindcast.common.session import override_conf
 from hindcast.contract import Contract
 from hindcast.contract.bound import BoundContract
-from hindcast.contract.keep import find_retention
-from hindcast.ingest import ledger, retimestamping, topic_log, trim_ledger
-from hindcast.plan import horizon, inputs, journal, notices
+from hindcast.ingest import ledger, requeued_records, retimestamping, topic_log, trim_ledger
+from hindcast.ops import trim_horizons
+from hindcast.ops.trim_horizons import PartitionProgress
+from hindcast.plan import horizon, journal, notices
 from hindcast.plan.horizon import Horizon
 from hindcast.plan.runs import Run
-from hindcast.runs import row_counts, topic_records
-from hindcast.store import commit_once, commits, emitted_log, row_reader, table_creation, tables
+from hindcast.runs import emission, row_counts, topic_records
+from hindcast.store import commit_once, commits, row_reader, table_creation, tables
 from hindcast.store.tables import Table
-
-
-class PartitionProgress(NamedTuple):
-    """The partition of a topic (its name in the contract) and the stream time it has reached."""
-
-    topic: str
-    partition: int
-    reached: datetime
 
 
 class Trimmed(NamedTuple):
     """What was trimmed of a table or log: how many rows or records were removed, and its horizon (None: none yet).
 
-    `slowest`: the partition that holds the horizon back, if one does.
+    `slowest`: the partition that holds the horizon back, if one does. `undecided`: the views that hold it back, because
+    they have held changes that nobody has decided about.
     """
 
     removed: int
     horizon: Horizon | None
     slowest: PartitionProgress | None
+    undecided: tuple[str, ...] = ()
 
     def as_json(self, what: str) -> dict[str, JsonValue]:
         """Return the part of the report; `what`: the name of what is counted."""
         fields: dict[str, JsonValue] = {"horizon": self.horizon.moment.isoformat() if self.horizon else None}
         if self.slowest is not None:
             fields["slowest"] = self.slowest._asdict() | {"reached": self.slowest.reached.isoformat()}
+        if self.undecided:
+            fields["undecided"] = list(self.undecided)
         return fields | {what: self.removed}
 
 
@@ -109,22 +103,22 @@ def _trim_pipeline(spark: SparkSession, contract: BoundContract, *, dry_run: boo
     report = TrimReport(pipeline, last.known_at if last else None, dry_run)
     if last is None:
         return report
-    progress = {name: _read_topic_progress(spark, contract, name, last.number) for name in contract.topics}
+    progress = {name: trim_horizons.read_topic_progress(spark, contract, name, last.number) for name in contract.topics}
     until = min(last.known_at, clock.now())  # a known-at may be ahead of the clock: nothing is trimmed for that
-    table_horizons = _find_table_horizons(spark, contract, progress, until)
-    log_horizons = _find_log_horizons(contract, progress, until, last.number)
+    table_horizons = trim_horizons.find_table_horizons(spark, contract, progress, until, last)
+    log_horizons = trim_horizons.find_log_horizons(contract, progress, until, last.number)
     if not dry_run:
         # What is to be forgotten may need records, and it may have been planned meanwhile.
         notices.refuse_forgetting(warehouse, pipeline, "trimming")
-        for table, at, _ in (*table_horizons.values(), *log_horizons.values()):
-            if at is not None:
-                commits.set_properties(spark, table, {horizon.PROPERTY: at.text})
-    for name, (table, at, slowest) in table_horizons.items():
+        for trimmed in (*table_horizons.values(), *log_horizons.values()):
+            if trimmed.horizon is not None:
+                commits.set_properties(spark, trimmed.table, {horizon.PROPERTY: trimmed.horizon.text})
+    for name, (table, at, slowest, undecided) in table_horizons.items():
         rows = _trim_table(spark, table, at, last.known_at, dry_run=dry_run) if at else 0
-        report.tables[name] = Trimmed(rows, at, slowest)
-    for name, (_, at, slowest) in log_horizons.items():
+        report.tables[name] = Trimmed(rows, at, slowest, undecided)
+    for name, (_, at, slowest, undecided) in log_horizons.items():
         records = _trim_log(spark, contract, name, at, last.number, dry_run=dry_run) if at else 0
-        report.logs[name] = Trimmed(records, at, slowest)
+        report.logs[name] = Trimmed(records, at, slowest, undecided)
         if at is not None and at.refused_before is not None:
             report.quarantine[name] = _trim_refused(spark, contract, name, at, dry_run=dry_run)
     return report
@@ -142,16 +136,11 @@ def format_report(report: TrimReport) -> str:
             if slowest := trimmed.slowest:
                 held_back = f"held back by partition {slowest.partition} of {slowest.topic}"
                 lines.append(f"    {held_back}, which has reached {slowest.reached.isoformat()}")
+            if trimmed.undecided:
+                views = " and ".join(trimmed.undecided)
+                lines.append(f"    held back by {views}, of which changes are held: hindcast release or reject them")
     lines += [f"  quarantine, {name}: {n:,} records" for name, n in report.quarantine.items()]
     return "\n".join(lines)
-
-
-class _TableHorizon(NamedTuple):
-    """A table, its horizon from now on, and the partition that holds the horizon back."""
-
-    table: Table
-    horizon: Horizon | None
-    slowest: PartitionProgress | None
 
 
 def _find_last_run(warehouse: str, contract: Contract) -> Run | None:
@@ -166,104 +155,6 @@ def _find_last_run(warehouse: str, contract: Contract) -> Run | None:
         found = f"the contract was changed since run {completed[-1].number}"
         raise RequestError(found, where=contract.pipeline, fix="run the pipeline first")
     return completed[-1] if completed else None
-
-
-def _read_topic_progress(spark: SparkSession, contract: BoundContract, name: str, last: int) -> list[PartitionProgress]:
-    """Return the stream time of each partition of a topic after the run `last`."""
-    if tables.open_table(tables.log_table(contract.warehouse, contract.pipeline, name)) is None:
-        return []
-    log = retimestamping.read_log(spark, contract, name)
-    accepted = log.where((F.col("fate") == "accepted") & (F.col("run") <= last))
-    rows = accepted.groupBy("partition").agg(F.unix_micros(F.max("timestamp")).alias("reached")).collect()
-    return [PartitionProgress(name, row["partition"], _moment_of_micros(row["reached"])) for row in rows]
-
-
-def _find_table_horizons(
-    spark: SparkSession, contract: BoundContract, progress: Mapping[str, list[PartitionProgress]], until: datetime
-) -> dict[str, _TableHorizon]:
-    """Return the horizons of the tables of topics and views that are not kept forever, by name."""
-    horizons = {}
-    for name in (*contract.topics, *contract.ordered_views):
-        keep = find_retention(contract, name)
-        table = inputs.locate_own_table(contract, name)
-        if keep is None or tables.open_table(table) is None:
-            continue
-        upstream = contract.list_upstream(name)
-        times = [partition for source in upstream for partition in progress.get(source, [])]
-        for source in filter(contract.inputs.__contains__, upstream):
-            times += _read_input_progress(spark, contract, source)
-        horizons[name] = _TableHorizon(table, *_next_horizon(until, times, keep, horizon.read_horizon(table)))
-    return horizons
-
-
-def _find_log_horizons(
-    contract: BoundContract, progress: Mapping[str, list[PartitionProgress]], until: datetime, last: int
-) -> dict[str, _TableHorizon]:
-    """Return the horizons of the logs that are not kept forever, by topic, after the run `last`."""
-    horizons = {}
-    for name, topic in contract.topics.items():
-        retention, log = topic.retention, tables.log_table(contract.warehouse, contract.pipeline, name)
-        if retention is None or retention.log is None or retention.quarantine is None or tables.open_table(log) is None:
-            continue
-        before = horizon.read_horizon(log)
-        waiting = _read_waiting_progress(contract, name, last)
-        if waiting is None:  # a view has processed nothing yet
-            at, slowest = before, None
-        else:
-            at, slowest = _next_horizon(until, [*progress[name], *waiting], retention.log, before)
-        if at is not None:
-            refused = _subtract_duration(until, retention.quarantine)
-            moments = [moment for moment in (refused, before.refused_before if before else None) if moment is not None]
-            at = replace(at, refused_before=max(moments, default=None), valid_time=topic.valid_time)
-        horizons[name] = _TableHorizon(log, at, slowest)
-    return horizons
-
-
-def _read_waiting_progress(contract: BoundContract, name: str, last: int) -> list[PartitionProgress] | None:
-    """Return up to when the views with `wait` below a topic had processed it after a run; None if one had not begun.
-
-    Each is given as the partition that it waits for. They read the log again from there on.
-    """
-    found = []
-    for view in sorted(contract.list_tables_below(name).intersection(contract.views)):
-        if contract.views[view].wait:
-            note = emitted_log.read_last_note(emitted_log.emitted_table(contract.warehouse, contract, view), last)
-            if note is None or note.upto < 0 or note.waits_for is None:
-                return None
-            found.append(PartitionProgress(*note.waits_for, _moment_of_micros(note.upto * 1000)))
-    return found
-
-
-def _read_input_progress(spark: SparkSession, contract: BoundContract, name: str) -> list[PartitionProgress]:
-    """Return how far the table of another pipeline has come: the last start of a row."""
-    table = inputs.locate_input_table(contract.warehouse, contract, name)
-    row = row_reader.load_current_rows(spark, table).agg(F.unix_micros(F.max(tables.period_columns(table)[0]))).first()
-    return [PartitionProgress(name, 0, _moment_of_micros(row[0]))] if row and row[0] is not None else []
-
-
-def _next_horizon(
-    until: datetime, times: list[PartitionProgress], keep: timedelta, before: Horizon | None
-) -> tuple[Horizon | None, PartitionProgress | None]:
-    """Return the next horizon of a table with this `keep`, and the partition that holds it back, if one does."""
-    slowest = min(times, key=lambda partition: partition.reached, default=None)
-    if slowest is None:
-        return before, None
-    at = _subtract_duration(min(until, slowest.reached), keep)
-    holding_back = slowest if slowest.reached < until else None
-    if at is None or (before is not None and at <= before.moment):
-        return before, holding_back
-    return Horizon(at), holding_back
-
-
-def _subtract_duration(moment: datetime, keep: timedelta) -> datetime | None:
-    try:
-        return moment - keep
-    except OverflowError:
-        return None
-
-
-def _moment_of_micros(micros: int) -> datetime:
-    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros)
 
 
 def _trim_table(spark: SparkSession, table: Table, at: Horizon, known_at: datetime, *, dry_run: bool) -> int:
@@ -286,8 +177,9 @@ def _trim_log(spark: SparkSession, contract: BoundContract, name: str, at: Horiz
     """
     log = tables.log_table(contract.warehouse, contract.pipeline, name)
     decided = topic_log.judge_again(retimestamping.read_log(spark, contract, name), contract, name)
+    settled = _exclude_waiting_records(spark, contract, name, decided, last).where(F.col("run") <= last)
     # A held record was never in force, and stays until somebody has decided about it.
-    known = topic_records.exclude_held(spark, contract, name, decided.where(F.col("run") <= last))
+    known = topic_records.exclude_held(spark, contract, name, settled, with_keys=True)
     places = find_unneeded_records(known, at, table=contract.topics[name].read == "table")
     rows = _add_count_columns(
         row_reader.load_rows(spark, log).join(places, ["partition", "offset"], "left_semi")
@@ -305,6 +197,28 @@ def _trim_log(spark: SparkSession, contract: BoundContract, name: str, at: Horiz
     _remove_records(spark, log, rows, number, before, {"trimmed": at.moment.isoformat()})
     commits.delete_rows(spark, counts, f"trim < {number}", {})
     return records
+
+
+def _exclude_waiting_records(
+    spark: SparkSession, contract: BoundContract, name: str, records: DataFrame, last: int
+) -> DataFrame:
+    """Return the rows of a log without those that a view with `wait` has not processed after a run, late ones too.
+
+    There are none if such a view has not begun.
+    """
+    waiting = trim_horizons.read_waiting_progress(contract, name, last)
+    if waiting is None:
+        return records.where("false")
+    if not waiting:
+        return records
+    turn = requeued_records.requeue_turn(spark, contract.warehouse, contract.pipeline, name)
+    readable = records.where(F.col("fate").isin(*emission.READ_FATES))
+    ordered = processing_order.add_processing_order(readable, 0, waits=True, turn=turn)
+    upto = F.unix_millis(F.lit(min(partition.reached for partition in waiting)))
+    return topic_records.exclude_places(records, ordered.where(F.col("order.reached") >= upto).select(*_PLACE))
+
+
+_PLACE = ("partition", "offset")
 
 
 def find_unneeded_records(log: DataFrame, at: Horizon, *, table: bool) -> DataFrame:

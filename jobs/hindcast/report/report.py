@@ -121,7 +121,8 @@ def _report_changes(
         counts = note.opened, note.closed, note.corrected, note.ages
         report = TableReport(*counts, plan.run, note.kernel, note.left_out)
     if table is not None:
-        report = replace(report, widened=tables.read_widening(table, plan.known_at))
+        widened, is_rewritten = tables.read_widening(table, plan.known_at)
+        report = replace(report, widened=widened, is_rewritten=is_rewritten)
     view = contract.views.get(name)
     if view is None or table is None:
         return report

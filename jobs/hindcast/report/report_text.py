@@ -133,7 +133,8 @@ _PARTITIONS = "docs/howto/late-correction.md"
 def format_widening(table: TableReport) -> list[str]:
     """Return a line that says which columns of a table a run widened, and what that means for its readers."""
     steps = ", ".join(f"{name} from {old} to {new}" for name, (old, new) in table.widened.items())
-    return [f"widened: {steps}. {WIDENING_WARNING}"] if steps else []
+    effect = "The whole table was written again" if table.is_rewritten else WIDENING_WARNING
+    return [f"widened: {steps}. {effect}"] if steps else []
 
 
 def format_emission(table: TableReport) -> list[str]:

@@ -181,8 +181,9 @@ class TableReport:
 
     `note`: whether it committed anything. `ended`: by entry, the units that are no longer held. `emitted`: of a kafka
     view, its records and tombstones; `settled`: with `wait`, how far it got. `widened`: columns with their types before
-    and after. Of an aggregate: `left_out` in total and `newly_left_out` since the run before, and for windows up to
-    when they are closed. `kernel`: the operator, if a kernel wrote the rows (`TableNote`).
+    and after; `is_rewritten`: for that the whole table was written again. Of an aggregate: `left_out` in total and
+    `newly_left_out` since the run before, and for windows up to when they are closed. `kernel`: the operator, if a
+    kernel wrote the rows (`TableNote`).
     """
 
     opened: int = 0
@@ -201,6 +202,7 @@ class TableReport:
     newly_left_out: Mapping[str, int] | None = None
     has_windows: bool = False
     closed_up_to: datetime | None = None
+    is_rewritten: bool = False
 
     def as_json(self) -> JsonObject:
         """Return the form in the report."""
@@ -209,6 +211,7 @@ class TableReport:
             "ages": self.ages,
             "kernel": self.kernel,
             "widened": self.widened or None,
+            "rewritten": self.is_rewritten or None,
             "held": self.held.as_json() if self.held else None,
             "noLongerHeld": self.ended or None,
             "emitted": self.emitted,
@@ -247,6 +250,7 @@ class TableReport:
             table.get("newlyLeftOut"),
             "closedUpTo" in table,
             datetime.fromisoformat(closed_up_to) if closed_up_to else None,
+            bool(table.get("rewritten")),
         )
 
 

@@ -44,7 +44,7 @@ from hindcast.store.commit_notes import EmissionNote
 from hindcast.store.tables import Table
 from hindcast.streams import spark_adapter, spec_of_view
 
-_READ = ("accepted", "expired", "null_key")
+READ_FATES = ("accepted", "expired", "null_key")
 """The fates of records that a live topology would read; what is expired each store decides for itself."""
 
 
@@ -60,7 +60,7 @@ def emit_view(spark: SparkSession, contract: BoundContract, plan: Plan, name: st
         emit_view(spark, contract, _read_plan(contract, name, step.past.emitted_run), name)
         step = EmissionStep(spark, contract, plan, name)
     if step.past.state_run < plan.run:
-        if not step.past.emitted_run and after:
+        if not step.past.emitted_run and 0 < after < plan.run:  # a run that has emitted was not refused
             refuse_restart(contract, name)
         done = step.process_records().localCheckpoint(eager=False)
         rows = step.log_rows(done)
@@ -69,6 +69,13 @@ def emit_view(spark: SparkSession, contract: BoundContract, plan: Plan, name: st
         state = step.add_buckets(done.where("part IS NOT NULL").drop("order"))
         table_creation.ensure_table(step.state, table_creation.make_nullable(state.schema))
         commits.replace_rows(state, step.state, plan.run, step.note.as_json(), step.read)
+
+
+def is_between_commits(contract: BoundContract, name: str) -> bool:
+    """Return whether a view has emitted in a run that has not replaced its state, and never may: the next will."""
+    log = emitted_.emitted_table(contract.warehouse, contract, name)
+    note = emitted_.read_last_note(log, tables.read_last_run(log))
+    return note is not None and tables.read_last_run(_state_table(contract, name, note.epoch)) < note.run
 
 
 def read_epoch(spark: SparkSession, contract: BoundContract, plan: Plan, name: str) -> DataFrame:
@@ -304,7 +311,7 @@ class EmissionStep:
 
     def _read_log(self, name: str, after: int = 0) -> DataFrame:
         """Return the records of a topic that a live topology would read, of runs after `after` up to this one."""
-        fates = F.col("fate").isin(*_READ)
+        fates = F.col("fate").isin(*READ_FATES)
         log = tables.log_table(self._contract.warehouse, self._contract.pipeline, name)
         stored = topic_log.empty_records(self._spark)
         if tables.open_table(log) is not None:
@@ -314,7 +321,7 @@ class EmissionStep:
         rows = stored.where(readable & F.col("run").between(after + 1, self._plan.run))
         if self._previews is None:
             return rows
-        new = topic_log.read_planned_by_fate(self._spark, self._contract, self._plan, name, _READ).where(readable)
+        new = topic_log.read_planned_by_fate(self._spark, self._contract, self._plan, name, READ_FATES).where(readable)
         columns = [column for column in new.columns if column in rows.columns]
         return rows.select(*columns).unionByName(new.select(*columns))
 

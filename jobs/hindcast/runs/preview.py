@@ -221,7 +221,7 @@ def _describe_change(
             candidate.unpersist()
         counts = _count_ties(passed.ties)
     changes.unpersist()
-    return TablePreview(numbers, held.keys if held is not None else 0, examples, verdicts, widened), counts
+    return TablePreview(numbers, held.keys if held is not None else 0, examples, verdicts, widened, table.widen), counts
 
 
 def _count_changes(changes: DataFrame, table: Table, plan: Plan) -> ChangeStatistics:

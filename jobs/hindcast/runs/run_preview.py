@@ -11,6 +11,7 @@ import pyarrow as pa
 from hindcast.common.errors import escape_controls
 from hindcast.common.json_values import JsonObject
 from hindcast.common.plurals import format_count, format_counts
+from hindcast.contract.field_types import Widen
 from hindcast.plan import definitions
 from hindcast.plan.definitions import ContractChange
 from hindcast.quality.expectations import format_gate
@@ -19,7 +20,6 @@ from hindcast.query import show
 from hindcast.report import report_text
 from hindcast.runs.change_statistics import ChangeStatistics
 from hindcast.runs.widening import WidenedColumns, describe_widening
-from hindcast.store.table_creation import WIDENING_WARNING
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class TablePreview:
     """What a run would change in a table, without what quarantine gates would hold back (`held`: how many keys).
 
     `examples`: rows as JSON (`show.as_json`) with `change`, before (close) and after (open). `widened`: columns with
-    their types before and after.
+    their types before and after; `widen`: how the contract says to.
     """
 
     statistics: ChangeStatistics
@@ -53,6 +53,7 @@ class TablePreview:
     examples: Sequence[JsonObject]
     gates: Sequence[GateResult]
     widened: WidenedColumns
+    widen: Widen = "refuse"
 
     def as_json(self) -> JsonObject:
         """Return the form for programs."""
@@ -120,7 +121,7 @@ def _format_table(name: str, table: TablePreview) -> list[str]:
     rows = table.statistics
     lines = ["", f"{name}: {format_count(rows.opened, 'row')} to open, {rows.closed:,} to close"]
     if table.widened:
-        lines.append(f"{describe_widening(name, table.widened)}. {WIDENING_WARNING}.")
+        lines.append(f"{describe_widening(name, table.widened, table.widen)}.")
     if table.held:
         lines.append(f"{format_count(table.held, 'key')} held back: their changes are not in these rows")
     if rows.corrected:

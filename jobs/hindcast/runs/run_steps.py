@@ -97,7 +97,7 @@ def replay_topic(spark: SparkSession, settings: Settings, pipeline: str, run: in
         with stops, explained, fit_to_rows(spark, rows), ChangeReader(spark) as sources:
             expression_checks.refuse_unfit_valid_time(spark, settings.schemas, contract, topic)
             ingested = ingest_commits.ingest_topic(spark, contract, plan, topic)
-            fate_revisions.decide_fates(spark, contract, plan, topic)
+            fate_revisions.revise_fates(spark, contract, plan, topic)
             store_migration.begin_upgrade(spark, contract, plan, topic)
             fates = tables.fates_table(settings.warehouse, pipeline, topic)
             if (note := _find_settled_note(contract, plan, topic, log, fates)) is None:

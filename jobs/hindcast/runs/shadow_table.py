@@ -33,9 +33,7 @@ BUILD_PROPERTY = "hindcast.rollover"
 
 def shadow_table(table: Table) -> Table:
     """Return the table in which the new rows of a table are built."""
-    return Table(
-        table.warehouse, table.pipeline, f"rollover/{table.name}", table.kind, table.key, can_widen=table.can_widen
-    )
+    return Table(table.warehouse, table.pipeline, f"rollover/{table.name}", table.kind, table.key, widen=table.widen)
 
 
 def build_shadow(spark: SparkSession, table: Table, chunk_rows: int) -> None:

@@ -14,6 +14,7 @@ from functools import cached_property, reduce
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from hindcast.contract import Topic
 from hindcast.contract.bound import BoundContract
 from hindcast.formats.decode import decode_records
 from hindcast.ingest import initial_rows, schemas, topic_log
@@ -32,11 +33,30 @@ from hindcast.store.store_formats import INITIAL_ROW_PLACE
 _PLACE = ["partition", "offset"]
 
 
-def exclude_held(spark: SparkSession, contract: BoundContract, name: str, records: DataFrame) -> DataFrame:
-    """Return records of a topic's log without those that are currently held (`hold: row`)."""
+def exclude_held(
+    spark: SparkSession, contract: BoundContract, name: str, records: DataFrame, *, with_keys: bool = False
+) -> DataFrame:
+    """Return records of a topic's log without those that are currently held by themselves (`hold: row`).
+
+    `with_keys`: and without those of held keys since these are held.
+    """
     table = locate_own_table(contract, name)
     waiting = hold_store.read_held_units(spark, table.warehouse, table.pipeline, name)
-    return records if waiting is None else exclude_places(records, _record_places(waiting))
+    if waiting is None:
+        return records
+    rows = exclude_places(records, _record_places(waiting))
+    if not with_keys:
+        return rows
+    topic, writers = contract.topics[name], schemas.read_schemas(spark, contract, name)
+    decoded = decode_records(rows.where("fate = 'accepted'"), topic, writers=writers)
+    keys = waiting.where("unit IS NULL").select(F.col("key").alias("_held"), F.col("since").alias("_since"))
+    same = (_format_decoded_key(topic) == F.col("_held")) & (F.col("run") > F.col("_since"))
+    return exclude_places(rows, decoded.join(F.broadcast(keys), same, "left_semi").select(*_PLACE))
+
+
+def _format_decoded_key(topic: Topic) -> Column:
+    """Return the key of a decoded record as a JSON column."""
+    return hold_store.format_key(*(F.col("key").getField(column) for column in topic.key))
 
 
 class TopicRecords:
@@ -252,10 +272,7 @@ class TopicRecords:
         return parts
 
     def _key_json(self) -> Column:
-        """Return the key of a decoded record as a JSON column."""
-        return hold_store.format_key(
-            *(F.col("key").getField(column) for column in self._contract.topics[self._name].key)
-        )
+        return _format_decoded_key(self._contract.topics[self._name])
 
 
 def _record_places(units: DataFrame, *others: str) -> DataFrame:

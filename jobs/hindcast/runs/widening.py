@@ -1,8 +1,9 @@
 """Columns that a contract would widen in existing tables, found without Spark before a run writes anything.
 
-Only Spark and Hindcast can read a table with a widened column (docs/topics/evolution.md). So a run widens only where
-the contract says `widen: spark_only`. Only Spark knows the type of a view's expression that is not a plain column; then
-the step that would widen the table refuses it (`table_creation.fit_columns`).
+Only Spark and Hindcast can read a table whose column was widened and whose files stay (docs/topics/evolution.md). So a
+run widens only where the contract says `widen: spark_only`, or `widen: rewrite`. Only Spark knows the type of a view's
+expression that is not a plain column; then the step that would widen the table refuses it
+(`table_creation.fit_columns`).
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ from collections.abc import Iterator, Mapping
 from pyspark.sql.types import StructField, StructType
 
 from hindcast.contract import Contract, list_shapes
+from hindcast.contract.field_types import Widen
 from hindcast.contract.view_checks import Complaint
 from hindcast.store import tables
 from hindcast.store.columns import find_difference, parse_declared_type
-from hindcast.store.table_creation import WIDENING_WARNING
+from hindcast.store.table_creation import REWRITING, WIDENING_WARNING
 
 WidenedColumns = Mapping[str, tuple[str, str]]
 """Columns with their types before and after; fields of structs are written `place.city`."""
@@ -41,21 +43,26 @@ def find_widenings(warehouse: str, contract: Contract) -> dict[str, WidenedColum
 def check_widening(warehouse: str, contract: Contract) -> Iterator[Complaint]:
     """Yield a complaint if tables would be widened without consent: at the first of them, naming all."""
     widenings = find_widenings(warehouse, contract)
-    refused = {name: columns for name, columns in widenings.items() if not contract.can_widen(name)}
+    refused = {name: columns for name, columns in widenings.items() if contract.find_widen(name) == "refuse"}
     if not refused:
         return
     name, widened = next(iter(refused.items()))
-    steps = "; ".join(describe_widening(other, columns) for other, columns in refused.items())
+    names = " and ".join(refused)
     yield Complaint(
         _locate_column(contract, name, next(iter(widened))),
-        f"{steps}. {WIDENING_WARNING}",
-        f"write widen: spark_only under {' and '.join(refused)}, if only Spark reads it; or restore the type, and "
-        "add a column of the wider type under another name",
+        "; ".join(_describe_columns(other, columns) for other, columns in refused.items()),
+        f"write widen: rewrite under {names}, and the whole table is written again; or spark_only, if only Spark "
+        "and Hindcast read it; or restore the type, and add a column of the wider type under another name",
     )
 
 
-def describe_widening(name: str, widened: WidenedColumns) -> str:
-    """Return a sentence without its full stop that says what would be widened in a table."""
+def describe_widening(name: str, widened: WidenedColumns, widen: Widen) -> str:
+    """Return what would be widened in a table, and what that means for its readers, without the last full stop."""
+    effect = REWRITING if widen == "rewrite" else WIDENING_WARNING
+    return f"{_describe_columns(name, widened)}. {effect}"
+
+
+def _describe_columns(name: str, widened: WidenedColumns) -> str:
     steps = ", ".join(f"{column} from {old} to {new}" for column, (old, new) in widened.items())
     return f"{name} would be widened: {steps}"
 

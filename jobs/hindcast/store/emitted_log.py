@@ -18,7 +18,7 @@ from hindcast.store.tables import Table
 def emitted_table(warehouse: str, contract: Contract, name: str) -> Table:
     """Return the log table of what a kafka view has emitted."""
     key = tuple(list_shapes(contract)[name].key)
-    return Table(warehouse, contract.pipeline, f"emitted/{name}", "emitted", key, can_widen=contract.can_widen(name))
+    return Table(warehouse, contract.pipeline, f"emitted/{name}", "emitted", key, widen=contract.find_widen(name))
 
 
 def read_last_note(table: Table, run: int) -> EmissionNote | None:

@@ -1,11 +1,11 @@
 """The columns of a table over time: Delta's schema evolution and type widening, as the contract asks for it.
 
-A change of columns commits metadata, never data: existing files stay as they are, and what was believed before is read
-as it was. `columns` says what a table can take. A run then derives the whole table, and a row that is the same in the
-contract's columns is neither closed nor opened.
+A change of columns commits metadata: existing files stay as they are, unless the contract says `widen: rewrite`; what
+was believed before is read as it was. `columns` says what a table can take. A run then derives the whole table, and a
+row that is the same in the contract's columns is neither closed nor opened.
 
     added price            null in existing rows; those whose record has it are corrected
-    widened n to bigint    equal rows stay; only where the contract says `widen: spark_only`
+    widened n to bigint    equal rows stay; only where the contract says `widen: rewrite` or `widen: spark_only`
     dropped note           the table keeps it; rows that are opened from then on have null
 """
 
@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from hindcast.common.json_values import JsonValue
-from hindcast.store import columns, commit_once, commits, table_creation, tables
+from hindcast.store import columns, commit_once, commits, row_reader, table_creation, tables
 from hindcast.store.columns import ColumnDifference
 from hindcast.store.tables import EVOLUTION, WIDENING, Table
 
@@ -37,11 +37,13 @@ def ensure_columns(spark: SparkSession, table: Table, schema: StructType, known_
         return delta_table
     dropped_at = {name: at.isoformat() for name, at in dropped.items()}
     properties = {EVOLUTION: json.dumps({"dropped": dropped_at} if dropped_at else {})}
-    if change.widened:
+    rewrites = table.widen == "rewrite" and not tables.is_widened(delta_table)
+    if change.widened and not rewrites:
         properties[WIDENING] = "true"
     commits.set_properties(spark, table, properties, delta_table)
     if change.needs_change:
-        _add_columns(spark, table, schema, change, known_at)
+        rows = _load_widened_rows(spark, table, schema) if change.widened and rewrites else None
+        _commit_columns(spark, table, schema, change, known_at, rows)
     return DeltaTable(table.path)
 
 
@@ -52,13 +54,31 @@ def fit_rows(rows: DataFrame, schema: StructType) -> DataFrame:
     return rows.select(*columns.select_columns(rows.schema, schema))
 
 
-def _add_columns(
-    spark: SparkSession, table: Table, schema: StructType, change: ColumnDifference, known_at: datetime
+def _load_widened_rows(spark: SparkSession, table: Table, schema: StructType) -> DataFrame:
+    """Return all rows of a table with the columns of `schema`, after them those that it lacks."""
+    rows = row_reader.load_rows(spark, table)
+    wanted = {field.name: field for field in table_creation.make_nullable(schema).fields}
+    kept = [wanted.pop(field.name, field) for field in rows.schema.fields]
+    return fit_rows(rows, StructType([*kept, *wanted.values()]))
+
+
+def _commit_columns(
+    spark: SparkSession,
+    table: Table,
+    schema: StructType,
+    change: ColumnDifference,
+    known_at: datetime,
+    rows: DataFrame | None,
 ) -> None:
-    """Commit the new columns without rows: Delta merges them into the table's schema."""
-    none = spark.createDataFrame([], table_creation.make_nullable(schema)).write.format("delta").mode("append")
+    """Commit the new columns: without rows, so that Delta merges them into the table's schema; or with all `rows`."""
     note: dict[str, JsonValue] = {"columns": str(change)}
     if change.widened:
         note |= {"widened": change.widened, "knownAt": known_at.isoformat()}
-    writer = none.option("mergeSchema", "true").option("userMetadata", json.dumps(note))
+    if rows is None:
+        none = spark.createDataFrame([], table_creation.make_nullable(schema))
+        writer = none.write.format("delta").mode("append").option("mergeSchema", "true")
+    else:
+        partitions = DeltaTable(table.path).metadata().partition_columns
+        writer = rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true").partitionBy(*partitions)
+    writer = writer.option("userMetadata", json.dumps(note))
     commit_once.commit_repeatable(lambda: writer.save(table.path))

@@ -39,7 +39,9 @@ WIDENING_WARNING = (
     "Once widened, only Spark and Hindcast can read the table: delta-rs refuses it (reader feature typeWidening), "
     "and so do Polars and DuckDB"
 )
-"""What widening a column means to readers."""
+"""What it means to readers that a column is widened and the files stay as they are."""
+REWRITING = "The whole table is written again, so that every reader can still read it"
+"""What it means that the contract says `widen: rewrite`."""
 _MIN_FREE_BYTES = 64 << 20
 _RECORD_COLUMNS = ("topic", "partition", "offset", "timestamp", "fate", "run")
 _COMPARABLE_TYPES = (NumericType, StringType, DatetimeType)
@@ -109,13 +111,14 @@ def fit_columns(delta_table: DeltaTable, table: Table, schema: StructType) -> Co
             fix="restore the type or key; or give the changed column another name (the table keeps the old one), or "
             "the topic or view another name (a new table)",
         )
-    if change.widened and not table.can_widen and not tables.is_widened(delta_table):
+    if change.widened and table.widen == "refuse" and not tables.is_widened(delta_table):
         steps = ", ".join(f"{name} from {old} to {new}" for name, (old, new) in change.widened.items())
         raise TableError(
-            f"would be widened ({steps}), and the contract does not say widen: spark_only. {WIDENING_WARNING}",
+            f"would be widened ({steps}), and the contract does not say how",
             where=table.path,
-            fix=f"write widen: spark_only under {table.name.removeprefix('emitted/')} in the contract; or cast to the "
-            "type that it has now, or add a column of the wider type under another name",
+            fix=f"write widen: rewrite under {table.name.removeprefix('emitted/')} in the contract, and the whole "
+            "table is written again; or spark_only, if only Spark and Hindcast read it; or cast to the type that it "
+            "has now, or add a column of the wider type under another name",
         )
     return change
 

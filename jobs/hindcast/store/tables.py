@@ -38,6 +38,7 @@ from hindcast.common import permissions
 from hindcast.common.errors import TableError
 from hindcast.common.json_values import StoredObject
 from hindcast.contract import Contract, list_shapes
+from hindcast.contract.field_types import Widen
 from hindcast.contract.shapes import PERIODS, identity_columns
 from hindcast.store import store_formats, table_cache
 from hindcast.store.commit_notes import NOTE_ERRORS, parse_note
@@ -93,8 +94,8 @@ INTERNAL_KINDS: frozenset[TableKind] = frozenset(
 class Table:
     """One table of a pipeline: `<warehouse>/<pipeline>/<name>`; `key` names its key columns.
 
-    `as_of_system_time`: the known-at that it is read at; None for the current rows. `can_widen`: whether the contract
-    lets a run widen its columns.
+    `as_of_system_time`: the known-at that it is read at; None for the current rows. `widen`: what a run does if it
+    has to widen its columns.
     """
 
     warehouse: str
@@ -103,7 +104,7 @@ class Table:
     kind: TableKind
     key: tuple[str, ...] = ()
     as_of_system_time: datetime | None = None
-    can_widen: bool = False
+    widen: Widen = "refuse"
 
     @property
     def path(self) -> str:
@@ -135,7 +136,7 @@ class Table:
 def locate_table(warehouse: str, contract: Contract, name: str) -> Table:
     """Return the table of a topic or view of a contract."""
     shape = list_shapes(contract)[name]
-    return Table(warehouse, contract.pipeline, name, shape.kind, tuple(shape.key), can_widen=contract.can_widen(name))
+    return Table(warehouse, contract.pipeline, name, shape.kind, tuple(shape.key), widen=contract.find_widen(name))
 
 
 def log_table(warehouse: str, pipeline: str, topic: str) -> Table:
@@ -271,14 +272,17 @@ def is_widened(delta_table: DeltaTable) -> bool:
     return WIDENING in delta_table.metadata().configuration
 
 
-def read_widening(table: Table, known_at: datetime) -> dict[str, list[str]]:
-    """Return the columns that the run with this known-at widened, each with its types before and after."""
+def read_widening(table: Table, known_at: datetime) -> tuple[dict[str, list[str]], bool]:
+    """Return the columns that the run with this known-at widened, each with its types before and after; and whether the
+    run wrote all rows again for that.
+    """
     delta_table = open_table(table)
-    if delta_table is None or not is_widened(delta_table):
-        return {}
+    if delta_table is None or EVOLUTION not in delta_table.metadata().configuration:
+        return {}, False
     notes = map(parse_note, delta_table.history(1000))
     own = (note["widened"] for note in notes if note.get("knownAt") == known_at.isoformat() and "widened" in note)
-    return dict(next(own, {}))
+    widened = dict(next(own, {}))
+    return widened, bool(widened) and not is_widened(delta_table)
 
 
 def spark_schema(delta_table: DeltaTable) -> StructType:

@@ -1,7 +1,7 @@
 """The time machine: the plane of one key, a crosshair on it, and the answer there.
 
 Valid time goes across, system time up. The crosshair is at (as of, known at); a second known-at gives a diff. Moments
-and keys come as text from the address, which holds all of the page's state.
+and keys come as text from the address, which holds all of the page's state. `templates/machine.html` lays the page out.
 """
 
 from __future__ import annotations

@@ -93,7 +93,6 @@ def _check_widening(settings: Settings, path: Path, contract: Contract) -> list[
     """
     from hindcast.contract import locate_complaint_in_file
     from hindcast.runs import widening
-    from hindcast.store.table_creation import WIDENING_WARNING
 
     try:
         widenings = widening.find_widenings(settings.warehouse, contract)
@@ -102,7 +101,7 @@ def _check_widening(settings: Settings, path: Path, contract: Contract) -> list[
     except TableError as error:
         return [f"{path}: its tables were not checked: {error}"]
     return [
-        f"{path}: {widening.describe_widening(name, widened)}. {WIDENING_WARNING}"
+        f"{path}: {widening.describe_widening(name, widened, contract.find_widen(name))}"
         for name, widened in widenings.items()
     ]
 

@@ -58,6 +58,8 @@ def upgrade_table(spark: SparkSession, contract: BoundContract, name: str, mode:
         if r.state == "planned" and r.run_id.startswith(RUN_PREFIX)
     ]
     if own_runs and (own := own_runs[-1].plan.upgrade) is not None and own.table == name:
+        if own.mode == "roll-over" and own.step == "end":
+            _build_shadow(spark, contract, table)  # it was cleared if the run found other rows in it
         run_steps.run_upgrade(spark, contract.settings, pipeline, own_runs[-1].run_id, own)
         lines.append(f"finished run {own_runs[-1].number}, which an earlier upgrade left open")
     takeover = plan_takeover(contract, table, mode)
@@ -78,14 +80,18 @@ def upgrade_table(spark: SparkSession, contract: BoundContract, name: str, mode:
                 rows = migrate_rows(spark, table, contract.settings.chunk)
             lines.append(f"{rows:,} rows migrated in place")
         case "roll-over":
-            with notices.post_notice(table.warehouse, pipeline, f"the upgrade of {name}"):
-                shadow_table.build_shadow(spark, table, contract.settings.chunk)
+            _build_shadow(spark, contract, table)
             result = _run_upgrade(spark, contract, Upgrade(name, mode, "end"))
             lines.append(f"run {result.run}: replaced by the table that was built beside it")
         case _:
             result = _run_upgrade(spark, contract, Upgrade(name, mode, "end"))
             lines.append(f"run {result.run}: rewritten")
     return [*lines, f"the store format is {store_formats.CURRENT_FORMAT}"]
+
+
+def _build_shadow(spark: SparkSession, contract: BoundContract, table: Table) -> None:
+    with notices.post_notice(table.warehouse, table.pipeline, f"the upgrade of {table.name}"):
+        shadow_table.build_shadow(spark, table, contract.settings.chunk)
 
 
 def migrate_rows(spark: SparkSession, table: Table, chunk_rows: int) -> int:

@@ -16,7 +16,7 @@ from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, Str
 
 from hindcast.common.plurals import format_count
 from hindcast.contract import Contract
-from hindcast.ingest import topic_log
+from hindcast.ingest import requeued_records, topic_log
 from hindcast.ingest import trim_ledger as counts
 from hindcast.kafka import gaps
 from hindcast.ops.verify.findings import Finding
@@ -140,7 +140,7 @@ def _load_tables(
             if table in opened:
                 fields = [field.name for field in opened[table].schema().fields]
                 place = "topic, topicPartition" if "topicPartition" in fields else '$kafka, "partition"'
-                requeued = "was = 'malformed'" if "was" in fields else "false"
+                requeued = requeued_records.requeued_sql(fields) if "was" in fields else "false"
                 engine.register("entries", arrow_reader.read_rows(opened[table]))
                 engine.execute(
                     f'INSERT INTO refused SELECT {place}, "offset", "timestamp", key, "value", fate, '  # noqa: S608

@@ -1,0 +1,168 @@
+"""The horizons of a trim: how far the tables and logs of a pipeline can be trimmed, and what holds them back.
+
+A horizon is `keep` before the last completed run (or now, if that is earlier), or before the stream time of the slowest
+partition if that is earlier. It never moves back (plan/horizon.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from hindcast.contract.bound import BoundContract
+from hindcast.contract.keep import find_retention
+from hindcast.ingest import retimestamping
+from hindcast.plan import horizon, inputs
+from hindcast.plan.horizon import Horizon
+from hindcast.plan.runs import Run
+from hindcast.quality import hold_store
+from hindcast.runs import emission
+from hindcast.store import emitted_log, row_reader, tables
+from hindcast.store.tables import Table
+
+
+class PartitionProgress(NamedTuple):
+    """The partition of a topic (its name in the contract) and the stream time it has reached."""
+
+    topic: str
+    partition: int
+    reached: datetime
+
+
+class TableHorizon(NamedTuple):
+    """A table, its horizon from now on, and what holds that back: a partition, or views (`Trimmed`)."""
+
+    table: Table
+    horizon: Horizon | None
+    slowest: PartitionProgress | None
+    undecided: tuple[str, ...] = ()
+
+
+def read_topic_progress(spark: SparkSession, contract: BoundContract, name: str, last: int) -> list[PartitionProgress]:
+    """Return the stream time of each partition of a topic after the run `last`."""
+    if tables.open_table(tables.log_table(contract.warehouse, contract.pipeline, name)) is None:
+        return []
+    log = retimestamping.read_log(spark, contract, name)
+    accepted = log.where((F.col("fate") == "accepted") & (F.col("run") <= last))
+    rows = accepted.groupBy("partition").agg(F.unix_micros(F.max("timestamp")).alias("reached")).collect()
+    return [PartitionProgress(name, row["partition"], _moment_of_micros(row["reached"])) for row in rows]
+
+
+def find_table_horizons(
+    spark: SparkSession,
+    contract: BoundContract,
+    progress: Mapping[str, list[PartitionProgress]],
+    until: datetime,
+    last: Run,
+) -> dict[str, TableHorizon]:
+    """Return the horizons of the tables of topics and views that are not kept forever, by name, after the run `last`.
+
+    Tables of an older store format have none: their rows are trimmed once they are upgraded.
+    """
+    horizons = {}
+    for name in (*contract.topics, *contract.ordered_views):
+        keep = find_retention(contract, name)
+        table = inputs.locate_own_table(contract, name)
+        delta_table = tables.open_table(table)
+        if keep is None or delta_table is None or tables.read_older_format(delta_table) is not None:
+            continue
+        before = horizon.read_horizon(table)
+        if undecided := _find_undecided_views(contract, name):
+            horizons[name] = TableHorizon(table, before, None, undecided)
+            continue
+        upstream = contract.list_upstream(name)
+        times = [partition for source in upstream for partition in progress.get(source, [])]
+        for source in filter(contract.inputs.__contains__, upstream):
+            times += _read_input_progress(spark, contract, source, last.plan.as_of_system_times.get(source))
+        horizons[name] = TableHorizon(table, *_next_horizon(until, times, keep, before))
+    return horizons
+
+
+def _find_undecided_views(contract: BoundContract, name: str) -> tuple[str, ...]:
+    """Return the views, among a table and those below it, that have held changes which nobody has decided about.
+
+    Such a change has to be derived again when it is released, from the rows that it came from.
+    """
+    held = hold_store.read_held_rows(contract.warehouse, contract.pipeline).select(["table", "entry"]).to_pylist()
+    undecided = {row["table"] for row in held if row["entry"] == "held"}
+    return tuple(sorted(undecided.intersection(contract.views, {name, *contract.list_tables_below(name)})))
+
+
+def find_log_horizons(
+    contract: BoundContract, progress: Mapping[str, list[PartitionProgress]], until: datetime, last: int
+) -> dict[str, TableHorizon]:
+    """Return the horizons of the logs that are not kept forever, by topic, after the run `last`."""
+    horizons = {}
+    for name, topic in contract.topics.items():
+        retention, log = topic.retention, tables.log_table(contract.warehouse, contract.pipeline, name)
+        if retention is None or retention.log is None or retention.quarantine is None or tables.open_table(log) is None:
+            continue
+        before, undecided = horizon.read_horizon(log), _find_undecided_views(contract, name)
+        waiting = read_waiting_progress(contract, name, last)
+        if waiting is None or undecided:
+            at, slowest = before, None
+        else:
+            at, slowest = _next_horizon(until, [*progress[name], *waiting], retention.log, before)
+        if at is not None:
+            refused = _subtract_duration(until, retention.quarantine)
+            moments = [moment for moment in (refused, before.refused_before if before else None) if moment is not None]
+            at = replace(at, refused_before=max(moments, default=None), valid_time=topic.valid_time)
+        horizons[name] = TableHorizon(log, at, slowest, undecided)
+    return horizons
+
+
+def read_waiting_progress(contract: BoundContract, name: str, last: int) -> list[PartitionProgress] | None:
+    """Return up to when the views with `wait` below a topic had processed it after a run; None if one had not begun, or
+    if a kafka view has emitted records of which it has no state yet.
+
+    Each is given as the partition that it waits for. They read the log again from there on.
+    """
+    found = []
+    for view in sorted(contract.list_tables_below(name).intersection(contract.views)):
+        if contract.views[view].semantics == "kafka" and emission.is_between_commits(contract, view):
+            return None
+        if contract.views[view].wait:
+            note = emitted_log.read_last_note(emitted_log.emitted_table(contract.warehouse, contract, view), last)
+            if note is None or note.upto < 0 or note.waits_for is None:
+                return None
+            found.append(PartitionProgress(*note.waits_for, _moment_of_micros(note.upto * 1000)))
+    return found
+
+
+def _read_input_progress(
+    spark: SparkSession, contract: BoundContract, name: str, pin: datetime | None
+) -> list[PartitionProgress]:
+    """Return how far the table of another pipeline had come as known at `pin` (None: now): the last start of a row."""
+    table = inputs.locate_input_table(contract.warehouse, contract, name, pin)
+    row = row_reader.load_current_rows(spark, table).agg(F.unix_micros(F.max(tables.period_columns(table)[0]))).first()
+    return [PartitionProgress(name, 0, _moment_of_micros(row[0]))] if row and row[0] is not None else []
+
+
+def _next_horizon(
+    until: datetime, times: list[PartitionProgress], keep: timedelta, before: Horizon | None
+) -> tuple[Horizon | None, PartitionProgress | None]:
+    """Return the next horizon of a table with this `keep`, and the partition that holds it back, if one does."""
+    slowest = min(times, key=lambda partition: partition.reached, default=None)
+    if slowest is None:
+        return before, None
+    at = _subtract_duration(min(until, slowest.reached), keep)
+    holding_back = slowest if slowest.reached < until else None
+    if at is None or (before is not None and at <= before.moment):
+        return before, holding_back
+    return Horizon(at), holding_back
+
+
+def _subtract_duration(moment: datetime, keep: timedelta) -> datetime | None:
+    try:
+        return moment - keep
+    except OverflowError:
+        return None
+
+
+def _moment_of_micros(micros: int) -> datetime:
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros)

@@ -1,0 +1,161 @@
+"""What a trim must not take: records and rows that something still needs, though `keep` says that they may go."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from hindcast.ops import retention
+from hindcast.plan import journal, planner
+from hindcast.quality import hold_store
+from hindcast.store import commits
+from pipelines import T0, Pipeline, pipeline
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.slow
+
+ORDERS = """
+pipeline: shop
+start: 2026-01-01
+topics:
+  orders: {read: stream, key: {id: string}, value: {n: int}, keep: 10 seconds}
+"""
+COUNTED = ORDERS + "views:\n  counted: {stream: orders, aggregate: {n: count(*)}, semantics: kafka}\n"
+
+
+class DeadError(Exception):
+    """What a run dies of."""
+
+
+def send(p: Pipeline, *orders: tuple[str, int, float]) -> None:
+    p.send("orders", *((key, {"n": n}, second) for key, n, second in orders))
+
+
+def trimmed(spark: SparkSession, p: Pipeline, name: str = "orders") -> tuple[int, float | None]:
+    """How many records a trim removes of a log, and the log's horizon, in seconds."""
+    log = retention.trim_pipeline(spark, p.contract).logs[name]
+    return log.removed, log.horizon and (log.horizon.moment - T0).total_seconds()
+
+
+@pytest.mark.long
+@pytest.mark.ci
+def test_a_kafka_view_over_a_trimmed_log_goes_on_after_its_first_run_died_between_its_commits(
+    spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pipeline(spark, broker, tmp_path, ORDERS) as p:
+        send(p, ("a", 1, 0), ("b", 1, 30))
+        p.run()
+        assert trimmed(spark, p) == (1, 20)
+        p.write(COUNTED)
+        die_between_commits(p, monkeypatch)
+        send(p, ("b", 2, 60))
+        p.run()
+        counted = [row[:2] for row in p.believed("counted")]
+        assert counted == [("b", 1), ("b", 2)]
+        send(p, ("b", 3, 61))
+        die_between_commits(p, monkeypatch)
+        assert trimmed(spark, p) == (0, 20), "the view may need what it had read"
+        p.run()
+        assert [row[:2] for row in p.believed("counted")] == [*counted, ("b", 3)]
+        assert trimmed(spark, p) == (1, 51)
+
+
+def die_between_commits(p: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that is given up when it has published what a kafka view emits, but not the view's state."""
+
+    def die(*_: Any, **__: Any) -> None:
+        raise DeadError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(commits, "replace_rows", die)
+        with pytest.raises(DeadError):
+            p.run(f"given up {len(p.states())}")
+    planner.abandon_run(p.warehouse, journal.read_runs(p.warehouse, p.name)[-1], "it died")
+
+
+BILLS = (
+    ORDERS
+    + """
+views:
+  bills:
+    stream: orders
+    select: {n: n}
+    expect: [{expect_column_values_to_be_between: {column: n, min_value: 5}, on_failure: quarantine}]
+"""
+)
+
+
+@pytest.mark.long
+@pytest.mark.ci
+def test_what_is_held_of_a_view_is_not_trimmed_away_below_it_before_somebody_decides(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    with pipeline(spark, broker, tmp_path, BILLS) as p:
+        send(p, ("low", 1, 0), ("high", 9, 1))
+        p.run()
+        send(p, ("later", 9, 30))
+        p.run()
+        report = retention.trim_pipeline(spark, p.contract)
+        assert report.logs["orders"].undecided == report.tables["orders"].undecided == ("bills",)
+        assert (report.logs["orders"].removed, report.tables["orders"].removed) == (0, 0)
+        assert "held back by bills" in retention.format_report(report)
+        hold_store.reject_keys(p.warehouse, p.name, {"bills": ['{"id":"low"}']}, "eve", datetime.now(UTC))
+        assert trimmed(spark, p) == (2, 20)
+
+
+MENU = """
+pipeline: restaurant
+start: 2026-01-01
+topics:
+  menu:
+    read: table
+    key: {item: string}
+    value: {price: int}
+    keep: 10 seconds
+    expect: [{expect_column_values_to_be_between: {column: price, min_value: 5}, on_failure: quarantine}]
+"""
+
+
+@pytest.mark.long
+@pytest.mark.ci
+def test_a_held_record_does_not_count_as_what_was_in_force(spark: SparkSession, broker: str, tmp_path: Path) -> None:
+    with pipeline(spark, broker, tmp_path, MENU) as p:
+        p.send("menu", ("tea", {"price": 8}, 0), ("soup", {"price": 8}, 0))
+        p.run()
+        p.send("menu", ("tea", {"price": 1}, 1), ("soup", {"price": 9}, 1), ("cake", {"price": 9}, 30))
+        p.run()
+        assert trimmed(spark, p, "menu") == (1, 20)
+        assert [row["offset"] for row in p.raw("logs/menu")] == [0, 2, 3, 4], "only the soup's first price"
+
+
+INVOICES = """
+pipeline: ledger
+start: 2026-01-01
+topics:
+  none: {read: stream, key: {a: string}, value: {b: int}}
+inputs:
+  orders: {table: shop.orders, read: stream, key: {id: string}, value: {n: int}}
+views:
+  invoices: {stream: orders, select: {n: n}, keep: 7 seconds}
+"""
+
+
+@pytest.mark.long
+@pytest.mark.ci
+def test_a_horizon_counts_the_input_as_the_last_run_read_it(spark: SparkSession, broker: str, tmp_path: Path) -> None:
+    with pipeline(spark, broker, tmp_path, ORDERS) as shop, pipeline(spark, broker, tmp_path, INVOICES) as ledger:
+        send(shop, ("a", 1, 10))
+        shop.run()
+        ledger.run()
+        send(shop, ("b", 1, 20), ("c", 1, 40))
+        shop.run()
+        at = retention.trim_pipeline(spark, ledger.contract).tables["invoices"].horizon
+        assert at is not None
+        assert at.moment == T0 + timedelta(seconds=3)
+        ledger.run()
+        assert [row[0] for row in ledger.believed("invoices")] == ["a", "b", "c"]
