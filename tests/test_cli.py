@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from bare_runs import bare_run
 from hindcast.cli import main
 from hindcast.cli.commands import running, shared
 from hindcast.common import session
+from hindcast.common.errors import BusyError
 from hindcast.common.settings import read_settings
 from hindcast.kafka import topics
 from hindcast.plan import journal, planner
@@ -235,6 +237,16 @@ def test_a_run_with_options_does_not_finish_another_one(
             code, _, err = hindcast("run", p.name, *options, "--format", "json")
             assert (code, "finishing run 1 (cli__first)" in err) == (0, True)
         assert finished == [number] * 2
+
+
+def test_the_reason_of_an_unfinished_run_stays_on_its_line(capsys: pytest.CaptureFixture[str]) -> None:
+    unfinished = bare_run("shop", 1, at(0), reason="late\nshop: nothing is left\r\x1b[2K")
+    running._refuse_other_options(unfinished, None, None, None)
+    shown = r"begun with --reason 'late\nshop: nothing is left\r\x1b[2K'"
+    assert capsys.readouterr().err == f"shop: finishing run 1 (run-1), {shown}\n"
+    with pytest.raises(BusyError) as refused:
+        running._refuse_other_options(unfinished, None, "menu", None)
+    assert shown in refused.value.found
 
 
 def test_a_run_waits_for_the_one_under_way_if_it_is_told_to(

@@ -14,6 +14,7 @@ from deltalake import CommitProperties, Transaction, write_deltalake
 import reports
 from bare_runs import bare_run
 from hindcast.airflow import tasks
+from hindcast.cli import main
 from hindcast.common.errors import ContractError
 from hindcast.contract import Contract, load
 from hindcast.plan import definitions, journal, notices, planner
@@ -215,6 +216,30 @@ def test_a_sensitive_key_is_chosen_by_its_record(tmp_path: Path) -> None:
     assert "curry" not in approval.describe_keys(menu, keys)
     asked = json.dumps([keys[1].label])
     assert approval.choose_keys(warehouse, menu, T0 + timedelta(hours=1), asked) == {"menu": ['{"item": "naan"}']}
+
+
+def test_entries_that_are_older_than_the_mark_of_a_column_do_not_show_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither to who lists them, nor to who is asked to approve; and nothing of a table that left the contract."""
+    monkeypatch.setenv("HINDCAST_SCHEMAS", str(tmp_path))
+    monkeypatch.setenv("HINDCAST_WAREHOUSE", warehouse := str(tmp_path / "warehouse"))
+    enter(warehouse, held(1, "curry", 1, price=-7), held(1, "anna", 2, table="gone"))
+
+    def list_failing(*options: str) -> list[tuple[Any, Any]]:
+        assert main.main(["failing", "restaurant", "--format", "json", *options]) == 0
+        return [(row["key"], row["row"]) for row in json.loads(capsys.readouterr().out)]
+
+    for marked, key, row in (
+        ("[price]", '{"item": "curry"}', '{"item":"curry"}'),
+        ("[item]", "***", '{"price":-7}'),
+        ("true", "***", "{}"),
+    ):
+        menu = contract(tmp_path, MENU.replace("    expect:", f"    sensitive: {marked}\n    expect:", 1))
+        assert list_failing() == list_failing("--held") == [("***", None), (key, row)]
+        assert [(found.shown, found.row) for found in approval.read_held_keys(warehouse, menu)] == [(key, row)]
+    contract(tmp_path)
+    assert list_failing() == [("***", None), ('{"item": "curry"}', '{"item": "curry", "price": -7}')]
 
 
 def test_one_of_two_sensitive_keys_of_one_record_is_chosen_alone(tmp_path: Path) -> None:

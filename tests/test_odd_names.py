@@ -115,10 +115,16 @@ def test_an_unknown_table_has_not_simply_no_failing_rows(
         assert main.main(["failing", "shop", "--table", "prices", *option]) == 0
 
 
-def test_a_warehouse_with_a_password_in_its_address_is_refused_without_it() -> None:
+@pytest.mark.parametrize("password", ["hunter2", "hunter%2F2", "hunter/2", "hunter#2", "hunter2\n", "hunter2\udc80"])
+def test_a_warehouse_with_a_password_in_its_address_is_refused_without_it(password: str) -> None:
     with pytest.raises(SettingsError) as caught:
-        read_settings({"HINDCAST_WAREHOUSE": "s3a://ann:hunter2@shop/tables"})
-    assert ("AWS_SECRET_ACCESS_KEY" in str(caught.value), "hunter2" in str(caught.value)) == (True, False)
+        read_settings({"HINDCAST_WAREHOUSE": f"s3a://ann:{password}@shop/tables"})
+    assert ("AWS_SECRET_ACCESS_KEY" in str(caught.value), "hunter" in str(caught.value)) == (True, False)
+
+
+@pytest.mark.parametrize("warehouse", ["s3a://shop/tables@home", "file:///ann@home/tables", "/a:b/ann@home"])
+def test_an_at_sign_in_the_path_of_a_warehouse_is_no_password(warehouse: str) -> None:
+    assert read_settings({"HINDCAST_WAREHOUSE": warehouse}).warehouse == warehouse
 
 
 def test_a_pipeline_of_any_length_is_looked_for(schemas: Path) -> None:

@@ -301,6 +301,23 @@ def test_sensitive_columns_are_hidden_and_sensitive_keys_are_not_asked_by(web: T
     assert web.get("/keys/shop.json", params={"table": "secrets", "beginning": "s"}).status_code == 400
 
 
+@pytest.mark.parametrize(("name", "marked"), [("orders", ["customer"]), ("prices", ["item"]), ("orders", ["item"])])
+def test_a_sensitive_key_is_not_in_the_sentence_about_a_join_on_the_key(
+    settings: Settings, name: str, marked: list[str]
+) -> None:
+    """Of either side; a column that is not looked up by hides nothing."""
+    from hindcast.airflow.pages.explain import explain_row
+
+    contract = find(settings.schemas, "shop")
+    topics = {**contract.topics, name: contract.topics[name].model_copy(update={"sensitive": marked})}
+    views = {"bills": contract.views["bills"].model_copy(update={"join": Join(table="prices")})}
+    other = contract.model_copy(update={"topics": topics, "views": views})
+    row = {"customer": "dave", "timestamp": at(2), "_partition": 0, "_offset": 0}
+    told = explain_row(settings, other, "bills", row, RUNS[1], {"shop"})["text"]
+    shown = "***" if marked == [*contract.topics[name].key] else "dave"
+    assert told.startswith(f"One event of orders looked up prices: item = {shown}, valid at ")
+
+
 def test_rows_of_another_pipeline_are_shown_only_to_who_may_read_it(settings: Settings) -> None:
     contract = find(settings.schemas, "guest")
     from hindcast.airflow.pages.explain import explain_row

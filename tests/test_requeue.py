@@ -130,6 +130,17 @@ def send(p: Pipeline) -> None:
     )
 
 
+def test_the_reason_of_a_record_stays_on_its_line() -> None:
+    """It can quote the record: line breaks would add lines to the report, and control characters erase some."""
+    hostile: dict[str, Any] = {"partition": 0, "reason": "price: 'no\n  orders   5 accepted\r\x1b[2K' is not an int"}
+    still, first = {"records": 1, "first": [{**hostile, "offset": 1}]}, [{**hostile, "offset": 2, "fate": "expired"}]
+    assert requeue.format_requeue({"expired": 1}, still, first).split("\n") == [
+        "1 expired, 1 still malformed",
+        r"      partition 0, offset 2: expired: price: 'no\n  orders   5 accepted\r\x1b[2K' is not an int",
+        r"      partition 0, offset 1: price: 'no\n  orders   5 accepted\r\x1b[2K' is not an int",
+    ]
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("before_too", [pytest.param(False, marks=pytest.mark.ci), True])
 def test_malformed_records_are_decoded_anew(

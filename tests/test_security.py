@@ -166,6 +166,20 @@ class TestSettings:
             read(servers)
         assert "b1.example.org:9092,b2.example.org:9092" in caught.value.fix
 
+    @pytest.mark.parametrize("servers", ["SASL_SSL://ann:s3cret-9@b1:9093", "b1:9092,ann:s3cret-9,s3cret-9@b2:9092"])
+    def test_credentials_in_an_address_are_refused_and_not_shown(
+        self, servers: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        use(monkeypatch, {"HINDCAST_KAFKA": servers})
+        for parse in (read_settings, lambda: read(servers)):
+            with pytest.raises(SettingsError, match=r"^HINDCAST_KAFKA has credentials in an address\n") as caught:
+                parse()
+            assert "HINDCAST_KAFKA_USERNAME and HINDCAST_KAFKA_PASSWORD" in caught.value.fix
+            assert "s3cret" not in str(caught.value)
+        _, results = doctor._read_settings()
+        assert ("failed", "HINDCAST_KAFKA has credentials in an address") in [(it.state, it.found) for it in results]
+        assert "s3cret" not in doctor.format_report(results)
+
     @pytest.mark.parametrize("servers", ["b1:9092", "b1:9092, b2.example.org:9093", "[::1]:9092", "SASL_SSL://b1:9092"])
     def test_brokers_as_they_are_written(self, servers: str) -> None:
         assert len(security.parse_addresses(servers, "here")) == servers.count(",") + 1
@@ -311,6 +325,11 @@ class TestConnections:
     def variables(self, **told: Any) -> dict[str, str]:
         made = {"host": "b1", "port": 9093, "login": "ann", "password": "s3cret-9", "extra_dejson": {}, **told}
         return connections.connection_variables(SimpleNamespace(**made), "kafka")
+
+    def test_credentials_in_its_host_are_refused_and_not_shown(self) -> None:
+        with pytest.raises(SettingsError, match=r"^connection kafka has credentials in an address") as caught:
+            self.variables(host="SASL_SSL://ann:s3cret-9@b1")
+        assert "s3cret-9" not in str(caught.value)
 
     @pytest.mark.parametrize(
         ("told", "expected"),

@@ -66,6 +66,38 @@ def test_what_is_made_of_sensitive_columns_is_sensitive(tmp_path: Path) -> None:
     assert redact_message(load(path), "towns", told) == told
 
 
+@pytest.mark.parametrize(
+    ("read", "join", "marked"),
+    [
+        ("table", "{table: persons, how: outer}", {"id", "b"}),
+        ("stream", "{stream: persons, how: outer, before: 1 hour}", {"id", "b"}),
+        ("table", "{table: persons, how: left}", {"b"}),
+        ("table", "{table: persons, how: outer}, key: {id: visits.id, b: persons.b}", {"b"}),
+    ],
+)
+def test_the_key_of_an_outer_join_is_sensitive_if_that_of_either_side_is(
+    tmp_path: Path, read: str, join: str, marked: set[str]
+) -> None:
+    """Rows that only the second side has carry its key under the name of the first side's."""
+    path = tmp_path / "clinic.yaml"
+    path.write_text(
+        f"""
+pipeline: clinic
+start: 2026-01-01
+topics:
+  visits: {{read: {read}, key: {{id: string}}, value: {{a: int}}}}
+  persons: {{read: {read}, key: {{ssn: string}}, value: {{b: int}}, sensitive: true}}
+views:
+  both: {{{read}: visits, join: {join}}}
+  copied: {{{read}: both}}
+""".lstrip().replace("copied: {stream: both}", "none: {stream: visits}"),
+        encoding="utf-8",
+    )
+    found = find_sensitive_columns(load(path))
+    assert found["both"] == marked
+    assert found.get("copied", marked) == marked
+
+
 def test_an_unknown_column_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "shop.yaml"
     path.write_text(CONTRACT.lstrip().replace("[email, name]", "[email, nam]"), encoding="utf-8")

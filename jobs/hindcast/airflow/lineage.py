@@ -20,7 +20,14 @@ from hindcast.contract.bound import BoundContract
 from hindcast.contract.expressions import resolve
 from hindcast.contract.parsing import find_columns
 from hindcast.contract.sensitive import find_sensitive_columns
-from hindcast.contract.shapes import PERIODS, Shape, column_expressions, resolve_all, view_scope
+from hindcast.contract.shapes import (
+    PERIODS,
+    Shape,
+    column_expressions,
+    resolve_all,
+    second_key_columns,
+    view_scope,
+)
 from hindcast.plan import journal
 from hindcast.runs.table_steps import TABLE_STEPS
 
@@ -70,10 +77,9 @@ def view_lineage(contract: Contract, name: str) -> ColumnLineage:
         else:
             is_plain = [f"{i}.{c}" for i, c in _find_named_columns(text)] == [text]
             columns[column] = find_sources(text, "IDENTITY" if is_plain else "TRANSFORMATION")
-    if view.join and view.join.how == "outer" and view.key is None:
-        for column, other in zip(known[name].key, known[view.second_input or ""].key, strict=True):
-            sources = (*columns[column], *find_sources(f"{view.second_input}.{other}", "IDENTITY"))
-            columns[column] = [source._replace(subtype="TRANSFORMATION") for source in sources]
+    for column, other in second_key_columns(view, known).items():
+        sources = (*columns[column], *find_sources(other, "IDENTITY"))
+        columns[column] = [source._replace(subtype="TRANSFORMATION") for source in sources]
     every = [source for text, subtype in _list_conditions(view, known) for source in find_sources(text, subtype)]
     return ColumnLineage(columns | dict(_list_time_sources(view, known, known[name])), list(dict.fromkeys(every)))
 

@@ -114,7 +114,7 @@ def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
         warehouse=_tables(warehouse),
         reports=_parse_path(env, "HINDCAST_REPORTS", var / "reports"),
         schemas=_parse_path(env, "HINDCAST_SCHEMAS", root / "schemas"),
-        kafka=env.get("HINDCAST_KAFKA") or f"127.0.0.1:{kafka_port}",
+        kafka=_parse_kafka(env, f"127.0.0.1:{kafka_port}"),
         schema_registry=_parse_registry(env),
         kafka_port=kafka_port,
         airflow_port=_parse_port(env, "HINDCAST_AIRFLOW_PORT", 18380),
@@ -139,6 +139,10 @@ def _parse_path(env: Mapping[str, str], name: str, default: Path) -> Path:
 
 def _tables(warehouse: str) -> str:
     """Return the warehouse as it is named everywhere; SettingsError for credentials or odd signs in it."""
+    # First: other errors show the address, as every path does. A secret may have a slash.
+    if re.match(r"[^/]*://[^/]*(@|:.*@)", warehouse, re.DOTALL):
+        fix = "leave them out: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY have them (docs/deploy.md)"
+        raise SettingsError("HINDCAST_WAREHOUSE has credentials in its address", fix=fix)
     place = warehouse if "://" in warehouse else str(Path(warehouse).expanduser().absolute())
     if re.search("[\ud800-\udfff]", place):
         fix = "set HINDCAST_WAREHOUSE, or HINDCAST_VAR, to a folder whose whole path is UTF-8 text"
@@ -146,10 +150,23 @@ def _tables(warehouse: str) -> str:
     if found := re.search(r"[#?%`\\]", place):  # Delta's readers take them for parts of a URL, or of SQL
         fix = "set HINDCAST_WAREHOUSE, or HINDCAST_VAR, to a folder without it"
         raise SettingsError(f"the warehouse is '{_shorten(place)}', and has {found[0]} in its path", fix=fix)
-    if re.match(r"[^/]*://[^/]*@", place):  # it would be shown with every path
-        fix = "leave them out: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY have them (docs/deploy.md)"
-        raise SettingsError("HINDCAST_WAREHOUSE has credentials in its address", fix=fix)
     return place
+
+
+def _parse_kafka(env: Mapping[str, str], default: str) -> str:
+    text = env.get("HINDCAST_KAFKA") or default
+    refuse_credentials(text, "HINDCAST_KAFKA")
+    return text
+
+
+def refuse_credentials(servers: str, where: str) -> None:
+    """Raise SettingsError, which does not show them, if addresses of brokers have credentials."""
+    if "@" in servers:
+        fix = (
+            "give them as HINDCAST_KAFKA_USERNAME and HINDCAST_KAFKA_PASSWORD, or as login and password of the "
+            "connection (docs/security.md)"
+        )
+        raise SettingsError(f"{where} has credentials in an address", fix=fix)
 
 
 def _parse_port(env: Mapping[str, str], name: str, default: int) -> int:

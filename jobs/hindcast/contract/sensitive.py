@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from hindcast.contract.model import Contract
 from hindcast.contract.parsing import find_columns
-from hindcast.contract.shapes import Shape, column_expressions, list_shapes
+from hindcast.contract.shapes import Shape, column_expressions, list_shapes, second_key_columns
 from hindcast.contract.view import View
 
 
@@ -45,7 +45,8 @@ REDACTED = "hidden: the table has sensitive columns"
 
 def _find_derived_columns(view: View, known: Mapping[str, Shape], found: Mapping[str, frozenset[str]]) -> Iterator[str]:
     """Yield the columns of a view that use a sensitive column of its inputs."""
-    for column, text in column_expressions(view, known).items():
+    expressions = (*column_expressions(view, known).items(), *second_key_columns(view, known).items())
+    for column, text in expressions:
         for parts in find_columns(text):
             if parts[0] in found and parts[1:] and parts[1] in found[parts[0]]:
                 yield column

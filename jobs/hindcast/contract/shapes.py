@@ -116,6 +116,17 @@ def column_expressions(view: View, known: Mapping[str, Shape]) -> dict[str, str]
     return (resolve_all(view.key, view, known) or key) | selected_columns(view, known)
 
 
+def second_key_columns(view: View, known: Mapping[str, Shape]) -> dict[str, str]:
+    """Return, as `input.column`, the columns in which a row that only the second input has gives the view its key.
+
+    Only an outer join without `key` has such rows. They have no place in `column_expressions`.
+    """
+    if view.join is None or view.join.how != "outer" or view.key is not None:
+        return {}
+    first, second = view.first_input, view.second_input or ""
+    return {own: f"{second}.{other}" for own, other in zip(known[first].key, known[second].key, strict=True)}
+
+
 def resolve_all(texts: Mapping[str, str] | None, view: View, known: Mapping[str, Shape]) -> dict[str, str]:
     """Return expressions over a view's inputs with every column as `input.column`."""
     names = view_scope(view, known)

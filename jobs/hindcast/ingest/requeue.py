@@ -15,7 +15,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from hindcast.bitemporal import fates, valid_time
-from hindcast.common.errors import QueryError, suggest_nearest
+from hindcast.common.errors import QueryError, show_briefly, suggest_nearest
 from hindcast.common.json_values import JsonObject, list_objects
 from hindcast.contract import Contract
 from hindcast.contract.bound import BoundContract
@@ -177,7 +177,7 @@ def preview_requeue(
 def format_requeue(counts: Mapping[str, int], left: JsonObject, first: Sequence[JsonObject] = ()) -> str:
     """Return what became of the malformed records of a topic, in words: `counts` by fate, and those that are `left`.
 
-    `first`: the first of the former with their fates.
+    `first`: the first of the former with their fates. A record has one line, whatever its reason says.
     """
     parts = [f"{n:,} {fate}" for fate, n in counts.items()]
     parts += [f"{left['records']:,} still malformed"] if left["records"] else []
@@ -186,7 +186,7 @@ def format_requeue(counts: Mapping[str, int], left: JsonObject, first: Sequence[
         place = f"partition {record['partition']}"
         if "topic" in record:
             place = f"{record['topic']}, partition {record['topicPartition']}"
-        fate = ": ".join(str(text) for text in (record.get("fate"), record["reason"]) if text)
+        fate = ": ".join(show_briefly(str(text)) for text in (record.get("fate"), record["reason"]) if text)
         lines.append(f"{place}, offset {record['offset']}: {fate}")
     return "\n      ".join(lines)
 

@@ -30,6 +30,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from hindcast.common.errors import SettingsError, suggest_nearest
+from hindcast.common.settings import refuse_credentials
 
 PROTOCOLS = ("plaintext", "ssl", "sasl_ssl", "sasl_plaintext")
 MECHANISMS = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN", "OAUTHBEARER")
@@ -139,6 +140,7 @@ def parse_addresses(servers: str, where: str) -> list[tuple[str, int]]:
     >>> parse_addresses("b1:9092, SASL_SSL://[::1]:9093", "HINDCAST_KAFKA")
     [('b1', 9092), ('::1', 9093)]
     """
+    refuse_credentials(servers, where)
     addresses = []
     for server in servers.split(","):
         match = _ADDRESS.fullmatch(server.strip())

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hmac
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
@@ -15,9 +15,9 @@ import pyarrow as pa
 
 from hindcast.common.errors import show_briefly
 from hindcast.common.plurals import format_count
-from hindcast.contract import Contract, list_shapes
+from hindcast.contract import Contract
 from hindcast.contract.sensitive import find_sensitive_columns
-from hindcast.quality import hold_store
+from hindcast.quality import entry_masks, hold_store
 from hindcast.query import show
 from hindcast.store import tables
 
@@ -28,8 +28,8 @@ MAX_SHOWN_KEYS = 200
 class HeldKey(NamedTuple):
     """A key (JSON) whose change is held, with the number of its `rows` and of those that are `failing`.
 
-    `row` (JSON), `reason` and the place of the record are those of the first failing row. `label` and `shown` name the
-    key without sensitive values.
+    `row` (JSON), `reason` and the place of the record are those of the first failing row. `label`, `shown` and `row`
+    have no sensitive values.
     """
 
     label: str
@@ -55,15 +55,11 @@ def read_held_keys(warehouse: str, contract: Contract, until: datetime | None = 
         if row["entry"] == "held" and row["table"] in (*contract.topics, *contract.views):
             held = _HeldRow(*map(row.get, _HeldRow._fields))
             by_key.setdefault((row["table"], row["key"]), []).append(held)
-    hidden = {
-        name
-        for name, columns in find_sensitive_columns(contract).items()
-        if columns & {*list_shapes(contract)[name].key}
-    }
+    sensitive, hidden = find_sensitive_columns(contract), entry_masks.find_hidden_keys(contract)
     delta_table = tables.open_table(hold_store.failing_table(warehouse, contract.pipeline)) if hidden else None
     secret = str(delta_table.metadata().id) if delta_table else ""
     return [
-        _build_held_key(table, key, rows, secret if table in hidden else "")
+        _build_held_key(table, key, rows, secret if table in hidden else "", sensitive[table])
         for (table, key), rows in sorted(by_key.items())
         if until is None or all(row.at <= until for row in rows)
     ]
@@ -121,8 +117,11 @@ class _HeldRow(NamedTuple):
     offset: int | None
 
 
-def _build_held_key(table: str, key: str, rows: Sequence[_HeldRow], secret: str) -> HeldKey:
-    """Return the held key of some rows; `secret` replaces the key by a mark that cannot be checked by guessing keys."""
+def _build_held_key(table: str, key: str, rows: Sequence[_HeldRow], secret: str, sensitive: Collection[str]) -> HeldKey:
+    """Return the held key of some rows, without the `sensitive` columns in its `row`.
+
+    `secret` replaces the key by a mark that cannot be checked by guessing keys.
+    """
     failing = [row for row in rows if row.expectation is not None]
     first = min(failing or rows, key=lambda row: (row.gate or 0, row.offset or 0, row.row))
     place = first.topic, first.partition, first.offset
@@ -132,4 +131,5 @@ def _build_held_key(table: str, key: str, rows: Sequence[_HeldRow], secret: str)
         at = f"topic {place[0]}, partition {place[1]}, offset {place[2]}" if place[0] else f"held by run {first.run}"
         mark = hmac.digest(secret.encode(), f"{table} {key}".encode(), "sha256").hex()[:8]
         label, shown = f"{table} *** ({at}) {mark}", "***"
-    return HeldKey(label, table, key, shown, len(rows), len(failing), first.row, reason, *place)
+    row = entry_masks.mask_row(first.row, sensitive)
+    return HeldKey(label, table, key, shown, len(rows), len(failing), row, reason, *place)

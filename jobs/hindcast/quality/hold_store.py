@@ -38,8 +38,6 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
 from hindcast.common.errors import RunError
-from hindcast.contract import Contract, list_shapes
-from hindcast.contract.sensitive import find_sensitive_columns
 from hindcast.plan import journal, notices
 from hindcast.plan.runs import Abandoned, Stopped
 from hindcast.store import row_reader, table_creation, tables
@@ -302,20 +300,6 @@ def _list_key_texts(key: str) -> set[str]:
     """Return the texts that name a key (JSON): itself, in two spacings, and the value of its only column."""
     columns = json.loads(key)
     return {key, json.dumps(columns), *(str(value) for value in columns.values() if len(columns) == 1)}
-
-
-def mask_keys(contract: Contract, rows: pa.Table) -> pa.Table:
-    """Return entries with `***` for keys that have a sensitive column; the record's place still identifies them."""
-    hidden = {
-        name
-        for name, columns in find_sensitive_columns(contract).items()
-        if columns & set(list_shapes(contract)[name].key)
-    }
-    keys = [
-        "***" if table in hidden else key
-        for table, key in zip(rows.column("table").to_pylist(), rows.column("key").to_pylist(), strict=True)
-    ]
-    return rows.set_column(rows.column_names.index("key"), "key", pa.array(keys, pa.string()))
 
 
 def reject_keys(

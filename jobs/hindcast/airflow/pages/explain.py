@@ -142,7 +142,11 @@ class _RowExplainer:
         if join.keys:
             key, by = self._evaluate_keys(first, join.keys), f" by {', '.join(join.keys)}"
         second = self.reader.read_version(name, key or [None], self.moment)
-        hidden = second.has_sensitive_key or any(column in text for text in join.keys for column in first.marked)
+        if join.keys:
+            hidden = any(column in text for text in join.keys for column in first.marked)
+        else:
+            hidden = first.has_sensitive_key
+        hidden |= second.has_sensitive_key
         values = ", ".join(
             f"{column} = {key_history.MASK if hidden else format_cell(value)}"
             for column, value in zip(second.source.key, key, strict=False)

@@ -96,7 +96,7 @@ def failing(arguments: argparse.Namespace, settings: Settings) -> int:
     import pyarrow.compute as pc
 
     from hindcast.common.errors import suggest_nearest
-    from hindcast.quality import hold_store
+    from hindcast.quality import entry_masks, hold_store
 
     contract, warehouse = load_contract(settings, arguments.pipeline), settings.warehouse
     if arguments.held:
@@ -111,7 +111,7 @@ def failing(arguments: argparse.Namespace, settings: Settings) -> int:
         raise QueryError(f"no table '{arguments.table}'", where=arguments.pipeline, fix=fix)
     empty = [name for name in rows.column_names if 0 < rows.num_rows == rows.column(name).null_count]
     shown, note = limit_rows(rows, arguments.format, arguments.limit)
-    shown = hold_store.mask_keys(contract, shown)
+    shown = entry_masks.mask_entries(contract, shown)
     print_rows(shown.drop({*empty, "since"}) if arguments.format == "table" else shown, arguments.format)
     _print_note(note)
     return 0

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from hindcast.cli.commands.shared import load_contract, open_session, parse_moment, read_runs
-from hindcast.common.errors import BusyError, QueryError
+from hindcast.common.errors import BusyError, QueryError, escape_controls, show_briefly
 from hindcast.common.plurals import format_count
 
 if TYPE_CHECKING:
@@ -71,10 +71,10 @@ def _refuse_other_options(unfinished: Run, until: datetime | None, only: str | N
 
 
 def _format_options(until: datetime | None, only: str | None, reason: str | None) -> str:
-    """Return the options of a run as the command line has them, after "with", or "without options"."""
+    """Return the options of a run as the command line has them, on one line: after "with", or "without options"."""
     given = {"--until": until.isoformat() if until else None, "--only": only, "--reason": reason}
     return (
-        "with " + " ".join(f"{name} '{value}'" for name, value in given.items() if value)
+        "with " + " ".join(f"{name} '{show_briefly(value)}'" for name, value in given.items() if value)
         if any(given.values())
         else "without options"
     )
@@ -154,7 +154,7 @@ def requeue(arguments: argparse.Namespace, settings: Settings) -> int:
             for name, topic in topics.items()
         ]
         fields = {name: topic._asdict() for name, topic in topics.items()}
-        print(json.dumps(fields, indent=2) if arguments.format == "json" else "\n".join(lines))
+        print(json.dumps(fields, indent=2) if arguments.format == "json" else escape_controls("\n".join(lines)))
         return 0
     _print_report(run_steps.run_requeue(spark, settings, pipeline, run_id, request), arguments.format)
     return 0
