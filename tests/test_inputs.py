@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import shutil
-from datetime import UTC, datetime
+from contextlib import nullcontext
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from bare_runs import bare_run
 from hindcast.bitemporal.predicates import Question
 from hindcast.common.errors import ContractError, QueryError, RunError, TableError
 from hindcast.common.settings import read_settings
 from hindcast.contract import load
+from hindcast.contract.definition import list_fields
 from hindcast.kafka import produce
 from hindcast.ops.erase import forget, records
 from hindcast.plan import inputs, journal, planner
 from hindcast.query import read
 from hindcast.runs import incremental_state, run_steps
 from pipelines import RESTAURANT, Pipeline, pipeline
+from warehouses import RUNS, shop
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -292,6 +296,50 @@ def test_an_input_that_is_not_what_the_contract_says(
         inputs.read_as_of_system_time(restaurant.warehouse, load(path), "dishes")
     assert found in caught.value.found
     assert fix in caught.value.fix
+
+
+PEEP = """
+pipeline: peep
+start: 2026-01-01
+topics:
+  none: {read: table, key: {id: string}, value: {x: int}}
+inputs:
+  folk: {table: shop.people, key: {id: int}, value: {city: string}MARKED}
+views:
+  copied: {table: folk}
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "marked", "found", "fix"),
+    [
+        (None, "", "is not stored, so its sensitive columns are not known", "hindcast run shop"),
+        ({}, "", "", ""),
+        ({"topics.people.sensitive": '["city"]'}, "", "city: sensitive in pipeline shop", "sensitive: [city]"),
+        ({"topics.people.gone": "3"}, "", "id, city: sensitive in pipeline shop", "sensitive: [id, city]"),
+        ({"topics.people.gone": "3"}, ", sensitive: true", "", ""),
+        ({"topics.people.gone": "3", "topics.people.sensitive": "", "topics.secrets.sensitive": ""}, "", "", ""),
+    ],
+    ids=["not stored", "stored", "marked", "no contract today", "all marked here", "no contract today, nothing marked"],
+)
+def test_marks_of_a_contract_that_is_not_stored_or_cannot_be_read_count_as_set(
+    tmp_path: Path, change: dict[str, str] | None, marked: str, found: str, fix: str
+) -> None:
+    """Two runs of an older program have stored no text; a third one stores it, with fields changed, or absent ("")."""
+    peep = tmp_path / "peep.yaml"
+    peep.write_text(PEEP.replace("MARKED", marked), encoding="utf-8")
+    with shop(tmp_path) as settings:
+        if change is not None:
+            fields = list_fields(load(settings.schemas / "shop.yaml")) | change
+            stored = {place: text for place, text in fields.items() if text}
+            for state in ("planned", "completed"):
+                run = bare_run("shop", 3, RUNS[1] + timedelta(days=1), state, contract="3", definition=stored)
+                journal.append_entry(settings.warehouse, run)
+        with pytest.raises(TableError) if found else nullcontext() as refused:
+            inputs.read_as_of_system_time(settings.warehouse, load(peep), "folk")
+        if refused is not None:
+            assert found in refused.value.found
+            assert fix in refused.value.fix
 
 
 @pytest.mark.parametrize(

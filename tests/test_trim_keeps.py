@@ -43,7 +43,6 @@ def trimmed(spark: SparkSession, p: Pipeline, name: str = "orders") -> tuple[int
 
 
 @pytest.mark.long
-@pytest.mark.ci
 def test_a_kafka_view_over_a_trimmed_log_goes_on_after_its_first_run_died_between_its_commits(
     spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,7 +145,6 @@ views:
 
 
 @pytest.mark.long
-@pytest.mark.ci
 def test_a_horizon_counts_the_input_as_the_last_run_read_it(spark: SparkSession, broker: str, tmp_path: Path) -> None:
     with pipeline(spark, broker, tmp_path, ORDERS) as shop, pipeline(spark, broker, tmp_path, INVOICES) as ledger:
         send(shop, ("a", 1, 10))

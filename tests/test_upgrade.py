@@ -218,7 +218,6 @@ def test_a_table_is_built_anew_if_vacuum_took_the_version_it_was_built_from(
 
 
 @pytest.mark.long
-@pytest.mark.ci
 def test_a_table_that_was_built_and_differs_is_built_again_by_the_same_command(
     spark: SparkSession, broker: str, tmp_path: Path
 ) -> None:

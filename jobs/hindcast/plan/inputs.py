@@ -33,7 +33,7 @@ def read_as_of_system_time(warehouse: str, contract: Contract, name: str) -> dat
 
     Raise RunError if there is none, or if what was known then is gone: a later run has created the table again, or
     forgotten something. TableError if the table has another kind, key or column types than the contract, or a column
-    that its own pipeline, in that run, marked as sensitive and the contract does not.
+    that its own pipeline, in that run, marked as sensitive and the contract does not; also if that is not known.
     """
     source = contract.inputs[name]
     where, pipeline = f"{contract.pipeline}, inputs.{name}: {source.table}", source.table.partition(".")[0]
@@ -54,7 +54,10 @@ def read_as_of_system_time(warehouse: str, contract: Contract, name: str) -> dat
             found = f"column '{column}' is {types[column]}" if column in types else f"no column '{column}'"
             fix = f"write its actual type, not {kind}" if column in types else suggest_nearest(column, types)
             raise TableError(found, where=where, fix=fix)
-    hidden = _list_marked_columns(past, completed[-1].plan.contract).get(source.table.partition(".")[2], frozenset())
+    if (fields := definitions.find_fields(past, completed[-1].plan.contract)) is None:
+        found = f"the contract of {pipeline}'s last completed run is not stored, so its sensitive columns are not known"
+        raise TableError(found, where=where, fix=f"hindcast run {pipeline}")
+    hidden = _find_sensitive_columns(fields, source.table.partition(".")[2], types)
     marked = find_sensitive_columns(contract)[name]
     if unmarked := [c for c in (*source.key, *source.value) if c in hidden and c not in marked]:
         found = f"{', '.join(unmarked)}: sensitive in pipeline {pipeline}, not marked here"
@@ -92,16 +95,15 @@ def _erases(past: Sequence[Run], run: Run, name: str) -> bool:
     return contract is None or erasure.removes_rows_of(contract, name)
 
 
-def _list_marked_columns(past: Sequence[Run], contract_hash: str) -> Mapping[str, Collection[str]]:
-    """Return the sensitive columns of a pipeline's tables by one of the contracts of its past runs.
+def _find_sensitive_columns(fields: Mapping[str, str], name: str, columns: Collection[str]) -> Collection[str]:
+    """Return the sensitive columns of a table by the stored fields of its contract.
 
-    Empty if no plan has stored its text, or if that makes no contract today.
+    All of its `columns` if the fields make no contract today, and mark anything: what is computed from it is not known.
     """
-    fields = definitions.find_fields(past, contract_hash)
     try:
-        return find_sensitive_columns(parse_fields(fields)) if fields is not None else {}
+        return find_sensitive_columns(parse_fields(fields)).get(name, frozenset())
     except ValueError:
-        return {}
+        return columns if any(place.split(".")[2:] == ["sensitive"] for place in fields) else ()
 
 
 def locate_source_table(contract: BoundContract, plan: Plan, name: str) -> Table:
