@@ -135,9 +135,19 @@ def measure(spark: SparkSession, told: argparse.Namespace, millions: float) -> d
 
 
 def run(
-    spark: SparkSession, told: argparse.Namespace, contract: Any, number: int, span: tuple[int, int], *, late: bool
+    spark: SparkSession,
+    told: argparse.Namespace,
+    contract: Any,
+    number: int,
+    span: tuple[int, int],
+    *,
+    late: bool,
+    behind: int = 0,
 ) -> dict[str, float]:
-    """One run: its records into the logs, as a replay would put them there, then the steps that follow; seconds."""
+    """One run: its records into the logs, as a replay would put them there, then the steps that follow; seconds.
+
+    `behind`: so many numbers before its own is the record whose key and time each one has: it corrects that.
+    """
     from hindcast.common.settings import read_settings
     from hindcast.kafka.topics import OffsetRange
     from hindcast.plan import journal
@@ -154,7 +164,7 @@ def run(
     steps = {}
     for topic in contract.topics:
         begun = time.monotonic()
-        claim(spark, told, contract, plan, topic, span, late=late)
+        claim(contract, plan, topic, records(spark, told, topic, span, late=late, behind=behind))
         steps[f"log {topic}"] = round(time.monotonic() - begun, 2)
         begun = time.monotonic()
         run_steps.replay_topic(spark, settings, contract.pipeline, number, topic)
@@ -167,24 +177,15 @@ def run(
     return steps
 
 
-def claim(
-    spark: SparkSession,
-    told: argparse.Namespace,
-    contract: Any,
-    plan: Any,
-    topic: str,
-    span: tuple[int, int],
-    *,
-    late: bool,
-) -> None:
-    """A topic's records of the history's numbers `span` into its log, judged as a replay judges what Kafka gives."""
+def claim(contract: Any, plan: Any, topic: str, arrived: DataFrame) -> None:
+    """A topic's records (`records`) into its log, judged as a replay judges what Kafka gives."""
     from hindcast.bitemporal import fates
     from hindcast.common.settings import read_settings
     from hindcast.ingest import topic_log
     from hindcast.store import commits, table_creation, tables
 
     table = tables.log_table(read_settings().warehouse, contract.pipeline, topic)
-    raw = records(spark, told, topic, span, late=late).withColumn("fate", F.lit(None).cast("string"))
+    raw, spark = arrived.withColumn("fate", F.lit(None).cast("string")), arrived.sparkSession
     retention = F.lit(None).cast("interval day to second")
     timed = topic_log._add_stream_time(spark, table, raw, retention, plan.topics[topic].ranges)  # noqa: SLF001
     judged = fates.decide_fates(*timed)
@@ -210,21 +211,21 @@ def claim(
 
 
 def records(
-    spark: SparkSession, told: argparse.Namespace, topic: str, span: tuple[int, int], *, late: bool
+    spark: SparkSession, told: argparse.Namespace, topic: str, span: tuple[int, int], *, late: bool, behind: int = 0
 ) -> DataFrame:
-    """The records of one topic among those of the numbers `span`, as Kafka would give them."""
+    """The records of one topic among those of the numbers `span`, as Kafka would give them; `behind`: as in `run`."""
     first = sum(share for name, share in SHARES.items() if list(SHARES).index(name) < list(SHARES).index(topic))
     last = first + SHARES[topic]
-    number, turn = F.col("id"), F.col("id") % 10
+    number, turn = F.col("id") - behind, F.col("id") % 10
     history = span[0] * TICK.total_seconds()
     delay = -F.log(1 - chance("delay")) * (history / 100)
     if told.evenly:
         delay = chance("delay") * history
-    behind = F.when(chance("late") < 0.01, F.least(delay, F.lit(history))).otherwise(0) if late else F.lit(0)
-    micros = (number * int(TICK.total_seconds() * 1e6) - (behind * 1_000_000).cast("long")).cast("long")
-    key = (chance("key") * told.keys).cast("int")
+    delayed = F.when(chance("late") < 0.01, F.least(delay, F.lit(history))).otherwise(0) if late else F.lit(0)
+    micros = (number * int(TICK.total_seconds() * 1e6) - (delayed * 1_000_000).cast("long")).cast("long")
+    key = (chance("key", number) * told.keys).cast("int")
     drawn = {name: (chance(name) * 9 + 1).cast("int") for name in ("price", "n", "quantity")}
-    item = (chance("item") * told.keys).cast("int")
+    item = (chance("item", number) * told.keys).cast("int")
     values = {
         "prices": F.struct(drawn["price"].alias("price"), (key % GROUPS).alias("category")),
         "stock": F.struct(drawn["n"].alias("n")),
@@ -235,7 +236,7 @@ def records(
         .where((turn >= first) & (turn < last))
         .select(
             F.lit(0).alias("partition"),
-            (F.floor(number / 10) * SHARES[topic] + turn - first).cast("long").alias("offset"),
+            (F.floor(F.col("id") / 10) * SHARES[topic] + turn - first).cast("long").alias("offset"),
             F.timestamp_millis(F.lit(int(T0.timestamp() * 1000)) + F.floor(micros / 1000)).alias("timestamp"),
             key.cast("string").cast("binary").alias("key"),
             F.to_json(values[topic]).cast("binary").alias("value"),
@@ -243,9 +244,10 @@ def records(
     )
 
 
-def chance(name: str) -> Column:
-    """A number from 0 to 1 that a record's number gives, the same every time."""
-    return F.pmod(F.xxhash64(F.col("id"), F.lit(name)), F.lit(1_000_003)) / 1_000_003
+def chance(name: str, number: Column | None = None) -> Column:
+    """A number from 0 to 1 that a record's number gives (None: its own), the same every time."""
+    number = F.col("id") if number is None else number
+    return F.pmod(F.xxhash64(number, F.lit(name)), F.lit(1_000_003)) / 1_000_003
 
 
 def position(topic: str, number: int) -> int:

@@ -122,7 +122,13 @@ def test_a_warehouse_with_a_password_in_its_address_is_refused_without_it(passwo
     assert ("AWS_SECRET_ACCESS_KEY" in str(caught.value), "hunter" in str(caught.value)) == (True, False)
 
 
-@pytest.mark.parametrize("warehouse", ["s3a://shop/tables@home", "file:///ann@home/tables", "/a:b/ann@home"])
+@pytest.mark.parametrize(
+    "warehouse",
+    [
+        *("s3a://shop/tables@home", "file:///ann@home/tables", "/a:b/ann@home"),
+        *("abfss://tables@shop.dfs.core.windows.net/warehouse", "wasbs://tables@shop.blob.core.windows.net"),
+    ],
+)
 def test_an_at_sign_in_the_path_of_a_warehouse_is_no_password(warehouse: str) -> None:
     assert read_settings({"HINDCAST_WAREHOUSE": warehouse}).warehouse == warehouse
 

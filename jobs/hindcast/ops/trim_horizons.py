@@ -21,7 +21,7 @@ from hindcast.plan import horizon, inputs
 from hindcast.plan.horizon import Horizon
 from hindcast.plan.runs import Run
 from hindcast.quality import hold_store
-from hindcast.runs import emission
+from hindcast.runs import emission_progress
 from hindcast.store import emitted_log, row_reader, tables
 from hindcast.store.tables import Table
 
@@ -124,7 +124,7 @@ def read_waiting_progress(contract: BoundContract, name: str, last: int) -> list
     """
     found = []
     for view in sorted(contract.list_tables_below(name).intersection(contract.views)):
-        if contract.views[view].semantics == "kafka" and emission.is_between_commits(contract, view):
+        if contract.views[view].semantics == "kafka" and emission_progress.is_between_commits(contract, view):
             return None
         if contract.views[view].wait:
             note = emitted_log.read_last_note(emitted_log.emitted_table(contract.warehouse, contract, view), last)

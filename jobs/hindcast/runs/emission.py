@@ -22,22 +22,20 @@ one bucket that each run replaces.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import NamedTuple
-
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from hindcast.bitemporal import derivation, processing_order
-from hindcast.common.errors import RunError, TableError
+from hindcast.common.errors import RunError
 from hindcast.contract import list_shapes
 from hindcast.contract.bound import BoundContract
 from hindcast.contract.routes import Routes
 from hindcast.contract.shapes import PLACE_COLUMNS, SOURCE_PLACES
 from hindcast.formats.decode import decode_records
 from hindcast.ingest import erasure_marks, requeued_records, retimestamping, schemas, topic_log
-from hindcast.plan import horizon, journal
+from hindcast.plan import journal
 from hindcast.plan.plans import Plan
+from hindcast.runs import emission_progress
 from hindcast.store import commits, row_reader, schema_evolution, table_creation, tables
 from hindcast.store import emitted_log as emitted_
 from hindcast.store.commit_notes import EmissionNote
@@ -61,7 +59,7 @@ def emit_view(spark: SparkSession, contract: BoundContract, plan: Plan, name: st
         step = EmissionStep(spark, contract, plan, name)
     if step.past.state_run < plan.run:
         if not step.past.emitted_run and 0 < after < plan.run:  # a run that has emitted was not refused
-            refuse_restart(contract, name)
+            emission_progress.refuse_restart(contract, name)
         done = step.process_records().localCheckpoint(eager=False)
         rows = step.log_rows(done)
         schema_evolution.ensure_columns(spark, log, table_creation.make_nullable(rows.schema), plan.known_at)
@@ -71,31 +69,10 @@ def emit_view(spark: SparkSession, contract: BoundContract, plan: Plan, name: st
         commits.replace_rows(state, step.state, plan.run, step.note.as_json(), step.read)
 
 
-def is_between_commits(contract: BoundContract, name: str) -> bool:
-    """Return whether a view has emitted in a run that has not replaced its state, and never may: the next will."""
-    log = emitted_.emitted_table(contract.warehouse, contract, name)
-    note = emitted_.read_last_note(log, tables.read_last_run(log))
-    return note is not None and tables.read_last_run(_state_table(contract, name, note.epoch)) < note.run
-
-
 def read_epoch(spark: SparkSession, contract: BoundContract, plan: Plan, name: str) -> DataFrame:
     """Return all records that a kafka view has emitted in its epoch, up to a run that has emitted (`emit_view`)."""
     log = emitted_.emitted_table(contract.warehouse, contract, name)
-    return _read_emitted(spark, log, _read_progress(contract, plan, name).epoch, plan.run)
-
-
-def refuse_restart(contract: BoundContract, name: str) -> None:
-    """Raise TableError if a view has to start from scratch but a log behind it was trimmed."""
-    for topic in (source for source in contract.list_upstream(name) if source in contract.topics):
-        at = horizon.read_horizon(tables.log_table(contract.warehouse, contract.pipeline, topic))
-        if at is not None:
-            raise TableError(
-                f"would start from scratch, but the log of {topic} was trimmed up to {at.moment.isoformat()}: what "
-                "it would have emitted before is unknown",
-                where=f"{contract.pipeline}.{name}",
-                fix="rename the view, so that it starts with what the logs still have; or restore its definition, if "
-                "that has changed (a topic with more partitions, or a view that it reads, has the same effect)",
-            )
+    return _read_emitted(spark, log, emission_progress.read_progress(contract, plan, name).epoch, plan.run)
 
 
 def _read_emitted(spark: SparkSession, log: Table, epoch: int, run: int) -> DataFrame:
@@ -114,7 +91,7 @@ def preview_emission(
     log, rows = emitted_.emitted_table(contract.warehouse, contract, name), step.log_rows(step.process_records())
     if not step.past.emitted_run:
         if tables.read_last_run(log):
-            refuse_restart(contract, name)
+            emission_progress.refuse_restart(contract, name)
         return rows
     return _read_emitted(spark, log, step.past.epoch, step.past.state_run).unionByName(rows)
 
@@ -135,80 +112,6 @@ reads only the buckets that it needs; and the bucket of all other state.
 """
 
 
-class EmissionProgress(NamedTuple):
-    """How far a view had got before a run.
-
-    Its epoch; the runs that last replaced its state and last emitted in this epoch, 0 before the first; with `wait` the
-    time before which everything has been processed, in ms. `state_run` is this run if it has replaced the state.
-    `sources`: as the run's note has them.
-    """
-
-    epoch: int
-    state_run: int
-    emitted_run: int
-    upto: int
-    sources: Mapping[str, int]
-
-    @property
-    def is_restart(self) -> bool:
-        """True if the view has emitted before, and begins from scratch."""
-        return self.epoch > 1 and not self.emitted_run
-
-
-def _read_progress(contract: BoundContract, plan: Plan, name: str, previewed: Collection[str] = ()) -> EmissionProgress:
-    """Return how far a view had got before a run.
-
-    In a new epoch if its definition, the epoch of a view that it reads or the partition count of a topic has changed
-    since, or anything behind it was forgotten. `previewed`: the views that have emitted only in a preview.
-    """
-    log = emitted_.emitted_table(contract.warehouse, contract, name)
-    note = emitted_.read_last_note(log, plan.run - 1)
-    past = [run for run in journal.read_runs(log.warehouse, contract.pipeline) if run.number <= plan.run]
-    sources = _list_sources(contract, plan, name, previewed)
-    restarts = (
-        note is None
-        or note.definition not in (contract.hash_definition(name), contract.hash_definition(name, formerly=True))
-        or note.sources not in (None, sources)
-        or erasure_marks.has_forgotten_since(past, contract, name, note.run)
-    )
-    epoch = (note.epoch if note else 0) + restarts
-    state_run = tables.read_last_run(_state_table(contract, name, epoch))
-    if note is None or restarts:
-        return EmissionProgress(epoch, state_run, 0, -1, sources)
-    processed = emitted_.read_last_note(log, min(state_run, plan.run - 1))
-    upto = processed.upto if processed and state_run else -1
-    return EmissionProgress(epoch, state_run, note.run, upto, sources)
-
-
-def needs_restart(contract: BoundContract, plan: Plan, name: str) -> bool:
-    """Return whether a view that has emitted has to begin from scratch."""
-    return _read_progress(contract, plan, name).is_restart
-
-
-def _read_emitted_epoch(contract: BoundContract, name: str, run: int) -> int:
-    """Return the epoch in which a view has emitted last, up to a run; 0 if it has not."""
-    note = emitted_.read_last_note(emitted_.emitted_table(contract.warehouse, contract, name), run)
-    return note.epoch if note is not None else 0
-
-
-def _list_sources(contract: BoundContract, plan: Plan, name: str, previewed: Collection[str]) -> dict[str, int]:
-    """Return the inputs of a view, as its note has them: of a topic the number of partitions, of a view the epoch."""
-    sources: dict[str, int] = {}
-    for i in contract.views[name].inputs:
-        if i in contract.topics:
-            sources[i] = len(plan.topics[i].ranges)
-        elif i in previewed:
-            sources[i] = _read_progress(contract, plan, i, previewed).epoch
-        else:
-            sources[i] = _read_emitted_epoch(contract, i, plan.run)
-    return sources
-
-
-def _state_table(contract: BoundContract, name: str, epoch: int) -> Table:
-    """Return the table of the state that a view keeps from run to run."""
-    return Table(contract.warehouse, contract.pipeline, f"kept/{name}/{epoch}", "kept")
-
-
 class EmissionStep:
     """The processing of a kafka view in a run; with `previews`, what its inputs would have emitted, only a preview."""
 
@@ -222,8 +125,8 @@ class EmissionStep:
     ) -> None:
         self._spark, self._contract, self._plan, self._name, self._previews = spark, contract, plan, name, previews
         self._view = contract.views[name]
-        self.past = _read_progress(contract, plan, name, previews or ())
-        self.state = _state_table(contract, name, self.past.epoch)
+        self.past = emission_progress.read_progress(contract, plan, name, previews or ())
+        self.state = emission_progress.state_table(contract, name, self.past.epoch)
         self._upto, waits_for = self._find_settled_time() if self._view.wait else (-1, None)
         state_note = tables.read_notes(self.state, EmissionNote.from_json).get(self.past.state_run)
         before = state_note.buckets if state_note else 1
@@ -364,7 +267,7 @@ class EmissionStep:
             rows = self._previews[name]
         else:
             log = emitted_.emitted_table(self._contract.warehouse, self._contract, name)
-            epoch = _read_emitted_epoch(self._contract, name, self._plan.run)
+            epoch = emission_progress.read_emitted_epoch(self._contract, name, self._plan.run)
             rows = _read_emitted(self._spark, log, epoch, self._plan.run)
         if not self._view.wait:
             rows = rows.where(F.col("_run") > self.past.state_run)

@@ -37,6 +37,7 @@ from hindcast.runs import (
     derive_topic,
     derive_view,
     emission,
+    emission_progress,
     expression_checks,
     spark_errors,
     store_migration,
@@ -361,7 +362,7 @@ def _find_settled_note(contract: BoundContract, plan: Plan, name: str, *sources:
     if not tables.read_dropped_columns(delta_table).keys().isdisjoint(list_shapes(contract)[name].columns):
         return None  # a run that has not published the table had a contract without them
     view = contract.views.get(name)
-    if view is not None and view.semantics == "kafka" and emission.needs_restart(contract, plan, name):
+    if view is not None and view.semantics == "kafka" and emission_progress.needs_restart(contract, plan, name):
         return None
     if name in (*plan.released_keys, plan.only, plan.upgraded_table) or any(
         gate.type == FRESHNESS_RULE for gate in contract.expectations(name)

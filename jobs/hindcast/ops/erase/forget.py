@@ -30,7 +30,7 @@ from hindcast.plan import horizon, journal, notices, planner
 from hindcast.plan.inputs import locate_own_table
 from hindcast.plan.purposes import Erasure
 from hindcast.plan.runs import Run
-from hindcast.runs import emission, run_steps
+from hindcast.runs import emission_progress, run_steps
 from hindcast.store import tables
 from hindcast.store.folder import WarehouseFolder
 
@@ -151,7 +151,7 @@ def _refuse_unready(contract: BoundContract, erasure: Erasure) -> None:
     affected = {name for table in (topic, *erasure.formerly) for name in contract.list_tables_below(table)}
     for name in sorted(affected.intersection(contract.views)):
         if contract.views[name].semantics == "kafka":
-            emission.refuse_restart(contract, name)
+            emission_progress.refuse_restart(contract, name)
 
 
 def _read_proof(reports: Path, run: int) -> Proof:
