@@ -240,6 +240,8 @@ def test_entries_that_are_older_than_the_mark_of_a_column_do_not_show_it(
         assert [(found.shown, found.row) for found in approval.read_held_keys(warehouse, menu)] == [(key, row)]
     contract(tmp_path)
     assert list_failing() == [("***", None), ('{"item": "curry"}', '{"item": "curry", "price": -7}')]
+    contract(tmp_path, MENU.replace("price", "cost"))
+    assert list_failing() == [("***", None), ('{"item": "curry"}', '{"item":"curry"}')], "price may have been marked"
 
 
 def test_one_of_two_sensitive_keys_of_one_record_is_chosen_alone(tmp_path: Path) -> None:

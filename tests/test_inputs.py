@@ -316,7 +316,7 @@ views:
         (None, "", "is not stored, so its sensitive columns are not known", "hindcast run shop"),
         ({}, "", "", ""),
         ({"topics.people.sensitive": '["city"]'}, "", "city: sensitive in pipeline shop", "sensitive: [city]"),
-        ({"topics.people.gone": "3"}, "", "id, city: sensitive in pipeline shop", "sensitive: [id, city]"),
+        ({"topics.people.gone": "3"}, "", "whether id, city are sensitive is not known", "[id, city]"),
         ({"topics.people.gone": "3"}, ", sensitive: true", "", ""),
         ({"topics.people.gone": "3", "topics.people.sensitive": "", "topics.secrets.sensitive": ""}, "", "", ""),
     ],

@@ -77,34 +77,29 @@ def die_between_commits(p: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     planner.abandon_run(p.warehouse, journal.read_runs(p.warehouse, p.name)[-1], "it died")
 
 
-BILLS = (
-    ORDERS
-    + """
-views:
-  bills:
-    stream: orders
-    select: {n: n}
-    expect: [{expect_column_values_to_be_between: {column: n, min_value: 5}, on_failure: quarantine}]
-"""
-)
+GATE = "[{expect_column_values_to_be_between: {column: n, min_value: 5}, on_failure: quarantine}]"
+BILLS = ORDERS + f"views:\n  bills: {{stream: orders, select: {{n: n}}, expect: {GATE}}}\n"
+GATED = ORDERS.replace("keep: 10 seconds", f"keep: 10 seconds, expect: {GATE}")
 
 
 @pytest.mark.long
-@pytest.mark.ci
-def test_what_is_held_of_a_view_is_not_trimmed_away_below_it_before_somebody_decides(
-    spark: SparkSession, broker: str, tmp_path: Path
+@pytest.mark.parametrize(
+    ("text", "table", "removed"), [pytest.param(BILLS, "bills", 2, marks=pytest.mark.ci), (GATED, "orders", 1)]
+)
+def test_what_is_held_of_events_is_not_trimmed_away_before_somebody_decides(
+    spark: SparkSession, broker: str, tmp_path: Path, text: str, table: str, removed: int
 ) -> None:
-    with pipeline(spark, broker, tmp_path, BILLS) as p:
+    with pipeline(spark, broker, tmp_path, text) as p:
         send(p, ("low", 1, 0), ("high", 9, 1))
         p.run()
         send(p, ("later", 9, 30))
         p.run()
         report = retention.trim_pipeline(spark, p.contract)
-        assert report.logs["orders"].undecided == report.tables["orders"].undecided == ("bills",)
+        assert report.logs["orders"].undecided == report.tables["orders"].undecided == (table,)
         assert (report.logs["orders"].removed, report.tables["orders"].removed) == (0, 0)
-        assert "held back by bills" in retention.format_report(report)
-        hold_store.reject_keys(p.warehouse, p.name, {"bills": ['{"id":"low"}']}, "eve", datetime.now(UTC))
-        assert trimmed(spark, p) == (2, 20)
+        assert f"held back by {table}" in retention.format_report(report)
+        hold_store.reject_keys(p.warehouse, p.name, {table: ['{"id":"low"}']}, "eve", datetime.now(UTC))
+        assert trimmed(spark, p) == (removed, 20)
 
 
 MENU = """
@@ -157,3 +152,34 @@ def test_a_horizon_counts_the_input_as_the_last_run_read_it(spark: SparkSession,
         assert at.moment == T0 + timedelta(seconds=3)
         ledger.run()
         assert [row[0] for row in ledger.believed("invoices")] == ["a", "b", "c"]
+
+
+LATE = """
+pipeline: restaurant
+start: 2026-01-01
+topics:
+  menu: {read: table, key: {item: string}, value: {price: int}, history_retention: 5 seconds, keep: 10 seconds}
+  orders: {read: stream, key: {id: string}, value: {item: string}}
+views:
+  bills: {stream: orders, join: {table: menu, on: item}, select: {price: price}, semantics: kafka, wait: true}
+"""
+
+
+@pytest.mark.long
+def test_an_expired_record_that_a_view_has_not_processed_stays_expired(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    with pipeline(spark, broker, tmp_path, LATE) as p:
+        p.send("menu", *((item, {"price": 8}, second) for item, second in (("tea", 0), ("tea", 1), ("cake", 100))))
+        p.send("menu", ("soup", {"price": 8}, 10))
+        p.send("orders", ("a", {"item": "tea"}, 1), ("b", {"item": "tea"}, 50))
+        p.run()
+        assert p.fates("menu")[3] == (3, "expired")
+        believed = p.believed("menu")
+        assert trimmed(spark, p, "menu") == (0, 40)
+        p.run(only="menu")
+        assert p.believed("menu") == believed
+        p.send("orders", ("c", {"item": "tea"}, 200))
+        p.send("menu", ("cake", {"price": 9}, 201))
+        p.run()
+        assert trimmed(spark, p, "menu") == (2, 190)

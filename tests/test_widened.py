@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql.types import StructType
 
-from hindcast.store import duckdb_reader, row_reader, schema_evolution, table_creation, tables
+from hindcast.store import commits, duckdb_reader, row_reader, schema_evolution, table_creation, tables
 from hindcast.store.tables import Table
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 PERIODS = ("validFrom", "validTo", "systemFrom", "systemTo")
@@ -32,10 +33,32 @@ def columns(text: str) -> StructType:
     return StructType.fromDDL(f"{text}, {', '.join(f'{name} timestamp' for name in PERIODS)}, _belief string")
 
 
+@pytest.mark.slow
+def test_rows_are_not_rewritten_without_those_of_a_run_that_came_between(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process of run 1 that slept; run 2 does not ask for wider columns."""
+    table = Table(str(tmp_path), "shop", "menu", "versions", ("item",), widen="rewrite")
+    table_creation.ensure_table(table, columns("item string, n int"))
+    row = spark.createDataFrame([("a", 1, NOON, None, NOON, None, "open")], columns("item string, n int"))
+    load = row_reader.load_rows
+
+    def load_and_sleep(spark: SparkSession, table: Table) -> DataFrame:
+        rows = load(spark, table)
+        commits.append_rows(row, table, 2, {})
+        return rows
+
+    monkeypatch.setattr(row_reader, "load_rows", load_and_sleep)
+    schema_evolution.ensure_columns(spark, table, columns("item string, n bigint"), NOON, 1)
+    found = DeltaTable(table.path)
+    assert found.to_pyarrow_table().select(["item", "n"]).to_pylist() == [{"item": "a", "n": 1}]
+    assert tables.column_types(found)["n"] == "int"
+
+
 @pytest.mark.long
 def test_a_table_is_read_as_spark_reads_it_whatever_its_files_have(spark: SparkSession, tmp_path: Path) -> None:
     """Columns added, widened and dropped. Rows marked in two bitmaps of each form: runs, bits, and single numbers."""
-    table = Table(str(tmp_path / "a folder"), "shop", "menu", "versions", ("item",), can_widen=True)
+    table = Table(str(tmp_path / "a folder"), "shop", "menu", "versions", ("item",), widen="spark_only")
     table_creation.ensure_table(table, columns(OLD))
     old = spark.range(70_000).selectExpr(
         *("concat('a', id) AS item", "id::int AS n", "0.1f AS f", "1.5::decimal(8,2) AS d"),
@@ -45,7 +68,7 @@ def test_a_table_is_read_as_spark_reads_it_whatever_its_files_have(spark: SparkS
     )
     old.coalesce(1).write.format("delta").mode("append").save(table.path)
     for later in (0, 1):
-        found = schema_evolution.ensure_columns(spark, table, columns(NEW), NOON + timedelta(hours=later))
+        found = schema_evolution.ensure_columns(spark, table, columns(NEW), NOON + timedelta(hours=later), later + 1)
     made = [(commit["operation"], commit.get("operationMetrics", {}).get("numFiles")) for commit in found.history()]
     assert made == [("WRITE", "0"), ("SET TBLPROPERTIES", None), ("WRITE", "1"), ("CREATE TABLE", None)]
     assert tables.read_dropped_columns(found) == {"gone": NOON}

@@ -141,7 +141,7 @@ def _tables(warehouse: str) -> str:
     """Return the warehouse as it is named everywhere; SettingsError for credentials or odd signs in it."""
     # First: other errors show the address, as every path does. A secret may have a slash. Azure's is container@account.
     is_azure = re.fullmatch(r"(abfss?|wasbs?)://[\w$-]+@[\w.-]+(/.*)?", warehouse, re.DOTALL)
-    if not is_azure and re.match(r"[^/]*://[^/]*(@|:.*@)", warehouse, re.DOTALL):
+    if not is_azure and re.match(r"[^/]*://[^/]*(@|:(?!\d+(/|$)).*@)", warehouse, re.DOTALL):
         fix = "leave them out: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY have them (docs/deploy.md)"
         raise SettingsError("HINDCAST_WAREHOUSE has credentials in its address", fix=fix)
     place = warehouse if "://" in warehouse else str(Path(warehouse).expanduser().absolute())

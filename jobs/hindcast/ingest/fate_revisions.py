@@ -69,15 +69,15 @@ def revise_fates(spark: SparkSession, contract: BoundContract, plan: Plan, name:
 def _commit_fates(contract: BoundContract, plan: Plan, name: str, rows: DataFrame, entered: Table, after: int) -> None:
     """Commit the changed fates, with a note."""
     changed = rows.where("fate <> was")
-    counts = {(row["was"], row["fate"]): row["count"] for row in changed.groupBy("was", "fate").count().collect()}
-    again = {fate: n for (was, fate), n in sorted(counts.items()) if was == "malformed"}
-    refused = [n for (was, fate), n in counts.items() if was != "malformed" and fate != "accepted"]
+    by_fate = changed.groupBy("requeued", "fate").count().collect()
+    again = {row["fate"]: row["count"] for row in sorted(by_fate, key=lambda row: str(row["fate"])) if row["requeued"]}
+    refused = [row["count"] for row in by_fate if not row["requeued"] and row["fate"] != "accepted"]
     note = FatesNote(plan.run, sum(again.values()) + sum(refused))
     if plan.requeue:
         note = replace(
             note, requeued=again, still=requeues.describe_still_malformed(contract, name, rows.where("requeued"))
         )
-    if counts or plan.requeue:
+    if by_fate or plan.requeue:
         table_creation.ensure_table(entered, table_creation.make_nullable(rows.schema))
         journal.read_active_run(entered.warehouse, contract.pipeline, plan.run)  # an abandoned run no longer decides
         commits.append_rows(changed, entered, plan.run, note.as_json(), after=after)

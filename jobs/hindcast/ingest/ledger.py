@@ -14,7 +14,9 @@ import pyarrow as pa
 from hindcast.bitemporal.fates import FATES
 from hindcast.bitemporal.predicates import sql_literal
 from hindcast.common.column_values import ColumnValue
+from hindcast.common.json_values import StoredObject
 from hindcast.ingest import erasure_marks, trim_ledger
+from hindcast.ingest.requeued_records import requeued_sql
 from hindcast.kafka.topic_patterns import MemberPartition, MemberPartitions
 from hindcast.plan import journal
 from hindcast.plan.runs import last_members
@@ -24,11 +26,11 @@ from hindcast.store.tables import Table
 _REVISIONS = """
     WITH moved AS (
         SELECT run, "partition", any_value(systemFrom) AS knownAt, min("offset") AS first, max("offset") AS last,
-               was, fate, count(*) AS n
+               was, fate, count(*) AS n, count(*) FILTER ({requeued}) AS requeued
         FROM log WHERE ? IS NULL OR run = ? GROUP BY run, "partition", was, fate
     )
     SELECT run, "partition", any_value(knownAt), min(first), max(last),
-           list({'was': was, 'fate': fate, 'n': n} ORDER BY was, fate)
+           list({{'was': was, 'fate': fate, 'n': n, 'requeued': requeued}} ORDER BY was, fate)
     FROM moved GROUP BY run, "partition" ORDER BY run, "partition"
 """
 _MEMBERS = """
@@ -99,7 +101,10 @@ class IngestedRange:
 
 @dataclass(frozen=True)
 class FateRevision:
-    """How many records of a partition `moved` from one fate to another in a run (fate_revisions.py)."""
+    """How many records of a partition `moved` from one fate to another in a run (fate_revisions.py).
+
+    `requeued`: how many of them because of a requeue.
+    """
 
     run: int
     partition: int
@@ -107,10 +112,11 @@ class FateRevision:
     first: int
     last: int
     moved: dict[tuple[str, str], int]
+    requeued: dict[tuple[str, str], int]
 
     def count_became(self, fate: str) -> int:
         """Return how many records got this fate, without those that were requeued."""
-        return sum(n for (was, now), n in self.moved.items() if now == fate and was != "malformed")
+        return sum(n - self.requeued[step] for step, n in self.moved.items() if step[1] == fate)
 
     @property
     def net_counts(self) -> dict[str, int]:
@@ -124,14 +130,16 @@ class FateRevision:
 
 def read_fate_revisions(entered: Table, run: int | None = None) -> list[FateRevision]:
     """Return the revised fates of a topic's records, of one run or of all; by run and partition."""
-    return _query_table(
-        entered,
-        _REVISIONS,
-        run,
-        lambda run, partition, known_at, first, last, moved: FateRevision(
-            run, partition, known_at, first, last, {(m["was"], m["fate"]): m["n"] for m in moved}
-        ),
-    )
+
+    def build(
+        run: int, partition: int, known_at: datetime, first: int, last: int, steps: list[StoredObject]
+    ) -> FateRevision:
+        moved, requeued = ({(s["was"], s["fate"]): s[count] for s in steps} for count in ("n", "requeued"))
+        return FateRevision(run, partition, known_at, first, last, moved, requeued)
+
+    delta_table = tables.open_table(entered)
+    columns = [field.name for field in delta_table.schema().fields] if delta_table is not None else []
+    return _query_table(entered, _REVISIONS.format(requeued=requeued_sql(columns)), run, build)
 
 
 def read_ingested_ranges(log: Table, run: int | None = None) -> list[IngestedRange]:

@@ -22,7 +22,7 @@ from hindcast.contract.bound import BoundContract
 from hindcast.contract.sensitive import REDACTED
 from hindcast.formats import limits
 from hindcast.formats.decode import decode_records
-from hindcast.ingest import erasure_marks, retimestamping, schemas, topic_log
+from hindcast.ingest import erasure_marks, requeued_records, retimestamping, schemas, topic_log
 from hindcast.kafka import topic_patterns
 from hindcast.plan import journal
 from hindcast.plan.plans import Plan
@@ -73,7 +73,8 @@ def count_waiting(warehouse: str, contract: Contract, request: Requeue) -> dict[
             source = "log"
             if entered is not None:
                 engine.register("entered", row_reader.open_dataset(entered))
-                source = _DECIDED
+                requeued = requeued_records.requeued_sql([field.name for field in entered.schema().fields])
+                source = _DECIDED.format(requeued=requeued)
             row = engine.execute(
                 f"SELECT count(*) FROM {source} WHERE fate = 'malformed' "  # noqa: S608  # our own columns
                 'AND ($reason IS NULL OR contains(reason, $reason)) AND ($all OR list_contains($some, "partition")) '
@@ -206,8 +207,8 @@ def _find_partitions(warehouse: str, contract: Contract, name: str, request: Req
 _DECIDED = """(
     SELECT "partition", "offset", coalesce(since.fate, log.fate) AS fate, coalesce(since.reason, log.reason) AS reason
     FROM log LEFT JOIN (
-        SELECT "partition", "offset", last(fate ORDER BY run, was = 'malformed') AS fate,
-               last(reason ORDER BY run, was = 'malformed') AS reason
+        SELECT "partition", "offset", last(fate ORDER BY run, {requeued}) AS fate,
+               last(reason ORDER BY run, {requeued}) AS reason
         FROM entered GROUP BY "partition", "offset"
     ) AS since USING ("partition", "offset")
 )"""

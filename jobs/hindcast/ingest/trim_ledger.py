@@ -49,7 +49,9 @@ COUNTS_SCHEMA = pa.schema(
 
 
 class LogTrim(NamedTuple):
-    """How far a log is trimmed: of each key, of runs up to `run`, only the record in force at `horizon` is left."""
+    """How far a log is trimmed, of runs up to `run`: of each key the record in force at `horizon` is left, and no
+    expired one before that.
+    """
 
     horizon: datetime
     run: int

@@ -41,22 +41,23 @@ from hindcast.store.tables import Table
 class Trimmed(NamedTuple):
     """What was trimmed of a table or log: how many rows or records were removed, and its horizon (None: none yet).
 
-    `slowest`: the partition that holds the horizon back, if one does. `undecided`: the views that hold it back, because
-    they have held changes that nobody has decided about.
+    `slowest`: the partition that holds the horizon back, if one does. `undecided`: the tables that do, because they
+    have held changes that nobody has decided about; `unready`: the views that do, because they have not processed what
+    they need (`trim_horizons.WaitingViews`).
     """
 
     removed: int
     horizon: Horizon | None
     slowest: PartitionProgress | None
     undecided: tuple[str, ...] = ()
+    unready: tuple[str, ...] = ()
 
     def as_json(self, what: str) -> dict[str, JsonValue]:
         """Return the part of the report; `what`: the name of what is counted."""
         fields: dict[str, JsonValue] = {"horizon": self.horizon.moment.isoformat() if self.horizon else None}
         if self.slowest is not None:
             fields["slowest"] = self.slowest._asdict() | {"reached": self.slowest.reached.isoformat()}
-        if self.undecided:
-            fields["undecided"] = list(self.undecided)
+        fields |= {name: list(views) for name in ("undecided", "unready") if (views := getattr(self, name))}
         return fields | {what: self.removed}
 
 
@@ -105,20 +106,24 @@ def _trim_pipeline(spark: SparkSession, contract: BoundContract, *, dry_run: boo
         return report
     progress = {name: trim_horizons.read_topic_progress(spark, contract, name, last.number) for name in contract.topics}
     until = min(last.known_at, clock.now())  # a known-at may be ahead of the clock: nothing is trimmed for that
-    table_horizons = trim_horizons.find_table_horizons(spark, contract, progress, until, last)
-    log_horizons = trim_horizons.find_log_horizons(contract, progress, until, last.number)
+    undecided = trim_horizons.find_undecided_tables(contract)
+    views = {name: trim_horizons.read_waiting_views(contract, name, last.number) for name in contract.topics}
+    table_horizons = trim_horizons.find_table_horizons(spark, contract, progress, undecided, until, last)
+    log_horizons = trim_horizons.find_log_horizons(contract, progress, views, undecided, until)
     if not dry_run:
         # What is to be forgotten may need records, and it may have been planned meanwhile.
         notices.refuse_forgetting(warehouse, pipeline, "trimming")
         for trimmed in (*table_horizons.values(), *log_horizons.values()):
             if trimmed.horizon is not None:
                 commits.set_properties(spark, trimmed.table, {horizon.PROPERTY: trimmed.horizon.text})
-    for name, (table, at, slowest, undecided) in table_horizons.items():
-        rows = _trim_table(spark, table, at, last.known_at, dry_run=dry_run) if at else 0
-        report.tables[name] = Trimmed(rows, at, slowest, undecided)
-    for name, (_, at, slowest, undecided) in log_horizons.items():
-        records = _trim_log(spark, contract, name, at, last.number, dry_run=dry_run) if at else 0
-        report.logs[name] = Trimmed(records, at, slowest, undecided)
+    for name, it in table_horizons.items():
+        rows = _trim_table(spark, it.table, it.horizon, last.known_at, dry_run=dry_run) if it.horizon else 0
+        report.tables[name] = Trimmed(rows, it.horizon, it.slowest, it.undecided)
+    for name, it in log_horizons.items():
+        at, records = it.horizon, 0
+        if at is not None and not it.unready:
+            records = _trim_log(spark, contract, name, at, last.number, views[name], dry_run=dry_run)
+        report.logs[name] = Trimmed(records, at, it.slowest, it.undecided, it.unready)
         if at is not None and at.refused_before is not None:
             report.quarantine[name] = _trim_refused(spark, contract, name, at, dry_run=dry_run)
     return report
@@ -137,8 +142,11 @@ def format_report(report: TrimReport) -> str:
                 held_back = f"held back by partition {slowest.partition} of {slowest.topic}"
                 lines.append(f"    {held_back}, which has reached {slowest.reached.isoformat()}")
             if trimmed.undecided:
-                views = " and ".join(trimmed.undecided)
-                lines.append(f"    held back by {views}, of which changes are held: hindcast release or reject them")
+                names = " and ".join(trimmed.undecided)
+                lines.append(f"    held back by {names}, of which changes are held: hindcast release or reject them")
+            if trimmed.unready:
+                names = " and ".join(trimmed.unready)
+                lines.append(f"    held back by {names}, which may need all of it: run the pipeline")
     lines += [f"  quarantine, {name}: {n:,} records" for name, n in report.quarantine.items()]
     return "\n".join(lines)
 
@@ -150,7 +158,7 @@ def _find_last_run(warehouse: str, contract: Contract) -> Run | None:
         if not run.is_finished and run.state != "stopped":
             found, fix = f"run {run.number} ({run.run_id}) has not ended", "trim when it has ended"
             raise BusyError(found, where=contract.pipeline, fix=fix)
-    completed = [run for run in past if run.state == "completed"]
+    completed = [run for run in past if run.has_done_all_tables]
     if completed and completed[-1].plan.contract != contract.hash:
         found = f"the contract was changed since run {completed[-1].number}"
         raise RequestError(found, where=contract.pipeline, fix="run the pipeline first")
@@ -170,14 +178,27 @@ def _trim_table(spark: SparkSession, table: Table, at: Horizon, known_at: dateti
     return rows
 
 
-def _trim_log(spark: SparkSession, contract: BoundContract, name: str, at: Horizon, last: int, *, dry_run: bool) -> int:
+def _trim_log(
+    spark: SparkSession,
+    contract: BoundContract,
+    name: str,
+    at: Horizon,
+    last: int,
+    views: trim_horizons.WaitingViews,
+    *,
+    dry_run: bool,
+) -> int:
     """Remove the records of a log that are not needed from its horizon on, up to the run `last`; return how many.
 
     What the ledger says of them is written first (trim_ledger.py).
     """
     log = tables.log_table(contract.warehouse, contract.pipeline, name)
     decided = topic_log.judge_again(retimestamping.read_log(spark, contract, name), contract, name)
-    settled = _exclude_waiting_records(spark, contract, name, decided, last).where(F.col("run") <= last)
+    waiting = _find_waiting_records(spark, contract, name, decided, views)
+    if waiting is not None and waiting.where((F.col("fate") == "expired") & (F.col("timestamp") <= at.moment)).take(1):
+        return 0  # `judge_again` takes what a trim leaves before the horizon for accepted
+    settled = decided if waiting is None else topic_records.exclude_places(decided, waiting.select(*_PLACE))
+    settled = settled.where(F.col("run") <= last)
     # A held record was never in force, and stays until somebody has decided about it.
     known = topic_records.exclude_held(spark, contract, name, settled, with_keys=True)
     places = find_unneeded_records(known, at, table=contract.topics[name].read == "table")
@@ -199,23 +220,17 @@ def _trim_log(spark: SparkSession, contract: BoundContract, name: str, at: Horiz
     return records
 
 
-def _exclude_waiting_records(
-    spark: SparkSession, contract: BoundContract, name: str, records: DataFrame, last: int
-) -> DataFrame:
-    """Return the rows of a log without those that a view with `wait` has not processed after a run, late ones too.
-
-    There are none if such a view has not begun.
-    """
-    waiting = trim_horizons.read_waiting_progress(contract, name, last)
-    if waiting is None:
-        return records.where("false")
-    if not waiting:
-        return records
+def _find_waiting_records(
+    spark: SparkSession, contract: BoundContract, name: str, records: DataFrame, views: trim_horizons.WaitingViews
+) -> DataFrame | None:
+    """Return the rows of a log that a view with `wait` has not processed, late ones too; None without such a view."""
+    if not views.processed:
+        return None
     turn = requeued_records.requeue_turn(spark, contract.warehouse, contract.pipeline, name)
     readable = records.where(F.col("fate").isin(*emission.READ_FATES))
     ordered = processing_order.add_processing_order(readable, 0, waits=True, turn=turn)
-    upto = F.unix_millis(F.lit(min(partition.reached for partition in waiting)))
-    return topic_records.exclude_places(records, ordered.where(F.col("order.reached") >= upto).select(*_PLACE))
+    upto = F.unix_millis(F.lit(min(partition.reached for partition in views.processed)))
+    return ordered.where(F.col("order.reached") >= upto)
 
 
 _PLACE = ("partition", "offset")

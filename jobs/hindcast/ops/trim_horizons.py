@@ -6,7 +6,7 @@ partition if that is earlier. It never moves back (plan/horizon.py).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
@@ -35,12 +35,13 @@ class PartitionProgress(NamedTuple):
 
 
 class TableHorizon(NamedTuple):
-    """A table, its horizon from now on, and what holds that back: a partition, or views (`Trimmed`)."""
+    """A table, its horizon from now on, and what holds that back (`retention.Trimmed`)."""
 
     table: Table
     horizon: Horizon | None
     slowest: PartitionProgress | None
     undecided: tuple[str, ...] = ()
+    unready: tuple[str, ...] = ()
 
 
 def read_topic_progress(spark: SparkSession, contract: BoundContract, name: str, last: int) -> list[PartitionProgress]:
@@ -57,12 +58,14 @@ def find_table_horizons(
     spark: SparkSession,
     contract: BoundContract,
     progress: Mapping[str, list[PartitionProgress]],
+    undecided: Collection[str],
     until: datetime,
     last: Run,
 ) -> dict[str, TableHorizon]:
     """Return the horizons of the tables of topics and views that are not kept forever, by name, after the run `last`.
 
-    Tables of an older store format have none: their rows are trimmed once they are upgraded.
+    Tables of an older store format have none: their rows are trimmed once they are upgraded. `undecided`: as for
+    `find_log_horizons`.
     """
     horizons = {}
     for name in (*contract.topics, *contract.ordered_views):
@@ -72,8 +75,8 @@ def find_table_horizons(
         if keep is None or delta_table is None or tables.read_older_format(delta_table) is not None:
             continue
         before = horizon.read_horizon(table)
-        if undecided := _find_undecided_views(contract, name):
-            horizons[name] = TableHorizon(table, before, None, undecided)
+        if waiting := _select_below(contract, name, undecided):
+            horizons[name] = TableHorizon(table, before, None, waiting)
             continue
         upstream = contract.list_upstream(name)
         times = [partition for source in upstream for partition in progress.get(source, [])]
@@ -83,55 +86,79 @@ def find_table_horizons(
     return horizons
 
 
-def _find_undecided_views(contract: BoundContract, name: str) -> tuple[str, ...]:
-    """Return the views, among a table and those below it, that have held changes which nobody has decided about.
+def find_undecided_tables(contract: BoundContract) -> set[str]:
+    """Return the views and streams that have held changes which nobody has decided about.
 
-    Such a change has to be derived again when it is released, from the rows that it came from.
+    Such a change is derived again when it is released, from what it came from; before a horizon there would be nothing
+    left of it. A held version of a topic's table counts from the horizon on, as a late one does.
     """
     held = hold_store.read_held_rows(contract.warehouse, contract.pipeline).select(["table", "entry"]).to_pylist()
-    undecided = {row["table"] for row in held if row["entry"] == "held"}
-    return tuple(sorted(undecided.intersection(contract.views, {name, *contract.list_tables_below(name)})))
+    streams = {name for name, topic in contract.topics.items() if topic.read == "stream"}
+    return {row["table"] for row in held if row["entry"] == "held"}.intersection({*contract.views, *streams})
+
+
+def _select_below(contract: BoundContract, name: str, among: Collection[str]) -> tuple[str, ...]:
+    """Return those of some tables that are the table `name` or below it."""
+    return tuple(sorted({name, *contract.list_tables_below(name)}.intersection(among)))
 
 
 def find_log_horizons(
-    contract: BoundContract, progress: Mapping[str, list[PartitionProgress]], until: datetime, last: int
+    contract: BoundContract,
+    progress: Mapping[str, list[PartitionProgress]],
+    views: Mapping[str, WaitingViews],
+    undecided: Collection[str],
+    until: datetime,
 ) -> dict[str, TableHorizon]:
-    """Return the horizons of the logs that are not kept forever, by topic, after the run `last`."""
+    """Return the horizons of the logs that are not kept forever, by topic.
+
+    `views`: `read_waiting_views` of each topic; `undecided`: `find_undecided_tables`.
+    """
     horizons = {}
     for name, topic in contract.topics.items():
         retention, log = topic.retention, tables.log_table(contract.warehouse, contract.pipeline, name)
         if retention is None or retention.log is None or retention.quarantine is None or tables.open_table(log) is None:
             continue
-        before, undecided = horizon.read_horizon(log), _find_undecided_views(contract, name)
-        waiting = read_waiting_progress(contract, name, last)
-        if waiting is None or undecided:
+        before = horizon.read_horizon(log)
+        held, (processed, unready) = _select_below(contract, name, undecided), views[name]
+        if held or unready:
             at, slowest = before, None
         else:
-            at, slowest = _next_horizon(until, [*progress[name], *waiting], retention.log, before)
+            at, slowest = _next_horizon(until, [*progress[name], *processed], retention.log, before)
         if at is not None:
             refused = _subtract_duration(until, retention.quarantine)
             moments = [moment for moment in (refused, before.refused_before if before else None) if moment is not None]
             at = replace(at, refused_before=max(moments, default=None), valid_time=topic.valid_time)
-        horizons[name] = TableHorizon(log, at, slowest, undecided)
+        horizons[name] = TableHorizon(log, at, slowest, held, unready)
     return horizons
 
 
-def read_waiting_progress(contract: BoundContract, name: str, last: int) -> list[PartitionProgress] | None:
-    """Return up to when the views with `wait` below a topic had processed it after a run; None if one had not begun, or
-    if a kafka view has emitted records of which it has no state yet.
+class WaitingViews(NamedTuple):
+    """The kafka views below a topic that may need its log again.
 
-    Each is given as the partition that it waits for. They read the log again from there on.
+    `processed`: up to when those with `wait` have processed it, each given as the partition that it waits for; they
+    read the log from there on. `unready`: those that may need all of it, because they have processed nothing yet, or
+    have emitted records of which they have no state yet.
     """
-    found = []
+
+    processed: list[PartitionProgress]
+    unready: tuple[str, ...]
+
+
+def read_waiting_views(contract: BoundContract, name: str, last: int) -> WaitingViews:
+    """Return how far the views below a topic had processed it after the run `last`."""
+    processed, unready = [], []
     for view in sorted(contract.list_tables_below(name).intersection(contract.views)):
-        if contract.views[view].semantics == "kafka" and emission_progress.is_between_commits(contract, view):
-            return None
-        if contract.views[view].wait:
-            note = emitted_log.read_last_note(emitted_log.emitted_table(contract.warehouse, contract, view), last)
-            if note is None or note.upto < 0 or note.waits_for is None:
-                return None
-            found.append(PartitionProgress(*note.waits_for, _moment_of_micros(note.upto * 1000)))
-    return found
+        if contract.views[view].semantics != "kafka":
+            continue
+        note = emitted_log.read_last_note(emitted_log.emitted_table(contract.warehouse, contract, view), last)
+        waits = contract.views[view].wait
+        if waits and note is not None and note.upto >= 0 and note.waits_for is not None:
+            processed.append(PartitionProgress(*note.waits_for, _moment_of_micros(note.upto * 1000)))
+        elif waits:
+            unready.append(view)
+        if emission_progress.is_between_commits(contract, view):
+            unready.append(view)
+    return WaitingViews(processed, tuple(dict.fromkeys(unready)))
 
 
 def _read_input_progress(

@@ -57,9 +57,16 @@ def read_as_of_system_time(warehouse: str, contract: Contract, name: str) -> dat
     if (fields := definitions.find_fields(past, completed[-1].plan.contract)) is None:
         found = f"the contract of {pipeline}'s last completed run is not stored, so its sensitive columns are not known"
         raise TableError(found, where=where, fix=f"hindcast run {pipeline}")
-    hidden = _find_sensitive_columns(fields, source.table.partition(".")[2], types)
+    hidden = _find_sensitive_columns(fields, source.table.partition(".")[2])
     marked = find_sensitive_columns(contract)[name]
-    if unmarked := [c for c in (*source.key, *source.value) if c in hidden and c not in marked]:
+    unmarked = [c for c in (*source.key, *source.value) if (hidden is None or c in hidden) and c not in marked]
+    if unmarked and hidden is None:
+        found = f"{pipeline}'s last completed run had sensitive columns and a contract that is not valid today"
+        fix = (
+            f"hindcast run {pipeline}, with a valid contract; or write sensitive: [{', '.join(unmarked)}] in this input"
+        )
+        raise TableError(f"{found}: whether {', '.join(unmarked)} are sensitive is not known", where=where, fix=fix)
+    if unmarked:
         found = f"{', '.join(unmarked)}: sensitive in pipeline {pipeline}, not marked here"
         raise TableError(found, where=where, fix=f"write sensitive: [{', '.join(unmarked)}] in this input")
     if (change := _find_later_change(past, source.table.partition(".")[2], delta_table, moment)) is not None:
@@ -95,15 +102,15 @@ def _erases(past: Sequence[Run], run: Run, name: str) -> bool:
     return contract is None or erasure.removes_rows_of(contract, name)
 
 
-def _find_sensitive_columns(fields: Mapping[str, str], name: str, columns: Collection[str]) -> Collection[str]:
+def _find_sensitive_columns(fields: Mapping[str, str], name: str) -> Collection[str] | None:
     """Return the sensitive columns of a table by the stored fields of its contract.
 
-    All of its `columns` if the fields make no contract today, and mark anything: what is computed from it is not known.
+    None if they are not known: the fields make no contract today, and mark something.
     """
     try:
         return find_sensitive_columns(parse_fields(fields)).get(name, frozenset())
     except ValueError:
-        return columns if any(place.split(".")[2:] == ["sensitive"] for place in fields) else ()
+        return None if any(place.split(".")[2:] == ["sensitive"] for place in fields) else ()
 
 
 def locate_source_table(contract: BoundContract, plan: Plan, name: str) -> Table:

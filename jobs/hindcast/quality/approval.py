@@ -16,7 +16,6 @@ import pyarrow as pa
 from hindcast.common.errors import show_briefly
 from hindcast.common.plurals import format_count
 from hindcast.contract import Contract
-from hindcast.contract.sensitive import find_sensitive_columns
 from hindcast.quality import entry_masks, hold_store
 from hindcast.query import show
 from hindcast.store import tables
@@ -55,11 +54,11 @@ def read_held_keys(warehouse: str, contract: Contract, until: datetime | None = 
         if row["entry"] == "held" and row["table"] in (*contract.topics, *contract.views):
             held = _HeldRow(*map(row.get, _HeldRow._fields))
             by_key.setdefault((row["table"], row["key"]), []).append(held)
-    sensitive, hidden = find_sensitive_columns(contract), entry_masks.find_hidden_keys(contract)
+    columns, hidden = entry_masks.find_shown_columns(contract), entry_masks.find_hidden_keys(contract)
     delta_table = tables.open_table(hold_store.failing_table(warehouse, contract.pipeline)) if hidden else None
     secret = str(delta_table.metadata().id) if delta_table else ""
     return [
-        _build_held_key(table, key, rows, secret if table in hidden else "", sensitive[table])
+        _build_held_key(table, key, rows, secret if table in hidden else "", columns[table])
         for (table, key), rows in sorted(by_key.items())
         if until is None or all(row.at <= until for row in rows)
     ]
@@ -117,8 +116,8 @@ class _HeldRow(NamedTuple):
     offset: int | None
 
 
-def _build_held_key(table: str, key: str, rows: Sequence[_HeldRow], secret: str, sensitive: Collection[str]) -> HeldKey:
-    """Return the held key of some rows, without the `sensitive` columns in its `row`.
+def _build_held_key(table: str, key: str, rows: Sequence[_HeldRow], secret: str, columns: Collection[str]) -> HeldKey:
+    """Return the held key of some rows, with these `columns` of its row.
 
     `secret` replaces the key by a mark that cannot be checked by guessing keys.
     """
@@ -131,5 +130,5 @@ def _build_held_key(table: str, key: str, rows: Sequence[_HeldRow], secret: str,
         at = f"topic {place[0]}, partition {place[1]}, offset {place[2]}" if place[0] else f"held by run {first.run}"
         mark = hmac.digest(secret.encode(), f"{table} {key}".encode(), "sha256").hex()[:8]
         label, shown = f"{table} *** ({at}) {mark}", "***"
-    row = entry_masks.mask_row(first.row, sensitive)
+    row = entry_masks.mask_row(first.row, columns)
     return HeldKey(label, table, key, shown, len(rows), len(failing), row, reason, *place)

@@ -62,7 +62,7 @@ def emit_view(spark: SparkSession, contract: BoundContract, plan: Plan, name: st
             emission_progress.refuse_restart(contract, name)
         done = step.process_records().localCheckpoint(eager=False)
         rows = step.log_rows(done)
-        schema_evolution.ensure_columns(spark, log, table_creation.make_nullable(rows.schema), plan.known_at)
+        schema_evolution.ensure_columns(spark, log, table_creation.make_nullable(rows.schema), plan.known_at, plan.run)
         commits.append_rows(rows, log, plan.run, step.note.as_json(), after=after)
         state = step.add_buckets(done.where("part IS NOT NULL").drop("order"))
         table_creation.ensure_table(step.state, table_creation.make_nullable(state.schema))

@@ -23,7 +23,7 @@ def prepare_table(spark: SparkSession, contract: BoundContract, plan: Plan, name
     before = tables.open_table(table)
     columns = before and before.schema()
     rows = derived.changes.drop("_change")
-    delta_table = schema_evolution.ensure_columns(spark, table, table_schema(rows), plan.known_at)
+    delta_table = schema_evolution.ensure_columns(spark, table, table_schema(rows), plan.known_at, plan.run)
     is_new = not tables.read_last_run(table) and horizon.read_horizon(table, delta_table) is None
     if derived.frozen is not None and is_new:
         commits.set_properties(spark, table, {horizon.PROPERTY: horizon.Horizon(derived.frozen).text})

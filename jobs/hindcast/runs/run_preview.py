@@ -57,7 +57,7 @@ class TablePreview:
 
     def as_json(self) -> JsonObject:
         """Return the form for programs."""
-        widened: JsonObject = {"widened": self.widened} if self.widened else {}
+        widened: JsonObject = {"widened": self.widened, "widen": self.widen} if self.widened else {}
         judged: JsonObject = {"gates": [gate.as_json() for gate in self.gates]}
         return {
             **self.statistics._asdict(),

@@ -17,7 +17,7 @@ from hindcast.contract.field_types import Widen
 from hindcast.contract.view_checks import Complaint
 from hindcast.store import tables
 from hindcast.store.columns import find_difference, parse_declared_type
-from hindcast.store.table_creation import REWRITING, WIDENING_WARNING
+from hindcast.store.table_creation import REWRITING, WIDENING_CHOICE, WIDENING_WARNING
 
 WidenedColumns = Mapping[str, tuple[str, str]]
 """Columns with their types before and after; fields of structs are written `place.city`."""
@@ -48,9 +48,10 @@ def check_widening(warehouse: str, contract: Contract) -> Iterator[Complaint]:
         return
     name, widened = next(iter(refused.items()))
     names = " and ".join(refused)
+    steps = "; ".join(_describe_columns(other, columns) for other, columns in refused.items())
     yield Complaint(
         _locate_column(contract, name, next(iter(widened))),
-        "; ".join(_describe_columns(other, columns) for other, columns in refused.items()),
+        f"{steps}, and the contract does not allow it: {WIDENING_CHOICE}",
         f"write widen: rewrite under {names}, and the whole table is written again; or spark_only, if only Spark "
         "and Hindcast read it; or restore the type, and add a column of the wider type under another name",
     )

@@ -56,13 +56,24 @@ def replace_rows(rows: DataFrame, table: Table, run: int, note: JsonObject, wher
     return commit_once(lambda: writer.save(table.path), lambda: tables.read_last_run(table), run, None, table.path)
 
 
-def rewrite_table(rows: DataFrame, table: Table, run: int, note: JsonObject, part: str, by: tuple[str, ...]) -> bool:
-    """Replace all rows of a table in one commit, also with other columns and partitions (`by`); see `append_rows`."""
+def rewrite_table(
+    rows: DataFrame,
+    table: Table,
+    run: int,
+    note: JsonObject,
+    part: str,
+    by: Sequence[str],
+    after: int | None = None,
+) -> bool:
+    """Replace all rows of a table in one commit, also with other columns and partitions (`by`); see `append_rows`.
+
+    `after`: the last run whose rows are among them; nothing is written if this run, or a later one, has written since.
+    """
     writer = _build_writer(rows, table, run, note, part).mode("overwrite").option("overwriteSchema", "true")
     writer = writer.partitionBy(*by)
-    return commit_once(
-        lambda: writer.save(table.path), lambda: tables.read_last_run(table, part), run, None, table.path
-    )
+    parts = (part,) if after is None else (part, "")
+    published = lambda: max(tables.read_last_run(table, name) for name in parts)  # noqa: E731
+    return commit_once(lambda: writer.save(table.path), published, run, after, table.path)
 
 
 def _build_writer(rows: DataFrame, table: Table, run: int, note: JsonObject, part: str = "") -> DataFrameWriter:

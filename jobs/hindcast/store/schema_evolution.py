@@ -18,16 +18,15 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from hindcast.common.json_values import JsonValue
+from hindcast.common.json_values import JsonObject, JsonValue
 from hindcast.store import columns, commit_once, commits, row_reader, table_creation, tables
-from hindcast.store.columns import ColumnDifference
 from hindcast.store.tables import EVOLUTION, WIDENING, Table
 
 
-def ensure_columns(spark: SparkSession, table: Table, schema: StructType, known_at: datetime) -> DeltaTable:
+def ensure_columns(spark: SparkSession, table: Table, schema: StructType, known_at: datetime, run: int) -> DeltaTable:
     """Return the table of a topic or view, created if needed, with the columns of `schema` added to its own.
 
-    `known_at`: that of the run, since when columns that `schema` lacks are dropped. Raises TableError if the table
+    `known_at`: that of the `run`, since when columns that `schema` lacks are dropped. Raises TableError if the table
     cannot take the columns (`table_creation.fit_columns`). Safe to repeat: nothing is written where nothing changes.
     """
     delta_table = table_creation.ensure_table(table, schema, known_at)
@@ -41,9 +40,13 @@ def ensure_columns(spark: SparkSession, table: Table, schema: StructType, known_
     if change.widened and not rewrites:
         properties[WIDENING] = "true"
     commits.set_properties(spark, table, properties, delta_table)
-    if change.needs_change:
-        rows = _load_widened_rows(spark, table, schema) if change.widened and rewrites else None
-        _commit_columns(spark, table, schema, change, known_at, rows)
+    note: dict[str, JsonValue] = {"columns": str(change)}
+    if change.widened:
+        note |= {"widened": change.widened, "knownAt": known_at.isoformat()}
+    if change.widened and rewrites:
+        _rewrite_rows(spark, table, schema, run, note | {"rewritten": run})
+    elif change.needs_change:
+        _add_columns(spark, table, schema, note)
     return DeltaTable(table.path)
 
 
@@ -54,31 +57,20 @@ def fit_rows(rows: DataFrame, schema: StructType) -> DataFrame:
     return rows.select(*columns.select_columns(rows.schema, schema))
 
 
-def _load_widened_rows(spark: SparkSession, table: Table, schema: StructType) -> DataFrame:
-    """Return all rows of a table with the columns of `schema`, after them those that it lacks."""
+def _add_columns(spark: SparkSession, table: Table, schema: StructType, note: JsonObject) -> None:
+    """Commit the new columns without rows: Delta merges them into the table's schema."""
+    none = spark.createDataFrame([], table_creation.make_nullable(schema)).write.format("delta").mode("append")
+    writer = none.option("mergeSchema", "true").option("userMetadata", json.dumps(note))
+    commit_once.commit_repeatable(lambda: writer.save(table.path))
+
+
+def _rewrite_rows(spark: SparkSession, table: Table, schema: StructType, run: int, note: JsonObject) -> None:
+    """Commit all rows of a table with the columns of `schema`, and those of its own that `schema` lacks."""
+    part = "columns"
+    after = max(tables.read_last_run(table), tables.read_last_run(table, part))
     rows = row_reader.load_rows(spark, table)
     wanted = {field.name: field for field in table_creation.make_nullable(schema).fields}
     kept = [wanted.pop(field.name, field) for field in rows.schema.fields]
-    return fit_rows(rows, StructType([*kept, *wanted.values()]))
-
-
-def _commit_columns(
-    spark: SparkSession,
-    table: Table,
-    schema: StructType,
-    change: ColumnDifference,
-    known_at: datetime,
-    rows: DataFrame | None,
-) -> None:
-    """Commit the new columns: without rows, so that Delta merges them into the table's schema; or with all `rows`."""
-    note: dict[str, JsonValue] = {"columns": str(change)}
-    if change.widened:
-        note |= {"widened": change.widened, "knownAt": known_at.isoformat()}
-    if rows is None:
-        none = spark.createDataFrame([], table_creation.make_nullable(schema))
-        writer = none.write.format("delta").mode("append").option("mergeSchema", "true")
-    else:
-        partitions = DeltaTable(table.path).metadata().partition_columns
-        writer = rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true").partitionBy(*partitions)
-    writer = writer.option("userMetadata", json.dumps(note))
-    commit_once.commit_repeatable(lambda: writer.save(table.path))
+    rows = fit_rows(rows, StructType([*kept, *wanted.values()]))
+    partitions = DeltaTable(table.path).metadata().partition_columns
+    commits.rewrite_table(rows, table, run, note, part, partitions, after)

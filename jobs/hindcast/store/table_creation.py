@@ -40,6 +40,8 @@ WIDENING_WARNING = (
     "and so do Polars and DuckDB"
 )
 """What it means to readers that a column is widened and the files stay as they are."""
+WIDENING_CHOICE = "widened in place, a table can be read only by Spark and Hindcast"
+"""Why a contract has to say how columns are widened."""
 REWRITING = "The whole table is written again, so that every reader can still read it"
 """What it means that the contract says `widen: rewrite`."""
 _MIN_FREE_BYTES = 64 << 20
@@ -114,7 +116,7 @@ def fit_columns(delta_table: DeltaTable, table: Table, schema: StructType) -> Co
     if change.widened and table.widen == "refuse" and not tables.is_widened(delta_table):
         steps = ", ".join(f"{name} from {old} to {new}" for name, (old, new) in change.widened.items())
         raise TableError(
-            f"would be widened ({steps}), and the contract does not say how",
+            f"would be widened ({steps}), and the contract does not allow it: {WIDENING_CHOICE}",
             where=table.path,
             fix=f"write widen: rewrite under {table.name.removeprefix('emitted/')} in the contract, and the whole "
             "table is written again; or spark_only, if only Spark and Hindcast read it; or cast to the type that it "

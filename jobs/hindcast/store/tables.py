@@ -280,9 +280,9 @@ def read_widening(table: Table, known_at: datetime) -> tuple[dict[str, list[str]
     if delta_table is None or EVOLUTION not in delta_table.metadata().configuration:
         return {}, False
     notes = map(parse_note, delta_table.history(1000))
-    own = (note["widened"] for note in notes if note.get("knownAt") == known_at.isoformat() and "widened" in note)
-    widened = dict(next(own, {}))
-    return widened, bool(widened) and not is_widened(delta_table)
+    own = (note for note in notes if note.get("knownAt") == known_at.isoformat() and "widened" in note)
+    note = next(own, {})
+    return dict(note.get("widened", {})), "rewritten" in note
 
 
 def spark_schema(delta_table: DeltaTable) -> StructType:
