@@ -143,7 +143,6 @@ views:
 
 
 @pytest.mark.long
-@pytest.mark.ci
 def test_what_a_removed_folder_had_is_not_proven_to_be_gone(spark: SparkSession, broker: str, tmp_path: Path) -> None:
     """Neither before nor after the table is there again; what a kafka view emitted goes without its table."""
     with pipeline(spark, broker, tmp_path, TOPICS + CHAIN) as p:

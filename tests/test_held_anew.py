@@ -30,7 +30,6 @@ BY_KEY = EVENTS.replace("    hold: row\n", "")
 
 
 @pytest.mark.long
-@pytest.mark.ci
 def test_events_of_a_key_that_is_held_now_and_was_held_by_row_are_published_once(
     spark: SparkSession, broker: str, tmp_path: Path
 ) -> None:

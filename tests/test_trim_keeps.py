@@ -116,7 +116,6 @@ topics:
 
 
 @pytest.mark.long
-@pytest.mark.ci
 def test_a_held_record_does_not_count_as_what_was_in_force(spark: SparkSession, broker: str, tmp_path: Path) -> None:
     with pipeline(spark, broker, tmp_path, MENU) as p:
         p.send("menu", ("tea", {"price": 8}, 0), ("soup", {"price": 8}, 0))
