@@ -69,8 +69,8 @@ def revise_fates(spark: SparkSession, contract: BoundContract, plan: Plan, name:
 def _commit_fates(contract: BoundContract, plan: Plan, name: str, rows: DataFrame, entered: Table, after: int) -> None:
     """Commit the changed fates, with a note."""
     changed = rows.where("fate <> was")
-    by_fate = changed.groupBy("requeued", "fate").count().collect()
-    again = {row["fate"]: row["count"] for row in sorted(by_fate, key=lambda row: str(row["fate"])) if row["requeued"]}
+    by_fate = changed.groupBy("requeued", "fate").count().orderBy("fate").collect()
+    again = {row["fate"]: row["count"] for row in by_fate if row["requeued"]}
     refused = [row["count"] for row in by_fate if not row["requeued"] and row["fate"] != "accepted"]
     note = FatesNote(plan.run, sum(again.values()) + sum(refused))
     if plan.requeue:

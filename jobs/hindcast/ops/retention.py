@@ -194,8 +194,8 @@ def _trim_log(
     """
     log = tables.log_table(contract.warehouse, contract.pipeline, name)
     decided = topic_log.judge_again(retimestamping.read_log(spark, contract, name), contract, name)
-    waiting = _find_waiting_records(spark, contract, name, decided, views)
-    if waiting is not None and waiting.where((F.col("fate") == "expired") & (F.col("timestamp") <= at.moment)).take(1):
+    waiting = _find_waiting_records(spark, contract, name, decided, views, at)
+    if waiting is not None and waiting.where("fate = 'expired'").take(1):
         return 0  # `judge_again` takes what a trim leaves before the horizon for accepted
     settled = decided if waiting is None else topic_records.exclude_places(decided, waiting.select(*_PLACE))
     settled = settled.where(F.col("run") <= last)
@@ -221,16 +221,24 @@ def _trim_log(
 
 
 def _find_waiting_records(
-    spark: SparkSession, contract: BoundContract, name: str, records: DataFrame, views: trim_horizons.WaitingViews
+    spark: SparkSession,
+    contract: BoundContract,
+    name: str,
+    records: DataFrame,
+    views: trim_horizons.WaitingViews,
+    at: Horizon,
 ) -> DataFrame | None:
-    """Return the rows of a log that a view with `wait` has not processed, late ones too; None without such a view."""
+    """Return the rows of a log that a view with `wait` has not processed, of those that a trim could take: late ones,
+    dated up to the horizon, and those without a key. None without such a view.
+    """
     if not views.processed:
         return None
     turn = requeued_records.requeue_turn(spark, contract.warehouse, contract.pipeline, name)
     readable = records.where(F.col("fate").isin(*emission.READ_FATES))
     ordered = processing_order.add_processing_order(readable, 0, waits=True, turn=turn)
     upto = F.unix_millis(F.lit(min(partition.reached for partition in views.processed)))
-    return ordered.where(F.col("order.reached") >= upto)
+    is_near = (F.col("timestamp") <= at.moment) | (F.col("fate") == "null_key")
+    return ordered.where((F.col("order.reached") >= upto) & is_near)
 
 
 _PLACE = ("partition", "offset")

@@ -47,9 +47,13 @@ def exclude_held(
     rows = exclude_places(records, _record_places(waiting))
     if not with_keys:
         return rows
-    topic, writers = contract.topics[name], schemas.read_schemas(spark, contract, name)
-    decoded = decode_records(rows.where("fate = 'accepted'"), topic, writers=writers)
     keys = waiting.where("unit IS NULL").select(F.col("key").alias("_held"), F.col("since").alias("_since"))
+    least = keys.agg(F.min("_since")).first()
+    if least is None or least[0] is None:
+        return rows
+    topic, writers = contract.topics[name], schemas.read_schemas(spark, contract, name)
+    held = rows.where((F.col("fate") == "accepted") & (F.col("run") > least[0]))
+    decoded = decode_records(held, topic, writers=writers)
     same = (_format_decoded_key(topic) == F.col("_held")) & (F.col("run") > F.col("_since"))
     return exclude_places(rows, decoded.join(F.broadcast(keys), same, "left_semi").select(*_PLACE))
 

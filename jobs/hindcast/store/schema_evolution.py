@@ -36,14 +36,14 @@ def ensure_columns(spark: SparkSession, table: Table, schema: StructType, known_
         return delta_table
     dropped_at = {name: at.isoformat() for name, at in dropped.items()}
     properties = {EVOLUTION: json.dumps({"dropped": dropped_at} if dropped_at else {})}
-    rewrites = table.widen == "rewrite" and not tables.is_widened(delta_table)
+    rewrites = bool(change.widened) and table.widen == "rewrite" and not tables.is_widened(delta_table)
     if change.widened and not rewrites:
         properties[WIDENING] = "true"
     commits.set_properties(spark, table, properties, delta_table)
     note: dict[str, JsonValue] = {"columns": str(change)}
     if change.widened:
         note |= {"widened": change.widened, "knownAt": known_at.isoformat()}
-    if change.widened and rewrites:
+    if rewrites:
         _rewrite_rows(spark, table, schema, run, note | {"rewritten": run})
     elif change.needs_change:
         _add_columns(spark, table, schema, note)
