@@ -146,7 +146,7 @@ def run(
 ) -> dict[str, float]:
     """One run: its records into the logs, as a replay would put them there, then the steps that follow; seconds.
 
-    `behind`: so many numbers before its own is the record whose key and time each one has: it corrects that.
+    `behind`: so many numbers before its own is the record whose key and time each one has.
     """
     from hindcast.common.settings import read_settings
     from hindcast.kafka.topics import OffsetRange
@@ -217,7 +217,7 @@ def records(
     first = sum(share for name, share in SHARES.items() if list(SHARES).index(name) < list(SHARES).index(topic))
     last = first + SHARES[topic]
     number, turn = F.col("id") - behind, F.col("id") % 10
-    history = span[0] * TICK.total_seconds()
+    history = (span[0] - behind) * TICK.total_seconds()
     delay = -F.log(1 - chance("delay")) * (history / 100)
     if told.evenly:
         delay = chance("delay") * history
