@@ -3,7 +3,7 @@
 A log keeps the times by which a run judged its records, and the plan of each run knows the `valid_time` that gave them.
 Where that differs from the contract's, the bytes are decoded again, and the whole log is dated and judged again: by the
 same rules, each record against the known-at of its own run. Fates unrelated to time (malformed, null_key, gone) stay.
-Its time skew is judged once under a `valid_time`: by the run that ingested it, or else by the first run that dated it so.
+Its time skew is judged once under a `valid_time`: by the run that ingested it, or by the first one that dated it so.
 A requeued record is judged at its offset's stream time, and does not move it (requeued_records.py).
 """
 
