@@ -11,8 +11,9 @@ from pyspark.sql import SparkSession
 
 from hindcast.common.errors import RecordError
 from hindcast.contract.load import _Loader
+from hindcast.plan import journal, planner
 from hindcast.runs import emission
-from pipelines import Pipeline, _plain, pipeline, tell
+from pipelines import Pipeline, _plain, at, pipeline, tell, wrong
 
 pytestmark = pytest.mark.connect
 
@@ -347,3 +348,54 @@ def test_with_wait_it_does_not_matter_where_runs_cut_the_log(
             told[cuts] = {view: [emitted(p, view), headers(p, view)] for view in p.contract.views}
     assert told[3] == told[1]
     assert all(map(all, told[1].values()))
+
+
+MOVED = """
+pipeline: moved
+start: 2026-01-01
+topics:
+  orders:
+    read: stream
+    key: {customer: string}
+    value: {at: timestamp}
+    valid_time: at
+    from: 2026-01-01T00:00:10Z
+views:
+  seen: {stream: orders, select: {at: at}, semantics: kafka, wait: true}
+"""
+
+
+@pytest.mark.long
+def test_what_a_run_that_was_given_up_brought_from_before_a_start_is_emitted_once(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    with pipeline(spark, broker, tmp_path, MOVED) as p:
+
+        def send(*orders: tuple[int, int]) -> None:
+            p.send("orders", *((f"{sent}", {"at": at(true).isoformat()}, sent) for sent, true in orders))
+
+        # the second is true later than all that follow it in the first run
+        send((1, 5), (2, 35), (10, 10), (20, 20), (30, 30))
+        p.run()
+        assert [row[0] for row in p.believed("seen")] == ["10", "20"]
+        p.write(MOVED.replace("00:00:10", "00:00:01"))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(emission, "emit_view", crash)
+            with pytest.raises(RuntimeError, match="a test ends the run here"):
+                p.run("given up")
+        planner.abandon_run(p.warehouse, journal.read_active_run(p.warehouse, p.name, 2), "by a test")
+        p.write(MOVED)
+        for more in (40, 50):
+            send((more, more))
+            p.run()
+            last = max(row["_epoch"] for row in p.raw("emitted/seen"))
+            seen = [row for row in p.raw("emitted/seen") if row["_epoch"] == last]
+            sent = ["1", "2", "10", "20", "30", "40"][: 5 + (more > 40)]
+            assert [row["customer"] for row in sorted(seen, key=lambda row: row["_offset"])] == sent
+            assert sorted(row[0] for row in p.believed("seen")) == sorted(sent)
+            assert wrong(p) == []
+        assert last == 2, "it began from scratch once"
+
+
+def crash(*_: Any) -> None:
+    raise RuntimeError("a test ends the run here")

@@ -12,6 +12,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
 from hindcast.bitemporal.fates import FATES
+from hindcast.common.errors import GateError
 from hindcast.common.settings import read_settings
 from hindcast.ingest import ledger, requeue, requeued_records
 from hindcast.kafka.topics import millis
@@ -19,7 +20,7 @@ from hindcast.ops import journal_rebuild
 from hindcast.plan import journal
 from hindcast.plan.runs import Run
 from hindcast.runs import run_steps
-from pipelines import T0, Pipeline, at, pipeline, tuples
+from pipelines import T0, Pipeline, at, pipeline, tuples, wrong
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -242,6 +243,89 @@ def test_what_is_requeued_is_dated_anew_too_and_moves_no_stream_time(
         told = p.run(only="menu")
         assert told["tables"]["menu"]["opened"] == 0, "whole the same"
         assert requeue.count_waiting(p.warehouse, p.contract, requeue.build_request(p.contract)) == {}
+
+
+SKEWED = """
+pipeline: skewed
+start: 2026-01-01
+topics:
+  menu: {read: table, key: {item: string}, value: {at: timestamp}}
+  orders: {read: stream, key: {customer: string}, value: {at: timestamp}}
+"""
+
+
+def with_each(text: str, fields: str) -> str:
+    """A contract with more fields in each topic."""
+    return text.replace("at: timestamp}", f"at: timestamp}}, {fields}")
+
+
+@pytest.mark.long
+def test_a_max_time_skew_changed_later_leaves_the_fates_that_another_valid_time_gave(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    now = datetime.now(UTC)
+    moments = {"past": now - timedelta(hours=1), "soon": now, "future": now + timedelta(days=2)}
+
+    def send(p: Pipeline, mark: str) -> None:
+        for name in p.contract.topics:
+            records = ((f"{mark} {when}", {"at": moment.isoformat()}, now) for when, moment in moments.items())
+            p.send(name, *records)
+
+    def keys(p: Pipeline) -> list[set[str]]:
+        return [{row[0] for row in p.believed(name)} for name in p.contract.topics]
+
+    with pipeline(spark, broker, tmp_path, SKEWED) as p:
+        send(p, "a")
+        p.run()
+        p.write(with_each(SKEWED, "valid_time: at"))
+        told = p.run()
+        assert told["topics"]["orders"]["decidedAnew"]["time_skew"] == 1
+        expected = {"a past", "a soon"}
+        assert keys(p) == 2 * [expected]
+
+        # a later bound is for later records: too far ahead then stays so, and an hour ago stays taken
+        p.write(with_each(SKEWED, "valid_time: at, max_time_skew: {before: 10 minutes, after: 9 days}"))
+        send(p, "b")
+        p.run()
+        expected |= {"b soon", "b future"}
+        assert keys(p) == 2 * [expected]
+        assert wrong(p) == []
+
+        # and if all is derived again
+        p.write(with_each(SKEWED, "valid_time: at, max_record_bytes: 9000, max_time_skew: 9 days"))
+        p.run()
+        assert keys(p) == 2 * [expected]
+        assert [counted(p, name) for name in p.contract.topics] == 2 * [{"accepted": 4, "time_skew": 2}]
+        assert wrong(p) == []
+
+
+STOPPED = """
+pipeline: stopped
+start: 2026-01-01
+topics:
+  orders: {read: stream, key: {customer: string}, value: {at: timestamp}}
+  menu: {read: table, key: {item: string}, value: {price: int}}
+"""
+GATED = STOPPED.replace("int}", "int}, expect: [{expect_column_values_to_be_between: {column: price, max_value: 5}}]")
+
+
+@pytest.mark.long
+def test_a_max_time_skew_put_right_after_a_gate_stopped_a_new_valid_time_reaches_a_stream_that_was_published(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    now = datetime.now(UTC)
+    with pipeline(spark, broker, tmp_path, STOPPED) as p:
+        p.send("orders", ("anna", {"at": (now + timedelta(days=2)).isoformat()}, now))
+        p.run()
+        p.send("menu", ("curry", {"price": 8}, now))
+        p.write(with_each(GATED, "valid_time: at"))
+        with pytest.raises(GateError):
+            p.run()
+        assert p.believed("orders") == []
+        p.write(with_each(STOPPED, "valid_time: at, max_time_skew: 9 days"))
+        p.run()
+        assert [row[0] for row in p.believed("orders")] == ["anna"]
+        assert wrong(p) == []
 
 
 RAW = """

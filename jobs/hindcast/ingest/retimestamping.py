@@ -3,12 +3,14 @@
 A log keeps the times by which a run judged its records, and the plan of each run knows the `valid_time` that gave them.
 Where that differs from the contract's, the bytes are decoded again, and the whole log is dated and judged again: by the
 same rules, each record against the known-at of its own run. Fates unrelated to time (malformed, null_key, gone) stay.
+Its time skew is judged once under a `valid_time`: by the run that ingested it, or by the first one that dated it so.
 A requeued record is judged at its offset's stream time, and does not move it (requeued_records.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from itertools import takewhile
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -17,11 +19,13 @@ from hindcast.bitemporal import valid_time
 from hindcast.bitemporal.fates import decide_fates, redecide_fates
 from hindcast.contract import Topic
 from hindcast.contract.bound import BoundContract
+from hindcast.contract.definition import parse_fields
+from hindcast.contract.topic import TimeSkew
 from hindcast.formats import WriterSchemas
 from hindcast.formats.decode import decode_records
 from hindcast.ingest import erasure_marks, requeued_records, schemas
 from hindcast.kafka import gaps
-from hindcast.plan import horizon, journal
+from hindcast.plan import definitions, horizon, journal
 from hindcast.plan.plans import TopicPlan
 from hindcast.plan.runs import Run
 from hindcast.store import tables
@@ -43,11 +47,12 @@ def read_log(spark: SparkSession, contract: BoundContract, name: str, after: int
     horizon.refuse_dating(
         tables.log_table(contract.warehouse, contract.pipeline, name), contract.topics[name].valid_time
     )
-    if all(run <= after for run in _find_stale_runs(contract, name)):
+    stale = _find_stale_runs(contract, name)
+    if all(run <= after for run in stale):
         return rows.where(F.col("run") > after)
     writers = schemas.read_schemas(spark, contract, name)
-    again = _is_requeued(spark, contract, name)
-    return _retimestamp_rows(rows, contract.topics[name], writers, again).where(F.col("run") > after)
+    again, skews = _is_requeued(spark, contract, name), _find_skews(contract, name, stale)
+    return _retimestamp_rows(rows, contract.topics[name], writers, again, skews).where(F.col("run") > after)
 
 
 def read_stream_time_rows(
@@ -101,30 +106,76 @@ def _find_stale_runs(contract: BoundContract, name: str) -> list[int]:
     return [run for run, plan in topic_plans if run in ingested | requeues and plan.valid_time != topic.valid_time]
 
 
+def _find_skews(contract: BoundContract, name: str, stale: list[int]) -> dict[int, TimeSkew]:
+    """Return for each stale run the time skew by which its records are judged under the current `valid_time`.
+
+    That of the first completed run that dated them by it; the contract's if there was none, or if its text is lost.
+    """
+    past, topic = journal.read_runs(contract.warehouse, contract.pipeline), contract.topics[name]
+    dated = [run for run in reversed(past) if run.has_done_all_tables and name in run.plan.topics]
+    dated = list(takewhile(lambda run: run.plan.topics[name].valid_time == topic.valid_time, dated))
+    known = {run.number: skew for run in reversed(dated) if (skew := _read_skew(past, run, name)) is not None}
+    return {run: next((skew for n, skew in known.items() if n > run), topic.time_skew) for run in stale}
+
+
+def _read_skew(past: list[Run], run: Run, name: str) -> TimeSkew | None:
+    """Return the time skew that a topic had in a run; None if the contract of that run is not known or not valid."""
+    fields = definitions.find_fields(past, run.plan.contract)
+    if fields is None:
+        return None
+    try:
+        return parse_fields(fields).topics[name].time_skew
+    except ValueError:
+        return None
+
+
 def _load_topic_plans(runs: list[Run], name: str) -> dict[int, TopicPlan]:
     """Return each run's plan of a topic."""
     return {run.number: run.plan.topics[name] for run in runs if name in run.plan.topics}
 
 
-def _retimestamp_rows(rows: DataFrame, topic: Topic, writers: WriterSchemas, again: Column) -> DataFrame:
-    """Return all rows of a log, dated and judged by the current topic; `again`: whether a row was requeued."""
+def _skew_bounds(topic: Topic, skews: Mapping[int, TimeSkew]) -> valid_time.SkewBounds:
+    """Return the times that a record of a log may have, if it is one of a run in `skews`."""
+    latest = earliest = F.lit(None).cast("timestamp")
+    runs: dict[TimeSkew, list[int]] = {}
+    for run, skew in skews.items():
+        runs.setdefault(skew, []).append(run)
+    for skew, numbers in runs.items():
+        bounds = valid_time.skew_bounds(topic.model_copy(update={"max_time_skew": skew}), F.col("systemFrom"))
+        of_these = F.col("run").isin(numbers)
+        latest = F.when(of_these, bounds.latest).otherwise(latest)
+        earliest = F.when(of_these, bounds.earliest).otherwise(earliest)
+    return valid_time.SkewBounds(latest, earliest)
+
+
+def _retimestamp_rows(
+    rows: DataFrame, topic: Topic, writers: WriterSchemas, again: Column, skews: Mapping[int, TimeSkew]
+) -> DataFrame:
+    """Return all rows of a log, dated and judged by the current topic.
+
+    `again`: whether a row was requeued; `skews`: for each run that dated its records otherwise, their time skew.
+    """
     own: Column = F.col("timestamp")
     if "recordTimestamp" in rows.columns:
         own = F.coalesce("recordTimestamp", "timestamp")
     previous = {"was": F.col("fate"), "_why": F.col("reason"), "_dated": F.col("timestamp"), "timestamp": own}
     before = rows.withColumns(previous)
     before = before.withColumns({"_rawKey": F.col("key"), "_rawValue": F.col("value")})
-    decoded = decode_records(before, topic, *valid_time.skew_bounds(topic, F.col("systemFrom")), writers)
+    decoded = decode_records(before, topic, *_skew_bounds(topic, skews), writers)
+    current = ~F.col("run").isin(*skews)  # dated so, and judged, by the run that ingested it
     settled = F.col("was").isin(*_UNREAD, *gaps.FATES) | erasure_marks.is_forgotten(rows)
+    settled = settled | (current & F.col("was").isin(*_OF_TIME))
     # A record that no longer decodes is still accepted here: `topic_log.refuse_undecodable` refuses it.
-    judged_now = F.col("fate").isin(*_OF_TIME) | ((F.col("was") == "no_timestamp") & F.col("fate").isin(*_UNREAD))
+    judged_now = (~current & F.col("fate").isin(*_OF_TIME)) | (
+        (F.col("was") == "no_timestamp") & F.col("fate").isin(*_UNREAD)
+    )
     fates = {
         "fate": F.when(settled, F.col("was")).when(judged_now, F.col("fate")).when(again, F.lit("accepted")),
         "reason": F.when(settled, F.col("_why")).when(judged_now, F.col("reason")),
         "key": F.col("_rawKey"),
         "value": F.col("_rawValue"),
         # A forgotten record has no bytes to date: it keeps its valid time, and does not move stream time.
-        "timestamp": F.when(erasure_marks.is_forgotten(rows), F.col("_dated")).otherwise(F.col("timestamp")),
+        "timestamp": F.when(current | erasure_marks.is_forgotten(rows), F.col("_dated")).otherwise(F.col("timestamp")),
     }
     retention = F.lit(topic.history_retention).cast(RETENTION)
     # A decided record does not move stream time: requeued ones are decided first, then judged by it.

@@ -61,6 +61,7 @@ def derive_topic_change(
             or incremental_state.is_lost(table)
             or incremental_state.has_new_decoding(contract, table, name)
             or incremental_state.has_forgotten_events(contract, table, name)
+            or incremental_state.has_revised_fates(spark, table, name)
             or records.has_redefined_holds
         ):
             return derive_whole_topic(spark, contract, plan, name, records)

@@ -10,6 +10,7 @@ from hindcast.contract.bound import BoundContract
 from hindcast.ingest import erasure_marks
 from hindcast.plan import horizon, journal
 from hindcast.plan.plans import Plan
+from hindcast.plan.runs import Run
 from hindcast.store import emitted_log as emitted_
 from hindcast.store import tables
 from hindcast.store.tables import Table
@@ -39,7 +40,8 @@ def read_progress(contract: BoundContract, plan: Plan, name: str, previewed: Col
     """Return how far a view had got before a run.
 
     In a new epoch if its definition, the epoch of a view that it reads or the partition count of a topic has changed
-    since, or anything behind it was forgotten. `previewed`: the views that have emitted only in a preview.
+    since, or anything behind it was forgotten; with `wait` also if it got records at offsets before those that it has
+    processed. `previewed`: the views that have emitted only in a preview.
     """
     log = emitted_.emitted_table(contract.warehouse, contract, name)
     note = emitted_.read_last_note(log, plan.run - 1)
@@ -50,6 +52,7 @@ def read_progress(contract: BoundContract, plan: Plan, name: str, previewed: Col
         or note.definition not in (contract.hash_definition(name), contract.hash_definition(name, formerly=True))
         or note.sources not in (None, sources)
         or erasure_marks.has_forgotten_since(past, contract, name, note.run)
+        or (contract.views[name].wait and _has_earlier_records(past, contract, plan, name, note.run))
     )
     epoch = (note.epoch if note else 0) + restarts
     state_run = tables.read_last_run(state_table(contract, name, epoch))
@@ -58,6 +61,21 @@ def read_progress(contract: BoundContract, plan: Plan, name: str, previewed: Col
     processed = emitted_.read_last_note(log, min(state_run, plan.run - 1))
     upto = processed.upto if processed and state_run else -1
     return EmissionProgress(epoch, state_run, note.run, upto, sources)
+
+
+def _has_earlier_records(past: list[Run], contract: BoundContract, plan: Plan, name: str, since: int) -> bool:
+    """Return whether a topic behind a view got records from before its start offset after a run, or gets them now.
+
+    An abandoned run may have brought them under a `from` that the contract no longer has.
+    """
+    plans = [*(run.plan for run in past if since < run.number < plan.run), plan]
+    for topic in (source for source in contract.list_upstream(name) if source in contract.topics):
+        own = [some for some in plans if topic in some.topics]
+        for some, following in zip(own, [*own[1:], None], strict=True):
+            has_ingested = following is None or following.topics[topic].after >= some.first_number
+            if some.topics[topic].earlier and has_ingested:
+                return True
+    return False
 
 
 def needs_restart(contract: BoundContract, plan: Plan, name: str) -> bool:
@@ -106,5 +124,6 @@ def refuse_restart(contract: BoundContract, name: str) -> None:
                 "it would have emitted before is unknown",
                 where=f"{contract.pipeline}.{name}",
                 fix="rename the view, so that it starts with what the logs still have; or restore its definition, if "
-                "that has changed (a topic with more partitions, or a view that it reads, has the same effect)",
+                "that has changed (a topic with more partitions, a `from` that was moved back, or a view that it "
+                "reads, has the same effect)",
             )

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
 from hindcast.contract import Contract
 from hindcast.contract.bound import BoundContract
 from hindcast.ingest import erasure_marks
+from hindcast.ingest.requeued_records import requeued_sql
 from hindcast.plan import horizon, journal
 from hindcast.plan.inputs import locate_input_table, locate_own_table
 from hindcast.plan.plans import Plan
 from hindcast.plan.runs import Run, last_included_run, was_lost
-from hindcast.store import tables
+from hindcast.store import row_reader, tables
 from hindcast.store.tables import Table
 
 MAX_WHOLE_ROWS = 500_000
@@ -130,6 +134,19 @@ def has_forgotten_events(contract: Contract, table: Table, name: str, since: int
     """
     past, last = _read_runs_until(table, since)
     return erasure_marks.has_forgotten_since(past, contract, name, last)
+
+
+def has_revised_fates(spark: SparkSession, table: Table, name: str) -> bool:
+    """Return whether the contract has changed fates of a stream's records since the last run that its table includes.
+
+    A requeue does not count: what it accepts is new (`topic_log.read_accepted`).
+    """
+    _, last = _read_runs_until(table, None)
+    entered = tables.fates_table(table.warehouse, table.pipeline, name)
+    if tables.read_last_run(entered) <= last:
+        return False
+    rows = row_reader.load_rows(spark, entered).where(F.col("run") > last)
+    return bool(rows.where(f"NOT ({requeued_sql(rows.columns)})").take(1))
 
 
 def _read_runs_until(table: Table, since: int | None) -> tuple[list[Run], int]:
