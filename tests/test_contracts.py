@@ -576,6 +576,10 @@ UNFIT = [
     (("expect_column_values_to_not_be_null: {column: price, "
       "row_condition: \"exists(array(note), n -> n rlike '(a)+')\"}"), 10,
      "n RLIKE '(a)+' may be slow and is in a function's ->", "without nested repetitions"),
+    ("expect_column_values_to_match_regex: {column: note, regex: '^(.*[w-z&&[^y]]){25}y$'}", 10,
+     "^(.*[w-z&&[^y]]){25}y$ may be slow, and has parts that are Java's alone", "without nested repetitions"),
+    ("expect_column_values_to_not_match_regex_list: {column: note, regex_list: ['x', '^(.*\\G){25}y$']}", 10,
+     "y$ may be slow, and has parts that are Java's alone", "without nested repetitions"),
     ("expect_column_values_to_not_be_null: {column: price, row_condition: \"java_method('a', 'b') = 'x'\"}", 10,
      "row_condition calls Java by 'java_method'", "functions of Spark SQL"),
     ("expect_column_values_to_match_like_pattern: {column: note, like_pattern: '2%%'}", 10,
@@ -629,6 +633,9 @@ def test_a_gate_that_would_fail_in_a_run_is_refused_with_its_line_and_its_number
     "gate",
     [
         "expect_column_values_to_match_regex: {column: price, regex: '^[0-9.]+$'}",
+        r"expect_column_values_to_match_regex: {column: note, regex: '^\p{Lu}\p{L}*(?:[ -]\p{L}+)*$'}",
+        r"expect_column_values_to_match_regex: {column: note, regex: '^[\p{L}\p{N}._-]+@[\p{L}.-]+[.]\p{L}{2,}$'}",
+        "expect_column_values_to_match_regex: {column: note, regex: '^[a-z&&[^y]]+$'}",
         "expect_column_value_lengths_to_equal: {column: note, value: 3, row_condition: 'systemFrom > validFrom'}",
         "expect_column_values_to_not_be_null: {column: systemFrom}",
         (

@@ -64,6 +64,7 @@ def rows_of_inputs(spark: SparkSession, path: Path) -> dict[str, DataFrame]:
 
 PLACES = [
     (f"where: \"note rlike '{SLOW}'\"", "orders.note rlike"),
+    ("where: \"note rlike '^(.*\\\\\\\\p{Lower}){25}y$'\"", "orders.note rlike"),
     (f"where: \"note like '{'%x' * 12}%y'\"", "orders.note like"),
     (f"where: \"note not ilike '{'%X' * 12}%y'\"", "orders.note not ilike"),
     (f"select: {{a: \"regexp_replace(note, '{SLOW}', '')\"}}", "regexp_replace(orders.note"),
@@ -156,7 +157,9 @@ def test_a_pattern_is_limited_only_where_a_text_can_make_it_slow() -> None:
         ("note like any ('%a%b%c%d', 'e')", "is of several patterns"),
         ("str_to_map(note, '(,+)+')", "Spark reads it as a regular expression"),
         ("parse_url(note, 'QUERY', item)", "Spark reads it as a regular expression"),
-        (r"note rlike '^(\\p{Lower}+)+$'", "has parts that are Java's alone"),
+        ("try_parse_url(note, 'QUERY', item)", "Spark reads it as a regular expression"),
+        (r"note rlike '^(.*\\G){25}y$'", "has parts that are Java's alone"),
+        ("note rlike '^(.*[w-z&&[^y]]){25}y$'", "has parts that are Java's alone"),
         (r"note rlike '^(.*x)\\Q\\E{25}y$'", "has parts that are Java's alone"),
         ("if(item > 'a', cast(1 / length(item) AS string) rlike '(a+)+', true)", "only evaluated on a condition"),
         ("note collate utf8_lcase rlike '(a+)+'", "beside COLLATE"),

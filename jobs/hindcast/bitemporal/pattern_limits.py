@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 
 from hindcast.common.time_limits import limit_time
 from hindcast.contract import query_limits
+from hindcast.contract.java_patterns import build_compiler
 
 
 def expression_column(text: str) -> Column:
@@ -34,26 +35,16 @@ def register_limits(spark: SparkSession) -> None:
 
 
 def _register_limit(spark: SparkSession, name: str, *, is_like: bool) -> None:
-    compiled: dict[str, re.Pattern[str]] = {}
+    compile_regex = build_compiler()
 
     # A function in a function goes to Spark's workers by value: they need not have this package.
-    def read_pattern(pattern: str) -> re.Pattern[str]:
-        if is_like:
-            parts = (".*" if c == "%" else "." if c == "_" else re.escape(c) for c in pattern)
-            return re.compile("".join(parts), re.DOTALL)
-        try:
-            return re.compile(pattern)
-        except (re.error, RecursionError, OverflowError):
-            raise ValueError(f"there is no limit of time for the pattern {pattern}; simplify it") from None
-
     def match_all(value: tuple[str, str]) -> None:
         text, pattern = value
-        if pattern not in compiled:
-            compiled[pattern] = read_pattern(pattern)
         if is_like:
-            compiled[pattern].fullmatch(text)
+            parts = (".*" if c == "%" else "." if c == "_" else re.escape(c) for c in pattern)
+            re.fullmatch("".join(parts), text, re.DOTALL)
             return
-        for _ in compiled[pattern].finditer(text):
+        for _ in compile_regex(pattern, text).finditer(text):
             pass
 
     in_time = limit_time(match_all)

@@ -59,6 +59,14 @@ class Expectation(ContractModel):
         return {name: text for name in names if isinstance(text := self.kwargs.get(name), str)}
 
     @property
+    def regexes(self) -> list[tuple[str, str]]:
+        """The regular expressions that values are matched with, each after the name of its parameter."""
+        listed = self.kwargs.get("regex_list")
+        named = [("regex", self.kwargs.get("regex"))]
+        named += [("regex_list", regex) for regex in (listed if isinstance(listed, list) else ())]
+        return [(name, regex) for name, regex in named if isinstance(regex, str)]
+
+    @property
     def can_fail_without_change(self) -> bool:
         """True if it looks at more than the change of the table, so that it can fail without one."""
         return self.type in _BEYOND_CHANGE

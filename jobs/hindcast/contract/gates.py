@@ -10,7 +10,9 @@ from string import Formatter
 from hindcast.common.errors import suggest_nearest
 from hindcast.contract import bounds, queries, query_limits
 from hindcast.contract.expectation import GATE_FIELDS, Expectation, Hold
+from hindcast.contract.java_patterns import is_readable
 from hindcast.contract.parsing import ExpressionError
+from hindcast.contract.patterns import may_be_slow
 from hindcast.contract.shapes import PERIODS, Columns, FieldPath, Shape, identity_columns
 from hindcast.contract.types import format_value
 from hindcast.contract.view_checks import Complaint
@@ -188,7 +190,10 @@ def _check_query(gate: Expectation, shape: Shape, columns: Columns) -> _GateComp
 
 
 def _check_patterns(gate: Expectation) -> _GateComplaints:
-    """Yield a complaint about SQL with a pattern that could take for ever, where no time limit can be written."""
+    """Yield a complaint about a pattern that could take for ever, where no time limit is possible."""
+    for name, regex in gate.regexes:
+        if may_be_slow(regex) and not is_readable(regex):
+            yield name, f"{regex} {query_limits.UNLIMITED}", query_limits.SIMPLER_FIX
     try:
         query_limits.limit_gate(gate)
     except ExpressionError as error:

@@ -95,12 +95,3 @@ def may_like_be_slow(pattern: str) -> bool:
     [False, False, True]
     """
     return pattern.count("%") - pattern.endswith("%") > _MAX_DEGREE
-
-
-def is_readable(pattern: str) -> bool:
-    """Return whether Python can read a regular expression, as most of Java's."""
-    try:
-        re.compile(pattern)
-    except (re.error, RecursionError, OverflowError):
-        return False
-    return True

@@ -18,6 +18,7 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from hindcast.contract import functions, queries
 from hindcast.contract.expectation import Expectation
+from hindcast.contract.java_patterns import is_readable
 from hindcast.contract.moments import DATELESS_PATTERN
 from hindcast.contract.parsing import (
     ExpressionError,
@@ -27,7 +28,7 @@ from hindcast.contract.parsing import (
     strip_comments,
     tokenize_resolved,
 )
-from hindcast.contract.patterns import is_readable, may_be_slow, may_like_be_slow
+from hindcast.contract.patterns import may_be_slow, may_like_be_slow
 
 IN_TIME, LIKE_IN_TIME = "hindcast_match_in_time", "hindcast_like_in_time"
 """The functions of a text and a pattern that are registered with Spark: for regular expressions, and for LIKE."""
@@ -42,7 +43,7 @@ _PATTERN_FUNCTIONS = frozenset(
 
 _LIKE_FUNCTIONS = frozenset(("like", "ilike"))
 _OPERATORS = frozenset(("rlike", "regexp", *_LIKE_FUNCTIONS))
-_HIDDEN_PATTERNS = {"str_to_map": (1, 2), "parse_url": (2,)}
+_HIDDEN_PATTERNS = {"str_to_map": (1, 2), "parse_url": (2,), "try_parse_url": (2,)}
 """Functions with arguments that Spark reads as regular expressions although they look like plain texts."""
 
 _ANY_PATTERN = re.compile(
@@ -128,6 +129,8 @@ def _write_limits(text: str, tree: exp.Expr, parse: Callable[[str], exp.Expr | N
 
 SIMPLER_FIX = "write the pattern without nested repetitions, such as '^[a-z]+$'; of LIKE, with fewer %"
 """What to do about a pattern that may be slow."""
+UNLIMITED = "may be slow, and has parts that are Java's alone, for which there is no limit"
+"""What is wrong with a pattern that Python cannot read."""
 _CALL_FIX = "write rlike(TEXT, 'PATTERN') or like(TEXT, 'PATTERN')"
 _APART_FIX = "compute the text in an earlier view, and match the column here"
 
@@ -145,8 +148,7 @@ def _refuse_unlimitable(node: exp.Expr, match: _Match) -> None:
         fix = "write a LIKE '...' OR a LIKE '...', or AND, in place of ANY and ALL"
         raise ExpressionError(f"{shown} may be slow and is of several patterns", fix)
     if _is_regex(node) and isinstance(match.pattern, exp.Literal) and not is_readable(match.pattern.name):
-        found = f"{shown} may be slow, and has parts that are Java's alone, for which there is no limit"
-        raise ExpressionError(found, SIMPLER_FIX)
+        raise ExpressionError(f"{shown} {UNLIMITED}", SIMPLER_FIX)
     if _is_conditional(node) and not (_cannot_fail(match.subject) and _cannot_fail(match.pattern)):
         # The limit is evaluated for every row, also where the condition would have kept the text from being computed.
         raise ExpressionError(f"{shown} may be slow and is only evaluated on a condition", _APART_FIX)

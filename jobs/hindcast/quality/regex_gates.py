@@ -1,14 +1,14 @@
 """The metrics behind Great Expectations' gates by regular expressions: matched by Java, within a limit of time.
 
 Java's matcher cannot be stopped: a pattern like `^(.*x){25}y$` keeps a core busy for ever on a value that is made for
-it, even if the job is cancelled. Python's can, and tries the ways to match in much the same order. So where a group is
-repeated, Python matches each value first, and the gate fails to run (TimeoutError) after `time_limits.MAX_SECONDS`.
-What matches is Java's word all the same. A pattern that Python cannot read has no limit.
+it, even if the job is cancelled. Python's can, and tries the ways to match in much the same order. So where a text can
+be slow to match, Python matches each value first, and the gate fails to run (TimeoutError) after
+`time_limits.MAX_SECONDS`. What matches is Java's word all the same. `hindcast check` refuses a pattern that may be slow
+and that Python cannot read.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from functools import reduce
 from operator import and_
@@ -25,33 +25,24 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType
 
 from hindcast.common.time_limits import limit_time
+from hindcast.contract.java_patterns import build_compiler
 from hindcast.contract.patterns import may_be_slow
 
 
 def limit_matching(column: Column, patterns: Sequence[str]) -> Column:
     """Return a column with the same texts, which fails if one of the patterns takes too long for one of them."""
-    risky = [pattern for pattern in patterns if may_be_slow(pattern) and _is_readable(pattern)]
+    risky = [pattern for pattern in patterns if may_be_slow(pattern)]
     if not risky:
         return column
-    compiled: list[re.Pattern[str]] = []
+    compile_regex = build_compiler()
 
     def match_all(text: str) -> str:
-        if not compiled:
-            compiled.extend(re.compile(pattern) for pattern in risky)
-        for pattern in compiled:
-            pattern.search(text)
+        for pattern in risky:
+            compile_regex(pattern, text).search(text)
         return text
 
     in_time = limit_time(match_all)
     return F.udf(lambda text: None if text is None else in_time(text), StringType())(column)
-
-
-def _is_readable(pattern: str) -> bool:
-    try:
-        re.compile(pattern)
-    except (re.error, RecursionError, OverflowError):
-        return False
-    return True
 
 
 class ColumnValuesMatchRegex(ColumnMapMetricProvider):
