@@ -63,9 +63,11 @@ def read_as_of_system_time(warehouse: str, contract: Contract, name: str) -> dat
     unmarked = [c for c in (*source.key, *source.value) if (hidden is None or c in hidden) and c not in marked]
     if unmarked and hidden is None:
         found = f"the last contract of {pipeline} that had the table is not stored, or is not valid today and has marks"
-        fix = f"write sensitive: [{', '.join(unmarked)}] in this input"
-        fix += f"; or hindcast run {pipeline}, with a valid contract that has the table"
-        raise TableError(f"{found}: whether {', '.join(unmarked)} are sensitive is not known", where=where, fix=fix)
+        listed = ", ".join(unmarked)
+        fix = (
+            f"write sensitive: [{listed}] in this input; or hindcast run {pipeline}, with a valid contract that has it"
+        )
+        raise TableError(f"{found}: whether {listed} are sensitive is not known", where=where, fix=fix)
     if unmarked:
         found = f"{', '.join(unmarked)}: sensitive in pipeline {pipeline}, not marked here"
         raise TableError(found, where=where, fix=f"write sensitive: [{', '.join(unmarked)}] in this input")
