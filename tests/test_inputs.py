@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from contextlib import nullcontext
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +20,7 @@ from hindcast.contract.definition import list_fields
 from hindcast.kafka import produce
 from hindcast.ops.erase import forget, records
 from hindcast.plan import inputs, journal, planner
+from hindcast.plan.runs import Abandoned, Completed, Outcome
 from hindcast.query import read
 from hindcast.runs import incremental_state, run_steps
 from pipelines import RESTAURANT, Pipeline, pipeline
@@ -340,6 +342,41 @@ def test_marks_of_a_contract_that_is_not_stored_or_cannot_be_read_count_as_set(
         if refused is not None:
             assert found in refused.value.found
             assert fix in refused.value.fix
+
+
+@pytest.mark.parametrize(
+    ("state", "change", "found"),
+    [
+        ("completed", {"topics.people.sensitive": '["city"]'}, "city: sensitive in pipeline shop, not marked here"),
+        ("published", {"topics.people.sensitive": '["city"]'}, "city: sensitive in pipeline shop, not marked here"),
+        ("completed", {}, ""),
+        ("completed", {"topics.people.gone": "3"}, "whether id, city are sensitive is not known"),
+        ("abandoned", {}, "whether id, city are sensitive is not known"),
+    ],
+    ids=["completed", "published and abandoned", "not marked", "no contract today", "not stored"],
+)
+def test_marks_of_a_table_that_left_its_contract_count_as_set(
+    tmp_path: Path, state: str, change: dict[str, str], found: str
+) -> None:
+    """The last contract that had it counts, of a run that published it; older programs have stored no text."""
+    peep = tmp_path / "peep.yaml"
+    peep.write_text(PEEP.replace("MARKED", ""), encoding="utf-8")
+    with shop(tmp_path) as settings:
+        fields = list_fields(load(settings.schemas / "shop.yaml"))
+        without = {
+            place: text for place, text in fields.items() if place.split(".")[1:2] not in (["people"], ["cities"])
+        }
+        outcomes = {"completed": Completed({}), "abandoned": Abandoned(""), "published": Abandoned("", ("people",))}
+        runs: list[tuple[dict[str, str], Outcome]] = [(fields | change, outcomes[state]), (without, Completed({}))]
+        for number, (stored, outcome) in enumerate(runs, 3):
+            known_at = RUNS[1] + timedelta(days=number)
+            run = bare_run("shop", number, known_at, contract=str(number), definition=stored)
+            journal.append_entry(settings.warehouse, run)
+            journal.append_entry(settings.warehouse, replace(run, outcome=outcome))
+        with pytest.raises(TableError) if found else nullcontext() as refused:
+            inputs.read_as_of_system_time(settings.warehouse, load(peep), "folk")
+        if refused is not None:
+            assert found in refused.value.found
 
 
 @pytest.mark.parametrize(

@@ -227,3 +227,18 @@ def test_a_broken_contract_is_shown_to_who_may_read_its_dag(settings: Settings) 
     finally:
         for path in broken:
             path.unlink()
+
+
+@pytest.mark.parametrize("page", ["quality", "report"])
+def test_a_broken_contract_is_hidden_from_who_may_read_only_the_dag_of_its_previews(
+    settings: Settings, page: str
+) -> None:
+    path = settings.schemas / "guest.yaml"
+    whole = path.read_text(encoding="utf-8")
+    path.write_text(f"{whole}secret", encoding="utf-8")
+    try:
+        assert str(path) in text(client("guest", "guest__preview"), f"/dag/guest__preview/run/manual__1/{page}", 500)
+        assert "guest.yaml" not in text(client("guest__preview"), f"/dag/guest__preview/run/manual__1/{page}", 404)
+        assert "guest.yaml" not in text(client("guest__preview"), "/quality")
+    finally:
+        path.write_text(whole, encoding="utf-8")

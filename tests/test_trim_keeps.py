@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hindcast.ops import retention
+from hindcast.ops.erase import forget, records
+from hindcast.ops.erase.erasure_step import ErasureStep
 from hindcast.plan import journal, planner
 from hindcast.quality import hold_store
 from hindcast.store import commits
@@ -62,6 +64,27 @@ def test_a_kafka_view_over_a_trimmed_log_goes_on_after_its_first_run_died_betwee
         p.run()
         assert [row[:2] for row in p.believed("counted")] == [*counted, ("b", 3)]
         assert trimmed(spark, p) == (1, 51)
+
+
+@pytest.mark.long
+def test_a_log_is_not_trimmed_before_a_kafka_view_has_begun_from_scratch_after_an_abandoned_forgetting(
+    spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(*_: Any) -> None:
+        raise DeadError
+
+    with pipeline(spark, broker, tmp_path, COUNTED) as p:
+        send(p, ("a", 1, 0), ("b", 1, 1), ("b", 1, 30))
+        p.run()
+        with monkeypatch.context() as patch:
+            patch.setattr(ErasureStep, "remove_rows", die)
+            with pytest.raises(DeadError):
+                forget.forget_records(spark, p.contract, records.parse_request(p.contract, "orders", "a"))
+        planner.abandon_run(p.warehouse, journal.read_runs(p.warehouse, p.name)[-1], "it died")
+        assert trimmed(spark, p) == (0, None), "the view needs all of it"
+        p.run()
+        assert [row[:2] for row in p.believed("counted")] == [("a", 1), ("b", 1), ("b", 2)]
+        assert trimmed(spark, p) == (2, 20)
 
 
 def die_between_commits(p: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:

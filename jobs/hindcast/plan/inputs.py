@@ -16,7 +16,7 @@ from hindcast.contract.shapes import topic_shape
 from hindcast.contract.types import parse_column_type
 from hindcast.plan import definitions, journal
 from hindcast.plan.plans import Plan
-from hindcast.plan.runs import Run
+from hindcast.plan.runs import Abandoned, Run
 from hindcast.store import tables
 from hindcast.store.tables import Table
 
@@ -33,7 +33,8 @@ def read_as_of_system_time(warehouse: str, contract: Contract, name: str) -> dat
 
     Raise RunError if there is none, or if what was known then is gone: a later run has created the table again, or
     forgotten something. TableError if the table has another kind, key or column types than the contract, or a column
-    that its own pipeline, in that run, marked as sensitive and the contract does not; also if that is not known.
+    that its own pipeline marked as sensitive, by the last contract that had the table, and the contract does not; also
+    if that is not known.
     """
     source = contract.inputs[name]
     where, pipeline = f"{contract.pipeline}, inputs.{name}: {source.table}", source.table.partition(".")[0]
@@ -54,18 +55,19 @@ def read_as_of_system_time(warehouse: str, contract: Contract, name: str) -> dat
             found = f"column '{column}' is {types[column]}" if column in types else f"no column '{column}'"
             fix = f"write its actual type, not {kind}" if column in types else suggest_nearest(column, types)
             raise TableError(found, where=where, fix=fix)
-    if (fields := definitions.find_fields(past, completed[-1].plan.contract)) is None:
+    if definitions.find_fields(past, completed[-1].plan.contract) is None:
         found = f"the contract of {pipeline}'s last completed run is not stored, so its sensitive columns are not known"
         raise TableError(found, where=where, fix=f"hindcast run {pipeline}")
-    hidden = _find_sensitive_columns(fields, source.table.partition(".")[2])
+    hidden = _find_sensitive_columns(past, source.table.partition(".")[2])
     marked = find_sensitive_columns(contract)[name]
     unmarked = [c for c in (*source.key, *source.value) if (hidden is None or c in hidden) and c not in marked]
     if unmarked and hidden is None:
-        found = f"{pipeline}'s last completed run had sensitive columns and a contract that is not valid today"
+        found = f"the last contract of {pipeline} that had the table is not stored, or is not valid today and has marks"
+        listed = ", ".join(unmarked)
         fix = (
-            f"hindcast run {pipeline}, with a valid contract; or write sensitive: [{', '.join(unmarked)}] in this input"
+            f"write sensitive: [{listed}] in this input; or hindcast run {pipeline}, with a valid contract that has it"
         )
-        raise TableError(f"{found}: whether {', '.join(unmarked)} are sensitive is not known", where=where, fix=fix)
+        raise TableError(f"{found}: whether {listed} are sensitive is not known", where=where, fix=fix)
     if unmarked:
         found = f"{', '.join(unmarked)}: sensitive in pipeline {pipeline}, not marked here"
         raise TableError(found, where=where, fix=f"write sensitive: [{', '.join(unmarked)}] in this input")
@@ -102,15 +104,30 @@ def _erases(past: Sequence[Run], run: Run, name: str) -> bool:
     return contract is None or erasure.removes_rows_of(contract, name)
 
 
-def _find_sensitive_columns(fields: Mapping[str, str], name: str) -> Collection[str] | None:
-    """Return the sensitive columns of a table by the stored fields of its contract.
+def _find_sensitive_columns(past: Sequence[Run], name: str) -> Collection[str] | None:
+    """Return the sensitive columns of a table by the last contract that had it and whose run completed or published it.
 
-    None if they are not known: the fields make no contract today, and mark something.
+    `past`: the runs of its pipeline. None if the columns are not known: the contract is not stored, or its fields make
+    no contract today, and mark something.
     """
+    fields = _find_last_fields(past, name)
+    if fields is None:
+        return None
     try:
         return find_sensitive_columns(parse_fields(fields)).get(name, frozenset())
     except ValueError:
         return None if any(place.split(".")[2:] == ["sensitive"] for place in fields) else ()
+
+
+def _find_last_fields(past: Sequence[Run], name: str) -> Mapping[str, str] | None:
+    """Return the stored fields of the last contract that had a table; None if it, or a later one, is not stored."""
+    for run in reversed(past):
+        has_published = isinstance(run.outcome, Abandoned) and name in run.outcome.published
+        if run.state == "completed" or has_published:
+            fields = definitions.find_fields(past, run.plan.contract)
+            if fields is None or any(place.split(".")[:2] in (["topics", name], ["views", name]) for place in fields):
+                return fields
+    return None
 
 
 def locate_source_table(contract: BoundContract, plan: Plan, name: str) -> Table:

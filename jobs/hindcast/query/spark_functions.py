@@ -11,7 +11,8 @@
 Every argument is optional. Without `known_at` and `run` (the number of a completed run) the known-at is that of the
 last completed run. The functions are temporary: they live as long as the session. Filter and sort in SQL. A moment
 before a table's horizon fails (plan/horizon.py), as the horizon was when the functions were made. So does a known-at
-that a run which has not ended has reached: the answer can still change.
+that a run which has not ended has reached: the answer can still change. While a forgetting has not derived again what
+it removed, all calls fail, also those of functions that were made before it.
 """
 
 from __future__ import annotations
@@ -86,6 +87,26 @@ def _refuse_unsettled(table: Table) -> str:
     return f"if(:known_at >= (SELECT min(at) FROM ({open_runs})), raise_error('{message}'), true)"  # noqa: S608
 
 
+def _refuse_forgotten(table: Table) -> str:
+    """Return a relation of one row, true in `_settled`, or an error while a forgetting has not derived again what it
+    removed.
+
+    As `read.refuse_forgotten`, but of any table of the pipeline. A table that has lost all its rows has none for which
+    a condition would be evaluated.
+    """
+    runs = _table_expression(journal.runs_table(table.warehouse, table.pipeline))
+    forgets, skips = (
+        f"bool_or(entry = 'planned' AND get_json_object(detail, '$.{field}') IS NOT NULL)"
+        for field in ("forgets", "upgrade.without")  # of plans: plan/purposes.py
+    )
+    columns = f"run, {forgets} AS forgets, bool_or(entry = 'completed') AND NOT {skips} AS done"
+    past = f"SELECT {columns} FROM {runs} GROUP BY run"  # noqa: S608  # names of ours
+    last = f"SELECT max(run) FILTER (WHERE forgets) AS erasing, max(run) FILTER (WHERE done) AS done FROM ({past})"  # noqa: S608
+    found = "has removed rows that it forgets, and has not derived the tables again"
+    message = f"concat('run ', erasing, ' {found}: repeat when it has, or hindcast run {table.pipeline}')"
+    return f"(SELECT if(erasing > coalesce(done, 0), raise_error({message}), true) AS _settled FROM ({last}))"  # noqa: S608
+
+
 def _refuse_before_downgrade(table: Table, moment: str) -> str:
     """Return an SQL expression: `moment`, or an error if a downgrade dropped what was known then."""
     delta_table = tables.open_table(table)
@@ -118,7 +139,7 @@ def _build_function(
     if table.kind == "windows":
         columns.append(predicates.window_closed_column(f"{table.pipeline}_{table.name}{CLOSED_UP_TO}({moment})"))
     all_parameters = {**parameters, "known_at": "TIMESTAMP", "run": "INT"}
-    allowed = f"{_refuse_unsettled(table)} AND {allowed}"
+    allowed = f"_settled AND {_refuse_unsettled(table)} AND {allowed}"
     condition = f"{allowed} AND {predicates.known_at_condition(moment)} AND {condition}".replace(
         '"timestamp"', "`timestamp`"
     )
@@ -129,7 +150,7 @@ def _build_function(
     declared = ", ".join(f"{parameter} {kind} DEFAULT NULL" for parameter, kind in all_parameters.items())
     return (
         f"CREATE OR REPLACE TEMPORARY FUNCTION {function}({declared}) RETURNS TABLE "  # noqa: S608  # names of ours
-        f"RETURN SELECT {selected} FROM {_rows_expression(table)} WHERE {condition}"
+        f"RETURN SELECT {selected} FROM {_refuse_forgotten(table)}, {_rows_expression(table)} WHERE {condition}"
     )
 
 
