@@ -91,7 +91,7 @@ def measure(spark: SparkSession, told: argparse.Namespace) -> dict[str, Any]:
             questions[when].append(statistics.median(ask(told, contract, history)))
             print(f"{when}: run {runs[when][-1]:.1f} s, question {questions[when][-1] * 1000:.1f} ms", flush=True)
             next_run[when] = number + 1, end + told.records
-    measured = {}
+    measured: dict[str, dict[str, Any]] = {}
     for when, warehouse in warehouses.items():
         choose_warehouse(warehouse)
         measured[when] = {
