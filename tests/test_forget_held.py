@@ -11,11 +11,13 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from hindcast.common.errors import GateError
 from hindcast.common.settings import read_settings
 from hindcast.ops.erase import forget, records
 from hindcast.quality import hold_store
 from hindcast.store import table_creation
 from pipelines import pipeline, wrong
+from test_forget import containing, said
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -91,4 +93,49 @@ def test_what_is_held_of_a_group_is_held_without_what_is_forgotten(
             ("kinds", '{"kind":"dinner"}', "held", 0),
         }
         assert [row["row"] for row in entries if row["table"] == "kinds" and '"n":80' not in row["row"]] == []
+        assert not wrong(p)
+
+
+NAMED = "table: people, group_by: {name: upper(name)}, aggregate: {city: max(city)}"
+LENGTH = "expect_column_value_lengths_to_be_between"
+PEOPLE = f"""
+pipeline: town
+start: 2026-01-01
+topics:
+  people: {{read: table, key: {{id: string}}, value: {{name: string, city: string}}}}
+views:
+  first: {{{NAMED}, expect: [{{{LENGTH}: {{column: city, max_value: 5}}, on_failure: quarantine}}]}}
+  last: {{{NAMED}, expect: [{{{LENGTH}: {{column: name, max_value: 9}}, on_failure: stop}}]}}
+"""
+
+
+@pytest.mark.long
+def test_what_views_derived_and_never_published_is_forgotten(spark: SparkSession, broker: str, tmp_path: Path) -> None:
+    """Texts that no search can find: a gate held back one row of Ann, and one stopped a run; then she was renamed."""
+    with pipeline(spark, broker, tmp_path, PEOPLE.replace("\n  last:", "\n  # last:")) as p:
+        p.send("people", ("bob", {"name": "Bob Baker", "city": "London"}, 0))
+        p.send("people", ("ann", {"name": "Ann Marker", "city": "Copenhagen"}, 0))
+        p.run()
+        bob = [row for row in hold_store.list_entries(p.warehouse, p.name).to_pylist() if "BOB" in row["key"]]
+        assert [row["entry"] for row in bob] == ["held"]
+        p.write(PEOPLE)
+        with pytest.raises(GateError):
+            p.run("stopped")
+        site = read_settings().reports / p.name / "run-2"
+        (site / "static" / "styles").mkdir(parents=True)
+        for name in ("index.html", "static/styles/data_docs_default_styles.css"):
+            (site / name).write_text("ANN MARKER", encoding="utf-8")
+        p.send("people", ("ann", {"name": "Al", "city": "Oslo"}, 0))
+        p.write(PEOPLE.replace("on_failure: stop", "on_failure: warn"))
+        p.run()
+        assert "failing" in said(p, "ANN MARKER")
+        assert "runs" in said(p, "ANN MARKER")
+        assert containing(tmp_path, "ANN MARKER")
+        proof = forget.forget_records(spark, p.contract, records.parse_request(p.contract, "people", "ann"))
+        assert proof.evidence.is_proven
+        assert said(p, "ANN MARKER") == []
+        assert containing(tmp_path, "ANN MARKER") == []
+        left = hold_store.read_held_rows(p.warehouse, p.name).to_pylist()
+        assert [row["row"] for row in left if row["table"] == "first" and "London" not in row["row"]] == []
+        assert {(row["table"], row["key"]) for row in left} == {("first", '{"name":"BOB BAKER"}')}
         assert not wrong(p)

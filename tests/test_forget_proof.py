@@ -18,7 +18,9 @@ from hindcast.ops.erase.texts import ForgottenTexts, json_leaves, json_strings, 
 from hindcast.store.folder import WarehouseFolder
 from warehouses import shop
 
-ANN = ForgottenTexts(frozenset({"ann"}), frozenset({"ann", "Ann Marker", "30"}), frozenset({"people", "met"}))
+ANN = ForgottenTexts(
+    frozenset({"ann"}), frozenset({"ann", "Ann Marker", "30"}), frozenset({"people", "met"}), frozenset({"met"})
+)
 
 
 @pytest.mark.parametrize(
@@ -78,6 +80,20 @@ def test_a_text_is_sought_as_files_may_write_it() -> None:
         (
             {"tables": {"visits": {"gates": [{"detail": "2 of 3 rows fail, for example 7, 8"}]}}},
             {"tables": {"visits": {"gates": [{"detail": "2 of 3 rows fail, for example 7, 8"}]}}},
+        ),
+        (
+            {"tables": {"met": {"gates": [{"detail": "could not be evaluated: 'ANN' is no int"}]}}},
+            {"tables": {"met": {"gates": [{"detail": "could not be evaluated"}]}}},
+        ),
+        (
+            {"found": "town.met, run 3: 1 of 2 gates stopped it; nothing of it was published. x: 1 rows fail, ANN"},
+            {"found": "town.met, run 3: 1 of 2 gates stopped it; nothing of it was published."},
+        ),
+        ({"found": "town.met, run 3: cannot cast 'ANN'"}, {"found": "forgotten"}),
+        ({"found": "town.metro, run 3: cannot cast 'X'"}, {"found": "town.metro, run 3: cannot cast 'X'"}),
+        (
+            {"releases": {"met": {"keys": ['{"id":"ANN"}'], "by": "eve"}}},
+            {"releases": {"met": {"keys": [], "by": "eve"}}},
         ),
         (
             {"still": {"records": 1, "first": [{"offset": 4, "reason": "value: 'Ann Marker' is no int"}]}},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import shutil
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -79,6 +80,12 @@ def build_site(
     except OSError as error:
         raise PlatformError(**permissions.explain_error(error, folder, "written")) from None
     return folder / "index.html"
+
+
+def remove_sites(reports: Path) -> None:
+    """Remove the Data Docs that stand beside the reports of a pipeline's runs (`run-3/`)."""
+    for page in reports.glob(f"run-*/{_OWN_FILE}"):
+        shutil.rmtree(reports / page.relative_to(reports).parts[0])
 
 
 def _escape(kwargs: JsonObject) -> dict[str, JsonValue]:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from datetime import timedelta
-from functools import reduce
 from pathlib import Path
 
 from deltalake import DeltaTable
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession
 
 from hindcast.contract.bound import BoundContract
 from hindcast.ingest import initial_rows, topic_log
 from hindcast.ops.erase import proof, purge, records, row_removal
 from hindcast.ops.erase.erased_rows import find_erased_rows
+from hindcast.ops.erase.failing_entries import FailingEntries
 from hindcast.ops.erase.proof import Proof
 from hindcast.ops.erase.readers import find_readers
 from hindcast.ops.erase.records import ErasureRequest
@@ -24,8 +22,7 @@ from hindcast.plan import journal
 from hindcast.plan.plans import Plan
 from hindcast.plan.purposes import Erasure
 from hindcast.plan.runs import Run
-from hindcast.quality import gate_results, hold_store
-from hindcast.quality.hold_units import RECORD_COLUMNS
+from hindcast.quality import datadocs, gate_results
 from hindcast.report import page
 from hindcast.report.run_report import RunReport
 from hindcast.runs import row_counts, shadow_table
@@ -56,6 +53,7 @@ class ErasureStep:
         self._adopted = adopted.localCheckpoint() if adopted is not None else None
         below = contract.list_tables_below(request.topic).union(self.erased.names)
         self.texts = records.collect_texts(request, self._records, self._adopted, below)
+        self._failing = FailingEntries(spark, contract, request, plan, self._records, self.erased, self.texts)
         self._readers = find_readers(contract, self.erased.tables)
         self._redefined: list[str] = []
         self._cleared: dict[str, list[Table]] = {}
@@ -68,7 +66,8 @@ class ErasureStep:
         touched = [n for n in self.erased.tables if n not in processed and self.erased.has_table(n)]
         shadow_table.clear_shadow(self._spark, self.erased.table(self._request.topic))
         self._redefined = self.erased.find_redefined()  # all rows are found before any is removed
-        self._remove_gate_rows(touched)
+        self._cleared["failing"] = [self._failing.table]
+        self._failing.remove_found(touched)
         for name in self.erased.formerly_emitting:
             self._cleared[f"emitted/{name}"] = self._find_emission_tables(name)
             self._empty_tables(f"emitted/{name}")
@@ -123,90 +122,13 @@ class ErasureStep:
         counts = {n: sum(row_removal.count_removed(t, run) for t in some) for n, some in self._cleared.items()}
         return {name: n for name, n in {**counts, log: self._records.count()}.items() if n}
 
-    def _remove_gate_rows(self, touched: Sequence[str]) -> None:
-        """Remove what gates found, and held back, of the records and keys that go.
-
-        Entries of other keys stay, without the rows that contain a text to be forgotten.
-        """
-        table = hold_store.failing_table(self._contract.warehouse, self._contract.pipeline)
-        self._cleared["failing"] = [table]
-        if tables.open_table(table) is None:
-            return
-        rows = row_reader.load_rows(self._spark, table)
-        at = self._records.select("topic", F.col("topicPartition").alias("partition"), "offset")
-        parts = [rows.join(at.distinct(), ["topic", "partition", "offset"], "left_semi").select(*rows.columns)]
-        for name in touched:
-            own = self.erased.table(name).key
-            keys = (
-                self.erased.find_rows(name)
-                .select(F.lit(name).alias("table"), hold_store.format_row_key(own).alias("key"))
-                .distinct()
-            )
-            parts.append(rows.join(keys, ["table", "key"], "left_semi").select(*rows.columns))
-        if "unit" in rows.columns:  # entries of held records have only the place
-            place = F.col("partition").alias(RECORD_COLUMNS[0]), F.col("offset").alias(RECORD_COLUMNS[1])
-            units = (
-                self._records.select(*place).select(hold_store.format_row_key(RECORD_COLUMNS).alias("unit")).distinct()
-            )
-            of_these = rows.where(F.col("table").isin(self._request.topic, *touched))
-            parts.append(of_these.join(units, "unit", "left_semi").select(*rows.columns))
-        entries = reduce(DataFrame.unionByName, parts).distinct().localCheckpoint()
-        row_removal.remove_rows(entries, table, rows.columns, self._plan.run)
-        if self.texts.search_terms:  # another key is held all the same, without the row
-            texts = F.array(*(F.lit(text) for text in sorted(self.texts.search_terms)))
-            named = F.exists(texts, lambda text: F.contains("row", text))
-            others = (
-                row_reader.load_rows(self._spark, table).where(F.col("table").isin(*touched) & named).localCheckpoint()
-            )
-            row_removal.clear_column(others, table, "row", self._plan.run)
-
-    def remove_unheld(self) -> None:
-        """Remove what was held of these records and stands in no table, now that all is derived without them.
-
-        What of a key is not held as it was any more was made of them. What is known of a key that has ended before,
-        goes if the key says what they said and no row has it.
-        """
-        failing = hold_store.failing_table(self._contract.warehouse, self._contract.pipeline)
-        if tables.open_table(failing) is None:
-            return
-        entries = row_reader.load_rows(self._spark, failing)
-        unit = F.col("unit") if "unit" in entries.columns else F.lit(None).cast("string")
-        entries = entries.withColumn("_unit", unit)
-        found = [self._unheld(name, entries.where(F.col("table") == name)) for name in self.erased.tables]
-        every = reduce(DataFrame.unionByName, found).drop("_unit").distinct().localCheckpoint()
-        row_removal.remove_rows(every, failing, every.columns, self._plan.run)
-
-    def _unheld(self, name: str, entries: DataFrame) -> DataFrame:
-        """Return of the entries of a table those that go (`remove_unheld`)."""
-        now, before = (self._held(name, upto) for upto in (None, self._plan.run))
-        own, was = F.struct("key", "_unit"), F.col("run") < self._plan.run
-        there = own.eqNullSafe(F.struct("_heldKey", "_heldUnit"))
-        anew = entries.where(~was & (F.col("entry") == "held")).select(own.alias("_own")).distinct()
-        ended = entries.join(F.broadcast(before), there, "left_semi").join(F.broadcast(now), there, "left_anti")
-        changed = entries.where(was).join(F.broadcast(before), there, "left_semi")
-        changed = changed.join(F.broadcast(anew), own.eqNullSafe(F.col("_own")), "left_semi")
-        settled = entries.join(F.broadcast(now), F.col("key") == F.col("_heldKey"), "left_anti").where(
-            "key IS NOT NULL"
-        )
-        keys = [row[0] for row in settled.select("key").distinct().collect() if self.texts.said_in(row[0])]
-        said = self._spark.createDataFrame([[key] for key in keys], "_key string")
-        table = self.erased.table(name)
-        if keys and tables.open_table(table) is not None:
-            rows = row_reader.load_rows(self._spark, table).select(hold_store.format_row_key(table.key).alias("_key"))
-            said = said.join(rows, "_key", "left_anti")
-        gone = settled.join(F.broadcast(said), F.col("key") == F.col("_key"), "left_semi")
-        return reduce(DataFrame.unionByName, (ended, changed, gone))
-
-    def _held(self, name: str, before: int | None) -> DataFrame:
-        """Return what is held of a table, or was before a run: `_heldKey`, `_heldUnit`."""
-        place = self._contract.warehouse, self._contract.pipeline
-        found = hold_store.read_held_units(self._spark, *place, name, before=before)
-        if found is None:
-            return self._spark.createDataFrame([], "_heldKey string, _heldUnit string")
-        return found.select(F.col("key").alias("_heldKey"), F.col("unit").alias("_heldUnit"))
+    def remove_unheld(self, *, derived: bool) -> None:
+        """Remove what was held and is not any more; `derived`: whether all tables were derived again."""
+        self._failing.remove_unheld()
+        self._failing.clear_samples(derived=derived)
 
     def _scrub_texts(self) -> None:
-        """Remove the texts from the journal, the gate results and the reports."""
+        """Remove the texts from the journal, the gate results and the reports, and the Data Docs of all runs."""
         warehouse, pipeline, run = self._contract.warehouse, self._contract.pipeline, self._plan.run
         entries = journal.runs_table(warehouse, pipeline)
         table_creation.ensure_table(entries, journal.SCHEMA)
@@ -217,6 +139,7 @@ class ErasureStep:
         gates = gate_results.results_table(warehouse, pipeline)
         by = ["run", "at", "table", "gate"]
         row_removal.rewrite_column(self._spark, gates, by, "detail", run, self.texts.scrub_detail)
+        datadocs.remove_sites(self._reports)
         page.remove_unfinished_files(self._reports)
         for path in sorted(self._reports.glob("run-*.json")):
             try:

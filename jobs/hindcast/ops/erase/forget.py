@@ -74,10 +74,10 @@ def forget_records(
         try:
             run_steps.execute_table_steps(spark, settings, pipeline, plan.run)
         except HindcastError:  # the failure has nothing to do with the key
-            step.remove_unheld()
+            step.remove_unheld(derived=False)
             step.write_proof()
             raise
-        step.remove_unheld()
+        step.remove_unheld(derived=True)
         proven = step.write_proof()
         run_steps.finish_run(settings, pipeline, plan.run)
     return proven

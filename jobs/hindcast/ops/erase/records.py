@@ -154,7 +154,7 @@ def collect_texts(
     if adopted is not None:
         texts = texts.unionByName(adopted.select(F.array(F.to_json("key"), F.to_json("value")).alias("said")))
     said = {string for row in texts.collect() for text in row[0] if text for string in json_strings(text)}
-    return ForgottenTexts(frozenset(keys), frozenset(said | keys), below)
+    return ForgottenTexts(frozenset(keys), frozenset(said | keys), below, below - {request.topic})
 
 
 def _parse_place(text: str) -> tuple[int, int]:

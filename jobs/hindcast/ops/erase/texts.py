@@ -20,19 +20,21 @@ _FREE_TEXT_FIELDS = ("reason", "found", "detail", "definition", "before", "after
 
 _DATE = re.compile(r"\d{4}-\d\d-\d\d([T ][\d:.,+Z-]*)?$")
 _QUOTED = re.compile(r'(?<=[:,\[{])\s*"([^"\\]+)"(?!\s*:)')
-_EXAMPLES = re.compile(r", for example .*|^observed .*", re.DOTALL)
+_EXAMPLES = re.compile(r", for example .*|^observed .*|(?<=^could not be evaluated): .*", re.DOTALL)
+_STOPPED = re.compile(r".*? gates stopped it; nothing of it was published\.")
 
 
 @dataclass(frozen=True)
 class ForgottenTexts:
     """The texts of what is forgotten: `keys`, of its key's columns; `record_texts`, of its records, with the keys.
 
-    `tables`: the topic's and those that are made of it.
+    `tables`: the topic's and those that are made of it; `views`: the latter, whose texts can be derived from these.
     """
 
     keys: frozenset[str]
     record_texts: frozenset[str]
     tables: frozenset[str]
+    views: frozenset[str] = frozenset()
 
     @cached_property
     def search_terms(self) -> frozenset[str]:
@@ -61,11 +63,16 @@ class ForgottenTexts:
     def scrub_json(self, value: JsonValue, table: str | None = None, field: str | None = None) -> JsonValue:
         """Return what may stay of a plan, a note or a report: all but the affected free texts and released keys."""
         if isinstance(value, dict):
-            return {n: self.scrub_json(item, n if field == "tables" else table, n) for n, item in value.items()}
+            by_table = field in ("tables", "releases")
+            return {n: self.scrub_json(item, n if by_table else table, n) for n, item in value.items()}
         if isinstance(value, list) and field == "keys":
+            if table in self.views:
+                return []
             return [item for item in value if not self.has_key_text(str(item))]
         if isinstance(value, list):
             return [self.scrub_json(item, table, field) for item in value]
+        if isinstance(value, str) and field == "found":
+            return self._scrub_error(value)
         if isinstance(value, str) and field in _FREE_TEXT_FIELDS:
             return self.scrub_detail(value, table)
         return value
@@ -74,6 +81,13 @@ class ForgottenTexts:
         """Return what may stay of a gate's detail; for the tables concerned, without examples."""
         remaining = _EXAMPLES.sub("", text) if table in self.tables else text
         return REPLACEMENT_TEXT if self._words.search(remaining) else remaining
+
+    def _scrub_error(self, text: str) -> str:
+        """Return what may stay of the error that stopped a run; if it is about a view, at most that gates did."""
+        if any(re.search(rf"(?<!\w){re.escape(view)}(?!\w)", text) for view in self.views):
+            match = _STOPPED.match(text)
+            text = match[0] if match else REPLACEMENT_TEXT
+        return self.scrub_detail(text, None)
 
     def has_key_text(self, key: str) -> bool:
         """Return True if a key (JSON) has one of the texts of the forgotten key."""
