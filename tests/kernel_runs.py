@@ -71,6 +71,16 @@ def stored(p: Pipeline, name: str) -> list[str]:
     return sorted(map(repr, found.to_pylist()))
 
 
+def stored_alike(one: Pipeline, other: Pipeline, name: str) -> bool:
+    """Asserts that two pipelines have the same rows in a table; whether there are any. Spark reads those of the first,
+    Arrow those of both.
+    """
+    rows = stored(one, name)
+    first, second = one.raw(name), other.raw(name)
+    assert sorted(map(repr, first)) == sorted(map(repr, second)), name
+    return bool(rows)
+
+
 def note(p: Pipeline, name: str, run: int = 1) -> dict[str, Any]:
     return tables.read_notes(p.table(name), dict).get(run, {})
 
