@@ -11,11 +11,15 @@ import pytest
 import reports
 from hindcast.bitemporal import derivation
 from hindcast.cli import main
-from hindcast.common.errors import ContractError, HindcastError
+from hindcast.common.errors import ContractError, HindcastError, RecordError
+from hindcast.common.settings import read_settings
 from hindcast.contract import load
+from hindcast.contract.bound import bind_contract
 from hindcast.contract.sensitive import find_sensitive_columns, redact_message
+from hindcast.ingest import topic_log
 from hindcast.quality import hold_store
 from hindcast.runs import expression_checks
+from hindcast.runs.spark_errors import explain_spark_errors
 from pipelines import at, pipeline
 
 if TYPE_CHECKING:
@@ -106,6 +110,24 @@ def test_neither_an_error_nor_its_fix_shows_a_value(spark: SparkSession, tmp_pat
     assert refused.value.found.endswith("fails: CAST_INVALID_INPUT (hidden: the table has sensitive columns)")
     assert refused.value.fix == "make the expression return null for such records"
     assert "smith" not in str(refused.value).lower()
+
+
+@pytest.mark.parametrize(
+    "reason", ['the value is {"name": "Ann: Smith", "vip": true}', "x partition 1 offset 2: Smith"]
+)
+def test_a_record_that_no_longer_decodes_is_named_but_not_shown(
+    spark: SparkSession, tmp_path: Path, reason: str
+) -> None:
+    path = tmp_path / "shop.yaml"
+    path.write_text(CONTRACT.lstrip(), encoding="utf-8")
+    rows = spark.createDataFrame(
+        [(0, 7, "malformed", reason, "")], "partition int, offset long, fate string, reason string, value string"
+    )
+    found = "a record of the log no longer decodes: topic shop.customers partition 0 offset 7: "
+    contract = bind_contract(load(path), read_settings({}))
+    with pytest.raises(RecordError) as refused, explain_spark_errors(contract, "customers"):
+        topic_log.refuse_undecodable(rows, "shop.customers").collect()
+    assert refused.value.found == found + "hidden: the table has sensitive columns"
 
 
 @pytest.mark.parametrize(
