@@ -9,12 +9,18 @@ from typing import TYPE_CHECKING
 import pytest
 
 import reports
+from hindcast.bitemporal import derivation
 from hindcast.cli import main
-from hindcast.common.errors import HindcastError
+from hindcast.common.errors import ContractError, HindcastError, RecordError
+from hindcast.common.settings import read_settings
 from hindcast.contract import load
+from hindcast.contract.bound import bind_contract
 from hindcast.contract.sensitive import find_sensitive_columns, redact_message
+from hindcast.ingest import topic_log
 from hindcast.quality import hold_store
-from pipelines import pipeline
+from hindcast.runs import expression_checks
+from hindcast.runs.spark_errors import explain_spark_errors
+from pipelines import at, pipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -64,6 +70,64 @@ def test_what_is_made_of_sensitive_columns_is_sensitive(tmp_path: Path) -> None:
     assert redact_message(contract, "towns", told) == "CAST_INVALID_INPUT (hidden: the table has sensitive columns)"
     path.write_text(CONTRACT.lstrip().replace("    sensitive: [email, name]\n", ""), encoding="utf-8")
     assert redact_message(load(path), "towns", told) == told
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "[CAST_INVALID_INPUT] The value 'x [ANN.SMITH] y' cannot be cast",
+        "org.apache.spark.SparkNumberFormatException: [CAST_INVALID_INPUT] The value '[ANN.SMITH]'",
+        "(org.apache.spark.SparkNumberFormatException) [CAST_INVALID_INPUT] The value '[ANN.SMITH]'",
+        (
+            "An error occurred while calling o12.collect.\n: org.apache.spark.SparkException: Job aborted due to stage "
+            "failure: Task 0 in stage 7.0 failed 1 times, most recent failure: Lost task 0.0 in stage 7.0 (TID 7) "
+            "(10.0.0.1 executor driver): org.apache.spark.SparkNumberFormatException: [CAST_INVALID_INPUT] The value"
+        ),
+        "The value 'x [ANN.SMITH] y' cannot be cast",
+        "Conversion Error: Could not convert string '[ANN.SMITH]' to INT32",
+    ],
+)
+def test_an_error_class_is_read_only_where_spark_writes_it(tmp_path: Path, message: str) -> None:
+    path = tmp_path / "shop.yaml"
+    path.write_text(CONTRACT.lstrip(), encoding="utf-8")
+    hidden = "hidden: the table has sensitive columns"
+    expected = f"CAST_INVALID_INPUT ({hidden})" if "[CAST_INVALID_INPUT]" in message else hidden
+    assert redact_message(load(path), "numbers", message) == expected
+
+
+@pytest.mark.parametrize("name", ["Dr. Ann Smith, Main St. 5", "x [ANN.SMITH] y", "Ann Exception: Smith. [ANN] Smith"])
+def test_neither_an_error_nor_its_fix_shows_a_value(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    path = tmp_path / "shop.yaml"
+    path.write_text(CONTRACT.lstrip(), encoding="utf-8")
+    contract = load(path)
+    columns = "email string, name string, city string, age int, validFrom timestamp, validTo timestamp"
+    rows = spark.createDataFrame([("a", name, "york", 1, at(0), None)], columns)
+    with (
+        pytest.raises(ContractError, match="numbers has a record on which CAST") as refused,
+        expression_checks.explain_expression_errors(tmp_path, contract, "numbers"),
+    ):
+        derivation.derive_view(contract, "numbers", {"customers": rows}).collect()
+    assert refused.value.found.endswith("fails: CAST_INVALID_INPUT (hidden: the table has sensitive columns)")
+    assert refused.value.fix == "make the expression return null for such records"
+    assert "smith" not in str(refused.value).lower()
+
+
+@pytest.mark.parametrize(
+    "reason", ['the value is {"name": "Ann: Smith", "vip": true}', "x partition 1 offset 2: Smith"]
+)
+def test_a_record_that_no_longer_decodes_is_named_but_not_shown(
+    spark: SparkSession, tmp_path: Path, reason: str
+) -> None:
+    path = tmp_path / "shop.yaml"
+    path.write_text(CONTRACT.lstrip(), encoding="utf-8")
+    rows = spark.createDataFrame(
+        [(0, 7, "malformed", reason, "")], "partition int, offset long, fate string, reason string, value string"
+    )
+    found = "a record of the log no longer decodes: topic shop.customers partition 0 offset 7: "
+    contract = bind_contract(load(path), read_settings({}))
+    with pytest.raises(RecordError) as refused, explain_spark_errors(contract, "customers"):
+        topic_log.refuse_undecodable(rows, "shop.customers").collect()
+    assert refused.value.found == found + "hidden: the table has sensitive columns"
 
 
 @pytest.mark.parametrize(

@@ -27,20 +27,33 @@ def find_sensitive_columns(contract: Contract) -> dict[str, frozenset[str]]:
     return found
 
 
+def has_sensitive_columns(contract: Contract, name: str) -> bool:
+    """Return whether an error about a table can show a sensitive value: of the table itself, or of a view's inputs."""
+    found, view = find_sensitive_columns(contract), contract.views.get(name)
+    return any(found[table] for table in (name, *(view.inputs if view else ())))
+
+
 def redact_message(contract: Contract, name: str, message: str) -> str:
     """Return a failure's message for a table, or only its error class if sensitive columns take part.
+
+    `message`: from its start, where the class is; a value further on can look like one.
 
     >>> redact_message(contract, "orders", "[CAST_INVALID_INPUT] The value 'ann@x.org' ...")
     'CAST_INVALID_INPUT (hidden: the table has sensitive columns)'
     """
-    found, view = find_sensitive_columns(contract), contract.views.get(name)
-    if not any(found[table] for table in (name, *(view.inputs if view else ()))):
+    if not has_sensitive_columns(contract, name):
         return message
-    error_class = re.search(r"\[([A-Z][A-Z0-9_.]+)\]", message)
+    error_class = _ERROR_CLASS.match(message)
     return f"{error_class[1]} ({REDACTED})" if error_class else REDACTED
 
 
 REDACTED = "hidden: the table has sensitive columns"
+_ERROR_CLASS = re.compile(
+    r"(?:An error occurred while calling [\w.$]+\.\s+: )?"
+    r"(?:(?:[\w.$]+Exception: )?Job aborted due to stage failure: Task \d+ in stage [\d.]+ failed \d+ times?, "
+    r"most recent failure: Lost task [\d.]+ in stage [\d.]+ \(TID \d+\) \([\w.: -]+\): )?"
+    r"(?:[\w.$]+Exception: |\([\w.$]+Exception\) )?\[([A-Z][A-Z0-9_.]+)\]"
+)
 
 
 def _find_derived_columns(view: View, known: Mapping[str, Shape], found: Mapping[str, frozenset[str]]) -> Iterator[str]:

@@ -42,7 +42,7 @@ from hindcast.common.errors import ContractError
 from hindcast.common.time_limits import MAX_SECONDS, TOO_SLOW
 from hindcast.contract import Contract, Shape, View, list_shapes, locate_complaint, query_limits, valid_time
 from hindcast.contract.expressions import WRITE_OUT_FIX, parse_aggregate, resolve
-from hindcast.contract.sensitive import REDACTED, redact_message
+from hindcast.contract.sensitive import REDACTED, has_sensitive_columns, redact_message
 from hindcast.contract.shapes import PERIODS, FieldPath, row_expressions, view_scope
 from hindcast.contract.view_checks import Complaint
 from hindcast.runs import date_literals
@@ -314,17 +314,26 @@ def _find_failed_expression(contract: Contract, name: str, error: Exception) -> 
         place, argument = (
             next(iter(adding.items())) if len(adding) == 1 else (("aggregate",), ", ".join(adding.values()))
         )
-        first_line = redact_message(contract, name, _parse_message(error)[0])
+        first_line = _explain_failure(contract, name, error)[0]
         text = f"{contract.pipeline}.{name}: the sum of {argument} exceeds its type: {first_line}"
         return Complaint(place, text, "cast the summed expression to a wider type, for example decimal(38,2)")
     fragment = match[1].strip(". \n").replace("value.", f"{view.first_input}.")
     for place, text in texts.items():
         if fragment in text:
-            what, fix = _parse_message(error)
-            what = redact_message(contract, name, what)
+            what, fix = _explain_failure(contract, name, error)
             message = f"{contract.pipeline}.{name} has a record on which {text} fails: {what}"
             return Complaint(place, message, fix or "make the expression return null for such records")
     return None
+
+
+def _explain_failure(contract: Contract, name: str, error: Exception) -> tuple[str, str]:
+    """Return what failed on a record and Spark's fix, which may be empty; both can have values of the record.
+
+    So of a table with sensitive columns there is only the error class, and no fix.
+    """
+    if has_sensitive_columns(contract, name):
+        return redact_message(contract, name, str(error)), ""
+    return _parse_message(error)
 
 
 def explain_slow_patterns(contract: Contract, name: str, texts: Mapping[FieldPath, str]) -> Complaint | None:

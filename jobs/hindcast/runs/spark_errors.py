@@ -13,7 +13,7 @@ from hindcast.common import time_limits
 from hindcast.common.errors import ContractError, PlatformError, RecordError, RunError, TopicError, describe_cause
 from hindcast.contract import Contract, locate_complaint, valid_time
 from hindcast.contract.bound import BoundContract
-from hindcast.contract.sensitive import REDACTED, redact_message
+from hindcast.contract.sensitive import REDACTED, has_sensitive_columns, redact_message
 from hindcast.ingest import topic_log
 from hindcast.kafka import access_errors, gaps
 from hindcast.kafka.security import read_security
@@ -32,7 +32,8 @@ def explain_spark_errors(contract: BoundContract, name: str) -> Iterator[None]:
         text = str(error)
         if topic_log.DISPUTED_MESSAGE in text:
             found = text[text.index(topic_log.DISPUTED_MESSAGE) :].split("SQLSTATE", maxsplit=1)[0].strip()
-            found = found if redact_message(contract, name, "") == "" else f"{found.rpartition(': ')[0]}: {REDACTED}"
+            if has_sensitive_columns(contract, name):
+                found = f"{_cut_reason(found)}: {REDACTED}"
             raise RecordError(found, where=where, fix=_describe_fix(contract, name)) from None
         if (refused := re.search(rf"{NULL_KEY}: (\d+), (\d+), (\d+)", text)) is not None:
             number, partition, offset = refused.groups()
@@ -67,6 +68,12 @@ def explain_spark_errors(contract: BoundContract, name: str) -> Iterator[None]:
             raise unwritten from None
         what = redact_message(contract, name, describe_cause(error))
         raise RunError(f"Spark failed: {what}", where=where) from (None if REDACTED in what else error)
+
+
+def _cut_reason(found: str) -> str:
+    """Return a message about a record that no longer decodes up to the record's offset: its value may follow."""
+    place = re.match(rf"{topic_log.DISPUTED_MESSAGE}: topic [\w.-]+ partition \d+ offset \d+(?=: )", found)
+    return place[0] if place else topic_log.DISPUTED_MESSAGE
 
 
 def _find_slow_valid_time(contract: BoundContract, name: str) -> ContractError | None:
