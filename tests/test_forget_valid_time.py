@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hindcast.kafka.topics import millis
+from hindcast.ops import retention
 from hindcast.ops.erase import forget, records
 from pipelines import Pipeline, pipeline, wrong
 
@@ -25,7 +26,7 @@ topics:
     value: {ts: bigint}
     history_retention: 30 days
 """
-DATED = SENT + "    valid_time: timestamp_millis(ts)\n"
+DATED = SENT + "    valid_time: timestamp_millis(ts)\n    keep: 90 days\n"
 
 
 def day(number: int) -> datetime:
@@ -63,3 +64,6 @@ def test_stream_time_is_by_the_current_valid_time_whatever_was_forgotten(
         assert items() == ["tea"], "the soup is as late as it was"
         assert p.fates("menu") == logged
         assert wrong(p) == []
+        trimmed = retention.trim_pipeline(spark, p.contract, dry_run=True).logs["menu"].horizon
+        assert trimmed is not None
+        assert trimmed.moment == day(100 - 90)
