@@ -12,6 +12,7 @@ from hindcast.kafka.topics import millis
 from hindcast.ops import retention
 from hindcast.ops.erase import forget, records
 from pipelines import Pipeline, pipeline, wrong
+from test_gaps import retain_from
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,6 +26,7 @@ topics:
     key: {item: string}
     value: {ts: bigint}
     history_retention: 30 days
+    on_gap: record
 """
 DATED = SENT + "    valid_time: timestamp_millis(ts)\n    keep: 90 days\n"
 
@@ -54,10 +56,14 @@ def test_stream_time_is_by_the_current_valid_time_whatever_was_forgotten(
         p.run()
         forget_item(spark, p, "truffle")
         p.write(DATED)
-        send(p, morel=100, soup=50)
+        send(p, lost=90)
+        retain_from(p, "menu", 3)
         p.run()
-        logged = [(0, "accepted"), (1, "accepted"), (2, "accepted"), (3, "expired")]
-        assert p.fates("menu") == logged, "the truffle has no date in 2020"
+        assert p.fates("menu")[2] == (2, "gone")
+        send(p, cake=20, morel=100, soup=50)
+        p.run()
+        logged = [(0, "accepted"), (1, "accepted"), (2, "gone"), (3, "expired"), (4, "accepted"), (5, "expired")]
+        assert p.fates("menu") == logged, "60 after the gap; the truffle has no date in 2020"
         assert items() == ["morel", "tea"]
 
         forget_item(spark, p, "morel")

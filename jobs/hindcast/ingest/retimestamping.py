@@ -60,20 +60,21 @@ def read_stream_time_rows(
 ) -> DataFrame | None:
     """Return the rows that give stream time: `partition`, `offset`, `timestamp`, `fate`; None if the log's are current.
 
-    The whole log, dated again; or only later rows, if each of these partitions has some: they know the stream time
-    before them.
+    The whole log, dated again; or only later rows, if some of each of these partitions know the stream time before
+    them: a gap does not.
     """
     stale = _find_stale_runs(contract, name)
     if not stale:
         return None
     again = _is_requeued(spark, contract, name)
+    own = F.when(F.col("fate") == "accepted", F.col("timestamp"))
+    reached = F.greatest("streamTime", own).alias("timestamp")
     since = read_log(spark, contract, name, after=max(stale)).where(~again)
+    since = since.select("partition", "offset", reached, F.lit("accepted").alias("fate")).where("timestamp IS NOT NULL")
     covered = {row["partition"] for row in since.select("partition").distinct().collect()}
     if not covered.issuperset(partitions):
         return exclude_undated(read_log(spark, contract, name), contract, name).where(~again)
-    own = F.when(F.col("fate") == "accepted", F.col("timestamp"))
-    reached = F.greatest("streamTime", own).alias("timestamp")
-    return since.select("partition", "offset", reached, F.lit("accepted").alias("fate"))
+    return since
 
 
 def exclude_undated(rows: DataFrame, contract: BoundContract, name: str) -> DataFrame:
