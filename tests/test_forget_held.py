@@ -39,6 +39,12 @@ views:
   dear: {{table: menu, select: {{n: n}}, {GATE}}}
   kinds: {{table: menu, group_by: {{kind: kind}}, aggregate: {{n: sum(n)}}, {GATE}}}
 """
+NOTES = f"""
+pipeline: shop
+start: 2026-01-01
+topics:
+  menu: {{read: table, key: {{item: string}}, value: {{n: int, note: string}}, hold: row, {GATE}}}
+"""
 ANN, BOB = '{"customer":"ann-7f3a"}', '{"customer":"bob-8e4b"}'
 
 
@@ -91,4 +97,20 @@ def test_what_is_held_of_a_group_is_held_without_what_is_forgotten(
             ("kinds", '{"kind":"dinner"}', "held", 0),
         }
         assert [row["row"] for row in entries if row["table"] == "kinds" and '"n":80' not in row["row"]] == []
+        assert not wrong(p)
+
+
+@pytest.mark.long
+def test_a_held_record_whose_row_named_a_forgotten_key_is_still_replaced(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    with pipeline(spark, broker, tmp_path, NOTES) as p:
+        p.send("menu", ("truffle", {"n": 1}, 0), ("morel", {"n": 9, "note": "dearer than truffle"}, 1))
+        p.run()
+        forget.forget_records(spark, p.contract, records.parse_request(p.contract, "menu", "truffle"))
+        assert [row["row"] for row in hold_store.read_held_rows(p.warehouse, p.name).to_pylist()] == [None]
+        p.send("menu", ("morel", {"n": 3}, 1))
+        p.run()
+        assert hold_store.read_held_rows(p.warehouse, p.name).to_pylist() == []
+        assert [row[:2] for row in p.believed("menu")] == [("morel", 3)]
         assert not wrong(p)
