@@ -41,6 +41,12 @@ views:
   dear: {{table: menu, select: {{n: n}}, {GATE}}}
   kinds: {{table: menu, group_by: {{kind: kind}}, aggregate: {{n: sum(n)}}, {GATE}}}
 """
+NOTES = f"""
+pipeline: shop
+start: 2026-01-01
+topics:
+  menu: {{read: table, key: {{item: string}}, value: {{n: int, note: string}}, hold: row, {GATE}}}
+"""
 ANN, BOB = '{"customer":"ann-7f3a"}', '{"customer":"bob-8e4b"}'
 
 
@@ -96,6 +102,7 @@ def test_what_is_held_of_a_group_is_held_without_what_is_forgotten(
         assert not wrong(p)
 
 
+<<<<<<< HEAD
 NAMED = "table: people, group_by: {name: upper(name)}, aggregate: {city: max(city)}"
 LENGTH = "expect_column_value_lengths_to_be_between"
 PEOPLE = f"""
@@ -138,4 +145,19 @@ def test_what_views_derived_and_never_published_is_forgotten(spark: SparkSession
         left = hold_store.read_held_rows(p.warehouse, p.name).to_pylist()
         assert [row["row"] for row in left if row["table"] == "first" and "London" not in row["row"]] == []
         assert {(row["table"], row["key"]) for row in left} == {("first", '{"name":"BOB BAKER"}')}
+=======
+@pytest.mark.long
+def test_a_held_record_whose_row_named_a_forgotten_key_is_still_replaced(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    with pipeline(spark, broker, tmp_path, NOTES) as p:
+        p.send("menu", ("truffle", {"n": 1}, 0), ("morel", {"n": 9, "note": "dearer than truffle"}, 1))
+        p.run()
+        forget.forget_records(spark, p.contract, records.parse_request(p.contract, "menu", "truffle"))
+        assert [row["row"] for row in hold_store.read_held_rows(p.warehouse, p.name).to_pylist()] == [None]
+        p.send("menu", ("morel", {"n": 3}, 1))
+        p.run()
+        assert hold_store.read_held_rows(p.warehouse, p.name).to_pylist() == []
+        assert [row[:2] for row in p.believed("menu")] == [("morel", 3)]
+>>>>>>> fix-d
         assert not wrong(p)

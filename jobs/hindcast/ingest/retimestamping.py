@@ -60,20 +60,29 @@ def read_stream_time_rows(
 ) -> DataFrame | None:
     """Return the rows that give stream time: `partition`, `offset`, `timestamp`, `fate`; None if the log's are current.
 
-    The whole log, dated again; or only later rows, if each of these partitions has some: they know the stream time
-    before them.
+    The whole log, dated again; or only later rows, if some of each of these partitions know the stream time before
+    them: a gap does not.
     """
     stale = _find_stale_runs(contract, name)
     if not stale:
         return None
     again = _is_requeued(spark, contract, name)
-    since = read_log(spark, contract, name, after=max(stale)).where(~again)
-    covered = {row["partition"] for row in since.select("partition").distinct().collect()}
-    if not covered.issuperset(partitions):
-        return read_log(spark, contract, name).where(~again)
     own = F.when(F.col("fate") == "accepted", F.col("timestamp"))
     reached = F.greatest("streamTime", own).alias("timestamp")
-    return since.select("partition", "offset", reached, F.lit("accepted").alias("fate"))
+    since = read_log(spark, contract, name, after=max(stale)).where(~again)
+    since = since.select("partition", "offset", reached, F.lit("accepted").alias("fate")).where("timestamp IS NOT NULL")
+    covered = {row["partition"] for row in since.select("partition").distinct().collect()}
+    if not covered.issuperset(partitions):
+        return exclude_undated(read_log(spark, contract, name), contract, name).where(~again)
+    return since
+
+
+def exclude_undated(rows: DataFrame, contract: BoundContract, name: str) -> DataFrame:
+    """Return rows of `read_log` without forgotten ones that have only the time of another `valid_time`.
+
+    They have no bytes to date, so they say nothing about stream time.
+    """
+    return rows.where(~(erasure_marks.is_forgotten(rows) & F.col("run").isin(_find_stale_runs(contract, name))))
 
 
 def has_valid_time_changed(contract: BoundContract, name: str) -> bool:
@@ -163,7 +172,8 @@ def _retimestamp_rows(
     before = before.withColumns({"_rawKey": F.col("key"), "_rawValue": F.col("value")})
     decoded = decode_records(before, topic, *_skew_bounds(topic, skews), writers)
     current = ~F.col("run").isin(*skews)  # dated so, and judged, by the run that ingested it
-    settled = F.col("was").isin(*_UNREAD, *gaps.FATES) | erasure_marks.is_forgotten(rows)
+    forgotten = erasure_marks.is_forgotten(rows)
+    settled = F.col("was").isin(*_UNREAD, *gaps.FATES) | (forgotten & ~current)
     settled = settled | (current & F.col("was").isin(*_OF_TIME))
     # A record that no longer decodes is still accepted here: `topic_log.refuse_undecodable` refuses it.
     judged_now = (~current & F.col("fate").isin(*_OF_TIME)) | (
@@ -171,15 +181,15 @@ def _retimestamp_rows(
     )
     fates = {
         "fate": F.when(settled, F.col("was")).when(judged_now, F.col("fate")).when(again, F.lit("accepted")),
-        "reason": F.when(settled, F.col("_why")).when(judged_now, F.col("reason")),
+        "reason": F.when(settled | forgotten, F.col("_why")).when(judged_now, F.col("reason")),
         "key": F.col("_rawKey"),
         "value": F.col("_rawValue"),
-        # A forgotten record has no bytes to date: it keeps its valid time, and does not move stream time.
-        "timestamp": F.when(current | erasure_marks.is_forgotten(rows), F.col("_dated")).otherwise(F.col("timestamp")),
+        # A forgotten record has no bytes to date: it keeps its time, and moves stream time only if that is current.
+        "timestamp": F.when(current | forgotten, F.col("_dated")).otherwise(F.col("timestamp")),
     }
     retention = F.lit(topic.history_retention).cast(RETENTION)
     # A decided record does not move stream time: requeued ones are decided first, then judged by it.
     judged = redecide_fates(decide_fates(decoded.withColumns(fates).drop("streamTime"), retention), retention)
-    judged = judged.withColumn("fate", F.when(erasure_marks.is_forgotten(rows), F.col("was")).otherwise(F.col("fate")))
+    judged = judged.withColumn("fate", F.when(forgotten, F.col("was")).otherwise(F.col("fate")))
     columns = [*rows.columns, *(c for c in ("recordTimestamp",) if c not in rows.columns), "was"]
     return judged.select(*columns)

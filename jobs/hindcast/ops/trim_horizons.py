@@ -48,7 +48,7 @@ def read_topic_progress(spark: SparkSession, contract: BoundContract, name: str,
     """Return the stream time of each partition of a topic after the run `last`."""
     if tables.open_table(tables.log_table(contract.warehouse, contract.pipeline, name)) is None:
         return []
-    log = retimestamping.read_log(spark, contract, name)
+    log = retimestamping.exclude_undated(retimestamping.read_log(spark, contract, name), contract, name)
     accepted = log.where((F.col("fate") == "accepted") & (F.col("run") <= last))
     rows = accepted.groupBy("partition").agg(F.unix_micros(F.max("timestamp")).alias("reached")).collect()
     return [PartitionProgress(name, row["partition"], _moment_of_micros(row["reached"])) for row in rows]

@@ -126,7 +126,9 @@ class TopicRecords:
         )
         same = F.col("key") == F.col("_key")
         if not self._needs_neighbours:
-            same = same & (F.col("unit").isNull() | (F.col("began").cast("timestamp") == F.col("_time")))
+            # A forgetting may have cleared the row that tells when a held record began.
+            began = F.col("began").cast("timestamp")
+            same = same & (F.col("unit").isNull() | began.isNull() | (began == F.col("_time")))
         touched = self._held_units.join(ingested.distinct(), same, "left_semi")
         released = hold_back.find_released_units(self._plan, self._name, self._held_units)
         return touched.unionByName(released).distinct().localCheckpoint()
