@@ -102,7 +102,6 @@ def test_what_is_held_of_a_group_is_held_without_what_is_forgotten(
         assert not wrong(p)
 
 
-<<<<<<< HEAD
 NAMED = "table: people, group_by: {name: upper(name)}, aggregate: {city: max(city)}"
 LENGTH = "expect_column_value_lengths_to_be_between"
 PEOPLE = f"""
@@ -145,7 +144,9 @@ def test_what_views_derived_and_never_published_is_forgotten(spark: SparkSession
         left = hold_store.read_held_rows(p.warehouse, p.name).to_pylist()
         assert [row["row"] for row in left if row["table"] == "first" and "London" not in row["row"]] == []
         assert {(row["table"], row["key"]) for row in left} == {("first", '{"name":"BOB BAKER"}')}
-=======
+        assert not wrong(p)
+
+
 @pytest.mark.long
 def test_a_held_record_whose_row_named_a_forgotten_key_is_still_replaced(
     spark: SparkSession, broker: str, tmp_path: Path
@@ -159,5 +160,4 @@ def test_a_held_record_whose_row_named_a_forgotten_key_is_still_replaced(
         p.run()
         assert hold_store.read_held_rows(p.warehouse, p.name).to_pylist() == []
         assert [row[:2] for row in p.believed("menu")] == [("morel", 3)]
->>>>>>> fix-d
         assert not wrong(p)
