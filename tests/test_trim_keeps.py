@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from hindcast.common.settings import read_settings
 from hindcast.ops import retention
 from hindcast.ops.erase import forget, records
 from hindcast.ops.erase.erasure_step import ErasureStep
 from hindcast.plan import journal, planner
+from hindcast.plan.purposes import Requeue
 from hindcast.quality import hold_store
+from hindcast.runs import run_steps
 from hindcast.store import commits
 from pipelines import T0, Pipeline, pipeline
 
@@ -205,3 +208,14 @@ def test_an_expired_record_that_a_view_has_not_processed_stays_expired(
         p.send("menu", ("cake", {"price": 9}, 201))
         p.run()
         assert trimmed(spark, p, "menu") == (2, 190)
+
+
+@pytest.mark.long
+def test_a_requeued_record_does_not_move_a_horizon(spark: SparkSession, broker: str, tmp_path: Path) -> None:
+    with pipeline(spark, broker, tmp_path, ORDERS.replace("keep", "max_record_bytes: 12, keep")) as p:
+        send(p, ("a", 1, 0), ("b", 1, 30), ("b", 100000, 300))
+        p.run()
+        p.write(ORDERS)
+        run_steps.run_requeue(spark, read_settings(), p.name, "again", Requeue(("orders",)))
+        assert [row[:2] for row in p.believed("orders")] == [("a", 1), ("b", 1), ("b", 100000)]
+        assert trimmed(spark, p) == (1, 20)

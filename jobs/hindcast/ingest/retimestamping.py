@@ -51,7 +51,7 @@ def read_log(spark: SparkSession, contract: BoundContract, name: str, after: int
     if all(run <= after for run in stale):
         return rows.where(F.col("run") > after)
     writers = schemas.read_schemas(spark, contract, name)
-    again, skews = _is_requeued(spark, contract, name), _find_skews(contract, name, stale)
+    again, skews = is_requeued(spark, contract, name), _find_skews(contract, name, stale)
     return _retimestamp_rows(rows, contract.topics[name], writers, again, skews).where(F.col("run") > after)
 
 
@@ -66,7 +66,7 @@ def read_stream_time_rows(
     stale = _find_stale_runs(contract, name)
     if not stale:
         return None
-    again = _is_requeued(spark, contract, name)
+    again = is_requeued(spark, contract, name)
     own = F.when(F.col("fate") == "accepted", F.col("timestamp"))
     reached = F.greatest("streamTime", own).alias("timestamp")
     since = read_log(spark, contract, name, after=max(stale)).where(~again)
@@ -101,7 +101,8 @@ def read_recent_runs(contract: BoundContract) -> list[Run]:
     return past[last:]
 
 
-def _is_requeued(spark: SparkSession, contract: BoundContract, name: str) -> Column:
+def is_requeued(spark: SparkSession, contract: BoundContract, name: str) -> Column:
+    """Return whether a requeue has decided a row of `read_log`: it does not move stream time."""
     runs = requeued_records.list_requeue_runs(spark, contract.warehouse, contract.pipeline, name)
     return F.col("run").isin(runs)
 

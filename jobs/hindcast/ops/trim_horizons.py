@@ -50,6 +50,7 @@ def read_topic_progress(spark: SparkSession, contract: BoundContract, name: str,
         return []
     log = retimestamping.exclude_undated(retimestamping.read_log(spark, contract, name), contract, name)
     accepted = log.where((F.col("fate") == "accepted") & (F.col("run") <= last))
+    accepted = accepted.where(~retimestamping.is_requeued(spark, contract, name))
     rows = accepted.groupBy("partition").agg(F.unix_micros(F.max("timestamp")).alias("reached")).collect()
     return [PartitionProgress(name, row["partition"], _moment_of_micros(row["reached"])) for row in rows]
 
