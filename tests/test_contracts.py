@@ -580,6 +580,8 @@ UNFIT = [
      "^(.*[w-z&&[^y]]){25}y$ may be slow, and has parts that are Java's alone", "without nested repetitions"),
     ("expect_column_values_to_not_match_regex_list: {column: note, regex_list: ['x', '^(.*\\G){25}y$']}", 10,
      "y$ may be slow, and has parts that are Java's alone", "without nested repetitions"),
+    ("expect_column_values_to_match_regex_list: {column: note, regex_list: ['(a|\\ba', 'a)*$']}", 10,
+     "(a|\\ba|a)*$ may be slow, and has parts that are Java's alone", "without nested repetitions"),
     ("expect_column_values_to_not_be_null: {column: price, row_condition: \"java_method('a', 'b') = 'x'\"}", 10,
      "row_condition calls Java by 'java_method'", "functions of Spark SQL"),
     ("expect_column_values_to_match_like_pattern: {column: note, like_pattern: '2%%'}", 10,

@@ -60,8 +60,14 @@ class Expectation(ContractModel):
 
     @property
     def regexes(self) -> list[tuple[str, str]]:
-        """The regular expressions that values are matched with, each after the name of its parameter."""
+        """The regular expressions that values are matched with, each after the name of its parameter.
+
+        Several of which any may match are matched as one.
+        """
         listed = self.kwargs.get("regex_list")
+        if self.type == "expect_column_values_to_match_regex_list" and isinstance(listed, list):
+            texts = [regex for regex in listed if isinstance(regex, str)]
+            listed = listed if self.kwargs.get("match_on") == "all" else ["|".join(texts)]
         named = [("regex", self.kwargs.get("regex"))]
         named += [("regex_list", regex) for regex in (listed if isinstance(listed, list) else ())]
         return [(name, regex) for name, regex in named if isinstance(regex, str)]

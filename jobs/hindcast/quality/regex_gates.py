@@ -75,9 +75,10 @@ class ColumnValuesMatchRegexList(ColumnMapMetricProvider):
 
     @column_condition_partial(engine=SparkDFExecutionEngine)
     def _spark(cls, column: Column, regex_list: list[str], match_on: str, **_others: object) -> Column:  # noqa: N805
-        texts = limit_matching(column, regex_list)
         if match_on == "any":
-            return texts.rlike("|".join(regex_list))
+            joined = "|".join(regex_list)
+            return limit_matching(column, [joined]).rlike(joined)
+        texts = limit_matching(column, regex_list)
         return reduce(and_, (texts.rlike(regex) for regex in regex_list))
 
 
