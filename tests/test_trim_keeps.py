@@ -212,7 +212,7 @@ def test_an_expired_record_that_a_view_has_not_processed_stays_expired(
 
 @pytest.mark.long
 def test_a_requeued_record_does_not_move_a_horizon(spark: SparkSession, broker: str, tmp_path: Path) -> None:
-    with pipeline(spark, broker, tmp_path, ORDERS.replace("keep", "max_record_bytes: 12, keep")) as p:
+    with pipeline(spark, broker, tmp_path, ORDERS.replace("keep", "max_record_bytes: 12, max_malformed: 1, keep")) as p:
         send(p, ("a", 1, 0), ("b", 1, 30), ("b", 100000, 300))
         p.run()
         p.write(ORDERS)
