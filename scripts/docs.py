@@ -284,10 +284,11 @@ functions of dates (`to_date('now')`, `date_add('to' || 'day', 1)`), and beside 
 
 A pattern that a text can make slow to match (`rlike '(a+)+$'`, `LIKE` with many `%`) has a limit: the run stops with
 the view and the expression if a value takes more than 5 seconds. Without it one such value would keep a core of Spark,
-which all pipelines share, busy for ever. Spark evaluates the limit for every row that reaches the expression. `check`
-refuses such a pattern where there can be no limit: in `exists(tags, t -> ...)`, `LIKE ANY`, with `ESCAPE` or `COLLATE`,
-in a branch of `CASE` whose text can fail to be computed, as a delimiter of `str_to_map`, and with syntax that only Java
-has (`\\p{Lower}`).
+which all pipelines share, busy for ever. Spark evaluates the limit for every row that reaches the expression. A pattern
+that comes from a column always has the limit. `check` refuses a pattern that may be slow where there can be no limit:
+in `exists(tags, t -> ...)`, `LIKE ANY`, with `ESCAPE` or `COLLATE`, in a branch of `CASE` whose text can fail to be
+computed, as a delimiter of `str_to_map`, and with syntax that only Java has (`[a-z&&[^y]]`, `\\Q...\\E`, `\\G`, and of
+`\\p{...}` what is neither a category, such as `\\p{Lu}`, nor a class, such as `\\p{Alpha}`).
 
 A contract has bounds: 1 MiB, 50,000 names and values with aliases written out, 40 levels of lists and mappings, 500
 tables, 1,000 gates; an expression 5,000 terms and 30 brackets in each other, all of them 20,000 terms; a name 200
