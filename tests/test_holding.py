@@ -197,6 +197,33 @@ def test_a_held_key_is_derived_again_only_if_something_has_changed_for_it(
         assert ("curry", -1, 4, None) in p.believed("menu"), "by another contract it passes"
 
 
+def test_a_held_key_is_not_judged_beside_the_keys_of_others_where_a_small_table_is_derived_whole(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    text = CONTRACT.replace(*MOSTLY).replace("max_value: 50}", "max_value: 50, mostly: 0.7}")
+    topic, _, views = text.partition("  orders:")
+    text = f"{topic}views:\n  dear:{views.partition('  dear:')[2]}"
+    with pipeline(spark, broker, tmp_path, text) as p:
+        p.send("menu", ("curry", {"price": 8}, 0))
+        p.run()
+        p.send("menu", ("curry", {"price": -1}, 4), ("soup", {"price": 60}, 4))
+        held = [p.run()["tables"][name]["held"]["keys"] for name in ("menu", "dear")]
+        assert held == [1, 1]
+        p.send("menu", *((item, {"price": 3}, 4) for item in ("naan", "rice", "tea")))
+        told = p.run()["tables"]
+        assert [(told[n]["gates"][0]["checked"], told[n]["held"]["keys"]) for n in ("menu", "dear")] == [(3, 1), (3, 1)]
+        assert [row for row in p.believed("menu") if row[0] == "curry"] == [("curry", 8, 0, None)]
+        assert "soup" not in {row[0] for row in p.believed("dear")}
+        p.send("menu", ("curry", {"price": 2}, 4))
+        told = p.run()["tables"]
+        assert ("held" in told["menu"], told["dear"]["held"]["keys"]) == (False, 1)
+        p.write(text.replace("max_value: 50", "max_value: 70"))
+        assert "held" not in p.run()["tables"]["dear"]
+
+
+MOSTLY = "min_value: 0}", "min_value: 0, mostly: 0.7}"
+
+
 @pytest.mark.long
 def test_events_and_views_are_held_by_key_too(
     spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -51,11 +51,13 @@ class HoldInputs(NamedTuple):
     """The input that a step gives to the decision what is held of its table.
 
     `rederived`: the held units (`hold_store.read_held_units`) that the step has derived again; None: all. Others stay
-    held. `records`: only for `hold: row` on a topic that is read as a table.
+    held. `records`: only for `hold: row` on a topic that is read as a table. `keeps_unchanged`: of all that was derived
+    again, units whose change is the one that is held stay held, and are not judged.
     """
 
     rederived: DataFrame | None = None
     records: HoldableRecords | None = None
+    keeps_unchanged: bool = False
 
 
 def hold_changes(
@@ -211,9 +213,41 @@ def sift_change(
         with sift_records(candidate, expected, inputs.records) as (passed, blamed, results):
             yield passed, hold_records(candidate, blamed, inputs.records, after, inputs.rederived), results
         return
+    judged, rederived = _leave_out_unchanged(candidate) if inputs.keeps_unchanged else (candidate, inputs.rederived)
+    try:
+        with _sift_rows(judged, expected, after, rederived) as (passed, held, results):
+            yield passed, held, results
+    finally:
+        free_change(judged, candidate)
+
+
+def _leave_out_unchanged(candidate: StagedChange) -> tuple[StagedChange, DataFrame | None]:
+    """Return a candidate without the held units whose change is the one that is held, and the held units that are left:
+    all of them (None) if every one has changed. A unit that a person has released is left.
+    """
+    waiting = _read_held_units(candidate)
+    if waiting is None:
+        return candidate, None
+    units = F.broadcast(waiting.select(F.col("unit").alias("_unit")).distinct())
+    own = add_units(candidate.change, candidate.contract, candidate.table).join(units, "_unit", "left_semi")
+    unchanged = waiting.join(hold_store.digest_units(own), ["unit", "key", "digest"], "left_semi")
+    released = find_released_units(candidate.plan, candidate.name, waiting)
+    unchanged = unchanged.join(released, "unit", "left_anti").select("unit").distinct().localCheckpoint()
+    if not unchanged.take(1):
+        return candidate, None
+    units = unchanged.select(F.col("unit").alias("_unit"))
+    rows = select_held_rows(own, units, candidate.contract, candidate.table)
+    return candidate.leave_out_rows(rows), waiting.join(unchanged, "unit", "left_anti")
+
+
+@contextmanager
+def _sift_rows(
+    candidate: StagedChange, expected: Sequence[Expectation], after: int, rederived: DataFrame | None
+) -> Iterator[tuple[StagedChange, HeldChange | None, list[GateResult]]]:
+    """Yield what `sift_change` does, where rows of the change are held, not records."""
     results = gates.evaluate_gates(candidate, expected)
     blamed = _find_blamed_rows(candidate, results, expected)
-    passed, held = candidate, hold_changes(candidate, blamed, after, inputs.rederived)
+    passed, held = candidate, hold_changes(candidate, blamed, after, rederived)
     try:
         while blamed is not None and held is not None and held.keys and held.unpublished is not None:
             # Rows that passed before may fail beside what is left: repeat until no further row does.
@@ -227,7 +261,7 @@ def sift_change(
             if not more.take(1):
                 break
             blamed = blamed.unionByName(more).localCheckpoint()
-            held = hold_changes(candidate, blamed, after, inputs.rederived)
+            held = hold_changes(candidate, blamed, after, rederived)
         yield passed, held, results
     finally:
         free_change(passed, candidate)

@@ -142,7 +142,7 @@ def _derive_new_versions(
     if tie_counts.needs_tie_counts(contract, plan, name):
         unpublished = records.select_unpublished(new, whole=False)
         tied = tie_counts.find_ties_in_increment(contract, plan, name, unpublished, near_log(new), current)
-    judged = judge_holds(contract, name, records, new, derive_change, whole=False)
+    judged = judge_holds(contract, plan, name, records, new, derive_change, whole=False)
     return DerivedChange(changes, after, frozen=frozen, judged=judged, ties=tied, kernel=kernel, totals=totals)
 
 

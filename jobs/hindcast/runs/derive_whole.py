@@ -22,7 +22,7 @@ from hindcast.plan.plans import Plan
 from hindcast.quality import hold_units
 from hindcast.quality.hold_back import HoldInputs
 from hindcast.quality.row_holds import HoldableRecords
-from hindcast.runs import emitted_table, table_diff, tie_counts, topic_records
+from hindcast.runs import emitted_table, incremental_state, table_diff, tie_counts, topic_records
 from hindcast.runs.change_statistics import CountedRow
 from hindcast.runs.topic_records import TopicRecords
 from hindcast.store import tables
@@ -86,13 +86,14 @@ def derive_whole_topic(
         unpublished, published = records.select_unpublished(every, whole=True), records.select_published(every)
         tied = tie_counts.find_ties_in_whole(plan, name, unpublished, published)
     rows = derive_topic_rows(topic, every)
-    judged = judge_holds(contract, name, records, every, derive_change, whole=True)
+    judged = judge_holds(contract, plan, name, records, every, derive_change, whole=True)
     changes = table_diff.diff_whole(spark, table, rows, frozen)
     return DerivedChange(changes, tables.read_last_run(table), rows, frozen, judged=judged, ties=tied)
 
 
 def judge_holds(
-    contract: Contract,
+    contract: BoundContract,
+    plan: Plan,
     name: str,
     records: TopicRecords,
     derived: DataFrame,
@@ -105,6 +106,8 @@ def judge_holds(
     For `hold: row` on a table also how its change is derived without some of them: by `derive_change`.
     """
     judged = HoldInputs(records.find_held_to_rejudge(whole=whole))
+    if whole and judged.rederived is None:
+        judged = _find_whole_holds(contract, plan, name)
     if not hold_units.has_record_hold(contract, name):
         return judged
 
@@ -131,7 +134,15 @@ def derive_whole_view(
     rows = derive_view_rows(contract, name, inputs, emitted)
     changes = table_diff.diff_whole(spark, table, rows, frozen)
     left_out = derivation.count_left_out_of_view(contract, name, inputs) if emitted is None else None
-    return DerivedChange(changes, tables.read_last_run(table), rows, frozen, left_out)
+    judged = _find_whole_holds(contract, plan, name)
+    return DerivedChange(changes, tables.read_last_run(table), rows, frozen, left_out, judged=judged)
+
+
+def _find_whole_holds(contract: BoundContract, plan: Plan, name: str) -> HoldInputs:
+    """Return which holds of a table are judged again when it is derived whole: those that have changed, or all."""
+    return HoldInputs(
+        keeps_unchanged=not incremental_state.needs_all_held(contract, plan, locate_own_table(contract, name))
+    )
 
 
 def find_derivable_from(contract: BoundContract, plan: Plan, name: str) -> datetime | None:

@@ -116,6 +116,13 @@ def has_changed_for_gates(contract: BoundContract, plan: Plan, table: Table, set
     )
 
 
+def needs_all_held(contract: BoundContract, plan: Plan, table: Table) -> bool:
+    """Return whether all that is held of a table is judged again, even what nothing has changed for."""
+    settled = last_included_run(journal.read_runs(table.warehouse, table.pipeline), tables.read_last_run(table))
+    is_about_table = table.name in (plan.only, plan.upgraded_table)
+    return is_about_table or is_lost(table) or has_changed_for_gates(contract, plan, table, settled)
+
+
 def has_new_decoding(contract: Contract, table: Table, name: str, since: int | None = None) -> bool:
     """Return whether the records of a stream's table were ingested under a contract that decodes them differently, now
     or (`since`) up to an earlier run.

@@ -209,10 +209,7 @@ class TopicRecords:
     @cached_property
     def _needs_all_held(self) -> bool:
         """True if everything that is held is derived again, whatever the run ingests."""
-        is_about_table = self._name in (self._plan.only, self._plan.upgraded_table)
-        return is_about_table or incremental_state.has_changed_for_gates(
-            self._contract, self._plan, self._table, self._settled_run
-        )
+        return incremental_state.needs_all_held(self._contract, self._plan, self._table)
 
     @property
     def _needs_neighbours(self) -> bool:
