@@ -36,6 +36,26 @@ def test_a_held_session_that_grows_is_released_with_all_that_came_since_its_key_
         assert told_of(p, "sittings") == {("dave", 1, 1, 1), ("anna", 4, 1, 7)}
 
 
+MEANS = SITTINGS.replace("orders: count(*)", "mean: avg(quantity)").replace(
+    "{column: orders, max_value: 2}", "{column: mean, max_value: 10}"
+)
+
+
+@pytest.mark.long
+def test_of_a_held_session_that_grows_and_passes_no_part_is_published(
+    spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(incremental_state, "MAX_WHOLE_ROWS", -1)
+    with pipeline(spark, broker, tmp_path, MEANS) as p:
+        p.send("orders", order("dave", 1, 1))
+        p.run()
+        p.send("orders", order("anna", 30, 1), order("anna", 1, 5))
+        assert p.run()["tables"]["sittings"]["held"]["keys"] == 1
+        p.send("orders", order("anna", 2, 9), order("anna", 2, 10))
+        p.run()
+        assert told_of(p, "sittings") == {("dave", 1, 1, 1), ("anna", 8.75, 1, 10)}
+
+
 @pytest.mark.long
 def test_a_held_record_that_came_long_before_it_was_held_is_released(
     spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

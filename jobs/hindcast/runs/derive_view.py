@@ -155,7 +155,8 @@ def _add_held_keys(
     units of these keys, even if none of their rows is left. No rows (None) if the view must be derived whole.
 
     With `hold: row` other rows of a held key were published meanwhile. What changes them since the run `seen` may be
-    no change since the key is held, so both count; but parts of versions that are clipped apart cannot be put together.
+    no change since the key is held, so both count. But parts of versions that are clipped apart cannot be put together,
+    and a session that is held is in no table, so that only a part of it is found around a new event.
     """
     sources, contract, plan, table = view.sources, view.contract, view.plan, view.table
     current, derived = sources.cache_rows(affected.current), sources.cache_rows(affected.derived)
@@ -176,7 +177,8 @@ def _add_held_keys(
     by_row = has_row_hold(contract, table.name)
     since = incremental_state.find_last_run_of_any_size(contract, table, row[0])
     is_lost = since is None or incremental_state.has_trimmed_input(since, view.inputs)
-    if since is None or is_lost or (by_row and table.kind == "versions"):
+    in_parts = table.kind == "versions" or _is_in_sessions(contract, table.name)
+    if since is None or is_lost or (by_row and in_parts):
         return None, rejudged
     if (earlier := _refresh_view(view, since)) is None:
         return None, rejudged
