@@ -318,5 +318,7 @@ def test_dating_anew_accepts_nothing_that_does_not_decode(spark: SparkSession) -
     ]
     columns = "partition int, offset long, timestamp timestamp, key binary, value binary, fate string, reason string"
     log = spark.createDataFrame(rows, f"{columns}, streamTime timestamp, run long, systemFrom timestamp")
-    found = retimestamping._retimestamp_rows(log, Topic.model_validate(told), {}, F.lit(False)).sort("offset").collect()
+    dated = Topic.model_validate(told)
+    again = retimestamping._retimestamp_rows(log, dated, {}, F.lit(False), {1: dated.time_skew})
+    found = again.sort("offset").collect()
     assert [row.fate for row in found] == [fate for *_, fate in sent]

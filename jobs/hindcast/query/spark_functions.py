@@ -88,11 +88,9 @@ def _refuse_unsettled(table: Table) -> str:
 
 
 def _refuse_forgotten(table: Table) -> str:
-    """Return a relation of one row, true in `_settled`, or an error while a forgetting has not derived again what it
-    removed.
+    """Return an SQL expression: true, or an error while a forgetting has not derived again what it removed.
 
-    As `read.refuse_forgotten`, but of any table of the pipeline. A table that has lost all its rows has none for which
-    a condition would be evaluated.
+    As `read.refuse_forgotten`, but of any table of the pipeline.
     """
     runs = _table_expression(journal.runs_table(table.warehouse, table.pipeline))
     forgets, skips = (
@@ -104,7 +102,7 @@ def _refuse_forgotten(table: Table) -> str:
     last = f"SELECT max(run) FILTER (WHERE forgets) AS erasing, max(run) FILTER (WHERE done) AS done FROM ({past})"  # noqa: S608
     found = "has removed rows that it forgets, and has not derived the tables again"
     message = f"concat('run ', erasing, ' {found}: repeat when it has, or hindcast run {table.pipeline}')"
-    return f"(SELECT if(erasing > coalesce(done, 0), raise_error({message}), true) AS _settled FROM ({last}))"  # noqa: S608
+    return f"(SELECT if(erasing > coalesce(done, 0), raise_error({message}), true) FROM ({last}))"  # noqa: S608
 
 
 def _refuse_before_downgrade(table: Table, moment: str) -> str:
@@ -139,7 +137,7 @@ def _build_function(
     if table.kind == "windows":
         columns.append(predicates.window_closed_column(f"{table.pipeline}_{table.name}{CLOSED_UP_TO}({moment})"))
     all_parameters = {**parameters, "known_at": "TIMESTAMP", "run": "INT"}
-    allowed = f"_settled AND {_refuse_unsettled(table)} AND {allowed}"
+    allowed = f"{_refuse_forgotten(table)} AND {_refuse_unsettled(table)} AND {allowed}"
     condition = f"{allowed} AND {predicates.known_at_condition(moment)} AND {condition}".replace(
         '"timestamp"', "`timestamp`"
     )
@@ -150,7 +148,7 @@ def _build_function(
     declared = ", ".join(f"{parameter} {kind} DEFAULT NULL" for parameter, kind in all_parameters.items())
     return (
         f"CREATE OR REPLACE TEMPORARY FUNCTION {function}({declared}) RETURNS TABLE "  # noqa: S608  # names of ours
-        f"RETURN SELECT {selected} FROM {_refuse_forgotten(table)}, {_rows_expression(table)} WHERE {condition}"
+        f"RETURN SELECT {selected} FROM {_rows_expression(table)} WHERE {condition}"
     )
 
 
