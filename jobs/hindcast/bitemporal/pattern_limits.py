@@ -36,13 +36,19 @@ def register_limits(spark: SparkSession) -> None:
 
 def _register_limit(spark: SparkSession, name: str, *, is_like: bool) -> None:
     compile_regex = build_compiler()
+    likes: dict[str, re.Pattern[str]] = {}
 
     # A function in a function goes to Spark's workers by value: they need not have this package.
+    def compile_like(pattern: str) -> re.Pattern[str]:
+        if pattern not in likes:
+            parts = (".*" if c == "%" else "." if c == "_" else re.escape(c) for c in pattern)
+            likes[pattern] = re.compile("".join(parts), re.DOTALL)
+        return likes[pattern]
+
     def match_all(value: tuple[str, str]) -> None:
         text, pattern = value
         if is_like:
-            parts = (".*" if c == "%" else "." if c == "_" else re.escape(c) for c in pattern)
-            re.fullmatch("".join(parts), text, re.DOTALL)
+            compile_like(pattern).fullmatch(text)
             return
         for _ in compile_regex(pattern, text).finditer(text):
             pass

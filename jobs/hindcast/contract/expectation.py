@@ -10,6 +10,7 @@ from pydantic_core.core_schema import any_schema
 
 from hindcast.common.errors import suggest_nearest
 from hindcast.common.json_values import JsonValue
+from hindcast.contract.patterns import combine_patterns
 from hindcast.contract.types import ContractModel, ContractValue, pattern_validators
 
 ExpectationName = Annotated[
@@ -67,7 +68,7 @@ class Expectation(ContractModel):
         listed = self.kwargs.get("regex_list")
         if self.type == "expect_column_values_to_match_regex_list" and isinstance(listed, list):
             texts = [regex for regex in listed if isinstance(regex, str)]
-            listed = listed if self.kwargs.get("match_on") == "all" else ["|".join(texts)]
+            listed = combine_patterns(texts, any_may_match=self.kwargs.get("match_on") != "all")
         named = [("regex", self.kwargs.get("regex"))]
         named += [("regex_list", regex) for regex in (listed if isinstance(listed, list) else ())]
         return [(name, regex) for name, regex in named if isinstance(regex, str)]

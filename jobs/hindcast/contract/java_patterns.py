@@ -136,7 +136,8 @@ def build_compiler() -> Callable[[str, str], re.Pattern[str]]:
         return "".join(parts)
 
     def compile_pattern(pattern: str, text: str) -> re.Pattern[str]:
-        others = "" if text.isascii() else "".join(sorted({*text} - {*ascii_only}))
+        has_property = r"\p" in pattern or r"\P" in pattern  # only then the text matters
+        others = "".join(sorted({*text} - {*ascii_only})) if has_property and not text.isascii() else ""
         if (pattern, others) not in compiled:
             if len(compiled) >= max_compiled:
                 compiled.clear()

@@ -88,6 +88,15 @@ _FREE_SPACING = re.compile(r"\(\?[a-zA-Z]*x")
 _OPTION, _MAX_OPTIONS = re.compile(r"(?<![(*+?}])\?|\|"), 8
 
 
+def combine_patterns(patterns: Sequence[str], *, any_may_match: bool) -> list[str]:
+    """Return the regular expressions that a text has to match, all of them: several of which any may match are one.
+
+    >>> combine_patterns(["a", "b"], any_may_match=True)
+    ['a|b']
+    """
+    return ["|".join(patterns)] if any_may_match else [*patterns]
+
+
 def may_like_be_slow(pattern: str) -> bool:
     """Return whether matching LIKE can take for ever: each `%` multiplies the ways by the length of the text.
 

@@ -16,7 +16,7 @@ from hindcast.contract.shapes import topic_shape
 from hindcast.contract.types import parse_column_type
 from hindcast.plan import definitions, journal
 from hindcast.plan.plans import Plan
-from hindcast.plan.runs import Abandoned, Run
+from hindcast.plan.runs import Run
 from hindcast.store import tables
 from hindcast.store.tables import Table
 
@@ -122,8 +122,7 @@ def _find_sensitive_columns(past: Sequence[Run], name: str) -> Collection[str] |
 def _find_last_fields(past: Sequence[Run], name: str) -> Mapping[str, str] | None:
     """Return the stored fields of the last contract that had a table; None if it, or a later one, is not stored."""
     for run in reversed(past):
-        has_published = isinstance(run.outcome, Abandoned) and name in run.outcome.published
-        if run.state == "completed" or has_published:
+        if run.state == "completed" or run.had_published(name):
             fields = definitions.find_fields(past, run.plan.contract)
             if fields is None or any(place.split(".")[:2] in (["topics", name], ["views", name]) for place in fields):
                 return fields

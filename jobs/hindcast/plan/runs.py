@@ -181,6 +181,10 @@ class Run:
         """True if it was completed or abandoned, so that nothing more will come of it."""
         return self.state in ("completed", "abandoned")
 
+    def had_published(self, table: str) -> bool:
+        """Return whether the run was abandoned after it had published a table."""
+        return isinstance(self.outcome, Abandoned) and table in self.outcome.published
+
 
 def parse_plan(detail: StoredObject) -> Plan | None:
     """Return the plan in an entry; None if it is malformed."""
@@ -217,9 +221,7 @@ def last_included_run(past: Iterable[Run], published: int) -> int:
 def was_lost(past: Iterable[Run], name: str, published: int) -> bool:
     """Return whether runs have opened rows in a table that none has `published`: its folder was removed."""
     return not published and any(
-        (name in run.results and run.results[name].opened > 0)
-        or (isinstance(run.outcome, Abandoned) and name in run.outcome.published)
-        for run in past
+        (name in run.results and run.results[name].opened > 0) or run.had_published(name) for run in past
     )
 
 

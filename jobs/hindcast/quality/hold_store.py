@@ -39,7 +39,6 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructField, St
 
 from hindcast.common.errors import RunError
 from hindcast.plan import journal, notices
-from hindcast.plan.runs import Abandoned, Stopped
 from hindcast.store import row_reader, table_creation, tables
 from hindcast.store.commit_notes import TableNote
 from hindcast.store.tables import Table
@@ -364,20 +363,16 @@ def _list_void_entries(warehouse: str, pipeline: str) -> list[str]:
         return []
     ended = _run_query(warehouse, pipeline, _ENDED_QUERY, []).to_pylist()
     past = journal.read_runs(warehouse, pipeline)
-    unfinished = {run.number: run.outcome for run in past if isinstance(run.outcome, Abandoned | Stopped)}
+    unfinished = {run.number: run for run in past if run.state in ("stopped", "abandoned")}
     names = {row["table"] for row in ended if row["run"] in unfinished}
     done = {n: tables.read_notes(Table(warehouse, pipeline, n, "versions"), TableNote.from_json) for n in names}
     return [
         f"{row['entry']} {row['run']} {row['table']}"
         for row in ended
         if row["run"] in unfinished
-        and not _has_published(unfinished[row["run"]], row["table"])
+        and not unfinished[row["run"]].had_published(row["table"])
         and row["run"] not in done[row["table"]]
     ]
-
-
-def _has_published(outcome: Abandoned | Stopped, table: str) -> bool:
-    return isinstance(outcome, Abandoned) and table in outcome.published
 
 
 _ENDED_COUNTS_QUERY = """

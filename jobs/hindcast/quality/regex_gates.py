@@ -26,7 +26,7 @@ from pyspark.sql.types import StringType
 
 from hindcast.common.time_limits import limit_time
 from hindcast.contract.java_patterns import build_compiler
-from hindcast.contract.patterns import may_be_slow
+from hindcast.contract.patterns import combine_patterns, may_be_slow
 
 
 def limit_matching(column: Column, patterns: Sequence[str]) -> Column:
@@ -75,11 +75,9 @@ class ColumnValuesMatchRegexList(ColumnMapMetricProvider):
 
     @column_condition_partial(engine=SparkDFExecutionEngine)
     def _spark(cls, column: Column, regex_list: list[str], match_on: str, **_others: object) -> Column:  # noqa: N805
-        if match_on == "any":
-            joined = "|".join(regex_list)
-            return limit_matching(column, [joined]).rlike(joined)
-        texts = limit_matching(column, regex_list)
-        return reduce(and_, (texts.rlike(regex) for regex in regex_list))
+        patterns = combine_patterns(regex_list, any_may_match=match_on == "any")
+        texts = limit_matching(column, patterns)
+        return reduce(and_, (texts.rlike(regex) for regex in patterns))
 
 
 class ColumnValuesNotMatchRegexList(ColumnMapMetricProvider):
