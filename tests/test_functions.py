@@ -11,6 +11,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from hindcast.bitemporal.predicates import FIRST_MOMENT, Question
+from hindcast.common.session import override_conf
 from hindcast.plan import journal
 from hindcast.plan.purposes import Erasure, Upgrade
 from hindcast.plan.runs import Abandoned, Completed, Run
@@ -82,7 +83,8 @@ def test_a_function_refuses_what_has_no_answer(asking: SparkSession, call: str, 
 
 def test_given_moments_reach_the_scan(asking: SparkSession, restaurant: Pipeline) -> None:
     known = journal.read_runs(restaurant.warehouse, restaurant.name)[0].known_at
-    asked = asking.sql(f"EXPLAIN SELECT * FROM restaurant_menu_as_of({THREE}, {moment(known)})").collect()
+    with override_conf(asking, {"spark.sql.maxPlanStringLength": "100000"}):
+        asked = asking.sql(f"EXPLAIN SELECT * FROM restaurant_menu_as_of({THREE}, {moment(known)})").collect()
     plan = str(asked[0][0])
     assert f"LessThanOrEqual(systemFrom,{known.strftime('%Y-%m-%d')}" in plan
 
