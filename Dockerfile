@@ -15,6 +15,8 @@ RUN pip install --no-cache-dir --requirement requirements.txt --constraint requi
 
 COPY ivy.xml ivysettings.xml ./
 COPY scripts scripts
+COPY jobs/hindcast/__init__.py jobs/hindcast/__init__.py
+COPY jobs/hindcast/setup jobs/hindcast/setup
 RUN cd scripts \
  && XDG_CACHE_HOME=/tmp/cache python -c "import os, pathlib, setup_parts as parts; \
 place = parts.Place(pathlib.Path('/opt/hindcast'), dict(os.environ)); \

@@ -1,16 +1,5 @@
-"""Hindcast's tasks in Airflow: the link to their run's report, and the priority of fresh runs over backfills."""
+"""Links and priorities, for an Airflow in which the package is not installed; else its entry points are enough."""
 
-from __future__ import annotations
+from hindcast.airflow.plugins import HindcastTasks
 
-from airflow.plugins_manager import AirflowPlugin
-
-from hindcast.airflow.links import ReportLink
-from hindcast.airflow.priority import FreshFirst
-
-
-class HindcastTasks(AirflowPlugin):
-    """The plugin that registers the links in the UI and the priority weights in the scheduler."""
-
-    name = "hindcast_tasks"
-    operator_extra_links = [ReportLink()]  # noqa: RUF012  # as Airflow reads it
-    priority_weight_strategies = [FreshFirst]  # noqa: RUF012
+__all__ = ["HindcastTasks"]

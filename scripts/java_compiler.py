@@ -20,7 +20,7 @@ def compiler(place: Place) -> Part:
         "compiler",
         "a Java compiler",
         [place.ivy],
-        lambda: setup_parts.jars_are_there(folder),
+        lambda: setup_parts.has_all_jars(folder),
         lambda: setup_parts.retrieve(place, folder, "compiler"),
     )
 

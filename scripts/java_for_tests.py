@@ -65,7 +65,7 @@ def _compiled(name: str, called: str, main: str, memory: str) -> tuple[str, ...]
             f"{name}-jars",
             f"{called}, for tests",
             [place.ivy],
-            lambda: setup_parts.jars_are_there(jars.parent),
+            lambda: setup_parts.has_all_jars(jars.parent),
             lambda: setup_parts.retrieve(place, jars.parent, name),
         ),
         Part(

@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-import time
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
-from xml.etree import ElementTree as ET
 
-import java_runtime
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "jobs"))
 
-ATTEMPTS, PAUSE_SECONDS = 3, 4.0
+from hindcast.setup import commands, jars, java_runtime
+
+SetupError, has_all_jars = commands.SetupError, jars.has_all_jars
 INDEX = "is the package index reachable? A proxy or an index of your own: PIP_INDEX_URL, UV_DEFAULT_INDEX, HTTPS_PROXY"
-CENTRAL = "is Maven Central reachable? A mirror of your own: set its root in ivysettings.xml"
-
-
-class SetupError(Exception):
-    """What was found, and what to do about it."""
 
 
 class Part(NamedTuple):
@@ -62,6 +55,10 @@ class Place:
         return Path(self.java_home.read_text(encoding="utf-8").strip()) / "bin" / "java"
 
     @property
+    def jar_source(self) -> jars.JarSource:
+        return jars.JarSource(self.java, self.pyspark, self.root)
+
+    @property
     def ivy(self) -> str:
         """What the JVM packages are made from."""
         return self.text("ivy.xml") + self.text("ivysettings.xml")
@@ -87,7 +84,7 @@ def parts(place: Place) -> list[Part]:
         Part("venv", "virtual environment", venv, place.uv.exists, lambda: make_venv(place)),
         Part("packages", "Python packages", [*venv, lock], lambda: packages_are_there(place), lambda: packages(place)),
         Part("java", "Java", java, lambda: java_is_there(place), lambda: make_java(place)),
-        Part("jars", "JVM packages", [*venv, ivy], lambda: jars_are_there(place.jars), lambda: make_jars(place)),
+        Part("jars", "JVM packages", [*venv, ivy], lambda: has_all_jars(place.jars), lambda: make_jars(place)),
         Part(
             "hindcast",
             "Hindcast itself",
@@ -185,44 +182,7 @@ def make_jars(place: Place) -> None:
 
 def retrieve(place: Place, folder: Path, *configurations: str) -> None:
     """The jars of these configurations of ivy.xml, into folders of their names in one that has nothing else."""
-    cache = Path(place.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hindcast" / "ivy"
-    ivy = [
-        str(place.java),
-        f"-Dhindcast.ivy.cache={cache}",
-        "-cp",
-        f"{place.pyspark / 'jars'}/*",
-        "org.apache.ivy.Main",
-    ]
-    files = ["-settings", str(place.root / "ivysettings.xml"), "-ivy", str(place.root / "ivy.xml")]
-    wanted = ["-confs", *configurations, "-sync", "-retrieve", f"{folder}/[conf]/[artifact]-[revision].[ext]"]
-    retry(place, [*ivy, *files, *wanted], CENTRAL, count="[SUCCESSFUL ]", counted="downloaded")
-    found = {f"{jar.parent.name}/{jar.name}": jar.stat().st_size for jar in sorted(folder.glob("*/*.jar"))}
-    broken = [name for name in found if not zipfile.is_zipfile(folder / name)]
-    missing = [name for name in named_jars(place.text("ivy.xml"), *configurations) if name not in found]
-    if broken or missing:
-        shutil.rmtree(cache, ignore_errors=True)
-        raise SetupError(
-            f"the JVM packages are not complete: missing {', '.join(missing) or 'none'}; "
-            f"broken {', '.join(broken) or 'none'}\n  what to do: `make setup` again (the cache {cache} was removed)"
-        )
-    (folder / "manifest.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
-    print(f"      {len(found)} jars, {sum(found.values()) / 2**20:.0f} MiB", flush=True)
-
-
-def named_jars(ivy: str, *configurations: str) -> list[str]:
-    """The jars that ivy.xml itself names for these configurations, as `conf/name-revision.jar`."""
-    every = ET.fromstring(ivy).iter("dependency")  # noqa: S314  # our own file
-    named = [it for it in every if it.find("artifact") is None]  # else what it takes is no jar
-    with_conf = [(d.get("conf", "").split("->")[0], d) for d in named]
-    return [f"{conf}/{d.get('name')}-{d.get('rev')}.jar" for conf, d in with_conf if conf in configurations]
-
-
-def jars_are_there(folder: Path) -> bool:
-    try:
-        made = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-        return all((folder / name).stat().st_size == size for name, size in made.items())
-    except (OSError, ValueError):
-        return False
+    place.jar_source.retrieve_jars(folder, place.environ, *configurations)
 
 
 def make_hindcast(place: Place) -> None:
@@ -260,45 +220,8 @@ def make_conf(place: Place) -> None:
 
 
 def run(place: Place, command: list[str]) -> str:
-    done = subprocess.run(command, env=place.environ, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        said = (done.stderr.strip() or done.stdout.strip() or "it said nothing")[-2000:]
-        raise SetupError(f"`{shown(command)}` failed:\n{said}")
-    return done.stdout
+    return commands.run_command(command, place.environ)
 
 
-def retry(place: Place, command: list[str], fix: str, *, count: str = "", counted: str = "") -> None:
-    """Run with several attempts, as networks fail; its own output in view, or the number of lines with `count`."""
-    for attempt in range(1, ATTEMPTS + 1):
-        code, tail = watched(place, command, count, counted) if count else seen(place, command)
-        if code == 0:
-            return
-        print(f"      attempt {attempt} of {ATTEMPTS} failed (exit code {code})", flush=True)
-        if attempt < ATTEMPTS:
-            time.sleep(PAUSE_SECONDS * attempt)
-    raise SetupError(f"`{shown(command)}` failed {ATTEMPTS} times\n{tail}  what to do: {fix}")
-
-
-def seen(place: Place, command: list[str]) -> tuple[int, str]:
-    return subprocess.run(command, env=place.environ, check=False).returncode, ""
-
-
-def watched(place: Place, command: list[str], count: str, counted: str) -> tuple[int, str]:
-    """Exit code and the last lines of a command whose many lines are shown as a number."""
-    lines: list[str] = []
-    with subprocess.Popen(
-        command, env=place.environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as process:
-        number = 0
-        for line in process.stdout or ():
-            lines = [*lines[-19:], line]
-            if count in line:
-                number += 1
-                if number % 10 == 0:
-                    print(f"      {number} {counted}", flush=True)
-    return process.returncode, "".join(lines)
-
-
-def shown(command: list[str]) -> str:
-    text = " ".join(command)
-    return text if len(text) < 160 else f"{text[:157]}..."
+def retry(place: Place, command: list[str], fix: str) -> None:
+    commands.retry_command(command, place.environ, fix)

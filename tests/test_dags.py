@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,10 @@ import pytest
 
 from hindcast.airflow import run_requests
 from hindcast.airflow.pages import catalog
+from hindcast.airflow.spark_tasks import list_submit_options, read_contracts_of
+from hindcast.common import settings as settings_module
+from hindcast.common.errors import SettingsError
+from hindcast.common.settings import SCHEMAS_VARIABLE, read_settings
 from pipelines import RESTAURANT
 
 ROOT = Path(__file__).parents[1]
@@ -144,8 +149,8 @@ views:
 """
 
 
-def parsed(folder: Path, **environ: str) -> dict[str, Any]:
-    """The DAGs of the contracts in a folder, parsed in a process of its own."""
+def parsed(folder: Path, *, dags: Path = ROOT / "dags", **environ: str) -> dict[str, Any]:
+    """The DAGs of the contracts in a folder, parsed in a process of its own; `dags`: the folder of the DAG files."""
     env = {
         **os.environ,
         "AIRFLOW_HOME": str(folder / "airflow"),
@@ -156,7 +161,7 @@ def parsed(folder: Path, **environ: str) -> dict[str, Any]:
         "HINDCAST_SCHEMAS": str(folder),
         **environ,
     }
-    command = [sys.executable, "-W", "ignore", "-c", PROBE, str(ROOT / "dags")]
+    command = [sys.executable, "-W", "ignore", "-c", PROBE, str(dags)]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
     told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -391,7 +396,53 @@ def test_work_can_go_through_spark_submit(tmp_path: Path) -> None:
     dag = parsed(tmp_path, HINDCAST_SPARK="submit", HINDCAST_POOL="spark")["dags"]["restaurant"]
     assert dag["operators"]["replay.menu"] == "SubmittedSpark"
     assert dag["pools"]["build.bills"] == "spark"
-    assert dag["arguments"]["build.bills"] == ["restaurant", "{{ ti.xcom_pull(task_ids='plan') }}", "bills"]
+    assert dag["arguments"]["build.bills"] == ["build", "restaurant", "{{ ti.xcom_pull(task_ids='plan') }}", "bills"]
+
+
+ONE_LINE = """\
+# The DAGs of our contracts.
+from hindcast.airflow import pipelines
+
+globals().update(pipelines("contracts"))
+"""
+
+
+def test_one_line_in_a_dags_folder_creates_the_dags_of_contracts_beside_it(tmp_path: Path) -> None:
+    gated = GATED.replace("pipeline: gated", "pipeline: restaurant")
+    one = ONE_LINE.replace("pipelines", "pipeline").replace('"contracts"', '"restaurant", "contracts"')
+    for file, line in {"ours.py": ONE_LINE, "one.py": one}.items():
+        folder = tmp_path / file.removesuffix(".py")
+        (folder / "dags" / "contracts").mkdir(parents=True)
+        (folder / "dags" / "contracts" / "restaurant.yaml").write_text(gated)
+        (folder / "dags" / file).write_text(line)
+        read = parsed(folder, dags=folder / "dags")
+        assert (read["errors"], sorted(read["dags"])) == (
+            {},
+            ["restaurant", "restaurant__preview", "restaurant__release"],
+        )
+
+
+def test_a_step_reads_the_contracts_of_the_folder_that_its_dag_came_from(tmp_path: Path) -> None:
+    settings = replace(read_settings({}), schemas=tmp_path / "elsewhere")
+    before = os.environ.get(SCHEMAS_VARIABLE)
+    read = read_contracts_of(settings, lambda: read_settings().schemas)
+    assert (read(), os.environ.get(SCHEMAS_VARIABLE)) == (tmp_path / "elsewhere", before)
+    assert list_submit_options(settings)["env_vars"] == {SCHEMAS_VARIABLE: str(tmp_path / "elsewhere")}
+
+
+def test_an_installed_package_refuses_to_guess_where_tables_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings_module, "_CHECKOUT", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    for name in ("HINDCAST_VAR", "HINDCAST_ROOT"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(SettingsError, match="HINDCAST_VAR is not set"):
+        read_settings().refuse_unknown_place()
+    monkeypatch.setenv("HINDCAST_VAR", str(tmp_path / "shared"))
+    settings = read_settings()
+    settings.refuse_unknown_place()
+    assert (settings.schemas, settings.warehouse) == (tmp_path / "schemas", str(tmp_path / "shared" / "warehouse"))
 
 
 @pytest.mark.parametrize("script", sorted((ROOT / "jobs").glob("*.py")), ids=lambda path: path.stem)

@@ -19,8 +19,9 @@ from hindcast.cli import main
 from hindcast.common import session
 from hindcast.common.settings import read_settings
 from hindcast.ops import doctor
-from hindcast.ops.doctor import CheckResult
+from hindcast.ops.check_result import CheckResult
 from hindcast.plan import journal
+from hindcast.setup import java_runtime
 from hindcast_local import ports
 from pipelines import RESTAURANT, Pipeline, pipeline
 
@@ -49,7 +50,7 @@ def test_what_is_there_is_told_with_its_version(broker: str, tmp_path: Path) -> 
     assert {what for what, line in lines.items() if line.state == "failed"} == set()
     assert lines["packages"].found.startswith("25 of 25 match requirements.lock")
     assert "pyspark 4.2.0" in lines["packages"].found
-    assert int(lines["java"].found.partition(".")[0]) >= doctor.OLDEST_JAVA
+    assert int(lines["java"].found.partition(".")[0]) >= java_runtime.OLDEST
     assert "delta-spark_4.2_2.13-4.4.0.jar" in lines["jars (spark)"].found
     assert lines["kafka"].found == f"{broker} answers"
     assert lines["topics"].found.endswith(".orders may be read")

@@ -8,11 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import java_runtime
 import pytest
 import setup
 import setup_parts
 from setup_parts import Part
+
+from hindcast.setup import commands, jars, java_runtime
 
 ROOT = Path(__file__).parent.parent
 
@@ -183,7 +184,7 @@ class TestJava:
         place.uv.parent.mkdir(parents=True)
         place.uv.write_text("#!/bin/sh\nexit 2\n")
         place.uv.chmod(0o755)
-        monkeypatch.setattr(setup_parts, "PAUSE_SECONDS", 0.0)
+        monkeypatch.setattr(commands, "PAUSE_SECONDS", 0.0)
         with pytest.raises(setup_parts.SetupError) as caught:
             setup_parts.make_java(place)
         assert "no Java 17 to 25 on this machine, and none to be had" in str(caught.value)
@@ -192,18 +193,18 @@ class TestJava:
 
 
 def test_a_command_that_fails_once_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(setup_parts, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(commands, "PAUSE_SECONDS", 0.0)
     script = "import pathlib, sys; p = pathlib.Path(sys.argv[1]); new = not p.exists(); p.touch(); sys.exit(new)"
-    setup_parts.retry(setup_parts.Place(tmp_path, {}), [sys.executable, "-c", script, str(tmp_path / "tried")], "")
+    commands.retry_command([sys.executable, "-c", script, str(tmp_path / "tried")], {}, "")
 
 
 def test_a_command_that_keeps_failing_says_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(setup_parts, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(commands, "PAUSE_SECONDS", 0.0)
     command = [sys.executable, "-c", "print('no route to host'); raise SystemExit(3)"]
     with pytest.raises(setup_parts.SetupError) as caught:
-        setup_parts.retry(setup_parts.Place(tmp_path, {}), command, "ask the network", count="[OK]", counted="done")
+        commands.retry_command(command, {}, "ask the network", count="[OK]", counted="done")
     assert "failed 3 times\nno route to host\n  what to do: ask the network" in str(caught.value)
     assert capfd.readouterr().out.count("failed (exit code 3)") == 3
 
@@ -213,15 +214,15 @@ def test_jars_are_there_only_whole(tmp_path: Path) -> None:
     (place.jars / "spark").mkdir(parents=True)
     jar = place.jars / "spark" / "a-1.jar"
     jar.write_bytes(b"1234")
-    assert not setup_parts.jars_are_there(place.jars)
+    assert not jars.has_all_jars(place.jars)
     (place.jars / "manifest.json").write_text(json.dumps({"spark/a-1.jar": 4}))
-    assert setup_parts.jars_are_there(place.jars)
+    assert jars.has_all_jars(place.jars)
     jar.write_bytes(b"12")
-    assert not setup_parts.jars_are_there(place.jars)
+    assert not jars.has_all_jars(place.jars)
 
 
 def test_the_jars_that_ivy_xml_names_are_known() -> None:
-    named = setup_parts.named_jars((ROOT / "ivy.xml").read_text(encoding="utf-8"), "spark", "broker")
+    named = jars.list_named_jars((ROOT / "ivy.xml").read_text(encoding="utf-8"), "spark", "broker")
     assert "spark/delta-spark_4.2_2.13-4.4.0.jar" in named
     assert any(jar.startswith("broker/kafka_2.13-") for jar in named)
     assert not any(jar.startswith("streams/") for jar in named)

@@ -73,7 +73,8 @@ class SubmittedSpark(SparkSubmitOperator):
 
     def get_openlineage_facets_on_complete(self, task_instance: TaskInstance) -> OperatorLineage | None:  # noqa: ARG002  # OpenLineage's own form
         """Return what the step read and wrote, for OpenLineage."""
-        return _build_step_facets(Path(self.application).stem, list(self.application_args or ()))
+        step, *arguments = self.application_args or [""]
+        return _build_step_facets(str(step), arguments)
 
     def execute(self, context: Context) -> None:
         """Run spark-submit; raise AirflowFailException if a retry would fail in the same way.

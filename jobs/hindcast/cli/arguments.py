@@ -215,6 +215,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--to", required=True, choices=("latest", "timestamped", "versioned"), help="the store format to change to"
     )
     downgrade.add_argument("--lose", action="store_true", help="allow the loss of what that format cannot store")
+    add(local.setup)
     add(local.up)
     add(local.down)
     add(local.demo)

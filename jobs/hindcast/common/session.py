@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from hindcast.common import object_store, spark_connect
 from hindcast.common.errors import PlatformError
-from hindcast.common.settings import Settings, read_settings
+from hindcast.common.extras import require_extra
+from hindcast.common.settings import Settings, read_settings, setup_command
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -112,6 +113,8 @@ def open_session(app: str = "hindcast", conf: Mapping[str, str] | None = None, *
     if url := os.environ.get("SPARK_REMOTE"):
         allow_deep_plans()
         return spark_connect.connect_to_server(url, {"spark.app.name": app, **TEXT_SETTINGS, **(conf or {})})
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        require_extra("spark", "py4j", "delta")
     settings = read_settings()
     os.environ.update({name: value for name, value in spark_environment().items() if name not in os.environ})
     if "PYSPARK_GATEWAY_PORT" in os.environ:
@@ -168,7 +171,7 @@ def default_properties(settings: Settings, *, small: bool = False) -> dict[str, 
     """Return every Spark property of a JVM on this machine; PlatformError if `make setup` has not been run."""
     jars = venv_folder() / "jars" / "spark"
     if not jars.is_dir():
-        raise PlatformError("Spark's extra jars are missing", where=str(jars), fix="run `make setup`")
+        raise PlatformError("Spark's extra jars are missing", where=str(jars), fix=f"run `{setup_command()}`")
     classes, log_store = f"{jars}/*", venv_folder() / "jars" / "object-store"
     if log_store.is_dir():
         classes += f":{log_store}/*"

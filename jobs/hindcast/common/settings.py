@@ -2,7 +2,7 @@
 
 | variable              | default                         | meaning                                                   |
 | --------------------- | ------------------------------- | --------------------------------------------------------- |
-| HINDCAST_ROOT         | the checkout                    | where schemas/, dags/ and plugins/ are                    |
+| HINDCAST_ROOT         | the checkout, or else the current folder | where schemas/, dags/ and plugins/ are |
 | HINDCAST_VAR          | <HINDCAST_ROOT>/var             | run-time state: warehouse, broker, Airflow, logs          |
 | HINDCAST_WAREHOUSE    | <HINDCAST_VAR>/warehouse        | the Delta tables: a folder, or the URI of an object store |
 | HINDCAST_REPORTS      | <HINDCAST_VAR>/reports          | a page and its JSON for each run                          |
@@ -41,6 +41,11 @@ from hindcast.common.errors import SettingsError
 DEFAULT_POOL = "default_pool"
 """Airflow's own pool, which always exists."""
 
+SCHEMAS_VARIABLE = "HINDCAST_SCHEMAS"
+
+_CHECKOUT = Path(__file__).resolve().parents[3]
+"""Our own checkout, if this module is in one, and not in an installed package."""
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -73,6 +78,17 @@ class Settings:
         """The folder for the logs of processes that we start."""
         return self.var / "logs"
 
+    def refuse_unknown_place(self) -> None:
+        """Raise SettingsError if only the current folder says where tables and reports are: Airflow's processes have
+        different ones.
+        """
+        if not (is_checkout() or os.environ.get("HINDCAST_VAR") or os.environ.get("HINDCAST_ROOT")):
+            fix = (
+                "set it, for each of Airflow's processes, to a folder that they share: reports are kept there, and "
+                "without HINDCAST_WAREHOUSE the tables too"
+            )
+            raise SettingsError("HINDCAST_VAR is not set", fix=fix)
+
     @property
     def environment(self) -> dict[str, str]:
         """The variables that make another process read the same settings."""
@@ -81,7 +97,7 @@ class Settings:
             "HINDCAST_VAR": str(self.var),
             "HINDCAST_WAREHOUSE": self.warehouse,
             "HINDCAST_REPORTS": str(self.reports),
-            "HINDCAST_SCHEMAS": str(self.schemas),
+            SCHEMAS_VARIABLE: str(self.schemas),
             "HINDCAST_KAFKA": self.kafka,
             "HINDCAST_SCHEMA_REGISTRY": self.schema_registry,
             "HINDCAST_KAFKA_PORT": str(self.kafka_port),
@@ -104,7 +120,7 @@ class Settings:
 def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
     """Return the settings that the environment has now; SettingsError if a variable is invalid."""
     env = os.environ if environ is None else environ
-    root = _parse_path(env, "HINDCAST_ROOT", Path(__file__).resolve().parents[3])
+    root = _parse_path(env, "HINDCAST_ROOT", _CHECKOUT if is_checkout() else Path.cwd())
     var = _parse_path(env, "HINDCAST_VAR", root / "var")
     kafka_port = _parse_port(env, "HINDCAST_KAFKA_PORT", 19392)
     warehouse = env.get("HINDCAST_WAREHOUSE") or str(var / "warehouse")
@@ -113,7 +129,7 @@ def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
         var=var,
         warehouse=_tables(warehouse),
         reports=_parse_path(env, "HINDCAST_REPORTS", var / "reports"),
-        schemas=_parse_path(env, "HINDCAST_SCHEMAS", root / "schemas"),
+        schemas=_parse_path(env, SCHEMAS_VARIABLE, root / "schemas"),
         kafka=_parse_kafka(env, f"127.0.0.1:{kafka_port}"),
         schema_registry=_parse_registry(env),
         kafka_port=kafka_port,
@@ -131,6 +147,16 @@ def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
         keep_reports=_parse_days(env, "HINDCAST_KEEP_REPORTS", 0, least=0),
         log=_parse_log(env),
     )
+
+
+def is_checkout() -> bool:
+    """Return whether this code is in our own checkout, and not in an installed package."""
+    return (_CHECKOUT / "jobs" / "hindcast").is_dir()
+
+
+def setup_command() -> str:
+    """Return the command that installs what is missing for Spark."""
+    return "make setup" if is_checkout() else "hindcast setup"
 
 
 def _parse_path(env: Mapping[str, str], name: str, default: Path) -> Path:

@@ -7,53 +7,30 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import socket
 import stat
-import subprocess
 import tempfile
 import urllib.request
-import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
-from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
-from xml.etree import ElementTree as ET
+from typing import TYPE_CHECKING
 
-from hindcast.common import private_files, session, settings
+from hindcast.common import private_files, settings
 from hindcast.common.errors import HindcastError, SettingsError, escape_controls
 from hindcast.common.json_values import JsonObject, JsonValue
-from hindcast.common.settings import Settings
+from hindcast.common.settings import Settings, setup_command
+from hindcast.ops import environment_checks
+from hindcast.ops.check_result import CheckResult, State
 
 if TYPE_CHECKING:
     from hindcast.contract import Contract
 
-SETUP_COMMAND = "make setup"
-OLDEST_JAVA = 17
-"""The oldest Java that Spark 4 runs on."""
 MIN_FREE_BYTES, LOW_FREE_BYTES = 64 << 20, 1 << 30
 """Free bytes below which a folder fails the check, and below which it gets a warning."""
 CONNECT_TIMEOUT = 3.0
 """Seconds after which a server counts as unreachable."""
-
-State = Literal["ok", "warning", "failed"]
-
-
-@dataclass(frozen=True)
-class CheckResult:
-    """One line of the report: what was checked, its state, what was found, and what to do unless it is ok."""
-
-    what: str
-    state: State
-    found: str
-    fix: str = ""
-
-    def as_json(self) -> dict[str, str]:
-        """Return the result as data; the key of the fix is `mend`."""
-        return {"mend" if name == "fix" else name: value for name, value in asdict(self).items()}
 
 
 def run_checks() -> list[CheckResult]:
@@ -95,7 +72,7 @@ def _run_check(
     except HindcastError as error:
         yield CheckResult(what, "failed", f"{error.where}: {error.found}" if error.where else error.found, error.fix)
     except ImportError as error:
-        yield CheckResult(what, "failed", f"cannot be checked: {error}", SETUP_COMMAND)
+        yield CheckResult(what, "failed", f"cannot be checked: {error}", setup_command())
     except Exception as error:  # noqa: BLE001  # a machine that is broken in a way that nobody thought of
         found = f"cannot be checked: {type(error).__name__}: {error}"
         yield CheckResult(what, "failed", found, "fix that, and check again")
@@ -116,107 +93,6 @@ def _read_settings() -> tuple[Settings, list[CheckResult]]:
     lines = [f"{name}={value}" if name in shown else f"{name} (set)" for name, value in valid.items()]
     results.append(CheckResult("settings", "ok", "\n".join(lines) or "no variable is set: all have their defaults"))
     return settings.read_settings(valid), results
-
-
-def _check_python(_: Settings) -> Iterator[CheckResult]:
-    import sys
-
-    version, place = ".".join(map(str, sys.version_info[:3])), session.venv_folder()
-    if sys.version_info < (3, 11):  # noqa: UP036  # this checks the version
-        yield CheckResult("python", "failed", f"{version} ({place})", f"Python 3.11 or later, then {SETUP_COMMAND}")
-    else:
-        yield CheckResult("python", "ok", f"{version} ({place})")
-
-
-def _check_packages(settings: Settings) -> Iterator[CheckResult]:
-    """Yield how the packages of requirements.txt compare with the versions of requirements.lock."""
-    lock = settings.root / "requirements.lock"
-    if not lock.is_file():
-        yield CheckResult("packages", "warning", f"no {lock}: versions are not compared", "set HINDCAST_ROOT")
-        return
-    pinned = dict(re.findall(r"^([A-Za-z0-9_.-]+)==(\S+)", lock.read_text(encoding="utf-8"), re.MULTILINE))
-    direct = re.findall(
-        r"^([A-Za-z0-9_.-]+)", (settings.root / "requirements.txt").read_text(encoding="utf-8"), re.MULTILINE
-    )
-    expected = {name: pinned[name.lower()] for name in direct if name.lower() in pinned}
-    installed = {name: _find_version(name) for name in expected}
-    for name, version in expected.items():
-        if installed[name] is None:
-            yield CheckResult("packages", "failed", f"{name} is not installed", SETUP_COMMAND)
-        elif installed[name] != version:
-            found = f"{name} is {installed[name]}, the lock has {version}"
-            yield CheckResult("packages", "warning", found, SETUP_COMMAND)
-    matching = sum(installed[name] == version for name, version in expected.items())
-    shown = ("apache-airflow", "pyspark", "delta-spark", "great-expectations")
-    named = ", ".join(f"{name} {installed[name]}" for name in shown if installed.get(name))
-    yield CheckResult("packages", "ok", f"{matching} of {len(expected)} match requirements.lock: {named}")
-
-
-def _find_version(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def _check_java(_: Settings) -> Iterator[CheckResult]:
-    home = os.environ.get("JAVA_HOME") or session.spark_environment().get("JAVA_HOME")
-    java = f"{home}/bin/java" if home else shutil.which("java")
-    fix = f"set JAVA_HOME to a Java {OLDEST_JAVA} or 21"
-    if java is None or not Path(java).is_file():
-        fix = f"{SETUP_COMMAND} installs one; or {fix}"
-        found = f"{java} does not exist" if java else "no Java found: JAVA_HOME is not set, and PATH has none"
-        yield CheckResult("java", "failed", found, fix)
-        return
-    process = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)
-    version = re.search(r'version "(\d+)([^"]*)"', process.stderr + process.stdout)
-    if process.returncode or version is None:
-        output = (process.stderr or process.stdout).strip()
-        yield CheckResult(
-            "java", "failed", f"{java} does not run: {output}", f"{SETUP_COMMAND}, or set JAVA_HOME to another one"
-        )
-    elif int(version[1]) < OLDEST_JAVA:
-        yield CheckResult("java", "failed", f"{version[1]}{version[2]} ({java})", fix)
-    else:
-        yield CheckResult("java", "ok", f"{version[1]}{version[2]} ({java})")
-
-
-def _check_jars(settings: Settings) -> Iterator[CheckResult]:
-    """Yield whether the JVM packages of ivy.xml are there, for Spark and for a local broker."""
-    ivy = settings.root / "ivy.xml"
-    if not ivy.is_file():
-        yield CheckResult("jars", "warning", f"no {ivy}: versions are not compared", "set HINDCAST_ROOT")
-        return
-    for conf, state in (("spark", "failed"), ("broker", "warning")):
-        folder = session.venv_folder() / "jars" / conf
-        expected = [
-            f"{dependency.get('name')}-{dependency.get('rev')}.jar"
-            for dependency in ET.parse(ivy).getroot().iter("dependency")  # noqa: S314  # our own file
-            if (dependency.get("conf") or "").startswith(f"{conf}->")
-        ]
-        missing = [name for name in expected if not zipfile.is_zipfile(folder / name)]
-        what = f"jars ({conf})"
-        if missing:
-            found = f"{', '.join(missing)}: missing, or not a jar ({folder})"
-            yield CheckResult(
-                what, "failed" if state == "failed" else "warning", found, f"rm -rf {folder.parent} && {SETUP_COMMAND}"
-            )
-        else:
-            yield CheckResult(what, "ok", f"{len(list(folder.glob('*.jar')))} jars: {', '.join(expected)}")
-    yield from _check_spark_defaults(settings)
-
-
-def _check_spark_defaults(settings: Settings) -> Iterator[CheckResult]:
-    """Yield whether the files that spark-submit reads match the settings of a session in this process."""
-    for what, small in (("spark-defaults", False), ("spark-small", True)):
-        file = session.venv_folder() / "spark-conf" / f"{what}.conf"
-        jars = (session.venv_folder() / "jars" / "spark").is_dir()
-        if not file.is_file():
-            yield CheckResult(what, "failed", f"{file} does not exist", SETUP_COMMAND)
-        elif jars and file.read_text(encoding="utf-8") != session.format_defaults_file(settings, small=small):
-            yield CheckResult(what, "warning", f"{file} was written under other settings", SETUP_COMMAND)
-        else:
-            yield CheckResult(what, "ok", str(file))
 
 
 def _check_folders(settings: Settings) -> Iterator[CheckResult]:
@@ -407,10 +283,10 @@ def _read_health(url: str) -> Mapping[str, JsonObject]:
 
 
 CHECKS: dict[str, Callable[[Settings], Iterator[CheckResult]]] = {
-    "python": _check_python,
-    "packages": _check_packages,
-    "java": _check_java,
-    "jars": _check_jars,
+    "python": environment_checks.check_python,
+    "packages": environment_checks.check_packages,
+    "java": environment_checks.check_java,
+    "jars": environment_checks.check_jars,
     "places": _check_folders,
     "contracts": _check_contracts,
     "clock": _check_clock,

@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, TypedDict
 
 from hindcast.common.errors import show_briefly, suggest_nearest
+from hindcast.common.extras import require_extra
 from hindcast.common.json_values import JsonObject, JsonValue
 from hindcast.contract import Contract, Expectation, list_shapes
 from hindcast.contract.gates import build_complaint
@@ -103,6 +104,7 @@ def import_gx() -> ModuleType:
     os.environ.setdefault("GX_ANALYTICS_ENABLED", "false")
     os.environ.setdefault("TQDM_DISABLE", "1")
     logging.getLogger("great_expectations").setLevel(logging.WARNING)
+    require_extra("quality", "great_expectations")
     import great_expectations
     import great_expectations.expectations.registry
 

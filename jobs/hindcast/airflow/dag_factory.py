@@ -1,0 +1,280 @@
+"""One DAG per contract: plan -> replay each topic -> derive, gate and publish each view -> report.
+
+<pipeline>__preview reports what a run would change and writes nothing. It is a DAG of its own, so no run waits for it.
+
+If a gate can hold changes back, there is a third DAG (release_dag.py). The first one triggers it when changes are newly
+held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
+from airflow.sdk import (
+    DAG,
+    AssetAny,
+    Context,
+    CronDataIntervalTimetable,
+    Param,
+    TaskGroup,
+    TriggerRule,
+    get_parsing_context,
+    task,
+)
+from airflow.sdk.exceptions import AirflowFailException
+
+from hindcast.airflow import assets, run_requests, tasks
+from hindcast.airflow.dag_defaults import DEFAULT_ARGS, PATIENCE, PLAN, REPORT
+from hindcast.airflow.links import ReportLink
+from hindcast.airflow.release_dag import create_release_dag
+from hindcast.airflow.spark_tasks import create_spark_task, read_contracts_of
+from hindcast.common.errors import ContractError
+from hindcast.common.settings import Settings
+from hindcast.contract import Contract, find, list_contract_files, try_load, try_load_all
+from hindcast.contract.names import PREVIEW, RELEASE, name_stand_ins
+from hindcast.runs.table_steps import TABLE_STEPS
+
+RUN = "{{ ti.xcom_pull(task_ids='plan') }}"
+UNTIL = "{{ ti.xcom_pull(task_ids='plan', key='until') }}"
+ONLY = "{{ ti.xcom_pull(task_ids='plan', key='only') }}"
+
+
+def create_pipeline_dag(settings: Settings, contract: Contract) -> DAG:
+    """Return the DAG of a contract; its tasks are named after the contract's topics and views."""
+    with DAG(
+        contract.pipeline,
+        description=contract.description.strip().split("\n")[0],
+        doc_md=_doc(contract),
+        schedule=_schedule(settings, contract),
+        start_date=contract.start,
+        catchup=contract.catchup,
+        max_active_runs=1,
+        default_args=dict(DEFAULT_ARGS),
+        params=_form(contract),
+        tags=["hindcast"],
+    ) as dag:
+        plan = task.sensor(task_id="plan", doc_md=PLAN, **PATIENCE)(read_contracts_of(settings, tasks.plan))(
+            contract.pipeline
+        )
+        tables: MutableMapping[str, Any] = {}
+        for step in TABLE_STEPS.values():
+            with TaskGroup(step.name, tooltip=step.summary):
+                for name in step.list_tables(contract):
+                    tables[name] = _table_task(settings, contract, step.name, name)
+        for name, table in tables.items():
+            [
+                tables[i] for i in (*contract.list_inputs(name), *_list_other_tables(contract, name)) if i in tables
+            ] >> table
+        plan >> StartPreview(
+            task_id="preview",
+            trigger_dag_id=f"{contract.pipeline}{PREVIEW}",
+            trigger_run_id="preview__{{ run_id }}",
+            conf={"until": UNTIL, "only": ONLY},
+            logical_date=None,
+            reset_dag_run=True,
+            trigger_rule=TriggerRule.ALL_SKIPPED,
+        )
+        finish = read_contracts_of(settings, tasks.finish)
+        last = {"task_id": "report", "outlets": [assets.pipeline_alias(contract.pipeline)], "doc_md": REPORT, **SOME}
+        if contract.can_hold:
+            report = task.short_circuit(**last)(finish)(contract.pipeline, plan)
+            report >> TriggerDagRunOperator(task_id="ask", trigger_dag_id=f"{contract.pipeline}{RELEASE}")
+        else:
+            report = task(**last)(finish)(contract.pipeline, plan)
+        report.operator.operator_extra_links = (ReportLink(),)
+        plan >> list(tables.values()) >> report
+    return dag
+
+
+SOME: Mapping[str, Any] = {"trigger_rule": TriggerRule.NONE_FAILED_MIN_ONE_SUCCESS}
+"""For tasks after those of tables, which are skipped if the run does not concern them."""
+
+
+def create_preview_dag(settings: Settings, contract: Contract) -> DAG:
+    """Return the DAG that reports what a run of the pipeline would change; it and runs do not wait for each other."""
+    form = _form(contract)
+    with DAG(
+        f"{contract.pipeline}{PREVIEW}",
+        description=f"Reports what a run of {contract.pipeline} would change, and writes nothing",
+        doc_md=f"The log of the task *preview* reports which past answers a run of `{contract.pipeline}` would change. "
+        "It writes nothing, and runs can continue meanwhile.",
+        schedule=None,
+        max_active_runs=1,
+        is_paused_upon_creation=False,
+        default_args=dict(DEFAULT_ARGS),
+        params={name: form[name] for name in run_requests.PREVIEW_FIELDS},
+        tags=["hindcast", "preview"],
+    ) as dag:
+        # Its priority is lower than that of any task of a run.
+        last = {"priority_weight": 0, "weight_rule": "absolute", "pre_execute": tasks.check_preview}
+        until, only = "{{ params.until or '' }}", "{{ params.only or '' }}"
+        create_spark_task(settings, "preview", "preview", contract.pipeline, until, only, **last)
+    return dag
+
+
+class StartPreview(TriggerDagRunOperator):
+    """The task that starts the pipeline's preview without waiting for it; the link *Triggered DAG* leads to it."""
+
+    def execute(self, context: Context) -> Any:
+        """Start the preview with the fields of the form that were filled in."""
+        self.conf = {name: value for name, value in (self.conf or {}).items() if value}
+        return super().execute(context)
+
+
+def _form(contract: Contract) -> dict[str, Param]:
+    """Return the fields of the form that triggers a run, by name."""
+    tables = [*contract.topics, *contract.inputs, *contract.views]
+    return {
+        "replay": Param(
+            "interval",
+            title="Replay",
+            enum=["interval", "everything"],
+            values_display={
+                "interval": "up to the end of the run's interval; everything new if it has none",
+                "everything": "everything new",
+            },
+            description="The interval is only an upper bound: what earlier runs left is always replayed too.",
+        ),
+        "until": Param(
+            None,
+            type=["null", "string"],
+            format="date-time",
+            pattern=r"^\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:\d\d)?)?$",
+            title="Replay until",
+            description="Replaces the interval's end: only records dated before this moment (UTC).",
+        ),
+        "only": Param(
+            None,
+            type=["null", "string"],
+            enum=[None, *tables],
+            values_display={"null": "all tables"},
+            title="Only a table",
+            description="Ingest only this topic or input, derive this table whole, then the tables derived from it. "
+            "Everything else is left to the next run.",
+        ),
+        "preview": Param(
+            False,
+            type="boolean",
+            title="Preview only",
+            description=f"Write nothing: start {contract.pipeline}{PREVIEW}, which reports what the run would change. "
+            "You can also start it directly; it does not wait for runs.",
+        ),
+        "reason": Param(
+            None,
+            type=["null", "string"],
+            maxLength=500,
+            title="Reason",
+            description="Why you start this run: stored in the journal, shown in the report.",
+        ),
+    }
+
+
+def _schedule(settings: Settings, contract: Contract) -> CronDataIntervalTimetable | AssetAny | None:
+    """Return when Airflow runs the pipeline; None if only on request."""
+    if contract.schedule == "inputs":
+        return AssetAny(*(assets.table_asset(settings.warehouse, source.table) for source in contract.inputs.values()))
+    return CronDataIntervalTimetable(contract.schedule, timezone="UTC") if contract.schedule else None
+
+
+def create_broken_dag(dag_id: str, error: Exception) -> DAG:
+    """Return a DAG in place of a contract that does not load: its documentation and its only task report the error."""
+
+    def contract() -> None:
+        raise AirflowFailException(str(error))
+
+    with DAG(dag_id, doc_md=f"```\n{error}\n```", schedule=None, tags=["hindcast", "broken contract"]) as dag:
+        task(contract)()
+    return dag
+
+
+def load_dags(settings: Settings) -> dict[str, DAG]:
+    """Return the DAGs of all contracts by id; when a task starts, only those of its own contract's file."""
+    folder = settings.schemas
+    started = get_parsing_context().dag_id or ""
+    own = folder / f"{started.removesuffix(RELEASE).removesuffix(PREVIEW)}.yaml"
+    if started and own in list_contract_files(folder) and isinstance(contract := try_load(own), Contract):
+        loaded, _ = create_dags(settings, {own: contract}, started)
+        if started in loaded:
+            return loaded
+    loaded, broken = create_dags(settings, try_load_all(folder), started)
+    stand_ins = name_stand_ins(broken, loaded)
+    return loaded | {dag_id: create_broken_dag(dag_id, broken[path]) for dag_id, path in stand_ins.items()}
+
+
+def load_pipeline_dags(settings: Settings, name: str) -> dict[str, DAG]:
+    """Return the DAGs of one pipeline by id; raise ContractError if it has no valid contract."""
+    place = settings.schemas / f"{name}.yaml"
+    created, broken = create_dags(settings, {place: find(settings.schemas, name)}, get_parsing_context().dag_id or "")
+    for error in broken.values():
+        raise error
+    return created
+
+
+def create_dags(
+    settings: Settings, contracts: Mapping[Path, Contract | ContractError], wanted: str = ""
+) -> tuple[dict[str, DAG], dict[Path, Exception]]:
+    """Return the DAGs of contracts by id, and the errors of files that have none, by path.
+
+    `wanted`: the id of the DAG whose task starts. An error in one file does not affect the DAGs of others.
+    """
+    created: dict[str, DAG] = {}
+    broken: dict[Path, Exception] = {}
+    for path, contract in contracts.items():
+        if isinstance(contract, ContractError):
+            broken[path] = contract
+            continue
+        try:
+            new = [create_pipeline_dag(settings, contract), create_preview_dag(settings, contract)]
+            # A task that waited while the last such gate was removed still finds its DAG.
+            asks = contract.can_hold or wanted == f"{contract.pipeline}{RELEASE}"
+            new += [create_release_dag(settings, contract)] if asks else []
+            created |= {dag.dag_id: dag for dag in new}
+        except Exception as error:  # noqa: BLE001  # any error concerns this contract only
+            what = f"no DAG can be created from it: {type(error).__name__}: {error}"
+            broken[path] = ContractError(
+                what, where=f"{path}:1", fix="hindcast check; if it finds nothing, report a bug"
+            )
+    return created, broken
+
+
+def _table_task(settings: Settings, contract: Contract, step: str, name: str) -> Any:
+    """Return the task that replays a topic or builds a view."""
+    skip = partial(read_contracts_of(settings, tasks.skip_unconcerned), contract.pipeline, name)
+    options = {"pre_execute": skip, "doc_md": _table_doc(contract, name), **SOME}
+    return create_spark_task(settings, name, step, contract.pipeline, RUN, name, **options)
+
+
+def _list_other_tables(contract: Contract, name: str) -> list[str]:
+    """Return the other tables that a table's gates read."""
+    return [gate.other_table for gate in contract.expectations(name) if gate.other_table]
+
+
+def _doc(contract: Contract) -> str:
+    """Return a pipeline's documentation for the UI, as Markdown: its description, tables, and how to run it."""
+    kafka = {name: contract.kafka_topic(name).replace("|", r"\|") for name in contract.topics}  # patterns have |
+    rows = [f"| {name} | {t.read} | Kafka: `{kafka[name]}` |" for name, t in contract.topics.items()]
+    rows += [f"| {name} | {source.read} | `{source.table}` |" for name, source in contract.inputs.items()]
+    rows += [f"| {name} | view | {' with '.join(v.inputs)} |" for name, v in contract.views.items()]
+    return "\n".join([contract.description, "", "| table | | from |", "| --- | --- | --- |", *rows, "", RUNNING])
+
+
+RUNNING = """\
+**Trigger** runs it now: everything new, up to a moment, or one table alone; *Preview only* writes nothing. **Backfill**
+updates the tables up to the end of each interval, in any order; records are never replayed twice. The link *Report* of
+each task shows what its run did.
+"""
+
+
+def _table_doc(contract: Contract, name: str) -> str:
+    """Return the documentation of a table's task for the UI, as Markdown."""
+    if name in contract.topics:
+        step = f"Appends the planned records of `{contract.kafka_topic(name)}` to its log, each with its fate"
+    else:
+        step = f"Derives the changes from {' and '.join(contract.list_inputs(name))}"
+    gates = [f"- `{gate.type}` ({gate.on_failure})" for gate in contract.expectations(name)]
+    listed = "\n\nIts gates:\n\n" + "\n".join(gates) if gates else ""
+    return f"{step}, checks the gates and publishes `{contract.pipeline}.{name}` in one commit.{listed}"

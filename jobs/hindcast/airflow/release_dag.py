@@ -1,0 +1,94 @@
+"""The DAG <pipeline>__release: it asks a person about what is held back, and publishes what was approved."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from airflow.providers.standard.operators.hitl import HITLBranchOperator
+from airflow.sdk import DAG, Context, Param, task
+from airflow.sdk.definitions.param import ParamsDict
+
+from hindcast.airflow import assets, tasks
+from hindcast.airflow.dag_defaults import DEFAULT_ARGS, PATIENCE, PLAN, REPORT
+from hindcast.airflow.spark_tasks import SPARK_TIMEOUT, create_spark_task, read_contracts_of
+from hindcast.common.settings import Settings
+from hindcast.contract import Contract
+from hindcast.contract.names import RELEASE
+
+APPROVED: Mapping[str, Any] = {**PATIENCE, "timeout": 2 * SPARK_TIMEOUT.total_seconds()}
+"""How an approval or rejection waits: longer than a step may take, because nobody answers a second time."""
+
+REJECT = "Records who rejected the held changes; they stay held. It waits while a forget run is under way."
+
+
+def create_release_dag(settings: Settings, contract: Contract) -> DAG:
+    """Return the DAG that asks a person whether to publish the changes that are held back, and publishes them."""
+    text = "{{ ti.xcom_pull(task_ids='held')['text'] }}"
+    until = "{{ ti.xcom_pull(task_ids='held')['until'] }}"
+    by = "{{ ti.xcom_pull(task_ids='approve', key='by') }}"
+    keys = "{{ ti.xcom_pull(task_ids='approve', key='keys') | tojson }}"
+    with DAG(
+        f"{contract.pipeline}{RELEASE}",
+        description=f"Asks whether to publish the changes that {contract.pipeline}'s gates hold back",
+        schedule=None,
+        max_active_runs=1,
+        is_paused_upon_creation=False,
+        default_args=dict(DEFAULT_ARGS),
+        tags=["hindcast", "release"],
+    ) as dag:
+        held = task(task_id="held")(read_contracts_of(settings, tasks.read_held_changes))(contract.pipeline)
+        approve = Approval(
+            task_id="approve",
+            subject=f"{contract.pipeline}: publish the held changes?",
+            body=text,
+            options=["Approve", "Reject"],
+            options_mapping={"Approve": "plan", "Reject": "reject"},
+            params={"keys": _keys_to_choose([])},
+            execution_timeout=None,
+        )
+        plan = task.sensor(task_id="plan", doc_md=PLAN, **APPROVED)(read_contracts_of(settings, tasks.plan_release))
+        planned = plan(contract.pipeline, "{{ run_id }}", until, by, keys)
+        release = create_spark_task(settings, "release", "release", contract.pipeline, "{{ run_id }}", until, by, keys)
+        outlets = [assets.pipeline_alias(contract.pipeline)]
+        report = task(task_id="report", outlets=outlets, doc_md=REPORT)(
+            read_contracts_of(settings, tasks.finish_release)
+        )
+        reject = task.sensor(task_id="reject", doc_md=REJECT, **APPROVED)(read_contracts_of(settings, tasks.reject))
+        held >> approve >> [planned, reject(contract.pipeline, until, by, keys)]
+        planned >> release >> report(contract.pipeline, "{{ run_id }}")
+    return dag
+
+
+def _keys_to_choose(labels: list[str]) -> Param:
+    """Return the form field that asks for keys, with those that can be chosen."""
+    return Param(
+        [],
+        source="task",
+        type=["array", "null"],
+        items={"type": "string"},
+        examples=labels,
+        title="Keys",
+        description="Your answer applies to these keys, or to all shown if you choose none. The others stay held.",
+    )
+
+
+class Approval(HITLBranchOperator):
+    """The task that asks a person to approve or reject, and for which keys; it passes on the keys and who answered."""
+
+    def execute(self, context: Context) -> Any:
+        """Ask, offering the keys that are held now."""
+        self.offer(context["ti"].xcom_pull(task_ids="held")["keys"])
+        return super().execute(context)
+
+    def offer(self, labels: list[str]) -> None:
+        """Set the keys that the form offers."""
+        self.params = ParamsDict({"keys": _keys_to_choose(labels)})
+
+    def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
+        """Continue after the answer; raise Airflow's error if there was none."""
+        if "error" not in event:
+            context["ti"].xcom_push("by", (event["responded_by_user"] or {}).get("name") or "Airflow")
+            chosen = (event["params_input"] or {}).get("keys")
+            context["ti"].xcom_push("keys", chosen or context["ti"].xcom_pull(task_ids="held")["keys"])
+        return super().execute_complete(context, event)

@@ -1,0 +1,69 @@
+"""The tasks of a pipeline's steps in Spark, and the folder of contracts that a task's process reads."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from functools import wraps
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+from hindcast.airflow import tasks
+from hindcast.airflow.operators import SharedSpark, SubmittedSpark
+from hindcast.common.session import venv_folder
+from hindcast.common.settings import SCHEMAS_VARIABLE, Settings
+from hindcast.runs.table_steps import TABLE_STEPS
+
+SPARK_TIMEOUT = timedelta(hours=12)
+"""A step in Spark is stopped and retried after this time: the first replay of a large topic may take hours."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def read_contracts_of(settings: Settings, call: Callable[P, T]) -> Callable[P, T]:
+    """Return a function that calls another one, which then reads the contracts of these settings."""
+
+    @wraps(call)
+    def call_with_folder(*args: P.args, **kwargs: P.kwargs) -> T:
+        former = os.environ.get(SCHEMAS_VARIABLE)
+        os.environ[SCHEMAS_VARIABLE] = str(settings.schemas)
+        try:
+            return call(*args, **kwargs)
+        finally:
+            if former is None:
+                del os.environ[SCHEMAS_VARIABLE]
+            else:
+                os.environ[SCHEMAS_VARIABLE] = former
+
+    return call_with_folder
+
+
+def create_spark_task(settings: Settings, task_id: str, step: str, *arguments: str, **options: Any) -> Any:
+    """Return the task of a step in Spark: in the shared Spark Connect session, or by spark-submit.
+
+    `arguments`: those of the step, the pipeline's name first.
+    """
+    options |= {"task_id": task_id, "execution_timeout": SPARK_TIMEOUT, "pool": settings.pool}
+    if settings.spark == "submit":
+        return SubmittedSpark(
+            application_args=[step, *arguments],
+            name=f"hindcast {arguments[0]} {step} {task_id}",
+            **list_submit_options(settings),
+            **options,
+        )
+    call = tasks.table_callable(TABLE_STEPS[step]) if step in TABLE_STEPS else getattr(tasks, step)
+    return SharedSpark(
+        conn_id="hindcast_spark", python_callable=read_contracts_of(settings, call), op_args=[*arguments], **options
+    )
+
+
+def list_submit_options(settings: Settings) -> Mapping[str, Any]:
+    """Return the options of every task that calls spark-submit."""
+    return {
+        "conn_id": "spark_default",
+        "application": str(Path(__file__).parents[1] / "cli" / "spark_step.py"),
+        "properties_file": str(venv_folder() / "spark-conf" / "spark-defaults.conf"),
+        "env_vars": {SCHEMAS_VARIABLE: str(settings.schemas)},
+    }

@@ -1,0 +1,62 @@
+"""What Spark needs in the environment in which the package is installed; a checkout has `make setup`."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from pathlib import Path
+
+from hindcast.common import session
+from hindcast.common.errors import PlatformError
+from hindcast.common.settings import Settings
+from hindcast.setup import java_runtime
+from hindcast.setup.commands import SetupError
+from hindcast.setup.jars import JarSource, has_all_jars
+
+WANTED_JAVA = f"Java {java_runtime.OLDEST} to {java_runtime.NEWEST}"
+
+
+def prepare_spark(settings: Settings) -> None:
+    """Write into this environment where its Java is, Spark's extra jars, and the files of properties for spark-submit.
+
+    What is there already is not downloaded again. Raise PlatformError if pyspark or a Java is missing, jars cannot be
+    retrieved, or the environment cannot be written.
+    """
+    prefix, pyspark = session.venv_folder(), importlib.util.find_spec("pyspark")
+    if pyspark is None or pyspark.origin is None or not Path(pyspark.origin).with_name("jars").is_dir():
+        raise PlatformError("pyspark is not installed", where=str(prefix), fix="pip install 'hindcast[spark]'")
+    try:
+        java = _write_java_home(prefix)
+        jars = prefix / "jars"
+        if not has_all_jars(jars):
+            print("Spark's extra jars, with the Ivy of pyspark", flush=True)
+            source = JarSource(java, Path(pyspark.origin).parent, Path(__file__).parent)
+            source.retrieve_jars(jars, os.environ, "spark")
+        folder = prefix / "spark-conf"
+        folder.mkdir(exist_ok=True)
+        for name, small in (("spark-defaults.conf", False), ("spark-small.conf", True)):
+            (folder / name).write_text(session.format_defaults_file(settings, small=small), encoding="utf-8")
+    except SetupError as error:
+        found, _, fix = str(error).partition("\n  what to do: ")
+        raise PlatformError(found, fix=fix) from None
+    except OSError as error:
+        fix = "run it as the user who owns the environment"
+        raise PlatformError(f"{error.strerror}", where=str(error.filename or prefix), fix=fix) from None
+    print(f"Spark is set up in {prefix}")
+
+
+def _write_java_home(prefix: Path) -> Path:
+    """Write the JAVA_HOME of Spark's JVMs into the environment, and return its `java`."""
+    java, passed_over = java_runtime.find(dict(os.environ))
+    if java is None:
+        others = "".join(f"\n  passed over: {line}" for line in passed_over)
+        fix = (
+            f"install {WANTED_JAVA} (Debian, Ubuntu: apt-get install openjdk-17-jre-headless), or set JAVA_HOME to one"
+        )
+        raise PlatformError(f"no {WANTED_JAVA} on this machine{others}", fix=fix)
+    shutil.rmtree(prefix / "jre", ignore_errors=True)
+    home = java.home if java.has_vector else java_runtime.shim(java, prefix / "jre")
+    (prefix / "java-home").write_text(f"{home}\n", encoding="utf-8")
+    print(f"Java {java.version} in {java.home}", flush=True)
+    return home / "bin" / "java"
