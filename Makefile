@@ -4,7 +4,7 @@ BIN := .venv/bin
 TESTS ?= not long
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down test test-long test-connect test-browser test-cluster test-observed object-store mutate docs bench bench-quick bench-forms bench-increment bench-bitemporal bench-gates bench-airflow bench-pages bench-readings bench-scale bench-decoding check fix lock audit clean
+.PHONY: help setup demo up down test test-long test-connect test-browser test-cluster test-observed test-versions object-store mutate docs bench bench-quick bench-forms bench-increment bench-bitemporal bench-gates bench-airflow bench-pages bench-readings bench-scale bench-decoding check fix lock audit clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -42,6 +42,9 @@ test-cluster: setup ## a Spark cluster, three brokers, Airflow on Postgres, an o
 test-observed: setup ## those of metrics and lineage, with the packages that they are optional for (three minutes)
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python -e '.[lineage,statsd]'
 	@$(BIN)/python -m pytest tests/test_telling.py tests/test_lineage.py tests/test_observed.py
+
+test-versions: setup ## the package as a wheel in environments of its own, and the lowest versions that it accepts (three minutes)
+	@$(BIN)/python -m pytest tests/test_installed.py
 
 object-store: setup ## what a warehouse on S3 needs: Spark's commits as conditional writes
 	@$(PYTHON) scripts/object_store.py

@@ -26,7 +26,7 @@ WIDTH, HEIGHT, TALL = 1000, 640, 54
 ROOM, MEANING, TABLE, OUTSIDE = "#d3e2f8", "#bfe3c6", "#f6e7c1", "#f2f2f2"
 
 BOXES = (
-    Box("Airflow", "dags/pipelines.py", 250, 16, 200, OUTSIDE),
+    Box("Airflow", "airflow/dag_factory.py", 250, 16, 200, OUTSIDE),
     Box("you", "a shell, a notebook", 550, 16, 200, OUTSIDE),
     Box("airflow", "steps as tasks", 250, 96, 200, ROOM),
     Box("cli", "hindcast run, query ...", 550, 96, 200, ROOM),

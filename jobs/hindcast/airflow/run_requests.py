@@ -15,7 +15,7 @@ CLOCK_TOLERANCE = timedelta(minutes=1)
 """How far the clock of Airflow's scheduler may be ahead of ours."""
 
 RUN_FIELDS = ("replay", "until", "only", "preview", "reason")
-"""The fields of the form that triggers a run (dags/pipelines.py); their names in a run's `conf`."""
+"""The fields of the form that triggers a run (airflow/dag_factory.py); their names in a run's `conf`."""
 
 PREVIEW_FIELDS = ("until", "only")
 """The fields of the form that triggers a preview alone."""

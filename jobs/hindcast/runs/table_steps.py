@@ -1,6 +1,6 @@
 """The steps that a run does for each table, between its plan and its report. Importing this module needs no Spark.
 
-The DAG makes a task of each step and table (dags/pipelines.py), spark-submit starts jobs/NAME.py for one of them, and
+The DAG makes a task of each step and table (airflow/dag_factory.py), spark-submit starts jobs/NAME.py for one of them, and
 `run_steps.execute_table_steps` does them all.
 """
 

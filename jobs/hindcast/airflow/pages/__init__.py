@@ -1,4 +1,4 @@
-"""The pages in Airflow's UI: quality, time machine, ledger. plugins/hindcast_pages.py registers them.
+"""The pages in Airflow's UI: quality, time machine, ledger. airflow/plugins.py registers them.
 
 Every process of Airflow loads its plugins, but only one serves pages: what they need is imported at the first request.
 """
