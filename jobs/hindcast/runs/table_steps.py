@@ -1,7 +1,7 @@
 """The steps that a run does for each table, between its plan and its report. Importing this module needs no Spark.
 
-The DAG makes a task of each step and table (airflow/dag_factory.py), spark-submit starts jobs/NAME.py for one of them, and
-`run_steps.execute_table_steps` does them all.
+The DAG makes a task of each step and table (airflow/dag_factory.py), spark-submit starts jobs/NAME.py for one of them,
+and `run_steps.execute_table_steps` does them all.
 """
 
 from __future__ import annotations
