@@ -9,6 +9,7 @@ import random
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from hindcast.airflow.pages.access import PageAccess
 from hindcast.airflow.pages.routes import build_app
 from hindcast.cli import main
 from hindcast.common.errors import ContractError
-from hindcast.contract import Contract, find, load, try_load, try_load_all
+from hindcast.contract import Contract, bounds, find, load, try_load, try_load_all
 from hindcast.contract.expressions import _resolve
 from hindcast.contract.parsing import parse, parse_resolved
 from hostile import hostile_files
@@ -133,6 +134,67 @@ def test_excess_is_refused_within_a_moment_with_its_line(
     assert found in error.found
     assert error.fix
     assert len(str(error)) < 2_000
+
+
+LIMITS = "'" + "any limit f( " * 26 + "price'"
+"""The parser of SQL tries two ways to read each `limit`: 26 of them take hours."""
+
+CLASSES = "(?i)" + r"[ -\uffff]" * 1_500 + "(a+)+"
+"""A pattern that takes Python seconds to compile."""
+
+
+@pytest.mark.parametrize(
+    ("was", "now"),
+    [
+        ("quantity * price", LIMITS),
+        (
+            "views:",
+            f"    expect: [{{expect_column_values_to_match_regex: {{column: item, regex: '{CLASSES}'}}}}]\nviews:",
+        ),
+    ],
+    ids=["expression", "pattern"],
+)
+def test_a_file_that_takes_long_to_read_stops_no_neighbour(
+    tmp_path: Path, was: str, now: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounds, "SECONDS", 0.3)
+    slow = contract(tmp_path, GOOD.replace(was, now, 1).replace("pipeline: restaurant", "pipeline: slow"), "slow.yaml")
+    contract(tmp_path, GOOD)
+    with ThreadPoolExecutor(1) as threads:  # the pages read in threads, where no signal arrives
+        for read in (threads.submit(try_load_all, tmp_path).result(), try_load_all(tmp_path)):
+            told = {path.stem: it.pipeline if isinstance(it, Contract) else it.found for path, it in read.items()}
+            assert told == {"restaurant": "restaurant", "slow": "takes more than 0 s of a processor to read"}
+            assert read[slow].where == f"{slow}:1"
+
+
+def test_a_file_that_takes_long_to_read_takes_no_dag_down(tmp_path: Path) -> None:
+    contract(
+        tmp_path,
+        GOOD.replace("quantity * price", LIMITS).replace("pipeline: restaurant", "pipeline: slow"),
+        "slow.yaml",
+    )
+    contract(tmp_path, GOOD)
+    read = parsed(tmp_path)
+    assert (read["errors"], {"restaurant", "slow"} <= read["dags"].keys()) == ({}, True)
+    assert "takes more than 5 s of a processor" in read["dags"]["slow"]["doc"]
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "found"),
+    [
+        ("quantity: int", f"quantity: '{'time [ ' * 17}int'", "has a bracket [ that is not closed"),
+        (
+            "quantity * price",
+            "'" + "regexp_replace(orders.item, " * 26 + "orders.item" + ", ''x'')" * 26 + "'",
+            "has a pattern made by another match",
+        ),
+    ],
+    ids=["type", "pattern of a pattern"],
+)
+def test_what_doubles_with_each_level_is_refused_at_once(tmp_path: Path, was: str, now: str, found: str) -> None:
+    begun = time.process_time()
+    assert found in refused(contract(tmp_path, GOOD.replace(was, now, 1))).found
+    assert time.process_time() - begun < SECONDS
 
 
 def wide(tmp_path: Path, count: int) -> Path:

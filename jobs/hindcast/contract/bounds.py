@@ -15,6 +15,11 @@ from pathlib import Path
 
 import yaml
 
+SECONDS = 5.0
+"""The most time of a processor for reading a contract. All other limits keep well below it; it is for what the parser
+of SQL, which may try every way to read a text, does with texts that nobody foresaw.
+"""
+
 BYTES = 1 << 20
 """The most bytes of a file, and characters of YAML once its aliases are expanded."""
 

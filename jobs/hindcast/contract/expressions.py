@@ -80,9 +80,9 @@ def _refuse_capture(tree: exp.Expr, inputs: Collection[str]) -> None:
     """Raise ExpressionError for a lambda's variable that Spark, or only Hindcast, reads as an input or a column."""
     taken = {name.lower() for name in inputs}
     for call in tree.find_all(exp.Lambda):
+        names = {column.parts[0].name.lower() for column in call.find_all(exp.Column)}
         for variable in (part.name for part in call.expressions):
-            names = {column.parts[0].name for column in call.find_all(exp.Column)}
-            if variable.lower() in taken or variable.lower() in {name.lower() for name in names}:
+            if variable.lower() in taken | names:
                 found = f"the variable '{variable}' of '{format_tree(call)}' has the name of an input or a column"
                 raise ExpressionError(found, "rename the variable")
 

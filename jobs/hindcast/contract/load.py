@@ -15,6 +15,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
 from hindcast.common.errors import ContractError, HindcastError, suggest_nearest
+from hindcast.common.processor_time import ExpiredError, limit_processor_time
 from hindcast.contract import bounds, messages
 from hindcast.contract.bounds import ExcessError
 from hindcast.contract.check import check_contract
@@ -65,8 +66,21 @@ _Loader.yaml_implicit_resolvers = {
 def load(path: Path) -> Contract:
     """Return the contract in one YAML file; raise ContractError with file, line, what was found and the fix.
 
-    Any exception while a file is read becomes a ContractError: it must not stop whoever reads its neighbours.
+    Any exception while a file is read becomes a ContractError: it must not stop whoever reads its neighbours. So does
+    a file that takes more than `bounds.SECONDS` of a processor.
     """
+    try:
+        with limit_processor_time(bounds.SECONDS):
+            return _load(path)
+    except ExpiredError:
+        found = f"takes more than {bounds.SECONDS:.0f} s of a processor to read"
+        fix = (
+            "find the expression, pattern or type that nests too much (leave out one after the other), and simplify it"
+        )
+        raise ContractError(found, where=f"{path}:1", fix=fix) from None
+
+
+def _load(path: Path) -> Contract:
     try:
         node = _compose(path)
         contract = _validate(path, node)

@@ -113,6 +113,12 @@ def _write_limits(text: str, tree: exp.Expr, parse: Callable[[str], exp.Expr | N
         return text
     for node, match in matches:
         _refuse_unlimitable(node, match)
+        if any(
+            _find_match(part) for part in match.pattern.walk()
+        ):  # each copy of a pattern would have copies of others
+            raise ExpressionError(
+                f"{format_tree(node)} may be slow and has a pattern made by another match", _APART_FIX
+            )
     if tree.find(exp.Collate) or any(functions.find_name(call) == "collate" for call in tree.find_all(exp.Func)):
         raise ExpressionError(f"{format_tree(matches[0][0])} may be slow and stands beside COLLATE", SIMPLER_FIX)
     tokens = tokenize_resolved(text)

@@ -134,6 +134,8 @@ def parse_column_type(text: ContractValue) -> str:
 @lru_cache(maxsize=1024)
 def _parse_column_type(text: str) -> str:
     refuse_deep_brackets(text, "<(", ">)", TYPE_DEPTH, "types")
+    if "[" in re.sub(r"\[[0-9 ]*\]", "", text):  # the parser tries every way to read it
+        raise ValueError(f"{format_value(text)} has a bracket [ that is not closed; write array<...>")
     if _DEEP_ARRAYS.search(text):
         raise ValueError(f"{format_value(text)} has more than {TYPE_DEPTH} nested types; split it into several steps")
     if len(text) > TYPE:

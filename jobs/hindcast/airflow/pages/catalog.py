@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Collection
 from contextlib import suppress
 from functools import lru_cache, partial
@@ -67,7 +68,12 @@ def _read_contract(path: Path, beside: FileStates) -> Contract | ContractError:
         status = path.stat()
     except OSError:
         return try_load(path)
-    return _read_cached(path, (status.st_mtime_ns, status.st_ctime_ns, status.st_size), beside)
+    with _READING:
+        return _read_cached(path, (status.st_mtime_ns, status.st_ctime_ns, status.st_size), beside)
+
+
+_READING = threading.Lock()
+"""So that one request reads a file that takes long, and not every one that comes meanwhile."""
 
 
 def _list_files(folder: Path) -> FileStates:
