@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from hindcast.ingest import quarantine
 from hindcast.kafka.topics import millis
 from hindcast.ops import retention
 from hindcast.ops.erase import forget, records
@@ -73,3 +74,26 @@ def test_stream_time_is_by_the_current_valid_time_whatever_was_forgotten(
         trimmed = retention.trim_pipeline(spark, p.contract, dry_run=True).logs["menu"].horizon
         assert trimmed is not None
         assert trimmed.moment == day(100 - 90)
+
+
+@pytest.mark.long
+def test_fates_follow_when_a_forgotten_record_no_longer_moves_stream_time(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    dated = "    valid_time: timestamp_millis(ts)\n"
+    with pipeline(spark, broker, tmp_path, SENT + dated) as p:
+        send(p, tea=0)
+        send(p, tea=60)
+        send(p, tea=20)
+        p.run()
+        assert p.fates("menu")[2] == (2, "expired")
+        p.write(SENT + "    valid_time: coalesce(timestamp_millis(ts), record_timestamp)\n")
+        p.run()
+        assert forget.forget_records(
+            spark, p.contract, records.parse_request(p.contract, "menu", None, ["0/1"])
+        ).evidence
+        revised = [(row["offset"], row["was"], row["fate"]) for row in p.raw("fates/menu")]
+        assert revised == [(2, "expired", "accepted")]
+        assert [row["now"] for row in quarantine.list_refused(p.warehouse, p.contract).to_pylist()] == []
+        assert sorted(row[1] for row in p.believed("menu")) == [millis(day(0)), millis(day(20))]
+        assert wrong(p) == []

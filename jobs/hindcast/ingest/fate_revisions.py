@@ -26,8 +26,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from hindcast.contract.bound import BoundContract
+from hindcast.ingest import erasure_marks, requeued_records, retimestamping, topic_log
 from hindcast.ingest import requeue as requeues
-from hindcast.ingest import requeued_records, retimestamping, topic_log
 from hindcast.kafka import topic_patterns
 from hindcast.plan import journal
 from hindcast.plan.plans import Plan
@@ -37,9 +37,10 @@ from hindcast.store.tables import Table
 
 
 def revise_fates(spark: SparkSession, contract: BoundContract, plan: Plan, name: str) -> None:
-    """Commit the fates that the contract or a requeue changes, then update the quarantine.
+    """Commit the fates that the contract, a requeue or a forgetting changes, then update the quarantine.
 
-    Reads the log only if runs since the last completed one had another contract, or the run is a requeue. Does nothing
+    Reads the log only if runs since the last completed one had another contract, the run is a requeue, or it forgets
+    records of a log that is dated again: they no longer move its stream time (`retimestamping.read_log`). Does nothing
     that the run did before, and writes nothing if no fate has changed. What an abandoned run committed and did not
     bring into the quarantine is brought there.
     """
@@ -49,6 +50,8 @@ def revise_fates(spark: SparkSession, contract: BoundContract, plan: Plan, name:
     changed = _has_contract_changed(contract) and (
         topic.read == "table" or retimestamping.has_valid_time_changed(contract, name)
     )
+    forgets = plan.erasure is not None and plan.erasure.topic == name
+    changed = changed or (forgets and bool(retimestamping.find_stale_runs(contract, name)))
     if tables.open_table(log) is None:
         return
     after = tables.read_last_run(entered)
@@ -95,7 +98,8 @@ def _decide_by_contract(spark: SparkSession, contract: BoundContract, name: str,
         last = entries.groupBy(*place).agg(F.max_by("fate", when).alias("_last"))
         records = records.join(last, place, "left").withColumn("was", F.coalesce("_last", "was"))
     topic = contract.topics[name]
-    changed = topic_log.judge_again(records, contract, name).where("fate <> was")
+    judged = topic_log.judge_again(records, contract, name)
+    changed = erasure_marks.exclude_forgotten(judged).where("fate <> was")
     return changed.select(
         *("partition", "offset", "timestamp", "key", "value", "was", "fate"),
         F.when(F.col("fate") == "expired", topic_log.expiry_reason(topic))

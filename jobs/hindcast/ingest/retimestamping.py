@@ -47,7 +47,7 @@ def read_log(spark: SparkSession, contract: BoundContract, name: str, after: int
     horizon.refuse_dating(
         tables.log_table(contract.warehouse, contract.pipeline, name), contract.topics[name].valid_time
     )
-    stale = _find_stale_runs(contract, name)
+    stale = find_stale_runs(contract, name)
     if all(run <= after for run in stale):
         return rows.where(F.col("run") > after)
     writers = schemas.read_schemas(spark, contract, name)
@@ -63,7 +63,7 @@ def read_stream_time_rows(
     The whole log, dated again; or only later rows, if some of each of these partitions know the stream time before
     them: a gap does not.
     """
-    stale = _find_stale_runs(contract, name)
+    stale = find_stale_runs(contract, name)
     if not stale:
         return None
     again = is_requeued(spark, contract, name)
@@ -82,7 +82,7 @@ def exclude_undated(rows: DataFrame, contract: BoundContract, name: str) -> Data
 
     They have no bytes to date, so they say nothing about stream time.
     """
-    return rows.where(~(erasure_marks.is_forgotten(rows) & F.col("run").isin(_find_stale_runs(contract, name))))
+    return rows.where(~(erasure_marks.is_forgotten(rows) & F.col("run").isin(find_stale_runs(contract, name))))
 
 
 def has_valid_time_changed(contract: BoundContract, name: str) -> bool:
@@ -107,7 +107,7 @@ def is_requeued(spark: SparkSession, contract: BoundContract, name: str) -> Colu
     return F.col("run").isin(runs)
 
 
-def _find_stale_runs(contract: BoundContract, name: str) -> list[int]:
+def find_stale_runs(contract: BoundContract, name: str) -> list[int]:
     """Return the runs that ingested or requeued records under another `valid_time`."""
     past, topic = journal.read_runs(contract.warehouse, contract.pipeline), contract.topics[name]
     requeues = {run.number for run in past if run.plan.requeue and name in run.plan.requeue.topics}
