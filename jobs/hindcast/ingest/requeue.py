@@ -42,16 +42,16 @@ def build_request(
 ) -> Requeue:
     """Return the request for malformed records to requeue; all by default.
 
-    `topic`: of the contract, or of Kafka; `partition`: of a topic in Kafka. `reason`: a part of the log's reason for
-    refusing them. Raises QueryError for what does not exist.
+    `topic`: of the contract, or of Kafka (all its entries); `partition`: of a topic in Kafka. `reason`: a part of the
+    log's reason for refusing them. Raises QueryError for what does not exist.
     """
     kafka = topic if topic is not None and topic not in contract.topics else None
-    if kafka is not None and (topic := contract.find_topic(kafka)) is None:
+    names = [topic] if topic in contract.topics else contract.find_entries(kafka) if kafka else list(contract.topics)
+    if not names and kafka is not None:
         raise QueryError(f"no topic '{kafka}'", where=contract.pipeline, fix=suggest_nearest(kafka, contract.topics))
     if (offsets and partition is None) or (partition is not None and topic is None and len(contract.topics) > 1):
         usage = "hindcast requeue PIPELINE --topic T --partition P --offset O"
         raise QueryError("--offset needs --partition, and --partition needs --topic", fix=usage)
-    names = [topic] if topic else list(contract.topics)
     if partition is not None and kafka is None and contract.topics[names[0]].pattern is not None:
         problem = f"--partition needs one topic, but {names[0]} is a pattern of topics"
         raise QueryError(problem, fix="name the topic as Kafka does: hindcast requeue PIPELINE --topic orders-eu ...")
@@ -140,7 +140,7 @@ def _list_first(contract: BoundContract, name: str, decided: DataFrame) -> list[
     rows = (
         decided.sort("partition", "offset").select("partition", "offset", "fate", "reason").limit(MAX_SHOWN).collect()
     )
-    hidden = bool(contract.topics[name].sensitive)
+    hidden = contract.has_sensitive_entry(contract.kafka_topic(name))
     known = journal.read_members(contract.warehouse, contract, name)
     return [
         row.asDict()
