@@ -29,6 +29,9 @@ from hindcast.plan.plans import Plan
 from hindcast.plan.purposes import Requeue
 from hindcast.store import row_reader, tables
 
+FORGOTTEN_REASON = "its key was forgotten: forget it again, and this record goes too"
+"""The reason of a record that decodes now, and whose key was forgotten after Kafka had it."""
+
 MAX_SHOWN = 5
 """How many records that still do not decode are shown with their reason."""
 
@@ -101,8 +104,8 @@ def decide_records(
 ) -> DataFrame:
     """Return the requested malformed records of a topic, as rows of `fates/<topic>` without the run's columns.
 
-    `fate` is theirs by the current contract; malformed where they still do not decode. `plan`: that of the run that
-    decides, which stores the schemas that they name.
+    `fate` is theirs by the current contract; malformed where they still do not decode, or where their key was forgotten
+    since. `plan`: that of the run that decides, which stores the schemas that they name.
     """
     topic, warehouse = contract.topics[name], contract.warehouse
     rows = erasure_marks.exclude_forgotten(retimestamping.read_log(spark, contract, name)).where("fate = 'malformed'")
@@ -113,9 +116,13 @@ def decide_records(
         {"_rawKey": F.col("key"), "_rawValue": F.col("value"), "timestamp": own}
     )
     span, writers = valid_time.skew_bounds(topic, known_at), schemas.resolve_schemas(contract, name, bytes_, plan)
-    decoded = limits.decode_within_limit(bytes_, topic, lambda part: decode_records(part, topic, *span, writers))
+    marked = erasure_marks.mark_forgotten(bytes_, journal.read_runs(warehouse, contract.pipeline), topic, name, writers)
+    decoded = limits.decode_within_limit(marked, topic, lambda part: decode_records(part, topic, *span, writers))
     taken = decoded.withColumn("fate", F.coalesce("fate", F.lit("accepted")))
     judged = fates.redecide_fates(taken, topic_log.retention_column(topic))
+    refused = {"fate": F.lit("malformed"), "reason": F.lit(FORGOTTEN_REASON)}
+    is_forgotten = erasure_marks.is_forgotten(judged)
+    judged = judged.withColumns({n: F.when(is_forgotten, why).otherwise(F.col(n)) for n, why in refused.items()})
     return judged.select(
         *("partition", "offset", "timestamp"),
         F.col("_rawKey").alias("key"),

@@ -192,7 +192,9 @@ def judge_records(
     with_bytes = raw.withColumns({"_rawKey": F.col("key"), "_rawValue": F.col("value")})
     writers = schemas.resolve_schemas(contract, name, raw, plan if store else None)
     span = valid_time.skew_bounds(topic, plan.known_at)
-    decoded = limits.decode_within_limit(with_bytes, topic, lambda some: decode_records(some, topic, *span, writers))
+    past = journal.read_runs(log.warehouse, contract.pipeline)
+    marked = erasure_marks.mark_forgotten(with_bytes, past, topic, name, writers, ranges)
+    decoded = limits.decode_within_limit(marked, topic, lambda some: decode_records(some, topic, *span, writers))
     has_log = tables.open_table(log) is not None
     before = retimestamping.read_stream_time_rows(spark, contract, name, ranges) if has_log else None
     judged = fates.decide_fates(*_add_stream_time(spark, log, decoded, retention_column(topic), ranges, before))
@@ -210,8 +212,9 @@ def judge_records(
         F.coalesce("reason", F.when(F.col("fate") == "expired", expiry_reason(topic))).alias("reason"),
         "streamTime",
         *(F.col(name).alias(alias) for name, alias in DECODED_COLUMNS.items()),
+        *(column for column in judged.columns if column == erasure_marks.MARK),
     )
-    return erasure_marks.mark_forgotten(rows, journal.read_runs(log.warehouse, contract.pipeline), name, ranges)
+    return erasure_marks.clear_forgotten(rows)
 
 
 def retention_column(topic: Topic) -> Column:
