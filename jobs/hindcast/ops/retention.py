@@ -121,9 +121,7 @@ def _trim_pipeline(spark: SparkSession, contract: BoundContract, *, dry_run: boo
     for name, it in table_horizons.items():
         rows = _trim_table(spark, it.table, it.horizon, last.known_at, dry_run=dry_run) if it.horizon else 0
         report.tables[name] = Trimmed(rows, it.horizon, it.slowest, it.undecided)
-    logs = {name: tables.log_table(warehouse, pipeline, name) for name in contract.topics}
-    stored = {name: horizon.read_horizon(log) for name, log in logs.items() if name not in log_horizons}
-    refused = stored | {name: it.horizon for name, it in log_horizons.items()}
+    horizons = {name: it.horizon for name, it in log_horizons.items()}
     for name, it in log_horizons.items():
         at, records = it.horizon, 0
         if at is not None and not it.unready:
@@ -132,7 +130,7 @@ def _trim_pipeline(spark: SparkSession, contract: BoundContract, *, dry_run: boo
         if at is not None and at.refused_before is not None:
             if not dry_run:
                 _clear_revisions(spark, contract, name, at)
-            report.quarantine[name] = _trim_refused(spark, contract, name, refused, at, dry_run=dry_run)
+            report.quarantine[name] = _trim_refused(spark, contract, name, horizons, at, dry_run=dry_run)
     return report
 
 
