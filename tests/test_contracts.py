@@ -94,9 +94,9 @@ def test_a_pattern_that_takes_too_long_for_topics_in_kafka_is_an_error(
 ) -> None:
     monkeypatch.setattr("hindcast.contract.topic.MAX_RUN_SECONDS", 1.0)
     read = load(contract(tmp_path, GOOD.replace("topic: the.orders", "pattern: (o|o|.)*[^u]")))
-    assert read.find_topic("orders") == "orders"
+    assert read.find_entries("orders") == ["orders"]
     with pytest.raises(ContractError, match=re.escape("pattern (o|o|.)*[^u]: takes more than 1 seconds")):
-        read.find_topic("o" * 60 + "u")
+        read.find_entries("o" * 60 + "u")
 
 
 def test_another_pattern_decodes_no_record_otherwise(tmp_path: Path) -> None:

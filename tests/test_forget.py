@@ -18,7 +18,7 @@ import upgrades
 from hindcast.cli import main
 from hindcast.common.errors import BusyError, QueryError, RequestError
 from hindcast.common.settings import read_settings
-from hindcast.ingest import ledger, requeue, topic_log
+from hindcast.ingest import erasure_marks, ledger, requeue, topic_log
 from hindcast.ops import journal_rebuild
 from hindcast.ops.erase import forget, proof, purge, records, row_removal
 from hindcast.ops.erase.proof import Proof
@@ -444,6 +444,54 @@ def test_what_from_brings_again_of_a_forgotten_key_is_forgotten_as_it_comes(
         ]
         assert p.states()[-1] == (3, "completed"), "all offsets have their fate"
         assert wrong(p) == []
+
+
+ODD = """
+pipeline: shop
+start: 2026-01-01
+topics:
+  orders:
+    read: stream
+    key: {customer: string}
+    key_format: json
+    value: {n: int, t: string}
+    from: 2026-01-01T00:00:50Z
+    max_record_bytes: 100
+    max_malformed: 10
+"""
+
+
+@pytest.mark.long
+@pytest.mark.ci
+def test_what_from_brings_again_of_a_forgotten_key_does_not_have_to_decode(
+    spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A record that is too large, and one whose key is the text of a key, but no JSON."""
+    with pipeline(spark, broker, tmp_path, ODD) as p:
+        key, other = {"customer": ANN}, {"customer": "bob"}
+        p.send("orders", (key, {"n": 1, "t": "x" * 99}, 1), (ANN, {"n": 2}, 2), (other, {"n": 3, "t": "x" * 99}, 3))
+        p.send("orders", (key, {"n": 4}, 60), (other, {"n": 5}, 60))
+        p.run()
+        assert forgotten(p, "orders", ANN).is_proven
+        earlier = ODD.replace("    from: 2026-01-01T00:00:50Z\n", "")
+        former = cloned(p, tmp_path / "former")
+        former.prefix = p.prefix  # the same topic in Kafka
+        p.write(earlier)
+        p.run()
+        fates = [(0, "malformed"), (1, "malformed"), (2, "malformed"), (3, "accepted"), (4, "accepted")]
+        assert p.fates("orders") == fates
+        assert containing(Path(p.warehouse), ANN) == []
+        assert [row["offset"] for row in p.raw("quarantine") if row["key"] is not None] == [2]
+        with former.here():
+            former.write(earlier)
+            with monkeypatch.context() as patch:  # as a Hindcast that looked only at what decodes
+                patch.setattr(erasure_marks, "mark_forgotten", lambda rows, *_: rows)
+                former.run()
+            former.write(earlier.replace("    max_record_bytes: 100\n", ""))
+            run_steps.run_requeue(spark, read_settings(), p.name, "again", requeue.build_request(former.contract))
+            assert [row[:2] for row in former.believed("orders")] == [("bob", 3), ("bob", 5)]
+            assert forgotten(former, "orders", ANN).is_proven, "it can be forgotten again"
+            assert containing(Path(former.warehouse), ANN) == []
 
 
 @pytest.mark.long

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +157,15 @@ def test_a_text_is_found_wherever_a_file_has_it(tmp_path: Path, hidden: dict[str
     told = proof.weigh_evidence(found, set(), ANN.search_terms, "", 0, ["people"])
     assert [it.files for it in told.left] == [("people/rows.parquet",)]
     assert not told.is_proven
+
+
+def test_any_number_of_texts_can_be_searched_for_and_long_ones(tmp_path: Path) -> None:
+    """RE2 takes no pattern of as much."""
+    texts = [*(str(uuid.UUID(int=n * 2**100)) for n in range(50_000)), *(f"{n}{'long' * 500_000}" for n in range(2))]
+    (tmp_path / "people").mkdir()
+    pq.write_table(pa.table({"a": [f"x {texts[-1]}", f"x {texts[7]}"]}), tmp_path / "people" / "rows.parquet")
+    found = proof.search_files(WarehouseFolder(str(tmp_path)), set(), tmp_path / "reports", texts)
+    assert found.places.keys() == {texts[-1], texts[7]}
 
 
 def test_a_notice_is_not_searched(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from test_dags import GATED
 
 ROOT = Path(__file__).parents[1]
 UV = Path(sys.prefix) / "bin" / "uv"
-OTHER_AIRFLOW = "3.2.2"
+OTHER_AIRFLOW = "3.3.1"
 """A release of Airflow that is not the one of requirements.lock."""
 
 pytestmark = pytest.mark.long

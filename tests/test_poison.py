@@ -311,7 +311,7 @@ def test_a_share_is_one_of_the_whole_run(spark: SparkSession) -> None:
     def account(share: str, commit: DataFrame, before: Counter[str], to_come: int) -> dict[int, int]:
         topic = Topic.model_validate(told | {"max_malformed": share})
         return topic_log.count_records(
-            commit, "partition {}".format, topic, "max_malformed", before, to_come, "nothing"
+            commit, "partition {}".format, topic, "max_malformed", before, to_come, "nothing", hidden=False
         )[0]
 
     before = Counter[str]()

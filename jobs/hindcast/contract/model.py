@@ -159,12 +159,15 @@ class Contract(ContractModel):
         topic = self.topics[name]
         return topic.pattern or topic.topic or name
 
-    def find_topic(self, kafka: str) -> str | None:
-        """Return the name in the contract of a topic in Kafka, None if the contract does not read it."""
-        names = (
+    def find_entries(self, kafka: str) -> list[str]:
+        """Return the names in the contract of a topic in Kafka: several if several entries read it."""
+        return [
             name for name in self.topics if self.kafka_topic(name) == kafka or self.topics[name].select_topics([kafka])
-        )
-        return next(names, None)
+        ]
+
+    def has_sensitive_entry(self, kafka: str) -> bool:
+        """Return whether an entry of a topic in Kafka has sensitive columns: no message shows any of its records."""
+        return any(self.topics[name].sensitive for name in self.find_entries(kafka))
 
     def expectations(self, table: str) -> tuple[Expectation, ...]:
         """Return the gates of a topic's table or of a view."""

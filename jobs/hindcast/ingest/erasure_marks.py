@@ -15,7 +15,9 @@ from deltalake import DeltaTable
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from hindcast.contract import Contract
+from hindcast.contract import Contract, Topic
+from hindcast.formats import WriterSchemas
+from hindcast.formats.decode import decode_records
 from hindcast.kafka.topics import OffsetRange
 from hindcast.plan.runs import Run
 from hindcast.store import tables
@@ -56,30 +58,60 @@ def key_digest(topic: str, key: Column) -> Column:
     return F.sha2(F.concat(F.lit(f"{topic}\n"), F.to_json(key, {"ignoreNullFields": "false"})), 256)
 
 
-def mark_forgotten(judged: DataFrame, past: Iterable[Run], name: str, ranges: Mapping[int, OffsetRange]) -> DataFrame:
-    """Return judged records of a topic, marked as forgotten if their key was and they are older than that run.
+def mark_forgotten(
+    records: DataFrame,
+    past: Iterable[Run],
+    topic: Topic,
+    name: str,
+    writers: WriterSchemas | None,
+    ranges: Mapping[int, OffsetRange] | None = None,
+) -> DataFrame:
+    """Return Kafka's records of a topic with `MARK`: the run that forgot their key, if they are older than that run.
 
-    `judged` has the bytes (`key`, `value`, `headers`) and their decoded form (`_key`, `_value`); `ranges`: its offsets.
+    The key is the one by which `hindcast forget` finds a record: also of a record that is larger than the contract
+    allows, and of one whose bytes are the text of a key, though it does not decode. Without such runs the records are
+    as they came. `records` has the bytes also as `_rawKey` and `_rawValue`; `ranges`: its offsets, all by default.
     """
     passed = [
         (run.number, run.plan.erasure.digest, partition, planned.start)
         for run in past
         if run.plan.erasure and run.plan.erasure.topic == name and name in run.plan.topics
         for partition, planned in run.plan.topics[name].ranges.items()
-        if partition in ranges and ranges[partition].start < planned.start
+        if ranges is None or (partition in ranges and ranges[partition].start < planned.start)
     ]
     if not passed:
-        return judged
-    digest = key_digest(name, F.col("_key"))
+        return records
+    decoded = decode_records(records, topic, writers=writers)
+    digests = F.array(*(key_digest(name, key) for key in (F.col("key"), *_keys_of_text(topic))))
     forgotten_by = [
-        F.when((digest == sha256) & (F.col("partition") == partition) & (F.col("offset") < start), run)
+        F.when(
+            F.array_contains("_digests", sha256) & (F.col("partition") == partition) & (F.col("offset") < start), run
+        )
         for run, sha256, partition, start in passed
     ]
-    run = F.coalesce(*forgotten_by).cast("long")
+    marked = decoded.withColumn("_digests", digests).withColumn(MARK, F.coalesce(*forgotten_by).cast("long"))
+    return marked.withColumns({"key": F.col("_rawKey"), "value": F.col("_rawValue")}).drop("fate", "reason", "_digests")
+
+
+def _keys_of_text(topic: Topic) -> list[Column]:
+    """Return the key that a user would write as the text of `_rawKey`, if it has one column."""
+    if len(topic.key) != 1:
+        return []
+    ((column, kind),) = topic.key.items()
+    text = F.try_validate_utf8(F.col("_rawKey").cast("string"))
+    value = text.try_cast(str(kind))
+    return [F.when(value.cast("string") == text, F.struct(value.alias(column)))]
+
+
+def clear_forgotten(judged: DataFrame) -> DataFrame:
+    """Return judged records without the bytes (`key`, `value`, `headers`) and values (`_key`, `_value`) of those that
+    are marked as forgotten.
+    """
+    if MARK not in judged.columns:
+        return judged
     cleared = ("key", "value", "headers", "_key", "_value")
-    marked = judged.withColumn(MARK, run)
-    columns = {name: F.when(~is_forgotten(marked), F.col(name)) for name in cleared}
-    reason = F.when(~is_forgotten(marked), F.col("reason")).otherwise(
+    columns = {name: F.when(~is_forgotten(judged), F.col(name)) for name in cleared}
+    reason = F.when(~is_forgotten(judged), F.col("reason")).otherwise(
         F.when(F.col("reason").isNotNull(), REPLACEMENT_TEXT)
     )
-    return marked.withColumns({**columns, "reason": reason})
+    return judged.withColumns({**columns, "reason": reason})

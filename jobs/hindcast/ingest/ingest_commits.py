@@ -129,6 +129,7 @@ class _TopicIngest(NamedTuple):
             before=counted,
             to_come=to_come,
             written=written,
+            hidden=contract.has_sensitive_entry(kafka),
             weigh=files.is_small(planned),
         )
         judged, (read_counts, bytes_) = timestamp_overflow.run_with_client_fallback(judge, count, topic_plan.members)

@@ -32,7 +32,8 @@ def list_refused(warehouse: str, contract: Contract, topic: str | None = None, *
 
     Columns: topic (in Kafka), partition, offset, timestamp, fate, reason, key (text), run, now (`refused`).
     `everything`: also records that are no longer refused; their `now` is `requeued` or `accepted`. `topic` is a name in
-    the contract. Keys and reasons of topics with sensitive columns are masked.
+    the contract; another entry of the same topic in Kafka has the same rows. Keys and reasons are masked if an entry
+    of their topic has sensitive columns.
     """
     return mask_refused(contract, read_refused(warehouse, contract, topic, everything=everything))
 
@@ -64,21 +65,21 @@ def read_refused(warehouse: str, contract: Contract, topic: str | None = None, *
         rows = rows.filter(pc.equal(rows.column("now"), "refused"))
     if topic is None:
         return rows
-    own = [kafka for kafka in rows.column("topic").unique().to_pylist() if contract.find_topic(kafka) == topic]
+    own = [kafka for kafka in rows.column("topic").unique().to_pylist() if topic in contract.find_entries(kafka)]
     return rows.filter(pc.is_in(rows.column("topic"), pa.array(own, pa.string())))
 
 
 def mask_refused(contract: Contract, rows: pa.Table) -> pa.Table:
     """Return rows of `read_refused` as `list_refused` has them."""
-    names = {kafka: contract.find_topic(kafka) for kafka in rows.column("topic").unique().to_pylist()}
-    masked = [_mask_row(contract, names.get(row["topic"]), row) for row in rows.to_pylist()]
+    topics = rows.column("topic").unique().to_pylist()
+    hidden = {kafka: contract.has_sensitive_entry(kafka) or not contract.find_entries(kafka) for kafka in topics}
+    masked = [_mask_row(row, hidden=hidden[row["topic"]]) for row in rows.to_pylist()]
     return pa.Table.from_pylist(masked, schema=_SCHEMA)
 
 
-def _mask_row(contract: Contract, name: str | None, row: dict[str, ColumnValue]) -> dict[str, ColumnValue]:
+def _mask_row(row: dict[str, ColumnValue], *, hidden: bool) -> dict[str, ColumnValue]:
     key = row["key"]
     text = key.decode("utf-8", "replace") if isinstance(key, bytes) else None
-    hidden = name is None or bool(contract.topics[name].sensitive)
     return row | {"key": "***" if hidden and text else text, "reason": "***" if hidden else row["reason"]}
 
 

@@ -29,6 +29,9 @@ from hindcast.plan.plans import Plan
 from hindcast.plan.purposes import Requeue
 from hindcast.store import row_reader, tables
 
+FORGOTTEN_REASON = "its key was forgotten: forget it again, and this record goes too"
+"""The reason of a record that decodes now, and whose key was forgotten after Kafka had it."""
+
 MAX_SHOWN = 5
 """How many records that still do not decode are shown with their reason."""
 
@@ -42,16 +45,16 @@ def build_request(
 ) -> Requeue:
     """Return the request for malformed records to requeue; all by default.
 
-    `topic`: of the contract, or of Kafka; `partition`: of a topic in Kafka. `reason`: a part of the log's reason for
-    refusing them. Raises QueryError for what does not exist.
+    `topic`: of the contract, or of Kafka (all its entries); `partition`: of a topic in Kafka. `reason`: a part of the
+    log's reason for refusing them. Raises QueryError for what does not exist.
     """
     kafka = topic if topic is not None and topic not in contract.topics else None
-    if kafka is not None and (topic := contract.find_topic(kafka)) is None:
+    names = [topic] if topic in contract.topics else contract.find_entries(kafka) if kafka else list(contract.topics)
+    if not names and kafka is not None:
         raise QueryError(f"no topic '{kafka}'", where=contract.pipeline, fix=suggest_nearest(kafka, contract.topics))
     if (offsets and partition is None) or (partition is not None and topic is None and len(contract.topics) > 1):
         usage = "hindcast requeue PIPELINE --topic T --partition P --offset O"
         raise QueryError("--offset needs --partition, and --partition needs --topic", fix=usage)
-    names = [topic] if topic else list(contract.topics)
     if partition is not None and kafka is None and contract.topics[names[0]].pattern is not None:
         problem = f"--partition needs one topic, but {names[0]} is a pattern of topics"
         raise QueryError(problem, fix="name the topic as Kafka does: hindcast requeue PIPELINE --topic orders-eu ...")
@@ -101,8 +104,8 @@ def decide_records(
 ) -> DataFrame:
     """Return the requested malformed records of a topic, as rows of `fates/<topic>` without the run's columns.
 
-    `fate` is theirs by the current contract; malformed where they still do not decode. `plan`: that of the run that
-    decides, which stores the schemas that they name.
+    `fate` is theirs by the current contract; malformed where they still do not decode, or where their key was forgotten
+    since. `plan`: that of the run that decides, which stores the schemas that they name.
     """
     topic, warehouse = contract.topics[name], contract.warehouse
     rows = erasure_marks.exclude_forgotten(retimestamping.read_log(spark, contract, name)).where("fate = 'malformed'")
@@ -113,9 +116,13 @@ def decide_records(
         {"_rawKey": F.col("key"), "_rawValue": F.col("value"), "timestamp": own}
     )
     span, writers = valid_time.skew_bounds(topic, known_at), schemas.resolve_schemas(contract, name, bytes_, plan)
-    decoded = limits.decode_within_limit(bytes_, topic, lambda part: decode_records(part, topic, *span, writers))
+    marked = erasure_marks.mark_forgotten(bytes_, journal.read_runs(warehouse, contract.pipeline), topic, name, writers)
+    decoded = limits.decode_within_limit(marked, topic, lambda part: decode_records(part, topic, *span, writers))
     taken = decoded.withColumn("fate", F.coalesce("fate", F.lit("accepted")))
     judged = fates.redecide_fates(taken, topic_log.retention_column(topic))
+    refused = {"fate": F.lit("malformed"), "reason": F.lit(FORGOTTEN_REASON)}
+    is_forgotten = erasure_marks.is_forgotten(judged)
+    judged = judged.withColumns({n: F.when(is_forgotten, why).otherwise(F.col(n)) for n, why in refused.items()})
     return judged.select(
         *("partition", "offset", "timestamp"),
         F.col("_rawKey").alias("key"),
@@ -140,7 +147,7 @@ def _list_first(contract: BoundContract, name: str, decided: DataFrame) -> list[
     rows = (
         decided.sort("partition", "offset").select("partition", "offset", "fate", "reason").limit(MAX_SHOWN).collect()
     )
-    hidden = bool(contract.topics[name].sensitive)
+    hidden = contract.has_sensitive_entry(contract.kafka_topic(name))
     known = journal.read_members(contract.warehouse, contract, name)
     return [
         row.asDict()

@@ -192,7 +192,9 @@ def judge_records(
     with_bytes = raw.withColumns({"_rawKey": F.col("key"), "_rawValue": F.col("value")})
     writers = schemas.resolve_schemas(contract, name, raw, plan if store else None)
     span = valid_time.skew_bounds(topic, plan.known_at)
-    decoded = limits.decode_within_limit(with_bytes, topic, lambda some: decode_records(some, topic, *span, writers))
+    past = journal.read_runs(log.warehouse, contract.pipeline)
+    marked = erasure_marks.mark_forgotten(with_bytes, past, topic, name, writers, ranges)
+    decoded = limits.decode_within_limit(marked, topic, lambda some: decode_records(some, topic, *span, writers))
     has_log = tables.open_table(log) is not None
     before = retimestamping.read_stream_time_rows(spark, contract, name, ranges) if has_log else None
     judged = fates.decide_fates(*_add_stream_time(spark, log, decoded, retention_column(topic), ranges, before))
@@ -210,8 +212,9 @@ def judge_records(
         F.coalesce("reason", F.when(F.col("fate") == "expired", expiry_reason(topic))).alias("reason"),
         "streamTime",
         *(F.col(name).alias(alias) for name, alias in DECODED_COLUMNS.items()),
+        *(column for column in judged.columns if column == erasure_marks.MARK),
     )
-    return erasure_marks.mark_forgotten(rows, journal.read_runs(log.warehouse, contract.pipeline), name, ranges)
+    return erasure_marks.clear_forgotten(rows)
 
 
 def retention_column(topic: Topic) -> Column:
@@ -268,6 +271,7 @@ def count_records(
     to_come: int,
     written: str,
     *,
+    hidden: bool,
     weigh: bool = False,
 ) -> tuple[dict[int, int], int]:
     """Return how many records each partition has, and how many bytes they take in all (0 without `weigh`).
@@ -275,7 +279,8 @@ def count_records(
     Raises RecordError if more records of the run are malformed than the contract allows. `place` describes a partition.
     `before`: how many `records` earlier commits of the run added, how many they `refused`, and how many were
     `malformed`; this adds to it. `to_come`: how many offsets later commits will add: a share is one of the whole run.
-    `written`: what was written before, for the error. Bytes as in `files.text_size_column`.
+    `written`: what was written before, for the error; if `hidden`, it shows nothing of a record. Bytes as in
+    `files.text_size_column`.
     """
     rows = (
         judged.groupBy("partition", "fate")
@@ -295,9 +300,9 @@ def count_records(
     before["refused"] += sum(row["n"] for row in rows if row["fate"] not in NOT_REFUSED)
     total, allowed = before["malformed"], limits.malformed_limit(topic, before["records"] + to_come)
     if bad and total > allowed:
-        key = "no key" if bad[0]["key"] is None else f"key {'***' if topic.sensitive else bad[0]['key']}"
-        reason = REDACTED if topic.sensitive else show_briefly(bad[0]["reason"], MAX_REASON_LENGTH)
-        reason += "" if topic.sensitive else mismatch.describe_mismatch(topic, bad[0]["value"])
+        key = "no key" if bad[0]["key"] is None else f"key {'***' if hidden else bad[0]['key']}"
+        reason = REDACTED if hidden else show_briefly(bad[0]["reason"], MAX_REASON_LENGTH)
+        reason += "" if hidden else mismatch.describe_mismatch(topic, bad[0]["value"])
         ways = "" if bad[0]["reason"].startswith("op ") else "fix the columns in the contract, or "
         raise RecordError(
             f"{total} of the run's records do not decode, and the limit is {allowed}; the first: {reason}",

@@ -12,6 +12,8 @@ Where the horizons are: trim_horizons.py. Each commit can be repeated: the next 
 from __future__ import annotations
 
 import json
+from collections import defaultdict
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -119,13 +121,16 @@ def _trim_pipeline(spark: SparkSession, contract: BoundContract, *, dry_run: boo
     for name, it in table_horizons.items():
         rows = _trim_table(spark, it.table, it.horizon, last.known_at, dry_run=dry_run) if it.horizon else 0
         report.tables[name] = Trimmed(rows, it.horizon, it.slowest, it.undecided)
+    horizons = {name: it.horizon for name, it in log_horizons.items()}
     for name, it in log_horizons.items():
         at, records = it.horizon, 0
         if at is not None and not it.unready:
             records = _trim_log(spark, contract, name, at, last.number, views[name], dry_run=dry_run)
         report.logs[name] = Trimmed(records, at, it.slowest, it.undecided, it.unready)
         if at is not None and at.refused_before is not None:
-            report.quarantine[name] = _trim_refused(spark, contract, name, at, dry_run=dry_run)
+            if not dry_run:
+                _clear_revisions(spark, contract, name, at)
+            report.quarantine[name] = _trim_refused(spark, contract, name, horizons, at, dry_run=dry_run)
     return report
 
 
@@ -174,7 +179,7 @@ def _trim_table(spark: SparkSession, table: Table, at: Horizon, known_at: dateti
     rows = row_reader.load_rows(spark, table).where(trimmed).count()
     if rows and not dry_run:
         row_counts.write_row_counts(spark, table, known_at)
-        commits.delete_rows(spark, table, trimmed, {"trimmed": at.moment.isoformat()})
+        commits.delete_rows(spark, table, trimmed, _trim_note(at))
     return rows
 
 
@@ -215,7 +220,7 @@ def _trim_log(
     number = tables.read_last_run(counts) + 1
     while not commits.append_rows(summed.withColumn("trim", F.lit(number).cast("long")), counts, number, {}):
         number += 1
-    _remove_records(spark, log, rows, number, before, {"trimmed": at.moment.isoformat()})
+    _remove_records(spark, log, rows, number, before, _trim_note(at))
     commits.delete_rows(spark, counts, f"trim < {number}", {})
     return records
 
@@ -315,25 +320,46 @@ def _remove_records(
         spark.catalog.dropTempView(view)
 
 
-def _trim_refused(spark: SparkSession, contract: BoundContract, name: str, at: Horizon, *, dry_run: bool) -> int:
-    """Remove what was refused of a topic too long ago: quarantine rows, and bytes of `fates`; return how many rows."""
-    warehouse, pipeline = contract.warehouse, contract.pipeline
-    moment, note = predicates.spark_timestamp(at.refused_before or at.moment), {"trimmed": at.moment.isoformat()}
-    revisions = tables.fates_table(warehouse, pipeline, name)
-    if tables.open_table(revisions) is not None and not dry_run:
-        has_bytes = f"systemFrom < {moment} AND (key IS NOT NULL OR value IS NOT NULL)"
-        if row_reader.load_rows(spark, revisions).where(has_bytes).take(1):
-            commits.clear_columns(spark, revisions, ("key", "value"), has_bytes, note)
-    quarantine = topic_log.quarantine_table(warehouse, pipeline)
+def _clear_revisions(spark: SparkSession, contract: BoundContract, name: str, at: Horizon) -> None:
+    """Remove from `fates` of a topic the bytes of what was refused too long ago."""
+    moment = predicates.spark_timestamp(at.refused_before or at.moment)
+    revisions = tables.fates_table(contract.warehouse, contract.pipeline, name)
+    has_bytes = f"systemFrom < {moment} AND (key IS NOT NULL OR value IS NOT NULL)"
+    if tables.open_table(revisions) is not None and row_reader.load_rows(spark, revisions).where(has_bytes).take(1):
+        commits.clear_columns(spark, revisions, ("key", "value"), has_bytes, _trim_note(at))
+
+
+def _trim_refused(
+    spark: SparkSession,
+    contract: BoundContract,
+    name: str,
+    horizons: Mapping[str, Horizon | None],
+    at: Horizon,
+    *,
+    dry_run: bool,
+) -> int:
+    """Remove from the quarantine what was refused of a topic too long ago; return how many rows.
+
+    `horizons`: those of the logs, of which `at` is the topic's. What several entries share is the first one's.
+    """
+    quarantine = topic_log.quarantine_table(contract.warehouse, contract.pipeline)
     if tables.open_table(quarantine) is None:
         return 0
-    rows = row_reader.load_rows(spark, quarantine).where(f"systemFrom < {moment}")
-    names = [row[0] for row in rows.select("topic").distinct().collect() if contract.find_topic(row[0]) == name]
-    if not names:
-        return 0
-    listed = ", ".join(map(predicates.sql_literal, names))
-    trimmed = f"systemFrom < {moment} AND topic IN ({listed})"
-    refused = rows.where(trimmed).count()
+    rows = row_reader.load_rows(spark, quarantine)
+    names = defaultdict[datetime, list[str]](list)
+    for (kafka,) in rows.select("topic").distinct().collect():
+        moment = horizon.find_quarantine_horizon(contract, kafka, horizons)
+        if moment is not None and contract.find_entries(kafka)[0] == name:
+            names[moment].append(predicates.sql_literal(kafka))
+    trimmed = " OR ".join(
+        f"(systemFrom < {predicates.spark_timestamp(moment)} AND topic IN ({', '.join(listed)}))"
+        for moment, listed in names.items()
+    )
+    refused = rows.where(trimmed).count() if trimmed else 0
     if refused and not dry_run:
-        commits.delete_rows(spark, quarantine, trimmed, note)
+        commits.delete_rows(spark, quarantine, trimmed, _trim_note(at))
     return refused
+
+
+def _trim_note(at: Horizon) -> JsonObject:
+    return {"trimmed": at.moment.isoformat()}

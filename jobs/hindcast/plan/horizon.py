@@ -15,7 +15,7 @@ row that begins before that moment and lasts beyond it is split there if its lat
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -62,6 +62,15 @@ def read_horizon(table: Table, delta_table: DeltaTable | None = None) -> Horizon
     fields = json.loads(text)
     refused = datetime.fromisoformat(fields["refused"]) if fields["refused"] else None
     return Horizon(datetime.fromisoformat(fields["at"]), refused, fields["validTime"])
+
+
+def find_quarantine_horizon(contract: Contract, kafka: str, horizons: Mapping[str, Horizon | None]) -> datetime | None:
+    """Return the known-at before which the quarantine of a topic in Kafka is trimmed: that of the entry which keeps
+    refused records longest; None if one keeps them for ever. `horizons`: those of the logs, by entry.
+    """
+    found = (horizons.get(name) for name in contract.find_entries(kafka))
+    moments = [at.refused_before if at is not None else None for at in found]
+    return min((moment for moment in moments if moment is not None), default=None) if None not in moments else None
 
 
 def find_frozen_until(warehouse: str, contract: Contract, name: str) -> datetime | None:

@@ -150,8 +150,11 @@ def _count_fates(contract: Contract, plan: Plan, name: str, new: DataFrame) -> T
     if fates.get("malformed"):
         place = partial(topic_patterns.describe_partition, contract.kafka_topic(name), topic_plan.members)
         field, nothing = f"topics.{name}.max_malformed", "nothing was written"
+        hidden = contract.has_sensitive_entry(contract.kafka_topic(name))
         try:
-            topic_log.count_records(new, place, topic, field, before=Counter(), to_come=0, written=nothing)
+            topic_log.count_records(
+                new, place, topic, field, before=Counter(), to_come=0, written=nothing, hidden=hidden
+            )
         except RecordError as error:
             stops = str(error)
     return TopicPreview(sum(topic_plan.planned_counts.values()), fates, stops)

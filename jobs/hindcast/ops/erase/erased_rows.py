@@ -204,13 +204,11 @@ class ErasedRows:
         """Return the tables of a topic's earlier names, and what was made of them."""
         kafka, found = self._contract.kafka_topic(self._topic), set[str]()
         for definition in self._definitions[1:]:
-            name = definition.contract.find_topic(kafka)
-            if name is None or name in self._contract.topics:
-                continue
-            below = {view for view in definition.contract.views if name in definition.contract.list_upstream(view)}
-            found |= {table for table in (name, *below) if definition.has_rows(table)}
-            logs = (f(self._contract.warehouse, self._contract.pipeline, name) for f in _RECORD_TABLES)
-            found |= {log.name for log in logs if tables.open_table(log)}
+            for name in {*definition.contract.find_entries(kafka)}.difference(self._contract.topics):
+                below = {view for view in definition.contract.views if name in definition.contract.list_upstream(view)}
+                found |= {table for table in (name, *below) if definition.has_rows(table)}
+                logs = (f(self._contract.warehouse, self._contract.pipeline, name) for f in _RECORD_TABLES)
+                found |= {log.name for log in logs if tables.open_table(log)}
         return found
 
     def _find_lost(self) -> set[str]:

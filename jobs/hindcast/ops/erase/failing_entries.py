@@ -72,14 +72,10 @@ class FailingEntries:
         entries = reduce(DataFrame.unionByName, parts).distinct().localCheckpoint()
         row_removal.remove_rows(entries, self.table, rows.columns, self._plan.run)
         if self._texts.search_terms:  # another key is held all the same, without the row
-            texts = F.array(*(F.lit(text) for text in sorted(self._texts.search_terms)))
-            named = F.exists(texts, lambda text: F.contains("row", text))
-            others = (
-                row_reader.load_rows(self._spark, self.table)
-                .where(F.col("table").isin(*touched) & named)
-                .localCheckpoint()
-            )
-            row_removal.clear_column(others, self.table, "row", self._plan.run)
+            texts = self._spark.createDataFrame([[text] for text in sorted(self._texts.search_terms)], "_text string")
+            others = row_reader.load_rows(self._spark, self.table).where(F.col("table").isin(*touched))
+            named = others.join(F.broadcast(texts), F.contains("row", "_text"), "left_semi").localCheckpoint()
+            row_removal.clear_column(named, self.table, "row", self._plan.run)
 
     def remove_unheld(self) -> None:
         """Remove what was held of these records and stands in no table, now that all is derived without them.

@@ -47,6 +47,9 @@ FORMAT_WORDS = (
 )
 """Words that our files and their formats contain whatever the records are."""
 
+_TEXTS_AT_ONCE, _SOUGHT_LENGTH = 1_000, 50
+"""How many texts are in one pattern, and how many characters of each: RE2 compiles no larger ones."""
+
 _COMPRESSED = re.compile(rb"[A-Za-z0-9+/]{200,}={0,2}")
 
 
@@ -226,16 +229,20 @@ def _unpack_page(page: bytes) -> Iterator[bytes]:
 
 def _search_rows(result: SearchResult, content: bytes, texts: list[str]) -> set[str]:
     """Return the texts that are in rows of a Parquet file, or in its dictionaries."""
-    pattern, hits = search_pattern(texts), set[str]()
+    pieces = [texts[n : n + _TEXTS_AT_ONCE] for n in range(0, len(texts), _TEXTS_AT_ONCE)]
+    patterns = [search_pattern({text[:_SOUGHT_LENGTH] for text in piece}) for piece in pieces]
+    hits = set[str]()
     schema = pq.read_schema(io.BytesIO(content))
     plain = [f.name for f in schema if pa.types.is_string(f.type) or pa.types.is_binary(f.type)]
     file = pq.ParquetFile(io.BytesIO(content), read_dictionary=plain)
     result.rows += file.metadata.num_rows
     for group in range(file.num_row_groups):
-        for column in file.read_row_group(group).columns:
-            for values in _list_texts(column):
-                matched = values.filter(pc.match_substring_regex(values, pattern)).unique().to_pylist()
-                hits |= {text for text in texts if any(text in value for value in matched)}
+        columns = file.read_row_group(group).columns
+        parts = [part.cast(pa.large_string()) for column in columns for part in _list_texts(column)]
+        values = pa.concat_arrays([pa.array([], pa.large_string()), *parts])
+        for piece, pattern in zip(pieces, patterns, strict=True):
+            matched = values.filter(pc.match_substring_regex(values, pattern)).unique().to_pylist()
+            hits |= {text for text in piece if any(text in value for value in matched)}
     return hits
 
 

@@ -46,9 +46,8 @@ class ForgottenTexts:
         texts = sorted(
             {*self.keys, *(text for text in self.record_texts if len(text) >= MIN_LENGTH)}, key=len, reverse=True
         )
-        return re.compile(
-            "|".join(rf"(?<!\w){re.escape(spelling)}(?!\w)" for text in texts for spelling in spellings(text)) or "(?!)"
-        )
+        words = "|".join(re.escape(spelling) for text in texts for spelling in spellings(text)) or "(?!)"
+        return re.compile(rf"(?<!\w)(?:{words})(?!\w)")
 
     def scrub_text(self, text: str) -> str:
         """Return what may stay of a text: all of it, or a replacement; of a JSON object, all other fields."""

@@ -127,7 +127,8 @@ def _load_tables(
     """Create the tables that are compared; all but `quarantined` without what was trimmed.
 
     `refused`: what logs and fates have (`name`: the part of the commits to the quarantine that adds it); `quarantined`:
-    all of the quarantine; `had`: its rows of these topics; `due`: those of them that the logs must have.
+    all of the quarantine; `had`: its rows of these topics; `due`: those of them that the logs must have. A topic
+    in Kafka is compared if all its entries are among the topics.
     """
     engine.execute("SET TimeZone = 'UTC'")
     engine.execute(
@@ -153,31 +154,42 @@ def _load_tables(
         engine.register("entries", arrow_reader.read_rows(opened[quarantine]))
         engine.execute(f"INSERT INTO quarantined SELECT {_COLUMNS} FROM entries")  # noqa: S608
     own = _find_own_topics(engine, contract, topics)
+    for (topic,) in engine.execute("SELECT DISTINCT topic FROM refused").fetchall():
+        if not {*topics}.issuperset(contract.find_entries(topic)):
+            engine.execute("DELETE FROM refused WHERE topic = $topic", {"topic": topic})
     engine.execute("CREATE TABLE had AS SELECT * FROM quarantined WHERE contains($own, topic)", {"own": own})
-    engine.execute("CREATE TABLE trimmed (topic VARCHAR, refused TIMESTAMPTZ, horizon TIMESTAMPTZ, run BIGINT)")
+    engine.execute(
+        "CREATE TABLE trimmed (topic VARCHAR, entry VARCHAR, quarantine_before TIMESTAMPTZ, log_before TIMESTAMPTZ, "
+        "horizon TIMESTAMPTZ, run BIGINT)"
+    )
     names = {*own, *(topic for (topic,) in engine.execute("SELECT DISTINCT topic FROM refused").fetchall())}
-    logged = {tables.log_table(quarantine.warehouse, contract.pipeline, name): name for name in topics}
-    for log, name in logged.items():
-        if log in opened and (limit := horizon.read_horizon(log, opened[log])) is not None:
-            settled = counts.read_log_trim(log)
-            through = settled.run if settled else 0
-            for topic in names:
-                if contract.find_topic(topic) == name:
-                    engine.execute(
-                        "INSERT INTO trimmed VALUES (?, ?, ?, ?)", [topic, limit.refused_before, limit.moment, through]
-                    )
-    for side in ("refused", "had"):
-        engine.execute(f"DELETE FROM {side} USING trimmed WHERE {side}.topic = trimmed.topic AND systemFrom < refused")  # noqa: S608
+    logs = {name: tables.log_table(quarantine.warehouse, contract.pipeline, name) for name in topics}
+    horizons = {name: horizon.read_horizon(log, opened[log]) for name, log in logs.items() if log in opened}
+    for topic in names:
+        before = horizon.find_quarantine_horizon(contract, topic, horizons)
+        for name in contract.find_entries(topic):
+            if (limit := horizons.get(name)) is not None:
+                settled = counts.read_log_trim(logs[name])
+                times = before, limit.refused_before, limit.moment
+                through = settled.run if settled else 0
+                engine.execute("INSERT INTO trimmed VALUES (?, ?, ?, ?, ?, ?)", [topic, name, *times, through])
+    engine.execute("DELETE FROM had USING trimmed WHERE had.topic = trimmed.topic AND systemFrom < quarantine_before")
+    engine.execute(
+        "DELETE FROM refused USING trimmed WHERE name IN (entry, 'fates/' || entry) AND systemFrom < log_before"
+    )
+    # A row does not say which entry refused it: it is due only if none can have trimmed its log of it.
     engine.execute(
         "CREATE TABLE due AS FROM had WHERE NOT EXISTS (FROM trimmed WHERE trimmed.topic = had.topic "
-        'AND had.run <= trimmed.run AND coalesce(had."timestamp" <= horizon, true))'
+        'AND (had.systemFrom < log_before OR had.run <= trimmed.run AND coalesce(had."timestamp" <= horizon, true)))'
     )
 
 
 def _find_own_topics(engine: duckdb.DuckDBPyConnection, contract: Contract, topics: Sequence[str]) -> list[str]:
-    """Return the Kafka topics in the quarantine that belong to these topics of the contract."""
+    """Return the Kafka topics in the quarantine that only these topics of the contract read."""
     quarantined = [topic for (topic,) in engine.execute("SELECT DISTINCT topic FROM quarantined").fetchall()]
-    return [topic for topic in quarantined if contract.find_topic(topic) in topics]
+    return [
+        topic for topic in quarantined if (read_by := contract.find_entries(topic)) and {*topics}.issuperset(read_by)
+    ]
 
 
 _COLUMNS = 'topic, "partition", "offset", "timestamp", key, "value", fate, reason, run, systemFrom'
