@@ -198,7 +198,10 @@ class TopicRecords:
         """Return the places (`RECORD_COLUMNS`) of records that a person released and that are unchanged since."""
         parts = [judged.select(*RECORD_COLUMNS).where("false")]
         if self._ended_units is not None:
-            parts.append(_rename_places(_record_places(self._ended_units.where("entry = 'released'"))))
+            ended = self._ended_units.where("entry = 'released'").select("unit", "digest")
+            is_other = (F.col("_unit") == F.col("unit")) & (F.col("_digest") != F.col("digest"))
+            unchanged = exclude_places(_record_places(ended), judged.join(ended, is_other, "left_semi"))
+            parts.append(unchanged.toDF(*RECORD_COLUMNS))
         if self._held_units is not None:
             requested = hold_back.find_released_units(self._plan, self._name, self._held_units).select("unit", "digest")
             same = (F.col("_unit") == F.col("unit")) & (F.col("_digest") == F.col("digest"))
@@ -284,11 +287,6 @@ def _record_places(units: DataFrame, *others: str) -> DataFrame:
     place = [F.get_json_object("unit", f"$.{column}") for column in RECORD_COLUMNS]
     types = zip(_PLACE, place, ("int", "long"), strict=True)
     return rows.select(*(value.cast(kind).alias(name) for name, value, kind in types), *map(F.expr, others))
-
-
-def _rename_places(places: DataFrame) -> DataFrame:
-    """Return places with the names of `RECORD_COLUMNS`."""
-    return places.select(*(F.col(name).alias(column) for name, column in zip(_PLACE, RECORD_COLUMNS, strict=True)))
 
 
 def exclude_places(records: DataFrame, places: DataFrame) -> DataFrame:
