@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from hindcast.contract import Topic
 from hindcast.contract.bound import BoundContract
 from hindcast.formats.decode import decode_records
-from hindcast.ingest import initial_rows, schemas, topic_log
+from hindcast.ingest import initial_rows, schemas, topic_log, trim_ledger
 from hindcast.ingest.ingest_commits import IngestedRecords
 from hindcast.plan import journal
 from hindcast.plan.inputs import locate_own_table
@@ -189,8 +189,14 @@ class TopicRecords:
         return topic_log.refuse_undecodable(decoded, contract.kafka_topic(name))
 
     def judged_rows(self, records: DataFrame) -> DataFrame:
-        """Return records as rows that can be held one by one (`row_holds.HoldableRecords`), so not adopted ones."""
+        """Return records as rows that can be held one by one (`row_holds.HoldableRecords`).
+
+        Not adopted ones, nor those that were in force when the log was trimmed: what they replaced is gone.
+        """
         records = records.where(F.col("partition") != INITIAL_ROW_PLACE)
+        log = tables.log_table(self._table.warehouse, self._table.pipeline, self._name)
+        if (trim := trim_ledger.read_log_trim(log)) is not None:
+            records = records.where(~topic_log.is_trimmed_until(trim))
         rows = record_rows(records.withColumn("_fresh", F.col("run") > self._settled_run), self._table.key)
         return rows if self._needs_all_held else rows.where("_fresh")
 
