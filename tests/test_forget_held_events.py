@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,3 +59,35 @@ def test_held_events_of_a_key_stay_held_when_another_event_of_it_is_forgotten(
         )
         assert [row[:2] for row in p.believed("orders")] == [("ann", 1), ("ann", 7), ("bob", 3)]
         assert wrong(p) == []
+
+
+BILLS = """
+pipeline: restaurant
+start: 2026-01-01
+topics:
+  menu: {read: table, key: {item: string}, value: {price: int}}
+  orders: {read: stream, key: {customer: string}, value: {item: string, quantity: int}}
+views:
+  bills:
+    stream: orders
+    join: {table: menu, on: item}
+    select: {amount: quantity * price}
+    hold: row
+    expect: [{expect_column_values_to_be_between: {column: amount, max_value: 50}, on_failure: quarantine}]
+"""
+
+
+@pytest.mark.long
+def test_a_held_event_stays_rejected_when_a_record_of_another_topic_at_its_place_is_forgotten(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    with pipeline(spark, broker, tmp_path, BILLS) as p:
+        p.send("menu", ("naan", {"price": 1}, 0), ("curry", {"price": 2}, 0))
+        p.send("orders", ("dave", {"item": "curry", "quantity": 100}, 5), ("eve", {"item": "curry", "quantity": 1}, 5))
+        p.run()
+        hold_store.reject_keys(p.warehouse, p.name, {"bills": ['{"customer":"dave"}']}, "boss", datetime.now(UTC))
+        forget.forget_records(spark, p.contract, records.parse_request(p.contract, "menu", "naan"))
+        rows = hold_store.read_held_rows(p.warehouse, p.name).to_pylist()
+        assert [(row["entry"], row["offset"], row["run"]) for row in rows] == [("rejected", 0, 1)]
+        forget.forget_records(spark, p.contract, records.parse_request(p.contract, "orders", "dave"))
+        assert not p.raw("failing")

@@ -17,8 +17,10 @@ import reference
 from hindcast.common.settings import read_settings
 from hindcast.ops import retention
 from hindcast.ops.erase import forget, records
+from hindcast.plan import journal, planner
 from hindcast.quality import hold_store
 from hindcast.runs import incremental_state, run_steps
+from hindcast.store import commits
 from pipelines import Pipeline, pipeline, wrong
 
 if TYPE_CHECKING:
@@ -329,3 +331,48 @@ def test_what_is_held_is_trimmed_and_forgotten_as_what_it_is(spark: SparkSession
         # Before the horizon nothing changes any more.
         assert p.believed("quotes") == [("a", 8, 0, 10), ("a", 1, 10, None), ("c", 9, 20, None)]
         assert not held(p)
+
+
+NOTED = CONTRACT.replace("price: int}", "price: int, note: string}")
+UNGATED = CONTRACT.partition("    hold")[0]
+
+
+@pytest.mark.long
+def test_what_an_abandoned_run_held_by_another_contract_ends_with_that_contract(
+    spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    with pipeline(spark, broker, tmp_path, UNGATED) as p:
+        p.send("quotes", ("tea", {"price": 9, "note": "a"}, 0), ("tea", {"price": 1, "note": "b"}, 10))
+        p.run()
+        before = p.believed("quotes")
+        p.write(NOTED)
+        with monkeypatch.context() as patch:
+            patch.setattr(commits, "commit_change", die)
+            with pytest.raises(KeyboardInterrupt):
+                p.run()
+        assert held(p) == {('{"item":"tea"}', 1)}
+        planner.abandon_run(p.warehouse, journal.read_runs(p.warehouse, p.name)[-1], "it died")
+        p.write(UNGATED)
+        p.run()  # nothing has come, but something may be held
+        assert (held(p), [row[:2] for row in p.believed("quotes")]) == (set(), [row[:2] for row in before])
+        p.send("quotes", ("cake", {"price": 1}, 20))
+        p.run()
+        assert [row[:2] for row in p.believed("quotes")] == [("cake", 1), *(row[:2] for row in before)]
+        assert not wrong(p)
+
+
+@pytest.mark.long
+def test_a_release_is_of_the_record_as_it_was_seen(spark: SparkSession, broker: str, tmp_path: Path) -> None:
+    with pipeline(spark, broker, tmp_path, CONTRACT) as p:
+        p.send("quotes", ("tea", {"price": 1, "note": "bad"}, 0), ("cake", {"price": 9}, 0))
+        p.run()
+        release(p, "quotes", "tea")
+        assert [row[:2] for row in p.believed("quotes")] == [("cake", 9), ("tea", 1)]
+        p.write(NOTED)  # nobody has seen the note
+        p.run()
+        assert [row[:2] for row in p.believed("quotes")] == [("cake", 9)]
+        assert held(p) == {('{"item":"tea"}', 0)}
+        assert not wrong(p)

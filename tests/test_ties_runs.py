@@ -16,7 +16,8 @@ from hindcast.common.settings import read_settings
 from hindcast.kafka import partitioning, produce
 from hindcast.kafka.produce import ProducerRecord
 from hindcast.kafka.topics import Cluster
-from hindcast.ops import doctor
+from hindcast.ops import doctor, retention
+from hindcast.plan.horizon import Horizon
 from hindcast.quality import gate_results, hold_store
 from hindcast.runs import incremental_state, run_steps
 from hindcast.streams import murmur2
@@ -191,3 +192,21 @@ def test_produce_takes_a_partitioner_or_a_partition_and_warns_of_keys_that_are_e
         code, told, _ = produce_with("--partition", "3")
         assert (code, f"topic {topic}: there is no partition 3; nothing was sent" in told) == (1, True)
         assert "it has 3 partitions, numbered from 0" in told
+
+
+@pytest.mark.long
+def test_a_late_record_loses_to_one_at_the_horizon_whatever_their_partitions(
+    spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(incremental_state, "MAX_WHOLE_ROWS", -1)
+    with pipeline(spark, broker, tmp_path, CONTRACT.replace("    expect", "    keep: 10 seconds\n    expect"), 2) as p:
+        send(p, 0, ("soup", 5, 14))
+        send(p, 1, ("tea", 2, 14))
+        p.run()
+        assert retention.trim_pipeline(spark, p.contract).tables["menu"].horizon == Horizon(at(4))
+        send(p, 1, ("curry", 8, 3))
+        p.run()
+        assert ("curry", 8, 4, None) in p.believed("menu"), "it counts from the horizon on"
+        send(p, 0, ("curry", 9, 4))
+        p.run()
+        assert ("curry", 9, 4, None) in p.believed("menu")

@@ -8,16 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from hindcast.cli import main
+from hindcast.common.errors import RequestError
 from hindcast.common.settings import read_settings
 from hindcast.ops import retention
 from hindcast.ops.erase import forget, records
 from hindcast.ops.erase.erasure_step import ErasureStep
+from hindcast.ops.erase.proof import Proof, format_proof
 from hindcast.plan import journal, planner
 from hindcast.plan.purposes import Requeue
 from hindcast.quality import hold_store
 from hindcast.runs import run_steps
 from hindcast.store import commits
-from pipelines import T0, Pipeline, pipeline
+from pipelines import T0, Pipeline, pipeline, wrong
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -70,7 +73,7 @@ def test_a_kafka_view_over_a_trimmed_log_goes_on_after_its_first_run_died_betwee
 
 
 @pytest.mark.long
-def test_a_log_is_not_trimmed_before_a_kafka_view_has_begun_from_scratch_after_an_abandoned_forgetting(
+def test_nothing_is_trimmed_before_all_is_derived_again_after_an_abandoned_forgetting(
     spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def die(*_: Any) -> None:
@@ -84,7 +87,8 @@ def test_a_log_is_not_trimmed_before_a_kafka_view_has_begun_from_scratch_after_a
             with pytest.raises(DeadError):
                 forget.forget_records(spark, p.contract, records.parse_request(p.contract, "orders", "a"))
         planner.abandon_run(p.warehouse, journal.read_runs(p.warehouse, p.name)[-1], "it died")
-        assert trimmed(spark, p) == (0, None), "the view needs all of it"
+        with pytest.raises(RequestError, match="the forgetting of run 2 has ended before"):
+            trimmed(spark, p)
         p.run()
         assert [row[:2] for row in p.believed("counted")] == [("a", 1), ("b", 1), ("b", 2)]
         assert trimmed(spark, p) == (2, 20)
@@ -219,3 +223,45 @@ def test_a_requeued_record_does_not_move_a_horizon(spark: SparkSession, broker: 
         run_steps.run_requeue(spark, read_settings(), p.name, "again", Requeue(("orders",)))
         assert [row[:2] for row in p.believed("orders")] == [("a", 1), ("b", 1), ("b", 100000)]
         assert trimmed(spark, p) == (1, 20)
+
+
+NOTES = """
+pipeline: restaurant
+start: 2026-01-01
+topics:
+  menu:
+    read: table
+    key: {item: string}
+    value: {price: int, note: string}
+    keep: 10 seconds
+    hold: row
+    expect: [{expect_column_values_to_not_be_in_set: {column: note, value_set: [bad]}, on_failure: quarantine}]
+"""
+PLAIN = NOTES.partition("    hold")[0].replace(", note: string", "")
+
+
+@pytest.mark.long
+def test_a_record_in_force_at_the_horizon_is_not_held_and_the_proof_says_what_is_lost_when_it_is_forgotten(
+    spark: SparkSession, broker: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pipeline(spark, broker, tmp_path, PLAIN) as p:
+        p.send("menu", *(("tea", {"price": n, "note": "bad"}, n) for n in (1, 2)), ("soup", {"price": 8}, 30))
+        p.run()
+        assert trimmed(spark, p, "menu") == (1, 20)
+        p.write(NOTES)
+        p.send("menu", ("cake", {"price": 1, "note": "bad"}, 3))
+        p.run()
+        believed = [("soup", 8, None, 30, None), ("tea", 2, None, 2, 20), ("tea", 2, "bad", 20, None)]
+        assert p.believed("menu") == believed, "the cake came after the trim"
+
+        lost = "has no value from 2026-01-01T00:00:20+00:00 until its next record"
+        assert main.main(["forget", f"{p.name}.menu", "--offset", "0/1", "--dry-run"]) == 0
+        assert lost in capsys.readouterr().out
+        proof = forget.forget_records(spark, p.contract, records.parse_request(p.contract, "menu", None, ["0/1"]))
+        assert proof.evidence.is_proven
+        assert Proof.from_json(proof.as_json()) == proof
+        assert lost in format_proof(proof)
+        assert p.believed("menu") == believed[:1]
+        proof = forget.forget_records(spark, p.contract, records.parse_request(p.contract, "menu", None, ["0/2"]))
+        assert proof.lost_since is None, "later than the horizon"
+        assert wrong(p) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -243,6 +244,24 @@ def test_what_is_requeued_is_dated_anew_too_and_moves_no_stream_time(
         told = p.run(only="menu")
         assert told["tables"]["menu"]["opened"] == 0, "whole the same"
         assert requeue.count_waiting(p.warehouse, p.contract, requeue.build_request(p.contract)) == {}
+
+
+@pytest.mark.long
+def test_what_was_requeued_is_dated_anew_also_if_the_journal_was_rebuilt(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    with pipeline(spark, broker, tmp_path, REQUEUED) as p:
+        p.send("menu", ("tea", {"price": 1, "at": ts(0)}, 100), ("tea", {"price": 2, "at": ts(9), "note": LONG}, 101))
+        p.run()
+        larger = REQUEUED.replace("60", "500")
+        p.write(larger)
+        run_steps.run_requeue(spark, read_settings(), p.name, "requeue", requeue.build_request(p.contract))
+        assert menu(p) == [("tea", 1, 100, 101), ("tea", 2, 101, None)]
+        shutil.rmtree(Path(p.warehouse, p.name, "runs"))
+        assert journal_rebuild.rebuild_journal(p.warehouse, p.contract) == [1, 2]
+        p.write(larger.replace("note: string}", "note: string, at: bigint}\n    valid_time: timestamp_millis(at)"))
+        p.run()
+        assert menu(p) == [("tea", 1, 0, 9), ("tea", 2, 9, None)]
 
 
 SKEWED = """

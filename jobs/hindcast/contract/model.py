@@ -131,6 +131,12 @@ class Contract(ContractModel):
             upstream += [source for source in self.list_inputs(table) if source not in upstream]
         return tuple(upstream)
 
+    def find_first_source(self, name: str) -> str:
+        """Return the topic, or input of another pipeline, whose partitions and offsets the rows of a table have."""
+        while name in self.views:
+            name = self.views[name].first_input
+        return name
+
     def find_versioning(self, name: str) -> tuple[bool, timedelta | None]:
         """Return whether a `kafka` view reads a topic or `kafka` view as a versioned table, and its history retention.
 

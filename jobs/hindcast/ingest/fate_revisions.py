@@ -51,7 +51,7 @@ def revise_fates(spark: SparkSession, contract: BoundContract, plan: Plan, name:
         topic.read == "table" or retimestamping.has_valid_time_changed(contract, name)
     )
     forgets = plan.erasure is not None and plan.erasure.topic == name
-    changed = changed or (forgets and bool(retimestamping.find_stale_runs(contract, name)))
+    changed = changed or (forgets and bool(retimestamping.find_stale_runs(spark, contract, name)))
     if tables.open_table(log) is None:
         return
     after = tables.read_last_run(entered)

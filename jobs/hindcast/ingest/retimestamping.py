@@ -47,7 +47,7 @@ def read_log(spark: SparkSession, contract: BoundContract, name: str, after: int
     horizon.refuse_dating(
         tables.log_table(contract.warehouse, contract.pipeline, name), contract.topics[name].valid_time
     )
-    stale = find_stale_runs(contract, name)
+    stale = find_stale_runs(spark, contract, name)
     if all(run <= after for run in stale):
         return rows.where(F.col("run") > after)
     writers = schemas.read_schemas(spark, contract, name)
@@ -63,7 +63,7 @@ def read_stream_time_rows(
     The whole log, dated again; or only later rows, if some of each of these partitions know the stream time before
     them: a gap does not.
     """
-    stale = find_stale_runs(contract, name)
+    stale = find_stale_runs(spark, contract, name)
     if not stale:
         return None
     again = is_requeued(spark, contract, name)
@@ -73,16 +73,17 @@ def read_stream_time_rows(
     since = since.select("partition", "offset", reached, F.lit("accepted").alias("fate")).where("timestamp IS NOT NULL")
     covered = {row["partition"] for row in since.select("partition").distinct().collect()}
     if not covered.issuperset(partitions):
-        return exclude_undated(read_log(spark, contract, name), contract, name).where(~again)
+        return exclude_undated(spark, read_log(spark, contract, name), contract, name).where(~again)
     return since
 
 
-def exclude_undated(rows: DataFrame, contract: BoundContract, name: str) -> DataFrame:
+def exclude_undated(spark: SparkSession, rows: DataFrame, contract: BoundContract, name: str) -> DataFrame:
     """Return rows of `read_log` without forgotten ones that have only the time of another `valid_time`.
 
     They have no bytes to date, so they say nothing about stream time.
     """
-    return rows.where(~(erasure_marks.is_forgotten(rows) & F.col("run").isin(find_stale_runs(contract, name))))
+    stale = find_stale_runs(spark, contract, name)
+    return rows.where(~(erasure_marks.is_forgotten(rows) & F.col("run").isin(stale)))
 
 
 def has_valid_time_changed(contract: BoundContract, name: str) -> bool:
@@ -107,13 +108,15 @@ def is_requeued(spark: SparkSession, contract: BoundContract, name: str) -> Colu
     return F.col("run").isin(runs)
 
 
-def find_stale_runs(contract: BoundContract, name: str) -> list[int]:
+def find_stale_runs(spark: SparkSession, contract: BoundContract, name: str) -> list[int]:
     """Return the runs that ingested or requeued records under another `valid_time`."""
     past, topic = journal.read_runs(contract.warehouse, contract.pipeline), contract.topics[name]
-    requeues = {run.number for run in past if run.plan.requeue and name in run.plan.requeue.topics}
-    topic_plans = _load_topic_plans(past, name).items()
-    ingested = {run for run, topic_plan in topic_plans if topic_plan.parts}
-    return [run for run, plan in topic_plans if run in ingested | requeues and plan.valid_time != topic.valid_time]
+    other = {run: plan for run, plan in _load_topic_plans(past, name).items() if plan.valid_time != topic.valid_time}
+    if not other:
+        return []
+    # Not by their plans: in a journal that was rebuilt a requeue is a run like any other.
+    requeues = requeued_records.list_requeue_runs(spark, contract.warehouse, contract.pipeline, name)
+    return [run for run, plan in other.items() if plan.parts or run in requeues]
 
 
 def _find_skews(contract: BoundContract, name: str, stale: list[int]) -> dict[int, TimeSkew]:

@@ -99,10 +99,18 @@ def judge_again(rows: DataFrame, contract: BoundContract, name: str) -> DataFram
     trim = trim_ledger.read_log_trim(tables.log_table(contract.warehouse, contract.pipeline, name))
     if trim is None:
         return fates.redecide_fates(rows, retention_column(contract.topics[name]))
-    known = (F.col("timestamp") <= F.lit(trim.horizon)) & (F.col("run") <= trim.run)
+    known = is_trimmed_until(trim)
     marked = rows.withColumn("_settled", known & F.col("fate").isin("accepted", "expired"))
     judged = fates.redecide_fates(marked, retention_column(contract.topics[name]))
     return judged.withColumn("fate", F.when(F.col("_settled"), "accepted").otherwise(F.col("fate"))).drop("_settled")
+
+
+def is_trimmed_until(trim: trim_ledger.LogTrim) -> Column:
+    """Return whether a row of a log is of the time and runs that a trim has gone through.
+
+    If it was accepted and is not held, its record was in force at the horizon of the trim; none before it is left.
+    """
+    return (F.col("timestamp") <= F.lit(trim.horizon)) & (F.col("run") <= trim.run)
 
 
 def read_planned_by_fate(

@@ -93,7 +93,7 @@ def trim_pipeline(spark: SparkSession, contract: BoundContract, *, dry_run: bool
     """Trim a pipeline and return a report; with `dry_run` write nothing.
 
     Raises BusyError while a run is under way, or another trim, whose horizon this one might move back; RequestError if
-    the contract was changed since the last run.
+    the contract was changed since the last run, or if no run has derived again what a forgetting removed.
     """
     with nullcontext() if dry_run else notices.post_alone(contract.warehouse, contract.pipeline, "trimming"):
         return _trim_pipeline(spark, contract, dry_run=dry_run)
@@ -167,6 +167,10 @@ def _find_last_run(warehouse: str, contract: Contract) -> Run | None:
     if completed and completed[-1].plan.contract != contract.hash:
         found = f"the contract was changed since run {completed[-1].number}"
         raise RequestError(found, where=contract.pipeline, fix="run the pipeline first")
+    for run in past:
+        if completed and run.number > completed[-1].number and run.plan.erasure:
+            found = f"the forgetting of run {run.number} has ended before all tables were derived again"
+            raise RequestError(found, where=contract.pipeline, fix="run the pipeline first")
     return completed[-1] if completed else None
 
 

@@ -16,8 +16,8 @@ from pyspark.sql import functions as F
 
 from hindcast.contract.bound import BoundContract
 from hindcast.contract.keep import find_retention
-from hindcast.ingest import erasure_marks, retimestamping
-from hindcast.plan import horizon, inputs, journal
+from hindcast.ingest import retimestamping
+from hindcast.plan import horizon, inputs
 from hindcast.plan.horizon import Horizon
 from hindcast.plan.runs import Run
 from hindcast.quality import hold_store
@@ -48,7 +48,7 @@ def read_topic_progress(spark: SparkSession, contract: BoundContract, name: str,
     """Return the stream time of each partition of a topic after the run `last`."""
     if tables.open_table(tables.log_table(contract.warehouse, contract.pipeline, name)) is None:
         return []
-    log = retimestamping.exclude_undated(retimestamping.read_log(spark, contract, name), contract, name)
+    log = retimestamping.exclude_undated(spark, retimestamping.read_log(spark, contract, name), contract, name)
     accepted = log.where((F.col("fate") == "accepted") & (F.col("run") <= last))
     accepted = accepted.where(~retimestamping.is_requeued(spark, contract, name))
     rows = accepted.groupBy("partition").agg(F.unix_micros(F.max("timestamp")).alias("reached")).collect()
@@ -137,8 +137,8 @@ class WaitingViews(NamedTuple):
     """The kafka views below a topic that may need its log again.
 
     `processed`: up to when those with `wait` have processed it, each given as the partition that it waits for; they
-    read the log from there on. `unready`: those that may need all of it, because they have processed nothing yet, have
-    emitted records of which they have no state yet, or begin from scratch after a forgetting that was abandoned.
+    read the log from there on. `unready`: those that may need all of it, because they have processed nothing yet, or
+    have emitted records of which they have no state yet.
     """
 
     processed: list[PartitionProgress]
@@ -148,7 +148,6 @@ class WaitingViews(NamedTuple):
 def read_waiting_views(contract: BoundContract, name: str, last: int) -> WaitingViews:
     """Return how far the views below a topic had processed it after the run `last`."""
     processed, unready = [], []
-    past = journal.read_runs(contract.warehouse, contract.pipeline)
     for view in sorted(contract.list_tables_below(name).intersection(contract.views)):
         if contract.views[view].semantics != "kafka":
             continue
@@ -158,8 +157,7 @@ def read_waiting_views(contract: BoundContract, name: str, last: int) -> Waiting
             processed.append(PartitionProgress(*note.waits_for, _moment_of_micros(note.upto * 1000)))
         elif waits:
             unready.append(view)
-        is_outdated = note is not None and erasure_marks.has_forgotten_since(past, contract, view, note.run)
-        if is_outdated or emission_progress.is_between_commits(contract, view):
+        if emission_progress.is_between_commits(contract, view):
             unready.append(view)
     return WaitingViews(processed, tuple(dict.fromkeys(unready)))
 

@@ -355,8 +355,7 @@ def _find_record_place(contract: Contract, warehouse: str, name: str) -> dict[st
 
     The topic is null where the table comes from another pipeline.
     """
-    while name in contract.views:
-        name = contract.views[name].first_input
+    name = contract.find_first_source(name)
     kafka = contract.kafka_topic(name) if name in contract.topics else None
     members = journal.read_members(warehouse, contract, name) if name in contract.topics else {}
     known = topic_patterns.member_columns(members, "_partition")

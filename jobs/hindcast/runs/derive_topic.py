@@ -95,7 +95,7 @@ def _derive_new_versions(
     topic, table = contract.topics[name], locate_own_table(contract, name)
     after, frozen = tables.read_last_run(table), horizon.find_frozen_until(table.warehouse, contract, name)
     new = records.read_since(seen.number)
-    if frozen is not None and new.where(F.col("timestamp") < timestamp_literal(frozen)).take(1):
+    if frozen is not None and new.where(F.col("timestamp") <= timestamp_literal(frozen)).take(1):
         return None  # a current row that begins at the horizon does not say when its record is dated
     earlier = records.select_until(topic_log.read_accepted(spark, contract, name, after=0), seen.number)
 

@@ -102,10 +102,12 @@ def _has_forgotten_input(seen: Run, contract: Contract, table: Table) -> bool:
 
 def has_changed_for_gates(contract: BoundContract, plan: Plan, table: Table, settled: int) -> bool:
     """Return whether gates can have other results for what they judged up to the run `settled`: by another contract,
-    with another version of a table that they read, or after something was forgotten.
+    with another version of a table that they read, or after something was forgotten. Or if a later run, which was not
+    completed, had another contract: it may have held what it never published.
     """
-    run = _find_comparable_run(journal.read_runs(table.warehouse, table.pipeline), contract, table, settled)
-    if run is None:
+    past = journal.read_runs(table.warehouse, table.pipeline)
+    run = _find_comparable_run(past, contract, table, settled)
+    if run is None or any(run.plan.contract != contract.hash for run in past if run.number > settled):
         return True
     others = {gate.other_table for gate in contract.expectations(table.name) if gate.other_table}
     return any(

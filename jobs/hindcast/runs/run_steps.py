@@ -376,8 +376,10 @@ def _find_settled_note(contract: BoundContract, plan: Plan, name: str, *sources:
         return None
     if erasure_marks.has_forgotten_since(past, contract, name, last.number):
         return None
-    if any(run.plan.upgrade for run in past if run.number > last.number and run.number != plan.run):
-        return None  # an abandoned upgrade may have adopted a table that no run has looked at since
+    since = [run.plan for run in past if run.number > last.number and run.number != plan.run]
+    if any(earlier.upgrade or earlier.contract != contract.hash for earlier in since):
+        # An abandoned run may have adopted a table, or held something by another contract, and no run has looked since.
+        return None
     settled = last.plan.as_of_system_times == plan.as_of_system_times and all(
         source.as_of_system_time is not None or tables.read_last_run(source) <= last.number
         for source in (table, *sources)

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from hindcast.contract import Topic
 from hindcast.contract.bound import BoundContract
 from hindcast.formats.decode import decode_records
-from hindcast.ingest import initial_rows, schemas, topic_log
+from hindcast.ingest import initial_rows, schemas, topic_log, trim_ledger
 from hindcast.ingest.ingest_commits import IngestedRecords
 from hindcast.plan import journal
 from hindcast.plan.inputs import locate_own_table
@@ -189,8 +189,14 @@ class TopicRecords:
         return topic_log.refuse_undecodable(decoded, contract.kafka_topic(name))
 
     def judged_rows(self, records: DataFrame) -> DataFrame:
-        """Return records as rows that can be held one by one (`row_holds.HoldableRecords`), so not adopted ones."""
+        """Return records as rows that can be held one by one (`row_holds.HoldableRecords`).
+
+        Not adopted ones, nor those that were in force when the log was trimmed: what they replaced is gone.
+        """
         records = records.where(F.col("partition") != INITIAL_ROW_PLACE)
+        log = tables.log_table(self._table.warehouse, self._table.pipeline, self._name)
+        if (trim := trim_ledger.read_log_trim(log)) is not None:
+            records = records.where(~topic_log.is_trimmed_until(trim))
         rows = record_rows(records.withColumn("_fresh", F.col("run") > self._settled_run), self._table.key)
         return rows if self._needs_all_held else rows.where("_fresh")
 
@@ -198,7 +204,10 @@ class TopicRecords:
         """Return the places (`RECORD_COLUMNS`) of records that a person released and that are unchanged since."""
         parts = [judged.select(*RECORD_COLUMNS).where("false")]
         if self._ended_units is not None:
-            parts.append(_rename_places(_record_places(self._ended_units.where("entry = 'released'"))))
+            ended = self._ended_units.where("entry = 'released'").select("unit", "digest")
+            is_other = (F.col("_unit") == F.col("unit")) & (F.col("_digest") != F.col("digest"))
+            unchanged = exclude_places(_record_places(ended), judged.join(ended, is_other, "left_semi"))
+            parts.append(unchanged.toDF(*RECORD_COLUMNS))
         if self._held_units is not None:
             requested = hold_back.find_released_units(self._plan, self._name, self._held_units).select("unit", "digest")
             same = (F.col("_unit") == F.col("unit")) & (F.col("_digest") == F.col("digest"))
@@ -284,11 +293,6 @@ def _record_places(units: DataFrame, *others: str) -> DataFrame:
     place = [F.get_json_object("unit", f"$.{column}") for column in RECORD_COLUMNS]
     types = zip(_PLACE, place, ("int", "long"), strict=True)
     return rows.select(*(value.cast(kind).alias(name) for name, value, kind in types), *map(F.expr, others))
-
-
-def _rename_places(places: DataFrame) -> DataFrame:
-    """Return places with the names of `RECORD_COLUMNS`."""
-    return places.select(*(F.col(name).alias(column) for name, column in zip(_PLACE, RECORD_COLUMNS, strict=True)))
 
 
 def exclude_places(records: DataFrame, places: DataFrame) -> DataFrame:

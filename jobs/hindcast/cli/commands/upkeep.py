@@ -56,7 +56,7 @@ def trim(arguments: argparse.Namespace, settings: Settings) -> int:
 def forget(arguments: argparse.Namespace, settings: Settings) -> int:
     """Erase a key from everything that a pipeline has, with proof, in a run of its own; or show what would go."""
     from hindcast.ops.erase import forget, readers, records
-    from hindcast.ops.erase.proof import format_proof
+    from hindcast.ops.erase.proof import describe_lost_value, format_proof
 
     pipeline, name = parse_table_name(arguments.table)
     contract = load_contract(settings, pipeline)
@@ -67,6 +67,7 @@ def forget(arguments: argparse.Namespace, settings: Settings) -> int:
         lines = [f"{pipeline}: what would be forgotten; nothing was written"]
         lines += [f"  {table:<28} {rows:>8,} rows" for table, rows in counts.items()]
         lines += [] if any(counts.values()) else ["  nothing is left of it: an earlier run has forgotten it"]
+        lines += [f"  {line}" for line in describe_lost_value(records.find_lost_since(spark, contract, request))]
         lines += [f"  {line}" for line in readers.describe_readers(readers.find_readers(contract, list(counts)))]
         print(json.dumps(counts, indent=2) if arguments.format == "json" else "\n".join(lines))
         return 0

@@ -93,6 +93,10 @@ class ErasedRows:
             raise KeyError(name)
         return owner.locate_table(name)
 
+    def has_records_of_topic(self, name: str) -> bool:
+        """Return whether the places in a table's rows can be those of the topic's records, by any definition."""
+        return any(definition.contract.find_first_source(name) == self._topic for definition in self._definitions)
+
     def has_table(self, name: str) -> bool:
         """Return True if a table has been created."""
         return tables.open_table(self.table(name)) is not None

@@ -53,6 +53,7 @@ class ErasureStep:
         self._adopted = adopted.localCheckpoint() if adopted is not None else None
         below = contract.list_tables_below(request.topic).union(self.erased.names)
         self.texts = records.collect_texts(request, self._records, self._adopted, below)
+        self._lost_since = records.find_lost_since(spark, contract, request)
         self._failing = FailingEntries(spark, contract, request, plan, self._records, self.erased, self.texts)
         self._readers = find_readers(contract, self.erased.tables)
         self._redefined: list[str] = []
@@ -198,6 +199,7 @@ class ErasureStep:
             readers=self._readers.views,
             unread=self._readers.unread,
             redefined=tuple(self._redefined),
+            lost_since=self._lost_since,
             evidence=proof.weigh_evidence(
                 result, live, self.texts.search_terms, vocabulary, self._count_left(), self._contract.topics
             ),

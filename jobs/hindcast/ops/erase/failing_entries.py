@@ -67,7 +67,8 @@ class FailingEntries:
             units = (
                 self._records.select(*place).select(hold_store.format_row_key(RECORD_COLUMNS).alias("unit")).distinct()
             )
-            of_these = rows.where(F.col("table").isin(self._request.topic, *touched))
+            views = [name for name in touched if self._erased.has_records_of_topic(name)]
+            of_these = rows.where(F.col("table").isin(self._request.topic, *views))
             parts.append(of_these.join(units, "unit", "left_semi").select(*rows.columns))
         entries = reduce(DataFrame.unionByName, parts).distinct().localCheckpoint()
         row_removal.remove_rows(entries, self.table, rows.columns, self._plan.run)

@@ -42,7 +42,8 @@ FORMAT_WORDS = (
     "accepted expired malformed null_key no_timestamp time_skew no_change gone no_record forgotten requeued "
     "open past superseded held released rejected mended stopped warned failed passed unchecked error "
     "planned completed abandoned add remove commitInfo protocol metaData minValues maxValues nullCount numRecords "
-    "pipeline run knownAt table sha256 rows readers redefined unread files bytes rowsLeft texts shared old left proven "
+    "pipeline run knownAt table sha256 rows readers redefined unread lostSince files bytes rowsLeft texts shared "
+    "old left proven "
     "WRITE MERGE DELETE CREATE TABLE Append Overwrite Serializable SnapshotIsolation parquet delta spark snappy UTC"
 )
 """Words that our files and their formats contain whatever the records are."""
@@ -121,7 +122,8 @@ class Proof:
 
     `table`: the topic, with its pipeline; `sha256`: what stands for the request; `readers`: views of other pipelines
     that are made of it (`readers.find_readers`); `redefined`: tables with rows of earlier definitions that could not be
-    looked for (`ErasedRows.find_redefined`); `unread`: files of contracts that are invalid, and may read it too.
+    looked for (`ErasedRows.find_redefined`); `unread`: files of contracts that are invalid, and may read it too;
+    `lost_since`: since when a key has lost its value (`records.find_lost_since`).
     """
 
     pipeline: str
@@ -134,6 +136,7 @@ class Proof:
     evidence: Evidence
     redefined: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
+    lost_since: datetime | None = None
 
     @property
     def is_proven(self) -> bool:
@@ -150,6 +153,7 @@ class Proof:
         head: dict[str, JsonValue] = {"pipeline": self.pipeline, "run": self.run, "knownAt": self.known_at.isoformat()}
         head |= {"table": self.table, "sha256": self.sha256, "rows": self.rows, "readers": self.readers}
         head |= {"redefined": self.redefined, "unread": self.unread}
+        head |= {"lostSince": self.lost_since.isoformat() if self.lost_since else None}
         return head | self.evidence.as_json() | {"proven": self.is_proven}
 
     @classmethod
@@ -159,7 +163,8 @@ class Proof:
         request = document["table"], document["sha256"]
         readers, redefined = tuple(document["readers"]), tuple(document.get("redefined", ()))
         evidence, unread = Evidence.from_json(document), tuple(document.get("unread", ()))
-        return cls(*run, *request, document["rows"], readers, evidence, redefined, unread)
+        lost_since = datetime.fromisoformat(lost) if (lost := document.get("lostSince")) else None
+        return cls(*run, *request, document["rows"], readers, evidence, redefined, unread, lost_since)
 
 
 def search_files(folder: WarehouseFolder, live: Collection[str], reports: Path, sought: Iterable[str]) -> SearchResult:
@@ -284,7 +289,8 @@ def format_proof(proof: Proof) -> str:
     lines += [f"  left: {found.rows_left:,} rows of it"] if found.rows_left else []
     lines += [f"  left: {path} belongs to no table" for path in found.orphan_files]
     readers = describe_readers(Readers(proof.readers, proof.unread))
-    notes = (*describe_redefined(proof.redefined), *UNREACHED_COPIES, *readers)
+    lost = describe_lost_value(proof.lost_since)
+    notes = (*describe_redefined(proof.redefined), *lost, *UNREACHED_COPIES, *readers)
     lines += ["", *(f"  {line}" for line in notes)]
     return escape_controls("\n".join(lines))
 
@@ -304,6 +310,16 @@ def describe_redefined(views: Sequence[str]) -> list[str]:
         f"Not proven: {', '.join(views)} can have rows that cannot be found.",
         "They were derived by an earlier contract, or from rows that were trimmed or removed with their folder.",
         "Remove these folders, run the pipeline (it derives the tables without a past), and forget again.",
+    ]
+
+
+def describe_lost_value(since: datetime | None) -> list[str]:
+    """Return what it means for its key that a record is gone that was in force at a log's horizon, as lines."""
+    if since is None:
+        return []
+    return [
+        f"The key of such a record has no value from {since.isoformat()} until its next record: it was in force",
+        "at the horizon, and the records of its key before it were trimmed, unless they came later than the trim.",
     ]
 
 

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import reduce
 from hashlib import sha256
 
@@ -18,10 +19,11 @@ from hindcast.contract import Contract
 from hindcast.contract.bound import BoundContract
 from hindcast.contract.shapes import PLACE_COLUMNS
 from hindcast.formats.decode import decode_records
-from hindcast.ingest import erasure_marks, initial_rows, schemas
+from hindcast.ingest import erasure_marks, initial_rows, retimestamping, schemas, topic_log, trim_ledger
 from hindcast.ops.erase.texts import ForgottenTexts, json_strings
 from hindcast.plan.inputs import locate_own_table
 from hindcast.query import read
+from hindcast.runs import topic_records
 from hindcast.store import row_reader, tables
 
 
@@ -93,8 +95,7 @@ def read_records(spark: SparkSession, contract: BoundContract, request: ErasureR
     raw = {"_rawKey": F.col("key"), "_rawValue": F.col("value")}
     decoded = decode_records(rows.withColumns(raw), topic, writers=schemas.read_schemas(spark, contract, name))
     if request.places:
-        places = ((F.col("partition") == p) & (F.col("offset") == o) for p, o in request.places)
-        is_requested = reduce(Column.__or__, places)
+        is_requested = _is_at(request.places)
     else:
         has_key = F.col("key").isNotNull() & _key_condition(contract, request, "key.")
         key_rows = decoded.where(has_key).select("_rawKey").distinct().collect()
@@ -143,6 +144,24 @@ def _key_condition(contract: Contract, request: ErasureRequest, struct: str = ""
 
 def _typed_literal(kind: str, value: ColumnValue) -> Column:
     return F.lit(value).try_cast(kind)
+
+
+def find_lost_since(spark: SparkSession, contract: BoundContract, request: ErasureRequest) -> datetime | None:
+    """Return the horizon of a trimmed log if a requested record was in force there, alone of its key; None otherwise.
+
+    What such a record had replaced was trimmed. So without it nobody knows the value of its key from then on.
+    """
+    name = request.topic
+    trim = trim_ledger.read_log_trim(tables.log_table(contract.warehouse, contract.pipeline, name))
+    if trim is None or not request.places or contract.topics[name].read != "table":
+        return None
+    judged = topic_log.judge_again(retimestamping.read_log(spark, contract, name), contract, name)
+    in_force = judged.where(_is_at(request.places) & (F.col("fate") == "accepted") & topic_log.is_trimmed_until(trim))
+    return trim.horizon if topic_records.exclude_held(spark, contract, name, in_force).take(1) else None
+
+
+def _is_at(places: Sequence[tuple[int, int]]) -> Column:
+    return reduce(Column.__or__, ((F.col("partition") == p) & (F.col("offset") == o) for p, o in places))
 
 
 def collect_texts(
