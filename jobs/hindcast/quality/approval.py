@@ -71,7 +71,7 @@ def read_held_keys(warehouse: str, contract: Contract, until: datetime | None = 
 def describe_keys(contract: Contract, keys: Sequence[HeldKey]) -> tuple[str, list[str]]:
     """Return Markdown for the person who decides, and the labels of the keys that it shows.
 
-    It is a table with a line per key, which has its first failing row, and what is not in the table. Long texts are cut.
+    It is a table with a line per key, which has its first failing row, and says what the table leaves out.
     """
     rows = [
         {
