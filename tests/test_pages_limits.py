@@ -196,6 +196,13 @@ def test_the_rows_of_inputs_are_cut(settings: Settings) -> None:
     assert met["rows"][0]["key"] == "big"  # type: ignore[index, call-overload]
 
 
+def test_a_row_with_a_cut_key_has_no_link_to_its_plane(settings: Settings) -> None:
+    row = {"city": "", "validFrom": T0}
+    (part,) = explain(settings, "cities", row, table="prices", group_by={"city": "note"})["parts"]  # type: ignore[misc, union-attr]
+    keys = {found["values"]["item"][:5]: found["key"] for found in part["rows"]}  # type: ignore[index, call-overload, union-attr]
+    assert keys == {"naan": "naan", LONG[:5]: None}
+
+
 def test_a_cut_value_is_not_looked_up(settings: Settings) -> None:
     words = "This page cannot explain the row: it does not look up values of more than 1,000 characters"
     for on in ("orders.item", "lower(orders.item)"):

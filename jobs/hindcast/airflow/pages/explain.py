@@ -57,7 +57,7 @@ def explain_row(
     except NotExplainedError as error:
         cause = str(error)
     except Exception as error:  # noqa: BLE001  # sqlglot and DuckDB do not know all of Spark's SQL; a table may be damaged
-        cause = redact_message(contract, name, describe_cause(error) if str(error) else type(error).__name__)
+        cause = redact_message(contract, name, describe_cause(error) if str(error).strip() else type(error).__name__)
     return {"text": f"This page cannot explain the row: {cause}", "parts": []}
 
 
