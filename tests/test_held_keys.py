@@ -94,10 +94,33 @@ def test_a_person_is_shown_one_line_for_each_key_with_its_first_failing_row(tmp_
         ('menu {"item": "curry"}', 61, 1),
         ('menu {"item": "naan"}', 1, 1),
     ]
-    lines = approval.describe_keys(menu, keys).splitlines()
+    text, labels = approval.describe_keys(menu, keys)
+    lines = text.splitlines()
     assert len(lines) == 2 + len(keys)  # the header has two
     assert '{"item": "curry", "price": -7}' in lines[2].replace("\\", "")
     assert "1 of 61" in lines[2]
+    assert labels == [key.label for key in keys]
+
+
+def test_a_form_is_small_whatever_is_held(tmp_path: Path) -> None:
+    warehouse, menu, long = str(tmp_path), contract(tmp_path), "!" * 100_000
+    items = ["curry", *(f"{long}{n}" for n in range(4)), *(f"z{n}{long[:400]}" for n in range(80))]
+    enter(warehouse, *(held(1, item, n, reason=long, topic="menu") for n, item in enumerate(items)))
+    keys = approval.read_held_keys(warehouse, menu)
+    text, labels = approval.describe_keys(menu, keys)
+    *lines, _, more, _, cut = text.split("\n")
+    assert 90_000 < len(text.encode()) < 101_000
+    assert len(lines) == 2 + len(labels) < 2 + len(keys)
+    assert more == f"... and {len(keys) - len(labels)} more keys: hindcast failing restaurant --held"
+    assert cut == "Long texts are cut; this shows them whole: hindcast failing restaurant --held"
+    assert max(map(len, labels)) < 400
+    assert len({key.label for key in keys}) == len(keys), "though they begin with the same text"
+    shown = T0 + timedelta(hours=1)
+    for key in keys[:5]:
+        assert approval.choose_keys(warehouse, menu, shown, json.dumps([key.label])) == {"menu": [key.key]}
+    assert approval.choose_keys(warehouse, menu, shown, json.dumps(labels)) == {
+        "menu": [key.key for key in keys[: len(labels)]]
+    }
 
 
 def test_what_a_later_run_entered_holds_whatever_the_clocks_showed(tmp_path: Path) -> None:
@@ -213,7 +236,7 @@ def test_a_sensitive_key_is_chosen_by_its_record(tmp_path: Path) -> None:
     assert [label.rsplit(" ", 1)[0] for label in labels] == [
         f"menu *** (topic menu, partition 0, offset {n})" for n in (1, 2)
     ]
-    assert "curry" not in approval.describe_keys(menu, keys)
+    assert "curry" not in approval.describe_keys(menu, keys)[0]
     asked = json.dumps([keys[1].label])
     assert approval.choose_keys(warehouse, menu, T0 + timedelta(hours=1), asked) == {"menu": ['{"item": "naan"}']}
 

@@ -92,6 +92,8 @@ def test_arguments_that_can_name_no_pipeline_are_refused(
             f"shop.{LONG}": "is too long",
             "\udc80": r"'\x80' is not UTF-8 text",
             "shop.\udc80": r"'shop.\x80' is not UTF-8 text",
+            "shop\nhindcast: fake": r"hindcast: 'shop\nhindcast: fake' has a line break or a control character",
+            "shop.\x1b[31m": r"'shop.\x1b[31m' has a line break or a control character",
         }.items():
             capsys.readouterr()
             assert main.main([*command.split(), name]) in (1, 2)

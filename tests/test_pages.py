@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from datetime import timedelta
 from html.parser import HTMLParser
@@ -360,34 +359,6 @@ def test_why_evaluates_what_was_looked_up_or_says_that_it_cannot(settings: Setti
     row = {"customer": "dave", "timestamp": at(2), "_partition": 0, "_offset": 0}
     told = explain_row(settings, other, "bills", row, RUNS[1], {"shop"})
     assert words in told["text"]
-
-
-HUGE = "repeat('a', 400000000)"
-
-
-@pytest.mark.parametrize(
-    ("name", "change", "row"),
-    [
-        (
-            "bills",
-            {"join": Join(table="prices", on=f"if(orders.item = 'x', {HUGE}, orders.item)")},
-            {"customer": "dave", "timestamp": at(2), "_partition": 0, "_offset": 0},
-        ),
-        ("cities", {"group_by": {"city": f"if(city = 'x', {HUGE}, city)"}}, {"city": "Rome", "validFrom": T0}),
-        ("cities", {"where": f"city <> 'x' or city < {HUGE}"}, {"city": "Rome", "validFrom": T0}),
-    ],
-)
-def test_why_computes_no_constant_that_no_row_needs(
-    settings: Settings, name: str, change: dict[str, Any], row: dict[str, Any]
-) -> None:
-    from hindcast.airflow.pages.explain import explain_row
-
-    contract = find(settings.schemas, "shop")
-    view = contract.views[name].model_copy(update=change)
-    other = contract.model_copy(update={"views": {**contract.views, name: view}})
-    begun = time.monotonic()
-    told = explain_row(settings, other, name, row, RUNS[1], {"shop"})
-    assert (time.monotonic() - begun < 2, told["parts"][-1]["total"]) == (True, 1)
 
 
 def test_some_keys_that_begin_so(web: TestClient) -> None:

@@ -247,8 +247,8 @@ def read_held_changes(pipeline: str) -> HeldChanges:
     keys = approval.read_held_keys(settings.warehouse, contract)
     if not keys:
         raise AirflowSkipException("nothing is held back")
-    labels = [key.label for key in keys[: approval.MAX_SHOWN_KEYS]]
-    return {"text": approval.describe_keys(contract, keys), "keys": labels, "until": until.isoformat()}
+    text, labels = approval.describe_keys(contract, keys)
+    return {"text": text, "keys": labels, "until": until.isoformat()}
 
 
 def release(pipeline: str, name: str, until: str, by: str, labels: str, spark: SparkSession) -> None:

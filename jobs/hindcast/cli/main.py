@@ -13,7 +13,7 @@ from pathlib import Path
 
 from hindcast.cli.arguments import Command, build_parser
 from hindcast.common import step_events
-from hindcast.common.errors import FINAL_ERRORS, BusyError, HindcastError, QueryError
+from hindcast.common.errors import FINAL_ERRORS, BusyError, HindcastError, QueryError, show_briefly
 from hindcast.common.private_files import limit_access
 from hindcast.common.settings import read_settings
 
@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _refuse_odd_text(arguments: argparse.Namespace) -> None:
-    """Raise QueryError for an argument that is not UTF-8, or a pipeline or table name too long for a folder.
+    """Raise QueryError for an argument that is not UTF-8, or a name with control characters or too long for a folder.
 
     File arguments may be any bytes.
     """
@@ -52,6 +52,9 @@ def _refuse_odd_text(arguments: argparse.Namespace) -> None:
         for text in value if isinstance(value, list) else [value]:
             if isinstance(text, str) and _LONE_SURROGATES.search(text):
                 raise QueryError(f"'{text}' is not UTF-8 text", fix=f"give {name} as UTF-8")
+            if name in _NAMES and isinstance(text, str) and text != (shown := show_briefly(text, len(text))):
+                fix = "write the name alone; `hindcast check` lists all contracts"
+                raise QueryError(f"'{show_briefly(shown, 50)}' has a line break or a control character", fix=fix)
     table = (getattr(arguments, "table", None) or "").partition(".")
     for text in (getattr(arguments, "pipeline", None) or "", *table):
         if len(text.encode()) > _MAX_NAME_BYTES:
@@ -60,6 +63,9 @@ def _refuse_odd_text(arguments: argparse.Namespace) -> None:
             message = f"'{text[:50]}...' is too long: pipelines and tables have names of at most {NAME} characters"
             raise QueryError(message, fix="`hindcast check` lists all contracts")
 
+
+_NAMES = ("pipeline", "table", "topic", "only")
+"""Arguments that name a pipeline, a table or a topic."""
 
 _LONE_SURROGATES = re.compile("[\ud800-\udfff]")
 """Python's stand-in for a byte that is not UTF-8."""

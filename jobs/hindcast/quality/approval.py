@@ -9,6 +9,7 @@ import hmac
 import json
 from collections.abc import Collection, Sequence
 from datetime import datetime
+from itertools import accumulate
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -17,18 +18,21 @@ from hindcast.common.errors import show_briefly
 from hindcast.common.plurals import format_count
 from hindcast.contract import Contract
 from hindcast.quality import entry_masks, hold_store
-from hindcast.query import show
+from hindcast.query import cut_values, show
 from hindcast.store import tables
 
 MAX_SHOWN_KEYS = 200
 """The number of keys that a form shows; `hindcast failing` lists the others."""
+
+MAX_SHOWN_CHARACTERS, MAX_SHOWN_BYTES = 300, 100_000
+"""How much of a key, a row and a reason a form shows, and of all together, as Markdown."""
 
 
 class HeldKey(NamedTuple):
     """A key (JSON) whose change is held, with the number of its `rows` and of those that are `failing`.
 
     `row` (JSON), `reason` and the place of the record are those of the first failing row. `label`, `shown` and `row`
-    have no sensitive values.
+    have no sensitive values; `label` is cut, with a hash of the whole.
     """
 
     label: str
@@ -64,25 +68,39 @@ def read_held_keys(warehouse: str, contract: Contract, until: datetime | None = 
     ]
 
 
-def describe_keys(contract: Contract, keys: Sequence[HeldKey]) -> str:
-    """Return a Markdown table of keys for the person who decides: a line per key with its first failing row."""
-    lines = [
+def describe_keys(contract: Contract, keys: Sequence[HeldKey]) -> tuple[str, list[str]]:
+    """Return Markdown for the person who decides, and the labels of the keys that it shows.
+
+    It is a table with a line per key, which has its first failing row, and says what the table leaves out.
+    """
+    rows = [
         {
             "table": key.table,
-            "key": key.shown,
-            "row": key.row,
-            "reason": key.reason,
+            "key": _cut(key.shown),
+            "row": _cut(key.row),
+            "reason": _cut(key.reason),
             "failing rows": f"{key.failing:,} of {key.rows:,}",
             "topic": key.topic,
             "offset": key.offset,
         }
         for key in keys[:MAX_SHOWN_KEYS]
     ]
-    rest = len(keys) - MAX_SHOWN_KEYS
-    more = (
-        f"\n\n... and {format_count(rest, 'more key')}: hindcast failing {contract.pipeline} --held" if rest > 0 else ""
-    )
-    return f"{show.format_markdown(pa.Table.from_pylist(lines))}{more}"
+    lines = show.format_markdown(pa.Table.from_pylist(rows)).split("\n")
+    sizes = accumulate(len(line.encode()) + 1 for line in lines)
+    lines = [line for line, size in zip(lines, sizes, strict=True) if size <= MAX_SHOWN_BYTES]
+    shown = keys[: len(lines) - _HEADER_LINES]
+    rest, command = len(keys) - len(shown), f"hindcast failing {contract.pipeline} --held"
+    more = [f"... and {format_count(rest, 'more key')}: {command}"] if rest else []
+    if any(len(text) > MAX_SHOWN_CHARACTERS for key in shown for text in (key.shown, key.row, key.reason)):
+        more.append(f"Long texts are cut; this shows them whole: {command}")
+    return "\n\n".join(["\n".join(lines), *more]), [key.label for key in shown]
+
+
+_HEADER_LINES = 2
+
+
+def _cut(text: str) -> str:
+    return cut_values.cut_text(text, MAX_SHOWN_CHARACTERS)
 
 
 def choose_keys(warehouse: str, contract: Contract, until: datetime, labels: str) -> dict[str, list[str]]:
@@ -131,4 +149,4 @@ def _build_held_key(table: str, key: str, rows: Sequence[_HeldRow], secret: str,
         mark = hmac.digest(secret.encode(), f"{table} {key}".encode(), "sha256").hex()[:8]
         label, shown = f"{table} *** ({at}) {mark}", "***"
     row = entry_masks.mask_row(first.row, columns)
-    return HeldKey(label, table, key, shown, len(rows), len(failing), row, reason, *place)
+    return HeldKey(_cut(label), table, key, shown, len(rows), len(failing), row, reason, *place)

@@ -26,7 +26,7 @@ from hindcast.common.errors import QueryError, UnknownError, suggest_nearest
 from hindcast.common.json_values import JsonObject, JsonValue
 from hindcast.contract import Contract
 from hindcast.plan import horizon, journal
-from hindcast.query import show
+from hindcast.query import cut_values, show
 from hindcast.store import duckdb_reader, row_reader, store_formats, tables
 from hindcast.store.tables import Table
 
@@ -85,8 +85,11 @@ def history(
 
 
 def read_key_rows(table: Table, delta_table: DeltaTable, key: Sequence[ColumnValue]) -> pa.Table:
-    """Return the `history` of a key in an open table, whatever its runs are, with the places of the records."""
-    reader = _TableReader(table, delta_table, Question(key=key), datetime.now(UTC))
+    """Return the `history` of a key in an open table, whatever its runs are, with the places of the records.
+
+    Long values are cut (cut_values.py).
+    """
+    reader = _TableReader(table, delta_table, Question(key=key), datetime.now(UTC), is_cut=True)
     return reader.read_history([f'"{column}"' for column in reader.lineage])
 
 
@@ -205,12 +208,13 @@ def parse_key_bound(table: Table, text: str) -> list[JsonValue]:
 
 @dataclass(frozen=True)
 class _TableReader:
-    """An open table and a question, to read the rows that answer it."""
+    """An open table and a question, to read the rows that answer it; with `is_cut`, without most of long values."""
 
     table: Table
     delta_table: DeltaTable
     question: Question
     known_at: datetime
+    is_cut: bool = False
 
     @classmethod
     def open_reader(
@@ -283,13 +287,15 @@ class _TableReader:
         self, condition: str, bounds: Sequence[ColumnBound], order: Sequence[str] = (), extra: Sequence[str] = ()
     ) -> pa.Table:
         """Return the rows within `bounds` that meet a condition, read by DuckDB; `extra`: more columns, as SQL."""
-        selected = ", ".join([*(f'"{column}"' for column in self.columns), *extra])
         ordering = ", ".join(
             f'"{column}" {"DESC NULLS FIRST" if down else "ASC NULLS LAST"}'
             for column, down in self.order_columns(order)
         )
         with row_reader.refuse_broken_files(self.table), duckdb_reader.open_engine() as engine:
             duckdb_reader.register_rows(engine, self.delta_table, bounds)
+            names = [f'"{column}"' for column in self.columns]
+            columns = [cut_values.cut_columns(engine, self.columns)] if self.is_cut else names
+            selected = ", ".join([*columns, *extra])
             text = f"SELECT {selected} FROM rows WHERE {condition} ORDER BY {ordering}"  # noqa: S608  # literals of questions
             return engine.sql(text).to_arrow_table()
 

@@ -30,15 +30,6 @@ def open_engine() -> duckdb.DuckDBPyConnection:
     return engine
 
 
-def keep_constants(engine: duckdb.DuckDBPyConnection) -> None:
-    """Let a connection compute what is constant in an expression only where it is needed, as Spark does.
-
-    Otherwise DuckDB computes it beforehand: `if(item = 'x', repeat('a', 2000000000), item)` takes gigabytes for any
-    item.
-    """
-    engine.execute("PRAGMA disable_optimizer")
-
-
 def register_rows(
     engine: duckdb.DuckDBPyConnection, delta_table: DeltaTable, bounds: Sequence[ColumnBound] = ()
 ) -> None:

@@ -6,21 +6,25 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-import duckdb
 import sqlglot
-from deltalake.exceptions import DeltaError
 from sqlglot import expressions as exp
-from sqlglot.errors import SqlglotError
 
 from hindcast.airflow.pages import key_history
 from hindcast.airflow.pages.drawing import format_moment
+from hindcast.airflow.pages.explain_limits import (
+    NotExplainedError,
+    limit_explanations,
+    open_limited_engine,
+    refuse_costly,
+    refuse_cut,
+)
 from hindcast.airflow.pages.inputs_as_of import InputReader, InputRows, find_records
 from hindcast.airflow.pages.key_history import find_cell, read_moment
 from hindcast.bitemporal import predicates
 from hindcast.bitemporal.predicates import ColumnBound, sql_literal
 from hindcast.common.column_values import ColumnValue, Row
-from hindcast.common.errors import HindcastError, describe_cause
-from hindcast.common.json_values import JsonObject
+from hindcast.common.errors import describe_cause
+from hindcast.common.json_values import JsonObject, JsonValue
 from hindcast.common.settings import Settings
 from hindcast.contract import Contract, Join, Shape, View, list_shapes
 from hindcast.contract.expressions import resolve
@@ -28,7 +32,7 @@ from hindcast.contract.sensitive import redact_message
 from hindcast.contract.shapes import PERIODS, resolve_all
 from hindcast.plan import horizon
 from hindcast.query.show import format_cell
-from hindcast.store import duckdb_reader, emitted_log
+from hindcast.store import emitted_log
 from hindcast.store.emitted_log import EmitCause
 
 
@@ -45,22 +49,33 @@ def explain_row(
         place = f"{record['topic']}, partition {record['partition']}, offset {record['offset']}"
         return {"text": f"It comes from the record in {place}.", "parts": []}
     reader = InputReader(settings, contract, known, frozenset(readable))
+    try:
+        with limit_explanations():
+            text, parts = _explain_view_row(warehouse, contract, name, row, reader)
+            shown: list[JsonValue] = [part.as_json(warehouse, contract) for part in parts]
+            return {"text": text[:1].upper() + text[1:], "parts": shown}
+    except NotExplainedError as error:
+        cause = str(error)
+    except Exception as error:  # noqa: BLE001  # sqlglot and DuckDB do not know all of Spark's SQL; a table may be damaged
+        cause = redact_message(contract, name, describe_cause(error) if str(error).strip() else type(error).__name__)
+    return {"text": f"This page cannot explain the row: {cause}", "parts": []}
+
+
+def _explain_view_row(
+    warehouse: str, contract: Contract, name: str, row: Row, reader: InputReader
+) -> tuple[str, Sequence[InputRows]]:
+    """Return why a row of a view was what it was, in words, and the input rows that it was made of."""
     view, shape = contract.views[name], list_shapes(contract)[name]
+    refuse_cut(row.get(column) for column in shape.key)
     if view.semantics == "kafka":
         cause = emitted_log.find_cause(emitted_log.emitted_table(warehouse, contract, name), shape.kind, row)
         if cause is not None:
             text, part = _explain_emission(contract, reader, cause)
-            return {"text": text, "parts": [part.as_json(warehouse, contract)]}
-    try:
-        frozen = horizon.find_frozen_until(warehouse, contract, name)
-        if frozen is not None and not _is_derivable(shape.kind, row, known, frozen):
-            text = f"Its input rows are no longer kept: the inputs were trimmed up to {format_moment(frozen)}."
-            return {"text": text, "parts": []}
-        text, parts = _RowExplainer(view, list_shapes(contract), row, reader, frozen).explain()
-    except (SqlglotError, duckdb.Error, HindcastError, DeltaError) as error:
-        # DuckDB does not support all of Spark's SQL, and a table of another pipeline may be damaged.
-        text, parts = f"This page cannot explain the row: {redact_message(contract, name, describe_cause(error))}", []
-    return {"text": text[:1].upper() + text[1:], "parts": [part.as_json(warehouse, contract) for part in parts]}
+            return text, [part]
+    frozen = horizon.find_frozen_until(warehouse, contract, name)
+    if frozen is not None and not _is_derivable(shape.kind, row, reader.known_at, frozen):
+        return f"Its input rows are no longer kept: the inputs were trimmed up to {format_moment(frozen)}.", []
+    return _RowExplainer(view, list_shapes(contract), row, reader, frozen).explain()
 
 
 def _explain_emission(contract: Contract, reader: InputReader, cause: EmitCause) -> tuple[str, InputRows]:
@@ -161,13 +176,18 @@ class _RowExplainer:
         """Return the values of the expressions of `on` over the first input's row; none without a row."""
         if not first.rows:
             return []
-        names = {first.name: list(self.known[first.name].columns)}
-        columns = ", ".join(_duckdb_expression(resolve(text, names)) for text in texts)
-        plain = {column: value for column, value in first.rows[0].items() if not isinstance(value, list | dict)}
+        row, names = first.rows[0], {first.name: list(self.known[first.name].columns)}
+        trees = [_parse(resolve(text, names)) for text in texts]
+        used = {column.parts[1].name for tree in trees for column in tree.find_all(exp.Column)}
+        refuse_cut(row.get(column) for column in used)
+        if all(isinstance(tree, exp.Column) and len(tree.parts) == 2 for tree in trees):  # no fields
+            return [row.get(tree.name) for tree in trees]
+        columns = ", ".join(_translate_expression(tree, is_for_one_row=True) for tree in trees)
+        plain = {column: row.get(column) for column in used if not isinstance(row.get(column), list | dict)}
         values = ", ".join(f'{_format_literal(value)} AS "{column}"' for column, value in plain.items())
-        with duckdb_reader.open_engine() as engine:
-            duckdb_reader.keep_constants(engine)
-            keys = engine.execute(f'SELECT {columns} FROM (SELECT {values}) AS "{first.name}"').fetchone()  # noqa: S608
+        source = f'(SELECT {values or "1"}) AS "{first.name}"'
+        with open_limited_engine() as engine:
+            keys = engine.execute(f"SELECT {columns} FROM {source}").fetchone()  # noqa: S608  # literals, checked columns
         return list(keys or ())
 
     def _explain_aggregate(self) -> tuple[str, list[InputRows]]:
@@ -178,12 +198,12 @@ class _RowExplainer:
             c: f"{name}.{c}" for c in self.known[name].key
         }
         conditions = [
-            f"({_duckdb_expression(text)}) IS NOT DISTINCT FROM {_format_literal(self.row[c])}"
+            f"({_translate_expression(_parse(text))}) IS NOT DISTINCT FROM {_format_literal(self.row[c])}"
             for c, text in groups.items()
         ]
         if self.view.where:
             where = resolve_all({"": self.view.where}, self.view, self.known)
-            conditions += [f"({_duckdb_expression(text)})" for text in where.values()]
+            conditions += [f"({_translate_expression(_parse(text))})" for text in where.values()]
         if window is not None:
             start, end = read_moment(self.row, "windowStart"), read_moment(self.row, "windowEnd")
             sign = "<" if window.tumbling or window.hopping else "<="
@@ -194,10 +214,7 @@ class _RowExplainer:
             conditions.append(predicates.as_of_condition(kind, sql_literal(self.moment)))
             bounds = [ColumnBound(PERIODS[kind][0], most=self.moment)]
             when = f"{_MOMENT_WORDS[kind]} {format_moment(self.moment)}"
-        texts = [*groups.values(), *([self.view.where] if self.view.where else [])]
-        part = self.reader.read_rows(
-            name, " AND ".join(conditions), bounds, keep_constants=any(map(_has_constant_call, texts))
-        )
+        part = self.reader.read_rows(name, " AND ".join(conditions), bounds)
         hidden = any(column in text for text in groups.values() for column in part.marked)
         group = ", ".join(f"{c} = {key_history.MASK if hidden else format_cell(self.row[c])}" for c in groups)
         return f"it aggregates {_describe_rows(part)} with {group}, {when}.", [part]
@@ -229,16 +246,15 @@ def _format_literal(value: ColumnValue) -> str:
     return "NULL" if value is None else sql_literal(value)
 
 
-def _duckdb_expression(text: str) -> str:
-    """Return an expression of the contract (`input.column`) in DuckDB's SQL."""
-    parsed = sqlglot.parse_one(text, dialect="spark")
-    for column in parsed.find_all(exp.Column):
+def _parse(text: str) -> exp.Expr:
+    """Return the tree of an expression of the contract."""
+    return sqlglot.parse_one(text, dialect="spark")
+
+
+def _translate_expression(tree: exp.Expr, *, is_for_one_row: bool = False) -> str:
+    """Return an expression of the contract (`input.column`) in DuckDB's SQL; NotExplainedError if it may be costly."""
+    refuse_costly(tree, is_for_one_row=is_for_one_row)
+    for column in tree.find_all(exp.Column):
         for part in column.parts:
             part.set("quoted", True)
-    return parsed.sql(dialect="duckdb")
-
-
-def _has_constant_call(text: str) -> bool:
-    """Return whether an expression calls a function of constants alone, which DuckDB would compute beforehand."""
-    calls = sqlglot.parse_one(text, dialect="spark").find_all(exp.Func)
-    return any(not isinstance(call, exp.Connector | exp.Cast) and call.find(exp.Column) is None for call in calls)
+    return tree.sql(dialect="duckdb")

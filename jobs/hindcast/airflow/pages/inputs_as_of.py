@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TypeAlias
 
-from hindcast.airflow.pages import catalog, key_history
+from hindcast.airflow.pages import catalog, explain_limits, key_history
 from hindcast.airflow.pages.key_history import find_cell, read_moment
 from hindcast.bitemporal import predicates
 from hindcast.bitemporal.predicates import ColumnBound, sql_literal
@@ -19,7 +19,7 @@ from hindcast.contract.sensitive import find_sensitive_columns
 from hindcast.contract.shapes import PERIODS
 from hindcast.kafka import topic_patterns
 from hindcast.plan import inputs, journal
-from hindcast.query import read
+from hindcast.query import cut_values, read
 from hindcast.store import duckdb_reader, tables
 from hindcast.store.tables import Table
 
@@ -70,9 +70,9 @@ class InputRows:
         }
 
     def _format_key(self, row: Row) -> str | None:
-        """Return a row's key as an address has it; None if it has a null, which no address can have."""
+        """Return a row's key as an address has it; None if it has a null, which no address can have, or is cut."""
         key = [row[column] for column in self.source.key]
-        return None if None in key else read.format_key(self.source, key)
+        return None if None in key or any(map(cut_values.is_cut, key)) else read.format_key(self.source, key)
 
 
 def find_records(warehouse: str, contract: Contract, name: str, row: Row) -> list[RecordPlace]:
@@ -128,10 +128,13 @@ class InputReader:
         record, part = None, self._build_part(name)
         if log is not None:
             bounds = [ColumnBound("partition", partition, partition), ColumnBound("offset", offset, offset)]
-            with duckdb_reader.open_engine() as engine:
+            with explain_limits.open_limited_engine() as engine:
                 duckdb_reader.register_rows(engine, log, bounds)
-                condition = f'"partition" = {partition} AND "offset" = {offset}'
-                record = next(iter(key_history.sample_rows(engine, condition, "run", 1).rows), None)
+                condition, columns = (
+                    f'"partition" = {partition} AND "offset" = {offset}',
+                    cut_values.cut_columns(engine),
+                )
+                record = next(iter(key_history.sample_rows(engine, condition, "run", 1, columns).rows), None)
         if record is not None:
             start, moment = PERIODS[part.source.kind][0], read_moment(record, "timestamp")
             condition = f'"_partition" = {partition} AND "_offset" = {offset}'
@@ -142,6 +145,7 @@ class InputReader:
 
     def read_version(self, name: str, key: Sequence[ColumnValue], moment: datetime) -> InputRows:
         """Return the version of a key that was valid at a moment."""
+        explain_limits.refuse_cut(key)
         part = self._build_part(name)
         if None in key:
             return part
@@ -152,12 +156,10 @@ class InputReader:
         bounds += [ColumnBound("validFrom", most=moment), ColumnBound("validTo", least=moment, or_null=True)]
         return self.read_rows(name, " AND ".join(conditions), bounds)
 
-    def read_rows(
-        self, name: str, condition: str, bounds: Sequence[ColumnBound], *, keep_constants: bool = False
-    ) -> InputRows:
-        """Return the rows that meet a condition, the latest first; it may qualify columns by `name`.
+    def read_rows(self, name: str, condition: str, bounds: Sequence[ColumnBound]) -> InputRows:
+        """Return the rows that meet a condition, the latest first, cut (cut_values.py).
 
-        With `keep_constants`, its constant parts are computed only where they are needed.
+        The condition may qualify columns by `name`.
         """
         part = self._build_part(name)
         delta_table = tables.open_table(part.source) if part.open else None
@@ -167,13 +169,12 @@ class InputReader:
             ColumnBound("systemFrom", most=part.known_at),
             ColumnBound("systemTo", least=part.known_at, or_null=True),
         ]
-        with duckdb_reader.open_engine() as engine:
+        with explain_limits.open_limited_engine() as engine:
             duckdb_reader.register_rows(engine, delta_table, [*bounds, *system])
-            if keep_constants:
-                duckdb_reader.keep_constants(engine)
             condition = f"{predicates.known_at_condition(sql_literal(part.known_at))} AND {condition}"
             order = f'"{PERIODS[part.source.kind][0]}" DESC'
-            sample = key_history.sample_rows(engine, condition, order, MAX_ROWS, name)
+            columns = cut_values.cut_columns(engine)
+            sample = key_history.sample_rows(engine, condition, order, MAX_ROWS, columns, name)
         marked = part.marked | tables.read_dropped_columns(delta_table).keys()  # they may have been sensitive
         return InputRows(name, part.source, part.known_at, part.open, marked, sample.rows, sample.total)
 

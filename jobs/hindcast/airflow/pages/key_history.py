@@ -24,6 +24,7 @@ from hindcast.contract import Contract
 from hindcast.contract.sensitive import find_sensitive_columns
 from hindcast.contract.shapes import PERIODS
 from hindcast.query import read
+from hindcast.query.cut_values import MAX_CHARACTERS, cut_nested
 from hindcast.query.show import plain_value
 from hindcast.store import duckdb_reader, tables
 from hindcast.store.tables import Table
@@ -49,7 +50,7 @@ class RowSample:
 
 @dataclass(frozen=True)
 class KeyHistory:
-    """Every row of a key that was ever current, with lineage."""
+    """Every row of a key that was ever current, with lineage; long values are cut (cut_values.py)."""
 
     table: Table
     rows: pa.Table
@@ -89,14 +90,14 @@ class KeyHistory:
 
 
 def sample_rows(
-    engine: duckdb.DuckDBPyConnection, condition: str, order: str, limit: int, of: str = "rows"
+    engine: duckdb.DuckDBPyConnection, condition: str, order: str, limit: int, columns: str = "*", of: str = "rows"
 ) -> RowSample:
     """Return the first `limit` of the registered `rows` that meet a condition, in this order, and how many do.
 
-    The condition may qualify columns by `of`.
+    The condition may qualify columns by `of`; `columns`: their SQL (cut_values.py).
     """
-    source = f'FROM rows AS "{of}" WHERE {condition}'
-    text = f"SELECT *, count(*) OVER () AS _total {source} ORDER BY {order} LIMIT {limit}"
+    source = f'(SELECT {columns} FROM rows AS "{of}" WHERE {condition})'  # noqa: S608  # literals, quoted names
+    text = f"SELECT *, count(*) OVER () AS _total FROM {source} ORDER BY {order} LIMIT {limit}"  # noqa: S608
     rows = engine.sql(text).to_arrow_table().to_pylist()
     total = rows[0]["_total"] if rows else 0
     return RowSample([{name: value for name, value in row.items() if name != "_total"} for row in rows], total)
@@ -131,7 +132,10 @@ def read_history(table: Table, key: Sequence[ColumnValue]) -> KeyHistory:
 
 
 def suggest_keys(table: Table, beginning: str) -> list[str]:
-    """Return at most `MAX_SUGGESTIONS` keys whose first column starts with `beginning`, as an address has them."""
+    """Return at most `MAX_SUGGESTIONS` keys whose first column starts with `beginning`, as an address has them.
+
+    Keys too long for a page are left out.
+    """
     delta_table = tables.open_table(table)
     if delta_table is None:
         return []
@@ -139,7 +143,8 @@ def suggest_keys(table: Table, beginning: str) -> list[str]:
     condition = f'starts_with(CAST("{table.key[0]}" AS VARCHAR), {sql_literal(beginning)})'
     with duckdb_reader.open_engine() as engine:
         duckdb_reader.register_rows(engine, delta_table)
-        text = f"SELECT DISTINCT {columns} FROM rows WHERE {condition} LIMIT {MAX_SUGGESTIONS}"  # noqa: S608  # literals
+        lengths = "".join(f' AND length(CAST("{column}" AS VARCHAR)) <= {MAX_CHARACTERS}' for column in table.key)
+        text = f"SELECT DISTINCT {columns} FROM rows WHERE {condition}{lengths} LIMIT {MAX_SUGGESTIONS}"  # noqa: S608  # literals
         rows = engine.sql(text).to_arrow_table().to_pylist()
     return sorted(read.format_key(table, list(row.values())) for row in rows)
 
@@ -171,8 +176,8 @@ def read_moment(row: Row, name: str) -> datetime:
 
 
 def mask_row(row: Row, marked: frozenset[str]) -> dict[str, JsonValue]:
-    """Return a row as JSON, with sensitive values masked."""
-    return {name: MASK if name in marked else plain_value(value) for name, value in row.items()}
+    """Return a row as JSON, with sensitive values masked and long ones cut."""
+    return {name: MASK if name in marked else cut_nested(plain_value(value)) for name, value in row.items()}
 
 
 _CACHE: OrderedDict[tuple[str, int, tuple[str, ...]], pa.Table] = OrderedDict()

@@ -1,0 +1,100 @@
+"""Limit what explanations take of the API server: the expressions that they evaluate, their time, how many run at once.
+
+Whoever may read a pipeline asks for them; whoever writes its contract wrote the expressions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from threading import BoundedSemaphore, Timer
+
+import duckdb
+from sqlglot import expressions as exp
+
+from hindcast.common.column_values import ColumnValue
+from hindcast.common.errors import show_briefly
+from hindcast.contract.moments import DATELESS_PATTERN
+from hindcast.query.cut_values import MAX_CHARACTERS, is_cut
+from hindcast.store import duckdb_reader
+
+MAX_EXPLANATIONS = 2
+MAX_SECONDS = 2.0
+"""How long an engine may run, and an explanation may wait for its turn."""
+
+
+class NotExplainedError(Exception):
+    """Why a page explains no row, in words without values of the row."""
+
+
+@contextmanager
+def limit_explanations() -> Iterator[None]:
+    """Wait for a turn to explain a row; raise NotExplainedError if others take too long."""
+    if not _TURNS.acquire(timeout=MAX_SECONDS):
+        raise NotExplainedError("too many rows are being explained at this moment; try again")
+    try:
+        yield
+    finally:
+        _TURNS.release()
+
+
+_TURNS = BoundedSemaphore(MAX_EXPLANATIONS)
+
+
+@contextmanager
+def open_limited_engine() -> Iterator[duckdb.DuckDBPyConnection]:
+    """Return an engine that is interrupted after `MAX_SECONDS`; raise NotExplainedError then."""
+    with duckdb_reader.open_engine() as engine:
+        timer = Timer(MAX_SECONDS, engine.interrupt)
+        timer.start()
+        try:
+            yield engine
+        except duckdb.InterruptException:
+            raise NotExplainedError(f"finding its input rows took longer than {MAX_SECONDS:g} seconds") from None
+        finally:
+            timer.cancel()
+            timer.join()
+
+
+def refuse_costly(tree: exp.Expr, *, is_for_one_row: bool = False) -> None:
+    """Raise NotExplainedError for an expression whose result, or the work for it, is not bounded by its input.
+
+    For one row, whose values are cut, texts may be concatenated.
+    """
+    for node in tree.walk():
+        if isinstance(node, exp.Concat | exp.DPipe | exp.ConcatWs):
+            is_cheap = is_for_one_row or _count_values(node) <= 1
+        elif isinstance(node, exp.RegexpLike):
+            is_cheap = node.expression == exp.Literal.string(DATELESS_PATTERN)  # a guard of guards.py
+        elif isinstance(node, exp.DataType):
+            is_cheap = not node.is_type(*exp.DataType.NESTED_TYPES)
+        else:
+            is_cheap = isinstance(node, _CHEAP)
+        if not is_cheap:
+            name, bracket, _ = (text := node.sql(dialect="spark")).partition("(")
+            words = f"{name.lower()}()" if bracket and name.isidentifier() else show_briefly(text, 50)
+            raise NotExplainedError(f"it does not evaluate {words}, which the contract uses")
+
+
+def refuse_cut(values: Iterable[ColumnValue]) -> None:
+    """Raise NotExplainedError if rows would be looked up by a value that is cut."""
+    if any(map(is_cut, values)):
+        raise NotExplainedError(f"it does not look up values of more than {MAX_CHARACTERS:,} characters")
+
+
+def _count_values(concatenation: exp.Expr) -> int:
+    """Return how many values are concatenated, besides constants."""
+    return sum(part.find(exp.Column) is not None for part in concatenation.iter_expressions())
+
+
+_CHEAP = (
+    *(exp.Column, exp.Identifier, exp.Literal, exp.Boolean, exp.Null, exp.Paren, exp.Var, exp.DataTypeParam),
+    *(exp.And, exp.Or, exp.Not, exp.Is, exp.In, exp.Between),
+    *(exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE, exp.NullSafeEQ, exp.NullSafeNEQ),
+    *(exp.Add, exp.Sub, exp.Mul, exp.Div, exp.IntDiv, exp.Mod, exp.Neg),
+    *(exp.Cast, exp.TryCast, exp.Case, exp.If, exp.Coalesce, exp.Nullif),
+    *(exp.Lower, exp.Upper, exp.Trim, exp.Substring, exp.Left),
+    *(exp.Year, exp.Quarter, exp.Month, exp.WeekOfYear, exp.Day, exp.DayOfMonth, exp.DayOfYear),
+    *(exp.Hour, exp.Minute, exp.Second, exp.Extract, exp.TimestampTrunc, exp.DateTrunc, exp.TsOrDsToDate),
+)
+"""The nodes whose results are bounded by their inputs, in size and work."""

@@ -1,0 +1,62 @@
+"""Cut long values, for pages and forms: their first characters, how long they are, and a hash that tells them apart."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+
+import duckdb
+
+from hindcast.common.json_values import JsonValue
+from hindcast.store.duckdb_reader import quote_name
+
+MAX_CHARACTERS = 1_000
+"""How many characters of a value a page shows; `hindcast query` shows all."""
+
+_DIGITS = 32
+
+
+def cut_text(text: str, most: int = MAX_CHARACTERS) -> str:
+    """Return a text as it is, or its first `most` characters and what it was.
+
+    >>> cut_text("naan", 4), cut_text("naan and curry", 4)
+    ('naan', 'naan… (14 characters, sha256 beddd07903eaa1361786c4b79e303f2b)')
+    """
+    if len(text) <= most:
+        return text
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGITS]
+    return f"{text[:most]}… ({len(text):,} characters, sha256 {digest})"
+
+
+def cut_nested(value: JsonValue) -> JsonValue:
+    """Return a list or an object as it is, or its cut JSON text; other values, which DuckDB has cut, as they are."""
+    text = json.dumps(value) if isinstance(value, list | dict) else ""
+    return cut_text(text) if len(text) > MAX_CHARACTERS else value
+
+
+def cut_columns(engine: duckdb.DuckDBPyConnection, names: Sequence[str] | None = None) -> str:
+    """Return the SQL of columns of the registered `rows`, all without `names`, that cuts texts as `cut_text` does.
+
+    Bytes become hexadecimal text.
+    """
+    rows = engine.sql("FROM rows")
+    kinds = dict(zip(rows.columns, map(str, rows.types), strict=True))
+    return ", ".join(_cut_column(quote_name(name), kinds[name]) for name in names or kinds)
+
+
+def is_cut(value: object) -> bool:
+    """Return True for a value of `cut_text` or `cut_columns` that was cut."""
+    return isinstance(value, str) and len(value) > MAX_CHARACTERS
+
+
+def _cut_column(name: str, kind: str) -> str:
+    """Return the SQL of one column, under its name."""
+    if kind not in ("VARCHAR", "BLOB"):
+        return name
+    most, length, unit, whole, start = MAX_CHARACTERS, f"length({name})", "characters", name, name
+    if kind == "BLOB":
+        most, length, unit = MAX_CHARACTERS // 2, f"octet_length({name})", "bytes"
+        whole = start = f"lower(hex({name}[1:{most}]))"
+    note = f"format('… ({{:,}} {unit}, sha256 {{}})', {length}, left(sha256({name}), {_DIGITS}))"
+    return f"CASE WHEN {length} > {most} THEN left({start}, {MAX_CHARACTERS}) || {note} ELSE {whole} END AS {name}"

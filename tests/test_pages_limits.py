@@ -1,0 +1,219 @@
+"""What pages take of the API server: the expressions that they evaluate, their time, how much of a value they show."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+
+import duckdb
+import pytest
+
+from hindcast.airflow.pages import explain_limits, time_machine
+from hindcast.airflow.pages.explain import explain_row
+from hindcast.airflow.pages.explain_limits import NotExplainedError
+from hindcast.common.json_values import JsonObject
+from hindcast.common.settings import Settings
+from hindcast.contract import Join, find
+from hindcast.query import cut_values, read
+from hindcast.store import tables
+from test_pages import client, text
+from warehouses import RUNS, T0, at, place, row, shop, version, write
+
+LONG = "né👍" * 2_000
+
+
+@pytest.fixture(scope="module", autouse=True)
+def settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
+    with shop(tmp_path_factory.mktemp("shop")) as found:
+        contract = find(found.schemas, "shop")
+        notes = [LONG + end for end in ("b", "c")]
+        write(
+            found,
+            contract,
+            "prices",
+            [
+                version(1, None, n, 1 if n == 0 else None, item="big", price=Decimal(1), note=notes[n], **place(n))
+                for n in range(2)
+            ]
+            + [version(1, None, 0, None, item=LONG, price=Decimal(1), note="", **place(9))],
+        )
+        write(found, contract, "orders", [row(1, customer="eve", item=LONG, quantity=1, timestamp=at(2), **place(1))])
+        yield found
+
+
+BILL = {"customer": "dave", "timestamp": at(2), "_partition": 0, "_offset": 0}
+CITY = {"city": "Rome", "validFrom": T0}
+
+
+def explain(settings: Settings, name: str, row: dict[str, Any], **change: Any) -> JsonObject:
+    """Why a row of a changed view is what it is, and that it took no time to say so."""
+    contract = find(settings.schemas, "shop")
+    view = contract.views[name].model_copy(update=change)
+    other = contract.model_copy(update={"views": {**contract.views, name: view}})
+    begun = time.monotonic()
+    told = explain_row(settings, other, name, row, RUNS[1], {"shop"})
+    assert time.monotonic() - begun < 2
+    return told
+
+
+def explain_bill(settings: Settings, on: str) -> JsonObject:
+    return explain(settings, "bills", BILL, join=Join(table="prices", on=on))
+
+
+HUGE = "repeat('a', 400000000)"
+
+
+@pytest.mark.parametrize(
+    ("on", "function"),
+    [
+        (f"if(orders.item = 'x', {HUGE}, orders.item)", "repeat()"),
+        ("levenshtein(orders.item, orders.item)", "levenshtein()"),
+        ("element_at(sequence(1, 400000000), 1)", "element_at()"),
+        ("rpad(orders.item, 400000000)", "rpad()"),
+        ("orders.item rlike 'a'", "orders.item RLIKE 'a'"),
+        ("cast(orders.quantity as array<int>)", "ARRAY<INT>"),
+        ("soundex(orders.item)", "soundex()"),
+    ],
+)
+def test_what_may_be_costly_is_not_evaluated(settings: Settings, on: str, function: str) -> None:
+    words = f"This page cannot explain the row: it does not evaluate {function}, which the contract uses"
+    assert explain_bill(settings, on) == {"text": words, "parts": []}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"group_by": {"city": f"if(city = 'x', {HUGE}, city)"}},
+        {"group_by": {"city": "concat(city, city)"}},
+        {"where": f"city <> 'x' or city < {HUGE}"},
+    ],
+)
+def test_of_all_rows_of_an_input_too(settings: Settings, change: dict[str, Any]) -> None:
+    told = explain(settings, "cities", CITY, **change)
+    assert ("it does not evaluate " in str(told["text"]), told["parts"]) == (True, [])
+
+
+@pytest.mark.parametrize(
+    "on",
+    [
+        "orders.item",
+        "coalesce(nullif(trim(concat(' ', orders.item)), ''), 'x')",
+        "concat_ws('', substring(orders.item, 1, 2), left('an', 2))",
+        "if(orders.quantity * 2 + 1 in (1, 5) and orders.quantity between 1 and 9, lower('NAAN'), null)",
+        "case when year(date_trunc('hour', timestamp '2026-01-01 00:30:00')) = 2026 then orders.item end",
+        "if(cast(cast(orders.quantity as string) as decimal(8,2)) <=> 2.00, orders.item, 'x')",
+        "if(cast('2026-01-0' || cast(orders.quantity as string) as timestamp) is not null, orders.item, 'x')",
+    ],
+)
+def test_what_is_cheap_is_evaluated(settings: Settings, on: str) -> None:
+    assert "item = naan, valid at" in str(explain_bill(settings, on)["text"])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"where": "city between 'A' and 'Z' and (id is not null or id <> 1) and not city in ('Paris')"},
+        {"group_by": {"city": "upper(left(city, 1)) || lower('OME')"}},
+    ],
+)
+def test_the_rows_of_a_group_are_found_by_what_is_cheap(settings: Settings, change: dict[str, Any]) -> None:
+    (part,) = explain(settings, "cities", CITY, **change)["parts"]  # type: ignore[misc, union-attr]
+    assert part["total"] == 1  # type: ignore[index, call-overload]
+
+
+@pytest.mark.parametrize("on", ["date_diff(timestamp, timestamp)", "map(interval 1 day)"])
+def test_no_expression_breaks_the_page(settings: Settings, on: str) -> None:
+    assert str(explain_bill(settings, on)["text"]).startswith("This page cannot explain the row: ")
+
+
+def test_an_error_of_any_kind_is_told_as_no_explanation(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hindcast.plan.horizon.find_frozen_until", lambda *_: {}["x"])
+    assert explain_bill(settings, "orders.item")["text"] == "This page cannot explain the row: 'x'"
+
+
+def test_an_engine_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(explain_limits, "MAX_SECONDS", 0.1)
+    begun = time.monotonic()
+    with (
+        pytest.raises(NotExplainedError, match=r"longer than 0\.1 seconds"),
+        explain_limits.open_limited_engine() as engine,
+    ):
+        engine.execute("SELECT sum(a.range * b.range) FROM range(1000000) AS a, range(10000) AS b").fetchall()
+    assert time.monotonic() - begun < 2
+
+
+def test_only_some_rows_are_explained_at_a_time(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(explain_limits, "MAX_SECONDS", 0.1)
+    with explain_limits.limit_explanations(), explain_limits.limit_explanations():
+        told = explain_bill(settings, "orders.item")["text"]
+    assert "too many rows are being explained at this moment; try again" in str(told)
+
+
+# Long values
+
+
+@pytest.mark.parametrize("value", ["", "a" * 1_000, "a" * 1_001, LONG, "\0" * 1_500])
+def test_duckdb_cuts_texts_as_python_does(value: str) -> None:
+    with duckdb.connect() as engine:
+        engine.execute("CREATE TABLE rows AS SELECT $1::VARCHAR AS a, 1 AS b", [value])
+        (shown, other) = engine.sql(f"SELECT {cut_values.cut_columns(engine)} FROM rows").fetchall()[0]
+    assert (shown, other) == (cut_values.cut_text(value), 1)
+    assert cut_values.is_cut(shown) == (len(value) > 1_000)
+
+
+def test_bytes_are_cut_too() -> None:
+    with duckdb.connect() as engine:
+        engine.execute("CREATE TABLE rows AS SELECT unnest([$1::BLOB, $2::BLOB]) AS a", [b"\xab", b"\xab" * 501])
+        shown = [a for (a,) in engine.sql(f"SELECT {cut_values.cut_columns(engine)} FROM rows").fetchall()]
+    assert shown[0] == "ab"
+    assert shown[1].startswith(f"{'ab' * 500}… (501 bytes, sha256 ")
+
+
+def test_nested_values_are_cut() -> None:
+    assert cut_values.cut_nested(["a"]) == ["a"]
+    assert str(cut_values.cut_nested({"a": [LONG]})).startswith('{"a": ["n')
+    assert len(str(cut_values.cut_nested({"a": [LONG]}))) < 1_100
+
+
+def test_a_page_shows_the_beginning_of_long_values_and_that_they_differ(settings: Settings) -> None:
+    web = client("shop")
+    answer = web.get("/machine/shop.json", params={"table": "prices", "key": "big"})
+    shown = {rectangle["values"]["note"] for rectangle in answer.json()["plane"]["rectangles"]}
+    assert len(shown) == 2
+    for note in shown:
+        assert note.startswith(f"{LONG[:1_000]}… (6,001 characters, sha256 ")
+    assert LONG[:1_001] not in web.get("/machine/shop", params={"table": "prices", "key": "big"}).text
+    contract = find(settings.schemas, "shop")
+    rows = read.history(settings.warehouse, contract, "prices", key=["big"]).to_pylist()
+    assert [row["note"] for row in rows] == [LONG + "b", LONG + "c"], "programs get all"
+
+
+def test_the_rows_of_inputs_are_cut(settings: Settings) -> None:
+    first, met = explain(settings, "bills", {**BILL, "_offset": 1}, join=Join(table="prices", on="'big'"))["parts"]  # type: ignore[misc, union-attr]
+    assert first["rows"][0]["values"]["item"].startswith(f"{LONG[:1_000]}… (")  # type: ignore[index, call-overload, union-attr]
+    assert met["rows"][0]["key"] == "big"  # type: ignore[index, call-overload]
+
+
+def test_a_row_with_a_cut_key_has_no_link_to_its_plane(settings: Settings) -> None:
+    row = {"city": "", "validFrom": T0}
+    (part,) = explain(settings, "cities", row, table="prices", group_by={"city": "note"})["parts"]  # type: ignore[misc, union-attr]
+    keys = {found["values"]["item"][:5]: found["key"] for found in part["rows"]}  # type: ignore[index, call-overload, union-attr]
+    assert keys == {"naan": "naan", LONG[:5]: None}
+
+
+def test_a_cut_value_is_not_looked_up(settings: Settings) -> None:
+    words = "This page cannot explain the row: it does not look up values of more than 1,000 characters"
+    for on in ("orders.item", "lower(orders.item)"):
+        assert explain(settings, "bills", {**BILL, "_offset": 1}, join=Join(table="prices", on=on))["text"] == words
+    assert explain(settings, "cities", {**CITY, "city": cut_values.cut_text(LONG)})["text"] == words
+
+
+def test_keys_that_no_page_shows_whole_are_not_suggested(settings: Settings) -> None:
+    contract = find(settings.schemas, "shop")
+    suggested = time_machine.suggest_keys(settings, contract, "prices", "")["keys"]
+    assert ("big" in suggested, LONG in suggested) == (True, False)  # type: ignore[operator]
+    assert LONG[:50] not in text(client("shop"), "/machine/shop", table="prices")
+    table = tables.locate_table(settings.warehouse, contract, "prices")
+    assert read.parse_key(table, "big") == ["big"]
