@@ -85,7 +85,7 @@ def hold_changes(
     units = hold_store.digest_units(own.join(failing.distinct(), "_unit", "left_semi"))
     judged = _judge_units(candidate, units, waiting, after, _find_earliest_holds(own, waiting, place))
     keys = judged.where("NOT passing").select(*(F.col(name).alias(f"_{name}") for name in _UNIT_COLUMNS)).drop("_key")
-    unpublished = select_held_rows(own, keys, candidate.contract, table).localCheckpoint()
+    unpublished = select_held_rows(own, keys, table).localCheckpoint()
     reasons = _gather_reasons(failing_rows, "_place")
     rows = (
         own.join(keys, "_unit")
@@ -285,7 +285,7 @@ def _leave_out_unchanged(candidate: StagedChange) -> tuple[StagedChange, DataFra
     if not unchanged.take(1):
         return candidate, None
     units = unchanged.select(F.col("unit").alias("_unit"))
-    rows = select_held_rows(own, units, candidate.contract, candidate.table)
+    rows = select_held_rows(own, units, candidate.table)
     return candidate.leave_out_rows(rows), waiting.join(unchanged, "unit", "left_anti")
 
 

@@ -6,7 +6,8 @@
 | table, gate | string, int | whose gate, and its number under `expect`, from 0; null: held with others of its key |
 | entry | string | see below |
 | expectation, reason | string, string | the rule, and the gate as people write it |
-| key, change, row | string | the key as JSON; open or close; the row as JSON, without sensitive columns |
+| key | string | the key as JSON; of a row that is held with another key, that key |
+| change, row | string | open or close; the row as JSON, without sensitive columns |
 | topic, partition, offset | string, int, bigint | the record that the row comes from, if there is one |
 | since | bigint | of what is held: the last run whose records the key's current rows include |
 | digest | bigint | of what is held: a hash of the whole change of the key |
@@ -177,8 +178,9 @@ def build_entries(
     """Return rows of a table, or of a change of it, as entries with the columns of `SCHEMA`.
 
     `gate`, `expectation`, `reason`, `since`, `digest` and `unit` come from the columns `_gate`, `_expectation`, ... of
-    `rows`; they are null where `rows` lacks them. `key` comes from `_key`, else from the key columns, or is null. `place`: the topic and
-    partition of a record, as expressions over `_partition`; `shown`: the columns that go into `row`.
+    `rows`; they are null where `rows` lacks them. `key` comes from `_key`, else from the key columns, or is null.
+    `place`: the topic and partition of a record, as expressions over `_partition`; `shown`: the columns that go into
+    `row`.
     """
     columns = {
         "run": F.lit(run),
@@ -249,7 +251,7 @@ def read_held_places(spark: SparkSession, warehouse: str, pipeline: str, name: s
 
     Columns: `unit` (JSON; the key if it is held whole), `topic`, `partition`, `offset`.
     """
-    values = [_list_void_entries(warehouse, pipeline), before - 1, before - 1, name]
+    values: list[_Parameter] = [_list_void_entries(warehouse, pipeline), before - 1, before - 1, name]
     rows = _run_query(warehouse, pipeline, _HELD_PLACES_QUERY, values).to_pylist()
     schema = "unit string, topic string, partition int, offset long"
     return spark.createDataFrame([tuple(row.values()) for row in rows], schema)
@@ -366,11 +368,14 @@ _FROM_HELD_ROWS = f"""
      AND r.digest = last.digest AND r.run = last.run
     WHERE r.entry = 'held'
 """
-_HELD_ROWS_QUERY = f'SELECT r.* EXCLUDE (entry, digest, unit), last.entry {_FROM_HELD_ROWS} ORDER BY "table", key, run, {_RECORD_ORDER}'  # noqa: S608  # ours
+_HELD_ROWS_QUERY = f"""
+    SELECT r.* EXCLUDE (entry, digest, unit), last.entry {_FROM_HELD_ROWS}
+    ORDER BY "table", key, run, {_RECORD_ORDER}
+"""
 _HELD_PLACES_QUERY = f"""
     SELECT DISTINCT coalesce(r.unit, r.key) AS unit, topic, "partition", "offset" {_FROM_HELD_ROWS}
        AND r."table" = ? AND "offset" IS NOT NULL
-"""  # noqa: S608  # ours
+"""
 
 
 def _list_units(warehouse: str, pipeline: str, query: str, upto: int | None) -> list[_Unit]:

@@ -79,10 +79,10 @@ def connect_keys(rows: DataFrame, table: Table) -> DataFrame:
     keys = keyed.select(place.alias("_place"), F.col("_key").alias("_unit")).distinct()
     connected = keyed.join(keys, place == F.col("_place")).drop("_place")
     if table.kind == "events":
-        return connected
+        return connected.localCheckpoint()  # its readers join it with itself
     both = [connected, *(_add_keys_of_alone(keyed, side) for side in (_LEFT_PLACE, _RIGHT_PLACE))]
     alike = [*table.identity, *(["_change"] if "_change" in rows.columns else []), "_key", "_unit"]
-    return reduce(DataFrame.unionByName, both).dropDuplicates(alike)
+    return reduce(DataFrame.unionByName, both).dropDuplicates(alike).localCheckpoint()
 
 
 def has_moved_rows(held: DataFrame, parts: Sequence[DataFrame], table: Table) -> bool:
@@ -108,7 +108,7 @@ def _add_keys_of_alone(keyed: DataFrame, side: tuple[str, str]) -> DataFrame:
     return pairs.join(keys, _event_place(side) == F.col("_event")).drop("_event")
 
 
-def select_held_rows(change: DataFrame, held: DataFrame, contract: Contract, table: Table) -> DataFrame:
+def select_held_rows(change: DataFrame, held: DataFrame, table: Table) -> DataFrame:
     """Return the rows of a change (`add_units`) that are not published while the units of `held` (`_unit`) are held.
 
     Columns: those of the change.

@@ -78,9 +78,8 @@ def try_commit_change(
         return False
     opened = files.collect_rows(opened_rows, delta_table) if few else []
     written = [] if few else change_tasks.write_rows(opened_rows, table, delta_table)
-    close = (
-        rows.where("_change = 'close'").select(*dict.fromkeys((*table.closing_columns, start))).toArrow().sort_by(start)
-    )
+    columns = dict.fromkeys((*table.closing_columns, start))
+    close = rows.where("_change = 'close'").select(*columns).toArrow().sort_by(start)
 
     def close_rows(current: DeltaTable) -> FileChange:
         candidates = closing.find_candidate_files(current, table, close)
