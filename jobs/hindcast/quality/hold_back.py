@@ -285,7 +285,7 @@ def _leave_out_unchanged(candidate: StagedChange) -> tuple[StagedChange, DataFra
     if not unchanged.take(1):
         return candidate, None
     units = unchanged.select(F.col("unit").alias("_unit"))
-    rows = select_held_rows(own, units, candidate.table)
+    rows = select_held_rows(own, units, candidate.table).localCheckpoint()
     return candidate.leave_out_rows(rows), waiting.join(unchanged, "unit", "left_anti")
 
 
