@@ -171,6 +171,24 @@ def test_files_that_others_have_written_anew_meanwhile_are_read_again(
     assert [json.loads(text) for text in told(spark, it)] == rows
 
 
+@pytest.mark.parametrize("merge", [False, True])
+def test_of_an_event_that_stands_under_two_keys_only_one_row_ends(
+    spark: SparkSession, tmp_path: Path, *, merge: bool
+) -> None:
+    it, columns = Table(str(tmp_path), "shop", "made", "events", ("dish",)), "dish string, timestamp timestamp"
+    schema = f"{columns}, systemFrom timestamp, systemTo timestamp, _partition int, _offset long, _belief string"
+    table_creation.ensure_table(it, table_creation.make_nullable(spark.createDataFrame([], schema).schema))
+
+    def change(*rows: tuple[str, str]) -> DataFrame:
+        told = [(dish, T0, 0, 7, which) for dish, which in rows]
+        return spark.createDataFrame(told, f"{columns}, _partition int, _offset long, _change string")
+
+    publish(change(("A", "open"), ("B", "open")), it, 1)
+    publish(change(("B", "close"), ("C", "open")), it, 2, merge=merge)
+    rows = row_reader.load_stored_rows(spark, it).select("dish", "systemTo").collect()
+    assert {row["dish"]: row["systemTo"] is None for row in rows} == {"A": True, "B": False, "C": True}
+
+
 def test_rows_that_are_not_there_need_a_merge(spark: SparkSession, tmp_path: Path) -> None:
     it = table(tmp_path, spark)
     row = ("a", 1.0, None, None, T0, None)

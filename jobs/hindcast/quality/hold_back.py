@@ -30,6 +30,7 @@ from hindcast.quality.hold_units import RECORD_COLUMNS, add_units, has_row_hold,
 from hindcast.quality.row_holds import HoldableRecords, free_change, sift_records
 from hindcast.quality.staged_change import StagedChange
 from hindcast.store import commits, row_reader, table_creation, tables
+from hindcast.store.tables import Table
 
 
 class HeldChange(NamedTuple):
@@ -82,9 +83,9 @@ def hold_changes(
     else:
         failing = failing_rows.select(F.col("_key").alias("_unit"))
     units = hold_store.digest_units(own.join(failing.distinct(), "_unit", "left_semi"))
-    judged = _judge_units(candidate, units, waiting, after)
+    judged = _judge_units(candidate, units, waiting, after, _find_earliest_holds(own, waiting, place))
     keys = judged.where("NOT passing").select(*(F.col(name).alias(f"_{name}") for name in _UNIT_COLUMNS)).drop("_key")
-    unpublished = select_held_rows(own, keys, candidate.contract, table).localCheckpoint()
+    unpublished = select_held_rows(own, keys, table).localCheckpoint()
     reasons = _gather_reasons(failing_rows, "_place")
     rows = (
         own.join(keys, "_unit")
@@ -115,7 +116,7 @@ def hold_records(
         reasons = _gather_reasons(blamed.withColumn("_place", place), "_place")
         rows = rows.join(reasons, place == F.col("_place")).drop("_place")
     units = rows.select(*(F.col(f"_{name}").alias(name) for name in ("key", "unit", "digest")))
-    judged = _judge_units(candidate, units, waiting, after)
+    judged = _judge_units(candidate, units, waiting, after, _group_by_key(waiting))
     keys = judged.select(*(F.col(name).alias(f"_{name}") for name in _UNIT_COLUMNS)).drop("_key", "_digest")
     return _build_held_change(candidate, judged, rows.join(keys, "_unit"), _select_rederived(waiting, rederived))
 
@@ -138,6 +139,22 @@ def find_released_units(plan: Plan, name: str, waiting: DataFrame) -> DataFrame:
     return waiting.where(looked_at).join(keys, "key", "left_semi").select(*waiting.columns)
 
 
+def find_units_of_events(
+    contract: Contract, table: Table, waiting: DataFrame, rows: DataFrame, before: int
+) -> DataFrame:
+    """Return the units of `waiting` (`hold_store.read_held_units`, `before` a run) that hold an event of some rows.
+
+    An event that is held under one key may be derived with another one, and may have no current row.
+    """
+    spark, place = waiting.sparkSession, _find_record_place(contract, table.warehouse, table.name)
+    held = hold_store.read_held_places(spark, table.warehouse, table.pipeline, table.name, before)
+    record = F.struct(place["topic"].alias("topic"), place["partition"].alias("partition"), F.col("_offset"))
+    records = rows.where("_offset IS NOT NULL").select(record.alias("_record")).distinct()
+    own = F.struct("topic", "partition", F.col("offset").alias("_offset"))
+    units = held.join(records, own == F.col("_record"), "left_semi").select(F.col("unit").alias("_unit")).distinct()
+    return waiting.join(units, F.coalesce("unit", "key") == F.col("_unit"), "left_semi")
+
+
 def _read_held_units(candidate: StagedChange) -> DataFrame | None:
     """Return what is held of a table (`hold_store.read_held_units`); the `unit` of a whole key is the key."""
     table, spark = candidate.table, candidate.change.sparkSession
@@ -149,17 +166,38 @@ def _fill_units(waiting: DataFrame) -> DataFrame:
     return waiting.withColumn("unit", F.coalesce("unit", "key"))
 
 
-def _judge_units(candidate: StagedChange, units: DataFrame, waiting: DataFrame, after: int) -> DataFrame:
+def _group_by_key(waiting: DataFrame) -> DataFrame:
+    """Return since when each key of `waiting` is held: `key`, `_before`."""
+    return waiting.groupBy("key").agg(F.min("since").alias("_before"))
+
+
+def _find_earliest_holds(own: DataFrame, waiting: DataFrame, place: Column) -> DataFrame:
+    """Return since when rows of a change (`add_units`) are held, by key: `key`, `_before`.
+
+    An event that has moved from one held key to another is held since the earlier of the two.
+    """
+    by_key = _group_by_key(waiting)
+    rows = own.select("_key", place.alias("_place"))
+    held = rows.join(by_key, F.col("_key") == F.col("key")).groupBy(F.col("_place").alias("_held"))
+    connected = rows.join(held.agg(F.min("_before").alias("since")), F.col("_place") == F.col("_held"))
+    every = by_key.unionByName(connected.select(F.col("_key").alias("key"), F.col("since").alias("_before")))
+    return every.groupBy("key").agg(F.min("_before").alias("_before"))
+
+
+def _judge_units(
+    candidate: StagedChange, units: DataFrame, waiting: DataFrame, after: int, behind: DataFrame
+) -> DataFrame:
     """Return failing units (`key`, `unit`, `digest`) with `since`, `new` and `passing`.
 
-    `new`: the same change was not held before; `passing`: a person has released the unit as it is.
+    `new`: the same change was not held before; `passing`: a person has released the unit as it is. `behind`: since
+    when the rows of a key are held. It is by key: a unit may have another name when it fails again, like a session
+    that has grown.
     """
     table = candidate.table
     before = waiting.groupBy("unit").agg(F.collect_set("digest").alias("_seen"))
-    # By key: a unit may have another name when it fails again, like a session that has grown.
-    behind = waiting.groupBy("key").agg(F.min("since").alias("_before"))
+    # With the digest: a unit that was held under several keys was seen as it was under the released one.
     released = find_released_units(candidate.plan, candidate.name, waiting).select(
-        "unit", F.lit(True).alias("_released")
+        "unit", "digest", F.lit(True).alias("_released")
     )
     known = F.coalesce(F.array_contains("_seen", F.col("digest")), F.lit(False))
     past = journal.read_runs(table.warehouse, table.pipeline)
@@ -169,20 +207,25 @@ def _judge_units(candidate: StagedChange, units: DataFrame, waiting: DataFrame, 
     return (
         units.join(before, "unit", "left")
         .join(behind, "key", "left")
-        .join(released.distinct(), "unit", "left")
+        .join(released.distinct(), ["unit", "digest"], "left")
         .select(
             *("key", "unit", "digest"),
             settled.cast("long").alias("since"),
             (~known).alias("new"),
-            (known & F.coalesce("_released", F.lit(False))).alias("passing"),
+            F.coalesce("_released", F.lit(False)).alias("passing"),
         )
         .localCheckpoint()
     )
 
 
 def _build_held_change(candidate: StagedChange, judged: DataFrame, rows: DataFrame, rederived: DataFrame) -> HeldChange:
-    """Return what is held, given the `judged` units; the other units of `rederived` are no longer held."""
-    ended = rederived.join(judged.where("NOT passing").select("unit"), "unit", "left_anti")
+    """Return what is held, given the `judged` units and their `rows`; what `rederived` has besides is no longer held.
+
+    A unit may go on under another key.
+    """
+    failing = judged.where("NOT passing").select("unit")
+    held = rows.select(F.col("_key").alias("key"), F.col("_unit").alias("unit")).join(failing, "unit", "left_semi")
+    ended = rederived.join(held.distinct(), ["key", "unit"], "left_anti")
     released = find_released_units(candidate.plan, candidate.name, rederived).select("unit")
     return HeldChange(
         judged.where("NOT passing").select("key").distinct().count(),
@@ -229,14 +272,20 @@ def _leave_out_unchanged(candidate: StagedChange) -> tuple[StagedChange, DataFra
     if waiting is None:
         return candidate, None
     units = F.broadcast(waiting.select(F.col("unit").alias("_unit")).distinct())
-    own = add_units(candidate.change, candidate.contract, candidate.table).join(units, "_unit", "left_semi")
-    unchanged = waiting.join(hold_store.digest_units(own), ["unit", "key", "digest"], "left_semi")
+    own = add_units(candidate.change, candidate.contract, candidate.table)
+    digests = hold_store.digest_units(own.join(units, "_unit", "left_semi"))
+    unchanged = waiting.join(digests, ["unit", "key", "digest"], "left_semi")
+    # What becomes of a row in several units depends on all of them.
+    row = F.struct(*(F.col(f"`{column}`") for column in candidate.table.identity), "_change")
+    shared = own.groupBy(row.alias("_row")).agg(F.collect_set("_unit").alias("_units")).where(F.size("_units") > 1)
+    shared = shared.select(F.explode("_units").alias("unit")).distinct()
+    unchanged = unchanged.join(shared, "unit", "left_anti")
     released = find_released_units(candidate.plan, candidate.name, waiting)
     unchanged = unchanged.join(released, "unit", "left_anti").select("unit").distinct().localCheckpoint()
     if not unchanged.take(1):
         return candidate, None
     units = unchanged.select(F.col("unit").alias("_unit"))
-    rows = select_held_rows(own, units, candidate.contract, candidate.table)
+    rows = select_held_rows(own, units, candidate.table).localCheckpoint()
     return candidate.leave_out_rows(rows), waiting.join(unchanged, "unit", "left_anti")
 
 

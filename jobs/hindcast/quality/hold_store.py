@@ -6,7 +6,8 @@
 | table, gate | string, int | whose gate, and its number under `expect`, from 0; null: held with others of its key |
 | entry | string | see below |
 | expectation, reason | string, string | the rule, and the gate as people write it |
-| key, change, row | string | the key as JSON; open or close; the row as JSON, without sensitive columns |
+| key | string | the key as JSON; of a row that is held with another key, that key |
+| change, row | string | open or close; the row as JSON, without sensitive columns |
 | topic, partition, offset | string, int, bigint | the record that the row comes from, if there is one |
 | since | bigint | of what is held: the last run whose records the key's current rows include |
 | digest | bigint | of what is held: a hash of the whole change of the key |
@@ -75,8 +76,9 @@ _JSON_OPTIONS = {"ignoreNullFields": "false", "timestampFormat": "yyyy-MM-dd'T'H
 
 
 def format_key(*columns: Column) -> Column:
-    """Return a key as JSON text: an object with all of its columns, nulls included."""
-    return F.to_json(F.struct(*columns), _JSON_OPTIONS)
+    """Return a key as JSON text: an object with all of its columns, nulls included; -0.0 is 0.0, as in tables."""
+    text = F.to_json(F.struct(*columns), _JSON_OPTIONS)
+    return F.regexp_replace(text, r'(?<!\\)":-0\.0(?=[,}])', '":0.0')  # an unescaped quote and a colon: after a name
 
 
 def format_row_key(names: Sequence[str]) -> Column:
@@ -176,15 +178,16 @@ def build_entries(
     """Return rows of a table, or of a change of it, as entries with the columns of `SCHEMA`.
 
     `gate`, `expectation`, `reason`, `since`, `digest` and `unit` come from the columns `_gate`, `_expectation`, ... of
-    `rows`; they are null where `rows` lacks them, and so is `key` without the key columns. `place`: the topic and
-    partition of a record, as expressions over `_partition`; `shown`: the columns that go into `row`.
+    `rows`; they are null where `rows` lacks them. `key` comes from `_key`, else from the key columns, or is null.
+    `place`: the topic and partition of a record, as expressions over `_partition`; `shown`: the columns that go into
+    `row`.
     """
     columns = {
         "run": F.lit(run),
         "at": F.lit(at),
         "table": F.lit(table.name),
         "entry": F.lit(entry),
-        "key": format_row_key(table.key) if {*table.key} <= {*rows.columns} else F.lit(None),
+        "key": _find_entry_key(rows, table),
         "change": F.col("_change") if "_change" in rows.columns else F.lit("open"),
         "row": F.to_json(F.struct(*(F.col(f"`{c}`") for c in rows.columns if c in shown)), _JSON_OPTIONS),
     }
@@ -192,6 +195,12 @@ def build_entries(
         columns |= {**place, "offset": F.col("_offset")}
     columns |= {name: F.col(f"_{name}") for name in _OPTIONAL_COLUMNS if f"_{name}" in rows.columns}
     return _fill_columns(rows, columns)
+
+
+def _find_entry_key(rows: DataFrame, table: Table) -> Column:
+    if "_key" in rows.columns:  # the key that they are held with
+        return F.col("_key")
+    return format_row_key(table.key) if {*table.key} <= {*rows.columns} else F.lit(None)
 
 
 def build_end_entries(
@@ -235,6 +244,17 @@ def read_held_rows(warehouse: str, pipeline: str, upto: int | None = None) -> pa
     Columns: those of `list_entries`; ordered by table, key, run and record.
     """
     return _run_query(warehouse, pipeline, _HELD_ROWS_QUERY, [_list_void_entries(warehouse, pipeline), upto, upto])
+
+
+def read_held_places(spark: SparkSession, warehouse: str, pipeline: str, name: str, before: int) -> DataFrame:
+    """Return the records of the held rows of a table, as the runs before `before` left them.
+
+    Columns: `unit` (JSON; the key if it is held whole), `topic`, `partition`, `offset`.
+    """
+    values: list[_Parameter] = [_list_void_entries(warehouse, pipeline), before - 1, before - 1, name]
+    rows = _run_query(warehouse, pipeline, _HELD_PLACES_QUERY, values).to_pylist()
+    schema = "unit string, topic string, partition int, offset long"
+    return spark.createDataFrame([tuple(row.values()) for row in rows], schema)
 
 
 def count_held(warehouse: str, pipeline: str, run: int, last: int) -> dict[str, dict[str, int]]:
@@ -342,13 +362,20 @@ _HELD_UNITS_QUERY = f"SELECT * FROM ({_LAST_ENTRIES_QUERY}) WHERE entry IN ('hel
 _SETTLED_UNITS_QUERY = (
     f"SELECT * FROM ({_LAST_ENTRIES_QUERY}) WHERE entry IN ('released', 'mended') AND unit IS NOT NULL"  # noqa: S608  # ours
 )
-_HELD_ROWS_QUERY = f"""
-    WITH last AS ({_HELD_UNITS_QUERY})
-    SELECT r.* EXCLUDE (entry, digest, unit), last.entry
-    FROM failing r JOIN last ON r."table" = last."table" AND r.key = last.key AND r.unit IS NOT DISTINCT FROM last.unit
+_FROM_HELD_ROWS = f"""
+    FROM failing r JOIN ({_HELD_UNITS_QUERY}) last
+      ON r."table" = last."table" AND r.key = last.key AND r.unit IS NOT DISTINCT FROM last.unit
      AND r.digest = last.digest AND r.run = last.run
-    WHERE r.entry = 'held' ORDER BY "table", key, run, {_RECORD_ORDER}
-"""  # noqa: S608  # ours
+    WHERE r.entry = 'held'
+"""
+_HELD_ROWS_QUERY = f"""
+    SELECT r.* EXCLUDE (entry, digest, unit), last.entry {_FROM_HELD_ROWS}
+    ORDER BY "table", key, run, {_RECORD_ORDER}
+"""
+_HELD_PLACES_QUERY = f"""
+    SELECT DISTINCT coalesce(r.unit, r.key) AS unit, topic, "partition", "offset" {_FROM_HELD_ROWS}
+       AND r."table" = ? AND "offset" IS NOT NULL
+"""
 
 
 def _list_units(warehouse: str, pipeline: str, query: str, upto: int | None) -> list[_Unit]:

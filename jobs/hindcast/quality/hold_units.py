@@ -8,16 +8,22 @@
 | row | windows | a window; a session with those that it replaces |
 | row | pairs | a pair |
 
-While a pair is held, the current rows of its events alone stay too: (event, null) is not closed.
+An event can move from one key to another: its row under the one is closed, under the other opened. With `hold: key`
+both are held if one of the keys is, and so are pairs of an event with its row alone, (event, null): `connect_keys`. So
+a row of a change may be in several units.
+
+While a pair is held, the rows of its events alone stay as they are too: (event, null) is not closed, or not opened.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from hindcast.bitemporal import plane
 from hindcast.contract import Contract
 from hindcast.quality import hold_store
 from hindcast.store.tables import Table
@@ -37,10 +43,13 @@ def has_record_hold(contract: Contract, name: str) -> bool:
 
 
 def add_units(change: DataFrame, contract: Contract, table: Table) -> DataFrame:
-    """Return the rows of a change (`plane.diff_rows`) with `_key` and `_unit`, both as JSON."""
-    keyed = change.withColumn("_key", hold_store.format_row_key(table.key))
+    """Return the rows of a change (`plane.diff_rows`) with `_key` and `_unit`, both as JSON, once for each unit.
+
+    With `hold: key` the `_key` is the unit, also of rows of other keys that are held with it.
+    """
     if not has_row_hold(contract, table.name):
-        return keyed.withColumn("_unit", F.col("_key"))
+        return connect_keys(change, table).withColumn("_key", F.col("_unit"))
+    keyed = change.withColumn("_key", hold_store.format_row_key(table.key))
     if not _has_sessions(contract, table.name):
         return keyed.withColumn(
             "_unit", hold_store.format_row_key(RECORD_COLUMNS if table.kind == "versions" else table.identity)
@@ -57,16 +66,58 @@ def add_units(change: DataFrame, contract: Contract, table: Table) -> DataFrame:
     return numbered.withColumn("_unit", unit).drop("_apart", "_group")
 
 
-def select_held_rows(change: DataFrame, held: DataFrame, contract: Contract, table: Table) -> DataFrame:
+def connect_keys(rows: DataFrame, table: Table) -> DataFrame:
+    """Return rows of a table with `_key`, and with `_unit` for each key that they are published with, both as JSON.
+
+    That is their own key, and of an event or a pair also the other keys that rows of it have. A pair is published with
+    the row of either event alone.
+    """
+    keyed = rows.withColumn("_key", hold_store.format_row_key(table.key))
+    if table.kind not in ("events", "pairs"):
+        return keyed.withColumn("_unit", F.col("_key"))
+    place = F.struct(*(F.col(f"`{column}`") for column in table.identity))  # null-safe inside
+    keys = keyed.select(place.alias("_place"), F.col("_key").alias("_unit")).distinct()
+    connected = keyed.join(keys, place == F.col("_place")).drop("_place")
+    if table.kind == "events":
+        return connected.localCheckpoint()  # its readers join it with itself
+    both = [connected, *(_add_keys_of_alone(keyed, side) for side in (_LEFT_PLACE, _RIGHT_PLACE))]
+    alike = [*table.identity, *(["_change"] if "_change" in rows.columns else []), "_key", "_unit"]
+    return reduce(DataFrame.unionByName, both).dropDuplicates(alike).localCheckpoint()
+
+
+def has_moved_rows(held: DataFrame, parts: Sequence[DataFrame], table: Table) -> bool:
+    """Return whether rows of a held key (`held`, `key`) are published together with rows of another key.
+
+    `parts`: rows of a table as they are and as they would be.
+    """
+    if table.kind not in ("events", "pairs"):
+        return False
+    names = dict.fromkeys((*table.identity, *table.key))
+    rows = reduce(DataFrame.unionByName, [part.select(*(F.col(f"`{name}`") for name in names)) for part in parts])
+    moved = connect_keys(rows.distinct(), table).where("_key != _unit")
+    keys = moved.select(F.explode(F.array("_key", "_unit")).alias("key")).distinct()
+    return bool(keys.join(held, "key", "left_semi").take(1))
+
+
+def _add_keys_of_alone(keyed: DataFrame, side: tuple[str, str]) -> DataFrame:
+    """Return the rows of pairs with `_unit`: the key (`_key`) of a row of the event alone on one side."""
+    other = _find_other_side(side)
+    alone = keyed.where(F.col(side[1]).isNotNull() & F.col(other[1]).isNull())
+    keys = alone.select(_event_place(side).alias("_event"), F.col("_key").alias("_unit")).distinct()
+    pairs = keyed.where(F.col(side[1]).isNotNull() & F.col(other[1]).isNotNull())
+    return pairs.join(keys, _event_place(side) == F.col("_event")).drop("_event")
+
+
+def select_held_rows(change: DataFrame, held: DataFrame, table: Table) -> DataFrame:
     """Return the rows of a change (`add_units`) that are not published while the units of `held` (`_unit`) are held.
 
     Columns: those of the change.
     """
     held = held.select(F.col("_unit").alias("_held")).distinct()
     rows = change.join(F.broadcast(held), F.col("_unit") == F.col("_held"), "left_semi")
-    if table.kind != "pairs" or not has_row_hold(contract, table.name):
+    if table.kind != "pairs":
         return rows
-    passing = change.join(F.broadcast(held), F.col("_unit") == F.col("_held"), "left_anti")
+    passing = plane.drop_matching_rows(change, rows, [*table.identity, "_change"])
     alone = [_find_unpaired_rows(change, rows, passing, side) for side in (_LEFT_PLACE, _RIGHT_PLACE)]
     return reduce(DataFrame.unionByName, [rows, *alone])
 
@@ -75,16 +126,22 @@ _LEFT_PLACE, _RIGHT_PLACE = ("_partition", "_offset"), ("_rightPartition", "_rig
 
 
 def _find_unpaired_rows(change: DataFrame, held: DataFrame, passing: DataFrame, side: tuple[str, str]) -> DataFrame:
-    """Return the rows (event, null) that a change closes only because of pairs that are held."""
-    other = _RIGHT_PLACE if side == _LEFT_PLACE else _LEFT_PLACE
-    closed = passing.where((F.col("_change") == "close") & F.col(other[1]).isNull() & F.col(side[1]).isNotNull())
+    """Return the rows (event, null) that a change closes only because of pairs that are held, or opens beside them."""
+    other = _find_other_side(side)
+    alone = passing.where(F.col(other[1]).isNull() & F.col(side[1]).isNotNull())
 
-    def events(rows: DataFrame) -> DataFrame:
-        opened = rows.where((F.col("_change") == "open") & F.col(other[1]).isNotNull())
-        return opened.select(_event_place(side).alias("_event")).distinct()
+    def match_events(rows: DataFrame, pairs: DataFrame, which: str, how: str) -> DataFrame:
+        chosen = pairs.where((F.col("_change") == which) & F.col(other[1]).isNotNull())
+        events = chosen.select(_event_place(side).alias("_event")).distinct()
+        return rows.join(events, _event_place(side) == F.col("_event"), how).select(*change.columns)
 
-    unpaired = closed.join(events(held), _event_place(side) == F.col("_event"), "left_semi")
-    return unpaired.join(events(passing), _event_place(side) == F.col("_event"), "left_anti").select(*change.columns)
+    closed = match_events(alone.where("_change = 'close'"), held, "open", "left_semi")
+    closed = match_events(closed, passing, "open", "left_anti")
+    return closed.unionByName(match_events(alone.where("_change = 'open'"), held, "close", "left_semi"))
+
+
+def _find_other_side(side: tuple[str, str]) -> tuple[str, str]:
+    return _RIGHT_PLACE if side == _LEFT_PLACE else _LEFT_PLACE
 
 
 def _event_place(side: tuple[str, str]) -> Column:

@@ -27,7 +27,7 @@ from hindcast.plan.plans import Plan
 from hindcast.plan.runs import Run
 from hindcast.quality import hold_back, hold_store
 from hindcast.quality.hold_back import HoldInputs
-from hindcast.quality.hold_units import has_row_hold
+from hindcast.quality.hold_units import has_moved_rows, has_row_hold
 from hindcast.runs import (
     derive_by_kernel,
     emission,
@@ -152,7 +152,8 @@ def _add_held_keys(
     view: OpenedView, affected: AffectedRows, held: DataFrame, seen: Run
 ) -> tuple[AffectedRows | None, DataFrame]:
     """Return the rows affected since the run `seen`, with all changes of held keys since they are held, and the held
-    units of these keys, even if none of their rows is left. No rows (None) if the view must be derived whole.
+    units of these keys, even if none of their rows is left. No rows (None) if the view must be derived whole, as it is
+    where an event of a held key has moved to another key or from one: the two may be held since different runs.
 
     With `hold: row` other rows of a held key were published meanwhile. What changes them since the run `seen` may be
     no change since the key is held, so both count. But parts of versions that are clipped apart cannot be put together,
@@ -167,6 +168,9 @@ def _add_held_keys(
         touched = [held.join(keys, "key", "left_semi"), hold_back.find_released_units(plan, table.name, held)]
         if affected.units is not None:  # a held key may have no rows, now or before
             touched.append(hold_store.filter_concerned(held, affected.units))
+        if table.kind in ("events", "pairs"):
+            rows = current.select(*table.identity).unionByName(derived.select(*table.identity))
+            touched.append(hold_back.find_units_of_events(contract, table, held, rows, plan.run))
         unit = F.coalesce("unit", "key")
         units = reduce(DataFrame.unionByName, touched).select(unit.alias("_unit")).distinct()
         # An event that moves from one key to another is one unit with two keys.
@@ -181,6 +185,9 @@ def _add_held_keys(
     if since is None or is_lost or (by_row and in_parts):
         return None, rejudged
     if (earlier := _refresh_view(view, since)) is None:
+        return None, rejudged
+    earlier = earlier._replace(current=sources.cache_rows(earlier.current), derived=sources.cache_rows(earlier.derived))
+    if has_moved_rows(rejudged, [current, derived, earlier.current, earlier.derived], table):
         return None, rejudged
     held_keys = F.broadcast(rejudged.select(F.col("key").alias("_held")).distinct())
 

@@ -112,7 +112,7 @@ def _find_slice(starts: np.ndarray, file: TableFile) -> tuple[int, int]:
 def _find_row_numbers(dataset: ds.Dataset, table: Table, wanted: pa.Table, gone: RowNumbers) -> RowNumbers:
     """Return the numbers of the current rows of a file that are wanted, but not of those `gone`."""
     start = tables.period_columns(table)[0]
-    columns = list(dict.fromkeys((*table.identity, start, "systemTo")))
+    columns = list(dict.fromkeys((*table.closing_columns, start, "systemTo")))
     rows = dataset.to_table(columns=columns)
     likely = pc.is_in(rows.column(start), wanted.column(start).combine_chunks())
     is_likely = pc.and_(likely, pc.is_null(rows.column("systemTo"))).to_numpy().copy()
@@ -120,7 +120,7 @@ def _find_row_numbers(dataset: ds.Dataset, table: Table, wanted: pa.Table, gone:
     numbers = np.flatnonzero(is_likely)
     if not len(numbers):
         return gone[:0]
-    matching = find_matching_rows(rows.take(pa.array(numbers)), wanted, table.identity)
+    matching = find_matching_rows(rows.take(pa.array(numbers)), wanted, table.closing_columns)
     found: RowNumbers = np.sort(numbers[matching]).astype(np.uint64)
     return found
 

@@ -146,7 +146,7 @@ def commit_change(
         return
     view = f"change_of_{table.pipeline}_{table.name}"
     rows.createOrReplaceTempView(view)
-    same = " AND ".join(f"t.`{c}` <=> s.`{c}`" for c in table.identity)
+    same = " AND ".join(f"t.`{c}` <=> s.`{c}`" for c in table.closing_columns)
     names = ", ".join(f"`{c}`" for c in columns)
     values = ", ".join(f"s.`{c}`" for c in columns)
     confs = {

@@ -60,7 +60,7 @@ def add_files(written: Sequence[DataFile], table: Table, run: int, note: JsonObj
 
 
 class _MergeNeededError(Exception):
-    """Rows are to be closed that are not found by their identity."""
+    """Rows are to be closed that are not found."""
 
 
 def try_commit_change(
@@ -78,7 +78,8 @@ def try_commit_change(
         return False
     opened = files.collect_rows(opened_rows, delta_table) if few else []
     written = [] if few else change_tasks.write_rows(opened_rows, table, delta_table)
-    close = rows.where("_change = 'close'").select(*dict.fromkeys((*table.identity, start))).toArrow().sort_by(start)
+    columns = dict.fromkeys((*table.closing_columns, start))
+    close = rows.where("_change = 'close'").select(*columns).toArrow().sort_by(start)
 
     def close_rows(current: DeltaTable) -> FileChange:
         candidates = closing.find_candidate_files(current, table, close)

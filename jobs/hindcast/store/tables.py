@@ -124,6 +124,11 @@ class Table:
         return identity_columns(self.kind, self.key)
 
     @property
+    def closing_columns(self) -> tuple[str, ...]:
+        """The columns that a row to close is found by: an event that stands under two keys is closed under one."""
+        return tuple(dict.fromkeys((*self.identity, *self.key)))
+
+    @property
     def description(self) -> str:
         """The JSON in Delta's own metadata that marks the table as ours."""
         return self.format_mark(FORMAT_NUMBER)

@@ -116,7 +116,7 @@ def _exclude_held(change: DataFrame, held: DataFrame, contract: Contract, table:
     if hold_units.has_record_hold(contract, table.name):
         return change
     own = hold_units.add_units(change, contract, table)
-    back = hold_units.select_held_rows(own, held.select(F.coalesce("unit", "key").alias("_unit")), contract, table)
+    back = hold_units.select_held_rows(own, held.select(F.coalesce("unit", "key").alias("_unit")), table)
     return plane.drop_matching_rows(change, back, [*table.identity, "_change"])
 
 
