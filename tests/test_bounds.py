@@ -386,8 +386,8 @@ def test_a_broken_contract_keeps_its_pipeline_from_others(tmp_path: Path, own: s
 def test_a_file_that_vanishes_while_its_neighbours_are_read_takes_none_down(tmp_path: Path) -> None:
     kept, twin = contract(tmp_path, GOOD), contract(tmp_path, GOOD, "twin.yaml")
 
-    def read_once(path: Path) -> Contract | ContractError:
-        told = try_load(path)
+    def read_once(path: Path, seconds: float) -> Contract | ContractError:
+        told = try_load(path, seconds)
         if path == twin:
             path.unlink()
         return told

@@ -167,8 +167,9 @@ def test_bytes_are_cut_too() -> None:
     with duckdb.connect() as engine:
         engine.execute("CREATE TABLE rows AS SELECT unnest([$1::BLOB, $2::BLOB]) AS a", [b"\xab", b"\xab" * 501])
         shown = [a for (a,) in engine.sql(f"SELECT {cut_values.cut_columns(engine)} FROM rows").fetchall()]
-    assert shown[0] == "ab"
-    assert shown[1].startswith(f"{'ab' * 500}… (501 bytes, sha256 ")
+    assert shown[0] == b"\xab", "by which rows of inputs are found"
+    assert cut_values.show_bytes(shown[1]).startswith(f"{'ab' * 500}… (501 bytes, sha256 ")
+    assert list(map(cut_values.is_cut, shown)) == [False, True]
 
 
 def test_nested_values_are_cut() -> None:

@@ -5,8 +5,7 @@ A file in the dags folder creates the DAGs:
     # The DAGs of our contracts.
     from hindcast.airflow import maintenance, pipelines
 
-    globals().update(pipelines("schemas/"))
-    globals().update(maintenance("schemas/"))
+    globals().update({**pipelines("schemas"), **maintenance("schemas")})
 """
 
 from __future__ import annotations
@@ -55,4 +54,8 @@ def _read_settings(schemas: str | Path | None, caller: str | None) -> Settings:
     """Return the settings with another folder of contracts; a relative one is beside the file `caller`."""
     settings = read_settings()
     settings.refuse_unknown_place()
-    return settings if schemas is None else replace(settings, schemas=Path(caller or ".").absolute().parent / schemas)
+    return (
+        settings
+        if schemas is None
+        else replace(settings, schemas=Path(caller or ".").absolute().parent / Path(schemas).expanduser())
+    )

@@ -6,6 +6,7 @@ A failure has our message, and what is stopped in Airflow stops in Spark.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,6 +24,7 @@ from hindcast.airflow import connections, step_metrics
 from hindcast.common import session, spark_connect, step_events
 from hindcast.common.errors import SettingsError
 from hindcast.common.json_values import JsonObject
+from hindcast.common.settings import use_schemas
 
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
@@ -34,6 +36,9 @@ FAILURE_VARIABLE = "HINDCAST_FAILURE"
 
 class SharedSpark(PySparkOperator):
     """A step in a session of the shared Spark Connect server."""
+
+    schemas: Path | None = None
+    """The folder of the contracts that the step reads; None: as the settings say."""
 
     def execute_callable(self) -> Any:
         """Call the step with a session of the server that the connection names, and return its result.
@@ -58,7 +63,7 @@ class SharedSpark(PySparkOperator):
 
     def get_openlineage_facets_on_complete(self, task_instance: TaskInstance) -> OperatorLineage | None:  # noqa: ARG002  # OpenLineage's own form
         """Return what the step read and wrote, for OpenLineage."""
-        return _build_step_facets(self.python_callable.__name__, list(self.op_args))
+        return _build_step_facets(self.schemas, self.python_callable.__name__, list(self.op_args))
 
     def on_kill(self) -> None:
         """Interrupt what the session computes; the server would continue it."""
@@ -71,10 +76,13 @@ class SharedSpark(PySparkOperator):
 class SubmittedSpark(SparkSubmitOperator):
     """A step in a JVM of its own."""
 
+    schemas: Path | None = None
+    """The folder of the contracts that the step reads; None: as the settings say."""
+
     def get_openlineage_facets_on_complete(self, task_instance: TaskInstance) -> OperatorLineage | None:  # noqa: ARG002  # OpenLineage's own form
         """Return what the step read and wrote, for OpenLineage."""
         step, *arguments = self.application_args or [""]
-        return _build_step_facets(str(step), arguments)
+        return _build_step_facets(self.schemas, str(step), arguments)
 
     def execute(self, context: Context) -> None:
         """Run spark-submit; raise AirflowFailException if a retry would fail in the same way.
@@ -93,7 +101,10 @@ class SubmittedSpark(SparkSubmitOperator):
                 FAILURE_VARIABLE: str(failure),
                 step_events.EVENTS_VARIABLE: str(events),
             }
+            os.environ["PATH"] = f"{session.venv_folder() / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
             if session.is_local(SparkSubmitHook.get_connection(self._conn_id).host or ""):
+                for name, value in session.spark_environment().items():
+                    os.environ.setdefault(name, value)
                 self.conf = {**session.SECRET_SETTINGS, **(self.conf or {})}
             try:
                 super().execute(context)
@@ -116,11 +127,12 @@ def _read_token(path: str | None) -> str:
     return token
 
 
-def _build_step_facets(step: str, arguments: Sequence[str]) -> OperatorLineage | None:
-    """Return what the step read and wrote, for OpenLineage, given the arguments of its task."""
+def _build_step_facets(schemas: Path | None, step: str, arguments: Sequence[str]) -> OperatorLineage | None:
+    """Return what the step read and wrote, for OpenLineage, given the folder of its contract and its arguments."""
     from hindcast.airflow import lineage
 
-    return lineage.build_step_facets(step, arguments[0], arguments[-1])
+    with use_schemas(schemas):
+        return lineage.build_step_facets(step, arguments[0], arguments[-1])
 
 
 def _read_failure(failure: Path) -> AirflowException:

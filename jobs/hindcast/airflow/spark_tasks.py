@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from functools import wraps
@@ -11,8 +10,8 @@ from typing import Any, ParamSpec, TypeVar
 
 from hindcast.airflow import tasks
 from hindcast.airflow.operators import SharedSpark, SubmittedSpark
-from hindcast.common.session import venv_folder
-from hindcast.common.settings import SCHEMAS_VARIABLE, Settings
+from hindcast.common.session import parts_folder
+from hindcast.common.settings import SCHEMAS_VARIABLE, Settings, use_schemas
 from hindcast.runs.table_steps import TABLE_STEPS
 
 SPARK_TIMEOUT = timedelta(hours=12)
@@ -27,15 +26,8 @@ def read_contracts_of(settings: Settings, call: Callable[P, T]) -> Callable[P, T
 
     @wraps(call)
     def call_with_folder(*args: P.args, **kwargs: P.kwargs) -> T:
-        former = os.environ.get(SCHEMAS_VARIABLE)
-        os.environ[SCHEMAS_VARIABLE] = str(settings.schemas)
-        try:
+        with use_schemas(settings.schemas):
             return call(*args, **kwargs)
-        finally:
-            if former is None:
-                del os.environ[SCHEMAS_VARIABLE]
-            else:
-                os.environ[SCHEMAS_VARIABLE] = former
 
     return call_with_folder
 
@@ -47,16 +39,20 @@ def create_spark_task(settings: Settings, task_id: str, step: str, *arguments: s
     """
     options |= {"task_id": task_id, "execution_timeout": SPARK_TIMEOUT, "pool": settings.pool}
     if settings.spark == "submit":
-        return SubmittedSpark(
+        submitted = SubmittedSpark(
             application_args=[step, *arguments],
             name=f"hindcast {arguments[0]} {step} {task_id}",
             **list_submit_options(settings),
             **options,
         )
+        submitted.schemas = settings.schemas
+        return submitted
     call = tasks.table_callable(TABLE_STEPS[step]) if step in TABLE_STEPS else getattr(tasks, step)
-    return SharedSpark(
+    shared = SharedSpark(
         conn_id="hindcast_spark", python_callable=read_contracts_of(settings, call), op_args=[*arguments], **options
     )
+    shared.schemas = settings.schemas
+    return shared
 
 
 def list_submit_options(settings: Settings) -> Mapping[str, Any]:
@@ -64,6 +60,6 @@ def list_submit_options(settings: Settings) -> Mapping[str, Any]:
     return {
         "conn_id": "spark_default",
         "application": str(Path(__file__).parents[1] / "cli" / "spark_step.py"),
-        "properties_file": str(venv_folder() / "spark-conf" / "spark-defaults.conf"),
-        "env_vars": {SCHEMAS_VARIABLE: str(settings.schemas)},
+        "properties_file": str(parts_folder() / "spark-conf" / "spark-defaults.conf"),
+        "env_vars": {SCHEMAS_VARIABLE: str(settings.schemas)} if settings.has_own_schemas else {},
     }

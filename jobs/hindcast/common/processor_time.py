@@ -16,6 +16,9 @@ from contextlib import contextmanager
 CHECK_SECONDS = 0.05
 """How often the used time is looked at."""
 
+AGAIN_SECONDS = 1.0
+"""After this time it is raised again: code that Python calls by itself, such as `__del__`, swallows any exception."""
+
 WALL_CLOCK_FACTOR = 5
 """How much longer a block may take where threads have no clock of their own (macOS)."""
 
@@ -36,15 +39,19 @@ def limit_processor_time(seconds: float) -> Iterator[None]:
                 with lock:
                     if not ended.is_set():
                         raise_in_thread(ctypes.c_ulong(thread), ctypes.py_object(ExpiredError))
-                return
+                ended.wait(AGAIN_SECONDS)
 
     raise_in_thread = ctypes.pythonapi.PyThreadState_SetAsyncExc
-    threading.Thread(target=watch, name="hindcast processor time", daemon=True).start()
     try:
+        threading.Thread(target=watch, name="hindcast processor time", daemon=True).start()
         yield
     finally:
-        with lock:  # what is raised from now on is raised here, where `ended.set` is called
+        try:
+            with lock:  # what is raised from now on is raised here, where `ended.set` is called
+                ended.set()
+        except ExpiredError:
             ended.set()
+            raise
 
 
 def _find_clock() -> Callable[[], float]:

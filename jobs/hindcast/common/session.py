@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from hindcast.common import object_store, spark_connect
 from hindcast.common.errors import PlatformError
 from hindcast.common.extras import require_extra
-from hindcast.common.settings import Settings, read_settings, setup_command
+from hindcast.common.settings import Settings, is_checkout, read_settings, setup_command
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -169,15 +169,15 @@ def count_cores(spark: SparkSession) -> int:
 
 def default_properties(settings: Settings, *, small: bool = False) -> dict[str, str]:
     """Return every Spark property of a JVM on this machine; PlatformError if `make setup` has not been run."""
-    jars = venv_folder() / "jars" / "spark"
+    jars = parts_folder() / "jars" / "spark"
     if not jars.is_dir():
         raise PlatformError("Spark's extra jars are missing", where=str(jars), fix=f"run `{setup_command()}`")
-    classes, log_store = f"{jars}/*", venv_folder() / "jars" / "object-store"
+    classes, log_store = f"{jars}/*", parts_folder() / "jars" / "object-store"
     if log_store.is_dir():
         classes += f":{log_store}/*"
     elif settings.warehouse.startswith(object_store.SCHEME):
         problem = "the log store that makes commits in an object store safe is missing"
-        raise PlatformError(problem, where=str(log_store), fix="run `make object-store`")
+        raise PlatformError(problem, where=str(log_store), fix="run `make object-store`, in a checkout of Hindcast")
     return {
         **SPARK_SETTINGS,
         **_path_properties(settings),
@@ -211,12 +211,12 @@ def is_local(master: str) -> bool:
 def format_defaults_file(settings: Settings, *, small: bool = False) -> str:
     """Return the text of spark-defaults.conf, or of spark-small.conf for spark-submit of jobs with few records."""
     lines = [f"{name} {value}" for name, value in sorted(default_properties(settings, small=small).items())]
-    return "\n".join(["# Written by `make setup` from hindcast.common.session.", *lines, ""])
+    return "\n".join([f"# Written by `{setup_command()}` from hindcast.common.session.", *lines, ""])
 
 
 def spark_environment() -> dict[str, str]:
     """Return the variables that a process needs to start Spark's JVMs and Python workers after `make setup`."""
-    java_home = venv_folder() / "java-home"
+    java_home = parts_folder() / "java-home"
     variables = {"JAVA_HOME": java_home.read_text(encoding="utf-8").strip()} if java_home.is_file() else {}
     pyspark = importlib.util.find_spec("pyspark")
     if pyspark and pyspark.origin:
@@ -229,9 +229,16 @@ def venv_folder() -> Path:
     return Path(sys.prefix)
 
 
+def parts_folder() -> Path:
+    """Return the folder of Spark's jars, properties and Java: our virtual environment, or a folder of our own in the
+    environment in which the package is installed.
+    """
+    return venv_folder() if is_checkout() else venv_folder() / "share" / "hindcast"
+
+
 def archive_path() -> Path:
     """Return the path of the class-data archive that shortens the start of Spark's JVMs."""
-    return venv_folder() / "cds" / "spark.jsa"
+    return parts_folder() / "cds" / "spark.jsa"
 
 
 LOGGING = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties')}"

@@ -30,7 +30,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -72,6 +72,11 @@ class Settings:
     time_travel: int
     keep_reports: int
     log: Literal["text", "json"]
+
+    @property
+    def has_own_schemas(self) -> bool:
+        """True if the folder of contracts is not the one that the environment names."""
+        return self.schemas != _parse_schemas(os.environ, self.root)
 
     @property
     def logs(self) -> Path:
@@ -129,7 +134,7 @@ def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
         var=var,
         warehouse=_tables(warehouse),
         reports=_parse_path(env, "HINDCAST_REPORTS", var / "reports"),
-        schemas=_parse_path(env, SCHEMAS_VARIABLE, root / "schemas"),
+        schemas=_parse_schemas(env, root),
         kafka=_parse_kafka(env, f"127.0.0.1:{kafka_port}"),
         schema_registry=_parse_registry(env),
         kafka_port=kafka_port,
@@ -154,6 +159,21 @@ def is_checkout() -> bool:
     return (_CHECKOUT / "jobs" / "hindcast").is_dir()
 
 
+@contextlib.contextmanager
+def use_schemas(folder: Path | None) -> Iterator[None]:
+    """Let HINDCAST_SCHEMAS name this folder during the block; None changes nothing."""
+    former = os.environ.get(SCHEMAS_VARIABLE)
+    if folder is not None:
+        os.environ[SCHEMAS_VARIABLE] = str(folder)
+    try:
+        yield
+    finally:
+        if former is not None:
+            os.environ[SCHEMAS_VARIABLE] = former
+        elif folder is not None:
+            del os.environ[SCHEMAS_VARIABLE]
+
+
 def setup_command() -> str:
     """Return the command that installs what is missing for Spark."""
     return "make setup" if is_checkout() else "hindcast setup"
@@ -161,6 +181,10 @@ def setup_command() -> str:
 
 def _parse_path(env: Mapping[str, str], name: str, default: Path) -> Path:
     return Path(env.get(name) or default).expanduser().absolute()
+
+
+def _parse_schemas(env: Mapping[str, str], root: Path) -> Path:
+    return _parse_path(env, SCHEMAS_VARIABLE, root / "schemas")
 
 
 def _tables(warehouse: str) -> str:

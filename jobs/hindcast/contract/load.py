@@ -63,21 +63,26 @@ _Loader.yaml_implicit_resolvers = {
 }
 
 
-def load(path: Path) -> Contract:
+def load(path: Path, seconds: float | None = None) -> Contract:
     """Return the contract in one YAML file; raise ContractError with file, line, what was found and the fix.
 
     Any exception while a file is read becomes a ContractError: it must not stop whoever reads its neighbours. So does
-    a file that takes more than `bounds.SECONDS` of a processor.
+    a file that takes more than so many `seconds` of a processor, by default `bounds.SECONDS`.
     """
+    seconds = bounds.SECONDS if seconds is None else seconds
     try:
-        with limit_processor_time(bounds.SECONDS):
+        with limit_processor_time(seconds):
             return _load(path)
     except ExpiredError:
-        found = f"takes more than {bounds.SECONDS:.0f} s of a processor to read"
+        found = f"takes more than {seconds:.0f} s of a processor to read"
         fix = (
             "find the expression, pattern or type that nests too much (leave out one after the other), and simplify it"
         )
-        raise ContractError(found, where=f"{path}:1", fix=fix) from None
+        raise SlowContractError(found, where=f"{path}:1", fix=fix) from None
+
+
+class SlowContractError(ContractError):
+    """A contract takes too long to read."""
 
 
 def _load(path: Path) -> Contract:
@@ -107,22 +112,28 @@ def load_all(folder: Path) -> dict[str, Contract]:
     return contracts
 
 
-def try_load(path: Path) -> Contract | ContractError:
-    """Return the contract in a file, or what is wrong with it."""
+def try_load(path: Path, seconds: float | None = None) -> Contract | ContractError:
+    """Return the contract in a file, or what is wrong with it (`load`)."""
     try:
-        return load(path)
+        return load(path, seconds)
     except ContractError as error:
         return error
 
 
 def try_load_all(
-    folder: Path, read_one: Callable[[Path], Contract | ContractError] = try_load
+    folder: Path, read_one: Callable[[Path, float], Contract | ContractError] = try_load
 ) -> dict[Path, Contract | ContractError]:
     """Return the contract of each file of a folder, or its error: no file takes another one down.
 
-    Of two contracts with one name, `find_owners` picks the file that keeps it; the other is an error.
+    Of two contracts with one name, `find_owners` picks the file that keeps it; the other is an error. Each file that
+    takes too long to read halves the time of the others, down to a second: Airflow waits half a minute for all.
     """
-    return _refuse_repeated_pipelines({path: read_one(path) for path in list_contract_files(folder)})
+    seconds, contracts = bounds.SECONDS, dict[Path, Contract | ContractError]()
+    for path in list_contract_files(folder):
+        contracts[path] = read_one(path, seconds)
+        if isinstance(contracts[path], SlowContractError):
+            seconds = max(min(bounds.SECONDS, 1.0), seconds / 2)
+    return _refuse_repeated_pipelines(contracts)
 
 
 def _refuse_repeated_pipelines(read: dict[Path, Contract | ContractError]) -> dict[Path, Contract | ContractError]:

@@ -98,6 +98,8 @@ def _keys_of_text(topic: Topic) -> list[Column]:
     if len(topic.key) != 1:
         return []
     ((column, kind),) = topic.key.items()
+    if str(kind).startswith(("array", "map", "struct")):
+        return []
     text = F.try_validate_utf8(F.col("_rawKey").cast("string"))
     value = text.try_cast(str(kind))
     return [F.when(value.cast("string") == text, F.struct(value.alias(column)))]

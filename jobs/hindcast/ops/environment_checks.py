@@ -82,11 +82,14 @@ def _find_version(name: str) -> str | None:
 
 
 def check_java(_: Settings) -> Iterator[CheckResult]:
+    if not is_checkout() and _find_version("pyspark") is None:
+        yield CheckResult("java", "ok", _ELSEWHERE)
+        return
     home = os.environ.get("JAVA_HOME") or session.spark_environment().get("JAVA_HOME")
     java = f"{home}/bin/java" if home else shutil.which("java")
     fix = f"set JAVA_HOME to a Java {java_runtime.OLDEST} or 21"
     if java is None or not Path(java).is_file():
-        fix = f"{setup_command()} installs one; or {fix}"
+        fix = f"{setup_command()} installs one; or {fix}" if is_checkout() else f"install one, or {fix}"
         found = f"{java} does not exist" if java else "no Java found: JAVA_HOME is not set, and PATH has none"
         yield CheckResult("java", "failed", found, fix)
         return
@@ -103,14 +106,17 @@ def check_java(_: Settings) -> Iterator[CheckResult]:
         yield CheckResult("java", "ok", f"{version[1]}{version[2]} ({java})")
 
 
+_ELSEWHERE = "not needed: Spark is elsewhere (the extra `spark` is not installed)"
+
+
 def check_jars(settings: Settings) -> Iterator[CheckResult]:
     """Yield whether the jars of ivy.xml are there, for Spark and, in a checkout, for a local broker."""
     if not is_checkout() and _find_version("pyspark") is None:
-        yield CheckResult("jars", "ok", "not needed: Spark is elsewhere (the extra `spark` is not installed)")
+        yield CheckResult("jars", "ok", _ELSEWHERE)
         return
     ivy = (Path(setup.__file__).parent / "ivy.xml").read_text(encoding="utf-8")
     states: dict[str, State] = {"spark": "failed", "broker": "warning"} if is_checkout() else {"spark": "failed"}
-    folder = session.venv_folder() / "jars"
+    folder = session.parts_folder() / "jars"
     for conf, state in states.items():
         expected = list_named_jars(ivy, conf)
         missing = [Path(name).name for name in expected if not zipfile.is_zipfile(folder / name)]
@@ -127,8 +133,8 @@ def check_jars(settings: Settings) -> Iterator[CheckResult]:
 def _check_spark_defaults(settings: Settings) -> Iterator[CheckResult]:
     """Yield whether the files that spark-submit reads match the settings of a session in this process."""
     for what, small in (("spark-defaults", False), ("spark-small", True)):
-        file = session.venv_folder() / "spark-conf" / f"{what}.conf"
-        jars = (session.venv_folder() / "jars" / "spark").is_dir()
+        file = session.parts_folder() / "spark-conf" / f"{what}.conf"
+        jars = (session.parts_folder() / "jars" / "spark").is_dir()
         if not file.is_file():
             yield CheckResult(what, "failed", f"{file} does not exist", setup_command())
         elif jars and file.read_text(encoding="utf-8") != session.format_defaults_file(settings, small=small):

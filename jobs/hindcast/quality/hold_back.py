@@ -26,7 +26,14 @@ from hindcast.plan.runs import last_included_run, was_lost
 from hindcast.quality import gates, hold_store
 from hindcast.quality.expectations import format_gate, is_row_by_row
 from hindcast.quality.gate_results import GateResult
-from hindcast.quality.hold_units import RECORD_COLUMNS, add_units, has_row_hold, select_held_rows
+from hindcast.quality.hold_units import (
+    KINDS_WITH_EVENTS,
+    RECORD_COLUMNS,
+    add_units,
+    can_share_units,
+    has_row_hold,
+    select_held_rows,
+)
 from hindcast.quality.row_holds import HoldableRecords, free_change, sift_records
 from hindcast.quality.staged_change import StagedChange
 from hindcast.store import commits, row_reader, table_creation, tables
@@ -73,9 +80,10 @@ def hold_changes(
     waiting = _read_held_units(candidate)
     if waiting is None and blamed is None:
         return None
+    is_shared = waiting is not None and table.kind in KINDS_WITH_EVENTS
     waiting = spark.createDataFrame([], hold_store.HELD_UNIT_SCHEMA) if waiting is None else waiting
     failing_rows = _find_failing_rows(candidate, []) if blamed is None else blamed
-    own = add_units(candidate.change, candidate.contract, table)
+    own = add_units(candidate.change, candidate.contract, table, closes=candidate.closed > 0)
     place = F.struct(*(F.col(f"`{column}`") for column in table.identity))
     alike = failing_rows.select(F.col("_place").alias("_failed")).distinct()
     if has_row_hold(candidate.contract, candidate.name):
@@ -83,7 +91,8 @@ def hold_changes(
     else:
         failing = failing_rows.select(F.col("_key").alias("_unit"))
     units = hold_store.digest_units(own.join(failing.distinct(), "_unit", "left_semi"))
-    judged = _judge_units(candidate, units, waiting, after, _find_earliest_holds(own, waiting, place))
+    behind = _find_earliest_holds(own, waiting, place) if is_shared else _group_by_key(waiting)
+    judged = _judge_units(candidate, units, waiting, after, behind)
     keys = judged.where("NOT passing").select(*(F.col(name).alias(f"_{name}") for name in _UNIT_COLUMNS)).drop("_key")
     unpublished = select_held_rows(own, keys, table).localCheckpoint()
     reasons = _gather_reasons(failing_rows, "_place")
@@ -272,14 +281,14 @@ def _leave_out_unchanged(candidate: StagedChange) -> tuple[StagedChange, DataFra
     if waiting is None:
         return candidate, None
     units = F.broadcast(waiting.select(F.col("unit").alias("_unit")).distinct())
-    own = add_units(candidate.change, candidate.contract, candidate.table)
+    own = add_units(candidate.change, candidate.contract, candidate.table, closes=candidate.closed > 0)
     digests = hold_store.digest_units(own.join(units, "_unit", "left_semi"))
     unchanged = waiting.join(digests, ["unit", "key", "digest"], "left_semi")
-    # What becomes of a row in several units depends on all of them.
-    row = F.struct(*(F.col(f"`{column}`") for column in candidate.table.identity), "_change")
-    shared = own.groupBy(row.alias("_row")).agg(F.collect_set("_unit").alias("_units")).where(F.size("_units") > 1)
-    shared = shared.select(F.explode("_units").alias("unit")).distinct()
-    unchanged = unchanged.join(shared, "unit", "left_anti")
+    if can_share_units(candidate.contract, candidate.table) and candidate.closed:
+        # What becomes of a row in several units depends on all of them.
+        row = F.struct(*(F.col(f"`{column}`") for column in candidate.table.identity), "_change")
+        shared = own.groupBy(row.alias("_row")).agg(F.collect_set("_unit").alias("_units")).where("size(_units) > 1")
+        unchanged = unchanged.join(shared.select(F.explode("_units").alias("unit")).distinct(), "unit", "left_anti")
     released = find_released_units(candidate.plan, candidate.name, waiting)
     unchanged = unchanged.join(released, "unit", "left_anti").select("unit").distinct().localCheckpoint()
     if not unchanged.take(1):

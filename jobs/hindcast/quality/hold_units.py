@@ -32,6 +32,10 @@ RECORD_COLUMNS = ("_partition", "_offset")
 """The columns that identify the record that a row of a topic's table comes from."""
 
 
+KINDS_WITH_EVENTS = ("events", "pairs")
+"""The kinds of tables whose rows an event identifies, so that its key can change."""
+
+
 def has_row_hold(contract: Contract, name: str) -> bool:
     """Return whether the gates of a topic or view hold single rows back."""
     return (contract.topics.get(name) or contract.views[name]).hold == "row"
@@ -42,14 +46,17 @@ def has_record_hold(contract: Contract, name: str) -> bool:
     return name in contract.topics and contract.topics[name].read == "table" and has_row_hold(contract, name)
 
 
-def add_units(change: DataFrame, contract: Contract, table: Table) -> DataFrame:
+def add_units(change: DataFrame, contract: Contract, table: Table, *, closes: bool = True) -> DataFrame:
     """Return the rows of a change (`plane.diff_rows`) with `_key` and `_unit`, both as JSON, once for each unit.
 
-    With `hold: key` the `_key` is the unit, also of rows of other keys that are held with it.
+    With `hold: key` the `_key` is the unit, also of rows of other keys that are held with it: there are none in a
+    change that closes nothing (`closes`).
     """
-    if not has_row_hold(contract, table.name):
+    if can_share_units(contract, table) and closes:
         return connect_keys(change, table).withColumn("_key", F.col("_unit"))
     keyed = change.withColumn("_key", hold_store.format_row_key(table.key))
+    if not has_row_hold(contract, table.name):
+        return keyed.withColumn("_unit", F.col("_key"))
     if not _has_sessions(contract, table.name):
         return keyed.withColumn(
             "_unit", hold_store.format_row_key(RECORD_COLUMNS if table.kind == "versions" else table.identity)
@@ -66,6 +73,11 @@ def add_units(change: DataFrame, contract: Contract, table: Table) -> DataFrame:
     return numbered.withColumn("_unit", unit).drop("_apart", "_group")
 
 
+def can_share_units(contract: Contract, table: Table) -> bool:
+    """Return whether a row of a change can be in several units."""
+    return table.kind in KINDS_WITH_EVENTS and not has_row_hold(contract, table.name)
+
+
 def connect_keys(rows: DataFrame, table: Table) -> DataFrame:
     """Return rows of a table with `_key`, and with `_unit` for each key that they are published with, both as JSON.
 
@@ -73,7 +85,7 @@ def connect_keys(rows: DataFrame, table: Table) -> DataFrame:
     the row of either event alone.
     """
     keyed = rows.withColumn("_key", hold_store.format_row_key(table.key))
-    if table.kind not in ("events", "pairs"):
+    if table.kind not in KINDS_WITH_EVENTS:
         return keyed.withColumn("_unit", F.col("_key"))
     place = F.struct(*(F.col(f"`{column}`") for column in table.identity))  # null-safe inside
     keys = keyed.select(place.alias("_place"), F.col("_key").alias("_unit")).distinct()
@@ -90,7 +102,7 @@ def has_moved_rows(held: DataFrame, parts: Sequence[DataFrame], table: Table) ->
 
     `parts`: rows of a table as they are and as they would be.
     """
-    if table.kind not in ("events", "pairs"):
+    if table.kind not in KINDS_WITH_EVENTS:
         return False
     names = dict.fromkeys((*table.identity, *table.key))
     rows = reduce(DataFrame.unionByName, [part.select(*(F.col(f"`{name}`") for name in names)) for part in parts])

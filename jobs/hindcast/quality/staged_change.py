@@ -219,8 +219,9 @@ class StagedChange:
 
     def _leave_out_closed(self, rows: DataFrame) -> DataFrame:
         """Return rows without those that would be closed."""
-        closed = self.change.where("_change = 'close'").select(*self.table.identity)
-        return drop_matching_rows(rows, closed, self.table.identity)
+        columns = self.table.closing_columns
+        closed = self.change.where("_change = 'close'").select(*(F.col(f"`{column}`") for column in columns))
+        return drop_matching_rows(rows, closed, columns)
 
     def _new_records(self) -> DataFrame:
         """Return the topic's records of runs after the last that published the table or was completed."""

@@ -31,14 +31,14 @@ def cut_text(text: str, most: int = MAX_CHARACTERS) -> str:
 
 def cut_nested(value: JsonValue) -> JsonValue:
     """Return a list or an object as it is, or its cut JSON text; other values, which DuckDB has cut, as they are."""
-    text = json.dumps(value) if isinstance(value, list | dict) else ""
+    text = json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else ""
     return cut_text(text) if len(text) > MAX_CHARACTERS else value
 
 
 def cut_columns(engine: duckdb.DuckDBPyConnection, names: Sequence[str] | None = None) -> str:
     """Return the SQL of columns of the registered `rows`, all without `names`, that cuts texts as `cut_text` does.
 
-    Bytes become hexadecimal text.
+    Of bytes half as many are left, since a page shows them as hexadecimal digits (`show_bytes`).
     """
     rows = engine.sql("FROM rows")
     kinds = dict(zip(rows.columns, map(str, rows.types), strict=True))
@@ -47,16 +47,27 @@ def cut_columns(engine: duckdb.DuckDBPyConnection, names: Sequence[str] | None =
 
 def is_cut(value: object) -> bool:
     """Return True for a value of `cut_text` or `cut_columns` that was cut."""
-    return isinstance(value, str) and len(value) > MAX_CHARACTERS
+    return (isinstance(value, str) and len(value) > MAX_CHARACTERS) or (
+        isinstance(value, bytes) and len(value) > _BYTES
+    )
+
+
+def show_bytes(value: bytes) -> str:
+    """Return bytes of `cut_columns` as hexadecimal digits, and what was cut in words."""
+    return value[:_BYTES].hex() + value[_BYTES:].decode()
 
 
 def _cut_column(name: str, kind: str) -> str:
-    """Return the SQL of one column, under its name."""
+    """Return the SQL of one column, under its name; it keeps its type."""
     if kind not in ("VARCHAR", "BLOB"):
         return name
-    most, length, unit, whole, start = MAX_CHARACTERS, f"length({name})", "characters", name, name
-    if kind == "BLOB":
-        most, length, unit = MAX_CHARACTERS // 2, f"octet_length({name})", "bytes"
-        whole = start = f"lower(hex({name}[1:{most}]))"
+    if kind == "VARCHAR":
+        length, unit, start, most, close = f"length({name})", "characters", f"left({name}, {MAX_CHARACTERS})", *_TEXT
+    else:
+        length, unit, start, most, close = f"octet_length({name})", "bytes", f"{name}[1:{_BYTES}]", *_BLOB
     note = f"format('… ({{:,}} {unit}, sha256 {{}})', {length}, left(sha256({name}), {_DIGITS}))"
-    return f"CASE WHEN {length} > {most} THEN left({start}, {MAX_CHARACTERS}) || {note} ELSE {whole} END AS {name}"
+    return f"CASE WHEN {length} > {most} THEN {start} || {close.format(note)} ELSE {name} END AS {name}"
+
+
+_BYTES = MAX_CHARACTERS // 2
+_TEXT, _BLOB = (MAX_CHARACTERS, "{}"), (_BYTES, "encode({})")

@@ -239,7 +239,7 @@ def _apply_change(spark: SparkSession, candidate: DataFrame, change: DataFrame, 
     if tables.open_table(table) is None:
         return opened
     current = schema_evolution.fit_rows(row_reader.load_current_rows(spark, table), candidate.schema)
-    kept = drop_matching_rows(current, change.where("_change = 'close'"), table.identity)
+    kept = drop_matching_rows(current, change.where("_change = 'close'"), table.closing_columns)
     return kept.unionByName(opened, allowMissingColumns=True)
 
 

@@ -12,7 +12,7 @@ from hindcast.common.errors import PlatformError
 from hindcast.common.settings import Settings
 from hindcast.setup import java_runtime
 from hindcast.setup.commands import SetupError
-from hindcast.setup.jars import JarSource, has_all_jars
+from hindcast.setup.jars import JarSource, has_all_jars, list_named_jars
 
 WANTED_JAVA = f"Java {java_runtime.OLDEST} to {java_runtime.NEWEST}"
 
@@ -20,18 +20,23 @@ WANTED_JAVA = f"Java {java_runtime.OLDEST} to {java_runtime.NEWEST}"
 def prepare_spark(settings: Settings) -> None:
     """Write into this environment where its Java is, Spark's extra jars, and the files of properties for spark-submit.
 
-    What is there already is not downloaded again. Raise PlatformError if pyspark or a Java is missing, jars cannot be
-    retrieved, or the environment cannot be written.
+    All of it is in a folder of our own (`session.parts_folder`). Jars that are there already, of the version that this
+    release needs, are not downloaded again. Raise SettingsError without a place for Spark's own files; PlatformError if
+    pyspark or a Java is missing, jars cannot be retrieved, or the environment cannot be written.
     """
-    prefix, pyspark = session.venv_folder(), importlib.util.find_spec("pyspark")
+    prefix, pyspark = session.parts_folder(), importlib.util.find_spec("pyspark")
     if pyspark is None or pyspark.origin is None or not Path(pyspark.origin).with_name("jars").is_dir():
         raise PlatformError("pyspark is not installed", where=str(prefix), fix="pip install 'hindcast[spark]'")
+    settings.refuse_unknown_place()  # the properties name folders
+    source_folder = Path(__file__).parent
+    named = list_named_jars((source_folder / "ivy.xml").read_text(encoding="utf-8"), "spark")
     try:
+        prefix.mkdir(parents=True, exist_ok=True)
         java = _write_java_home(prefix)
         jars = prefix / "jars"
-        if not has_all_jars(jars):
+        if not has_all_jars(jars) or not all((jars / name).is_file() for name in named):
             print("Spark's extra jars, with the Ivy of pyspark", flush=True)
-            source = JarSource(java, Path(pyspark.origin).parent, Path(__file__).parent)
+            source = JarSource(java, Path(pyspark.origin).parent, source_folder)
             source.retrieve_jars(jars, os.environ, "spark")
         folder = prefix / "spark-conf"
         folder.mkdir(exist_ok=True)

@@ -62,14 +62,14 @@ def pipeline_of_dag(schemas: Path, dag_id: str) -> str:
     return dag_id.removesuffix(suffix)
 
 
-def _read_contract(path: Path, beside: FileStates) -> Contract | ContractError:
+def _read_contract(path: Path, seconds: float, *, beside: FileStates) -> Contract | ContractError:
     """Return what a file holds; it is read again when it, its permissions or a file `beside` it has changed."""
     try:
         status = path.stat()
     except OSError:
-        return try_load(path)
+        return try_load(path, seconds)
     with _READING:
-        return _read_cached(path, (status.st_mtime_ns, status.st_ctime_ns, status.st_size), beside)
+        return _read_cached(path, seconds, (status.st_mtime_ns, status.st_ctime_ns, status.st_size), beside)
 
 
 _READING = threading.Lock()
@@ -92,5 +92,5 @@ def _list_files(folder: Path) -> FileStates:
 
 
 @lru_cache(maxsize=512)
-def _read_cached(path: Path, _now: tuple[int, ...], _beside: FileStates) -> Contract | ContractError:
-    return try_load(path)
+def _read_cached(path: Path, seconds: float, _now: tuple[int, ...], _beside: FileStates) -> Contract | ContractError:
+    return try_load(path, seconds)

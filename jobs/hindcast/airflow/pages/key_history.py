@@ -24,7 +24,7 @@ from hindcast.contract import Contract
 from hindcast.contract.sensitive import find_sensitive_columns
 from hindcast.contract.shapes import PERIODS
 from hindcast.query import read
-from hindcast.query.cut_values import MAX_CHARACTERS, cut_nested
+from hindcast.query.cut_values import MAX_CHARACTERS, cut_nested, show_bytes
 from hindcast.query.show import plain_value
 from hindcast.store import duckdb_reader, tables
 from hindcast.store.tables import Table
@@ -177,7 +177,11 @@ def read_moment(row: Row, name: str) -> datetime:
 
 def mask_row(row: Row, marked: frozenset[str]) -> dict[str, JsonValue]:
     """Return a row as JSON, with sensitive values masked and long ones cut."""
-    return {name: MASK if name in marked else cut_nested(plain_value(value)) for name, value in row.items()}
+
+    def show_value(value: ColumnValue) -> JsonValue:
+        return show_bytes(value) if isinstance(value, bytes) else cut_nested(plain_value(value))
+
+    return {name: MASK if name in marked else show_value(value) for name, value in row.items()}
 
 
 _CACHE: OrderedDict[tuple[str, int, tuple[str, ...]], pa.Table] = OrderedDict()

@@ -92,12 +92,15 @@ def _find_differences(
         slice_large_keys(spark, rows),
     ):
         derived, current = _derive_rows(spark, contract, plan, name), row_reader.load_current_rows(spark, table)
+        held = hold_store.read_held_units(spark, table.warehouse, table.pipeline, name)
+        sampled = F.lit(True)
         if table.key and not whole and rows > SAMPLE_SIZE:
             sampled = F.pmod(F.xxhash64(*map(_quoted_column, table.key)), F.lit(rows // SAMPLE_SIZE)) == 0
+        if held is None or table.kind not in hold_units.KINDS_WITH_EVENTS:  # else an event's rows have several keys
             derived, current = derived.where(sampled), current.where(sampled)
         change = diff_current_rows(table, current, derived, horizon.find_frozen_until(table.warehouse, contract, name))
-        if (held := hold_store.read_held_units(spark, table.warehouse, table.pipeline, name)) is not None:
-            change = _exclude_held(change, held, contract, table)
+        if held is not None:
+            change = _exclude_held(change, held, contract, table).where(sampled)
         change = change.localCheckpoint()
         counts = {row["_change"]: row["count"] for row in change.groupBy("_change").count().collect()}
         if not counts:
