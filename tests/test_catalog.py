@@ -23,7 +23,9 @@ def test_a_contract_is_read_again_when_its_avro_schema_has_changed(
 ) -> None:
     read, schema = [], tmp_path / "loaves.avsc"
     monkeypatch.setattr(
-        catalog, "try_load", lambda path, read_now=catalog.try_load: read.append(path) or read_now(path)
+        catalog,
+        "try_load",
+        lambda path, seconds, read_now=catalog.try_load: read.append(path) or read_now(path, seconds),
     )
     (tmp_path / "bakery.yaml").write_text(CONTRACT, encoding="utf-8")
     assert "loaves.avsc" in str(catalog.load_contracts(tmp_path)[1]["bakery"])

@@ -100,7 +100,7 @@ def test_an_empty_environment_has_contracts_queries_and_says_which_extra_is_miss
     assert "no run has been completed yet" in asked.stderr
     examined = json.loads(run(programs, place, "hindcast", "doctor", "--format", "json").stdout)
     assert {line["what"] for line in examined["lines"] if line["state"] == "failed"} == {"kafka"}
-    for command, extra in {"verify restaurant": "spark", "setup": "spark", "demo": "demo"}.items():
+    for command, extra in {"setup": "spark", "demo": "demo"}.items():
         refused = run(programs, place, "hindcast", *command.split())
         assert (refused.returncode in (1, 2), f"hindcast[{extra}]" in refused.stderr) == (True, True), refused.stderr
     (place / "schemas" / "gated.yaml").write_text(GATED)
