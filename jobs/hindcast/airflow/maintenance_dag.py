@@ -5,6 +5,7 @@ Its tasks share the pool of the pipelines' tasks, with a lower priority, and are
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -43,8 +44,14 @@ def create_maintenance_dag(settings: Settings) -> DAG:
 def _maintain(settings: Settings, pipelines: Any) -> Any:
     """Return the task mapped over pipelines, in the shared Spark Connect session or by spark-submit; one at a time."""
     # The priority is lower than that of any task of a run, so runs go first.
-    options: dict[str, Any] = {"task_id": "maintain", "priority_weight": 0, "weight_rule": "absolute"}
-    options |= {"pool": settings.pool, "max_active_tis_per_dag": 1, "doc_md": DOC}
+    options: Mapping[str, Any] = {
+        "task_id": "maintain",
+        "priority_weight": 0,
+        "weight_rule": "absolute",
+        "pool": settings.pool,
+        "max_active_tis_per_dag": 1,
+        "doc_md": DOC,
+    }
     if settings.spark == "submit":
         return SubmittedSpark.partial(
             name="hindcast maintenance",

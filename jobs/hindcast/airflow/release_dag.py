@@ -85,10 +85,10 @@ class Approval(HITLBranchOperator):
         """Set the keys that the form offers."""
         self.params = ParamsDict({"keys": _keys_to_choose(labels)})
 
-    def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
+    def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:
         """Continue after the answer; raise Airflow's error if there was none."""
         if "error" not in event:
             context["ti"].xcom_push("by", (event["responded_by_user"] or {}).get("name") or "Airflow")
             chosen = (event["params_input"] or {}).get("keys")
             context["ti"].xcom_push("keys", chosen or context["ti"].xcom_pull(task_ids="held")["keys"])
-        return super().execute_complete(context, event)
+        return super().execute_complete(context, dict(event))
