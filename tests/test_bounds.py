@@ -143,6 +143,7 @@ CLASSES = "(?i)" + r"[ -\uffff]" * 1_500 + "(a+)+"
 """A pattern that takes Python seconds to compile."""
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a finalizer may swallow it once
 @pytest.mark.parametrize(
     ("was", "now"),
     [

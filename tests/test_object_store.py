@@ -50,7 +50,7 @@ def test_sessions_have_it_and_are_refused_without_the_log_store(
     (tmp_path / "jars" / "spark").mkdir(parents=True)
     with pytest.raises(PlatformError, match="log store") as refused:
         session.default_properties(read_settings())
-    assert refused.value.fix == "run `make object-store`"
+    assert refused.value.fix == "run `make object-store`, in a checkout of Hindcast"
     (tmp_path / "jars" / "object-store").mkdir()
     told = session.default_properties(read_settings())
     assert object_store.spark_properties(WAREHOUSE, os.environ).items() <= told.items()
