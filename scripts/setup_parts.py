@@ -146,18 +146,15 @@ def make_java(place: Place) -> None:
     for line in passed_over:
         print(f"      passed over: {line}", flush=True)
     java = java or install_java(place)
-    shutil.rmtree(place.venv / "jre", ignore_errors=True)
-    home = java.home if java.has_vector else java_runtime.shim(java, place.venv / "jre")
-    place.java_home.write_text(f"{home}\n", encoding="utf-8")
+    java_runtime.write_home(java, place.venv)
     print(f"      Java {java.version} in {java.home}", flush=True)
 
 
 def install_java(place: Place) -> java_runtime.Java:
-    wanted = f"Java {java_runtime.OLDEST} to {java_runtime.NEWEST}"
+    wanted, fix = java_runtime.WANTED, java_runtime.INSTALL_FIX
     print(f"      no {wanted} on this machine: installing {java_runtime.PACKAGE}", flush=True)
     target = place.venv / "jre-package"
     shutil.rmtree(target, ignore_errors=True)
-    fix = f"install {wanted} (Debian, Ubuntu: apt-get install openjdk-17-jre-headless), or set JAVA_HOME to one"
     command = [str(place.uv), "pip", "install", "-q", "--python", str(place.python), "--target", str(target)]
     try:
         retry(place, [*command, java_runtime.PACKAGE], INDEX)
@@ -212,11 +209,8 @@ def java_release(place: Place) -> str:
 
 
 def make_conf(place: Place) -> None:
-    place.conf.parent.mkdir(exist_ok=True)
-    for small, file in ((False, place.conf), (True, place.conf.with_name("spark-small.conf"))):
-        text = f"session.format_defaults_file(settings.read_settings(), small={small})"
-        code = f"from hindcast.common import session, settings; print({text}, end='')"
-        file.write_text(run(place, [str(place.python), "-c", code]), encoding="utf-8")
+    code = "from hindcast.common import session, settings; session.write_defaults_files(settings.read_settings())"
+    run(place, [str(place.python), "-c", code])
 
 
 def run(place: Place, command: list[str]) -> str:

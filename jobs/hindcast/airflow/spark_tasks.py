@@ -10,7 +10,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from hindcast.airflow import tasks
 from hindcast.airflow.operators import SharedSpark, SubmittedSpark
-from hindcast.common.session import parts_folder
+from hindcast.common.session import conf_folder
 from hindcast.common.settings import SCHEMAS_VARIABLE, Settings, use_schemas
 from hindcast.runs.table_steps import TABLE_STEPS
 
@@ -39,20 +39,18 @@ def create_spark_task(settings: Settings, task_id: str, step: str, *arguments: s
     """
     options |= {"task_id": task_id, "execution_timeout": SPARK_TIMEOUT, "pool": settings.pool}
     if settings.spark == "submit":
-        submitted = SubmittedSpark(
+        spark_task: Any = SubmittedSpark(
             application_args=[step, *arguments],
             name=f"hindcast {arguments[0]} {step} {task_id}",
             **list_submit_options(settings),
             **options,
         )
-        submitted.schemas = settings.schemas
-        return submitted
-    call = tasks.table_callable(TABLE_STEPS[step]) if step in TABLE_STEPS else getattr(tasks, step)
-    shared = SharedSpark(
-        conn_id="hindcast_spark", python_callable=read_contracts_of(settings, call), op_args=[*arguments], **options
-    )
-    shared.schemas = settings.schemas
-    return shared
+    else:
+        call = tasks.table_callable(TABLE_STEPS[step]) if step in TABLE_STEPS else getattr(tasks, step)
+        run = read_contracts_of(settings, call)
+        spark_task = SharedSpark(conn_id="hindcast_spark", python_callable=run, op_args=[*arguments], **options)
+    spark_task.schemas = settings.schemas
+    return spark_task
 
 
 def list_submit_options(settings: Settings) -> Mapping[str, Any]:
@@ -60,6 +58,6 @@ def list_submit_options(settings: Settings) -> Mapping[str, Any]:
     return {
         "conn_id": "spark_default",
         "application": str(Path(__file__).parents[1] / "cli" / "spark_step.py"),
-        "properties_file": str(parts_folder() / "spark-conf" / "spark-defaults.conf"),
+        "properties_file": str(conf_folder() / "spark-defaults.conf"),
         "env_vars": {SCHEMAS_VARIABLE: str(settings.schemas)} if settings.has_own_schemas else {},
     }

@@ -214,6 +214,18 @@ def format_defaults_file(settings: Settings, *, small: bool = False) -> str:
     return "\n".join([f"# Written by `{setup_command()}` from hindcast.common.session.", *lines, ""])
 
 
+def write_defaults_files(settings: Settings) -> None:
+    """Write the files of properties for spark-submit (`DEFAULTS_FILES`)."""
+    for name, small in DEFAULTS_FILES.items():
+        file = conf_folder() / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(format_defaults_file(settings, small=small), encoding="utf-8")
+
+
+DEFAULTS_FILES = {"spark-defaults.conf": False, "spark-small.conf": True}
+"""The files in `conf_folder`, each with whether it is for jobs with few records."""
+
+
 def spark_environment() -> dict[str, str]:
     """Return the variables that a process needs to start Spark's JVMs and Python workers after `make setup`."""
     java_home = parts_folder() / "java-home"
@@ -234,6 +246,11 @@ def parts_folder() -> Path:
     environment in which the package is installed.
     """
     return venv_folder() if is_checkout() else venv_folder() / "share" / "hindcast"
+
+
+def conf_folder() -> Path:
+    """Return the folder of the files of properties for spark-submit."""
+    return parts_folder() / "spark-conf"
 
 
 def archive_path() -> Path:

