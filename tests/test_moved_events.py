@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from hindcast.common.settings import read_settings
+from hindcast.ops.verify import definition
+from hindcast.ops.verify.verify import verify_tables
 from hindcast.quality import hold_store
 from hindcast.runs import incremental_state, run_steps
 from pipelines import Pipeline, pipeline, wrong
@@ -111,6 +113,27 @@ def test_an_event_that_leaves_a_held_key_stays_until_the_key_is_released(
         assert shown(p) == {("C", 1, "c"), ("A", 9, "d")}
         assert not held(p)
         assert not wrong(p)
+
+
+@pytest.mark.long
+def test_verify_samples_no_half_of_the_events_that_are_held(
+    spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(definition, "SAMPLE_SIZE", 4)  # of eight rows: every second key
+    names = spark.sql("SELECT id, pmod(xxhash64(string(id)), 2L) = 0 AS sampled FROM range(40)").collect()
+    former = next(str(row["id"]) for row in names if not row["sampled"])
+    later = [str(row["id"]) for row in names if row["sampled"]][:8]
+    with pipeline(spark, broker, tmp_path, CONTRACT) as p:
+        serve(p, 0, **{f"i{n}": former for n in range(9)})
+        order(p, 10, *((f"c{n}", f"i{n}", 1) for n in range(8)))
+        p.run()
+        serve(p, 5, **{f"i{n}": dish for n, dish in enumerate(later)})
+        order(p, 11, ("d", "i8", 9))
+        p.run()
+        assert {key for key, _, _ in held(p)} == {json.dumps({"dish": former}, separators=(",", ":"))}
+        report = verify_tables(p.contract, spark=lambda: spark)
+        assert not report.findings
+        assert not report.not_checked
 
 
 @pytest.mark.long

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hindcast.airflow import connections
+from hindcast.common import session
 from hindcast.common.errors import FINAL_ERRORS, AccessError, SettingsError, TopicError
 from hindcast.common.settings import read_settings
 from hindcast.kafka import access_errors, jvm_credentials, produce, security, topic_patterns
@@ -422,7 +423,11 @@ class TestConnections:
 
         def execute(operator: SubmittedSpark, _: Any) -> None:
             seen.append((os.environ.get(f"{PREFIX}PASSWORD"), str(vars(operator))))
+            started_with.update(os.environ)
 
+        started_with: dict[str, str] = {}
+        monkeypatch.setenv("PATH", "/usr/bin")
+        monkeypatch.delenv("JAVA_HOME", raising=False)
         monkeypatch.setattr(SparkSubmitOperator, "execute", execute)
         operator = SubmittedSpark(task_id="replay", application="jobs/replay.py", conn_id="spark_default")
         assert f"{PREFIX}PASSWORD" not in os.environ, "not where DAGs are parsed"
@@ -431,6 +436,8 @@ class TestConnections:
         assert password == "s3cret-9"
         assert "s3cret-9" not in shown
         assert operator.conf == {"spark.authenticate": "true"}, "the driver's own ports ask for a secret"
+        assert started_with["PATH"] == f"{Path(sys.prefix) / 'bin'}:/usr/bin", "where spark-submit and Python are"
+        assert started_with.get("JAVA_HOME") == session.spark_environment().get("JAVA_HOME")
 
     def test_one_that_is_not_there(self, monkeypatch: pytest.MonkeyPatch) -> None:
         use(monkeypatch, {f"{PREFIX}CONN_ID": "nobodys"})
