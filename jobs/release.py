@@ -1,4 +1,4 @@
-"""spark-submit release.py PIPELINE RUN_ID UNTIL BY KEYS: publish what a person released (`run_steps.run_release`).
+"""spark-submit release.py PIPELINE RUN_ID UNTIL BY KEYS: publish what a person released (`special_runs.run_release`).
 
 KEYS: a JSON list of the chosen keys, as the form names them; an empty list releases all that is held.
 """

@@ -29,7 +29,7 @@ OURS = {
     "streams.task_rows": "<pipeline>/kept/<view>/<epoch>",
     "plan.journal": "<pipeline>/runs",
     "quality.gate_results": "<pipeline>/gates",
-    "quality.hold_store": "<pipeline>/failing",
+    "quality.failing_rows": "<pipeline>/failing",
 }
 """The modules whose docstrings tell the columns of a table of our own, and where it lies."""
 

@@ -17,7 +17,7 @@ from hindcast.common import session
 from hindcast.common.settings import read_settings
 from hindcast.engine import eligibility, time_slices
 from hindcast.runs import run_steps
-from hindcast.store import row_reader, tables
+from hindcast.store import commit_history, row_reader
 from pipelines import Pipeline
 
 
@@ -82,7 +82,7 @@ def stored_alike(one: Pipeline, other: Pipeline, name: str) -> bool:
 
 
 def note(p: Pipeline, name: str, run: int = 1) -> dict[str, Any]:
-    return tables.read_notes(p.table(name), dict).get(run, {})
+    return commit_history.read_notes(p.table(name), dict).get(run, {})
 
 
 def files(p: Pipeline, name: str) -> set[str]:

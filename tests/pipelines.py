@@ -34,7 +34,7 @@ from hindcast.kafka import produce
 from hindcast.ops.verify.verify import verify_tables
 from hindcast.plan import journal
 from hindcast.runs import run_steps
-from hindcast.store import row_reader, tables
+from hindcast.store import row_reader, table_columns, tables
 from hindcast.store.tables import Table, locate_table
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ class Pipeline:
         numbers = {run.known_at: run.number for run in journal.read_runs(self.warehouse, self.name)}
         table = self.table(name)
         rows = self.raw(name)
-        columns = tables.list_columns(table, known_at=datetime.min.replace(tzinfo=UTC)) if rows else []
+        columns = table_columns.list_columns(table, known_at=datetime.min.replace(tzinfo=UTC)) if rows else []
         told = []
         for row in rows:
             plain = [

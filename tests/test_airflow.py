@@ -26,7 +26,7 @@ from hindcast.kafka import produce
 from hindcast.kafka.produce import ProducerRecord
 from hindcast.ops.maintenance import MIN_FILES
 from hindcast.plan import journal, planner
-from hindcast.quality import hold_store
+from hindcast.quality import held_changes
 from hindcast.query import read
 from hindcast.runs import run_steps
 from hindcast.store import tables
@@ -210,7 +210,7 @@ def curl(section: str, number: int, **names: str) -> dict[str, Any]:
 @pytest.mark.long
 def test_what_a_gate_holds_back_is_approved_by_the_requests_of_the_docs(up: tuple[Settings, AirflowClient]) -> None:
     now, web = up
-    assert [row["key"] for row in hold_store.read_held_rows(now.warehouse, "restaurant").to_pylist()] == [
+    assert [row["key"] for row in held_changes.read_held_rows(now.warehouse, "restaurant").to_pylist()] == [
         '{"item":"lassi"}'
     ]
     section, names = "Approve from a script", {"AIRFLOW": web.url, "TOKEN": web._token}
@@ -231,7 +231,7 @@ def test_what_a_gate_holds_back_is_approved_by_the_requests_of_the_docs(up: tupl
     )
     lassi = read.history(now.warehouse, find(now.schemas, "restaurant"), "menu", key=("lassi",)).to_pylist()
     assert [(row["price"], row["systemFrom"]) for row in lassi] == [(0, last.known_at)]
-    assert not hold_store.read_held_rows(now.warehouse, "restaurant").num_rows
+    assert not held_changes.read_held_rows(now.warehouse, "restaurant").num_rows
 
 
 @pytest.mark.long
@@ -264,7 +264,7 @@ def test_an_approval_waits_for_its_turn_and_goes_first(
     web.wait("restaurant", fresh)
     last = [run.run_id for run in journal.read_runs(now.warehouse, "restaurant") if run.number > busy.number]
     assert last[:2] == [release, fresh]
-    assert not hold_store.read_held_rows(now.warehouse, "restaurant").num_rows
+    assert not held_changes.read_held_rows(now.warehouse, "restaurant").num_rows
 
 
 def states(web: AirflowClient, dag: str, run: str) -> dict[str, str]:
@@ -383,7 +383,7 @@ def test_runs_by_spark_submit_answer_the_same(tmp_path: Path) -> None:
 
 def test_what_tasks_are_forked_with_has_started_no_thread() -> None:
     imports = f"import importlib; [importlib.import_module(name) for name in {PRELOADED}]"
-    ours = "from hindcast.quality import expectations; expectations.import_gx()"
+    ours = "from hindcast.quality import expectations; expectations.import_gx", held_changes
     code = f"{imports}; {ours}; import threading; print(threading.active_count())"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert ran.stdout.split()[-1] == "1"

@@ -13,7 +13,7 @@ from deltalake import CommitProperties, write_deltalake
 from hindcast.common.errors import TableError
 from hindcast.ops.erase import row_removal
 from hindcast.ops.verify import emitted_checks
-from hindcast.store import commit_notes, table_cache, tables
+from hindcast.store import commit_history, commit_notes, table_cache, tables
 from hindcast.store.commit_notes import EmissionNote, FatesNote, LogNote, TableNote
 from hindcast.store.tables import Table
 
@@ -108,7 +108,7 @@ def test_notes_that_others_write_are_none_of_ours(tmp_path: Path, note: str) -> 
     for text in (own, note):
         properties = CommitProperties(custom_metadata={"userMetadata": text})
         write_deltalake(table.path, pa.table({"item": [2]}), mode="append", commit_properties=properties)
-    assert tables.read_notes(table, TableNote.from_json) == {1: TableNote(1, opened=2)}
+    assert commit_history.read_notes(table, TableNote.from_json) == {1: TableNote(1, opened=2)}
     assert row_removal.count_removed(table, 1) == 0
 
 
@@ -122,8 +122,8 @@ def test_no_kind_of_note_is_read_from_what_others_write(tmp_path: Path, note: st
         for text in (json.dumps(own.as_json()), note):
             properties = CommitProperties(custom_metadata={"userMetadata": text})
             write_deltalake(table.path, pa.table({"item": [2]}), mode="append", commit_properties=properties)
-        assert tables.read_notes(table, type(own).from_json) == {3: own}
-        assert tables.read_notes(table, commit_notes.parse_own_note) == {3: own.as_json()}
+        assert commit_history.read_notes(table, type(own).from_json) == {3: own}
+        assert commit_history.read_notes(table, commit_notes.parse_own_note) == {3: own.as_json()}
     delta_table = tables.open_table(table)
     assert delta_table is not None
     assert list(emitted_checks.check_emptied(table, delta_table)) == []

@@ -16,7 +16,7 @@ from hindcast.bitemporal.predicates import FIRST_MOMENT, Question
 from hindcast.contract import find
 from hindcast.kafka import produce
 from hindcast.plan import journal
-from hindcast.quality import hold_store
+from hindcast.quality import failing_rows, held_changes
 from hindcast.query import read
 from hindcast_demo import restaurant
 from pipelines import until
@@ -175,11 +175,11 @@ def test_what_a_gate_holds_back_is_approved_under_required_actions(up: Up, brows
     picture(browser, "approve")
     shown(browser, "//button[text()='Approve']").click()
     up.web.wait("restaurant__release")
-    assert not hold_store.read_held_rows(up.now.warehouse, "restaurant").num_rows
+    assert not held_changes.read_held_rows(up.now.warehouse, "restaurant").num_rows
     lassi = read.history(up.now.warehouse, find(up.now.schemas, "restaurant"), "menu", key=("lassi",)).to_pylist()
     last = journal.read_runs(up.now.warehouse, "restaurant")[-1]
     assert [(row["price"], row["systemFrom"]) for row in lassi] == [(0, last.known_at)]
-    by = hold_store.list_entries(up.now.warehouse, "restaurant").to_pylist()
+    by = failing_rows.list_entries(up.now.warehouse, "restaurant").to_pylist()
     assert [row["by"] for row in by if row["entry"] == "released"] == ["admin"]
 
 

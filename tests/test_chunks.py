@@ -23,7 +23,7 @@ from hindcast.ops import journal_rebuild
 from hindcast.plan import journal, planner
 from hindcast.plan.plans import Plan, TopicPlan
 from hindcast.runs import run_steps
-from hindcast.store import tables
+from hindcast.store import commit_history, tables
 from hindcast.store.commit_notes import LogNote
 from hindcast.store.tables import Table
 from pipelines import Pipeline, pipeline
@@ -212,7 +212,9 @@ def test_a_run_in_chunks_that_fails_at_a_commit_tells_what_one_commit_does(
         assert [number for number, _ in p.states()] == [3, 4, 5][: len(story)]
         assert failed == crashing
         log = tables.log_table(p.warehouse, p.name, "prices")
-        assert [note.malformed for run, note in tables.read_notes(log, LogNote.from_json).items() if run == 3] == [1]
+        assert [
+            note.malformed for run, note in commit_history.read_notes(log, LogNote.from_json).items() if run == 3
+        ] == [1]
 
 
 @pytest.mark.slow

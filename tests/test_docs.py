@@ -26,9 +26,9 @@ from hindcast.contract.shapes import PERIODS
 from hindcast.ingest import schemas, trim_ledger
 from hindcast.kafka import gaps
 from hindcast.plan import journal
-from hindcast.quality import gate_results, hold_store
+from hindcast.quality import failing_rows, gate_results
 from hindcast.query import spark_functions
-from hindcast.store import tables
+from hindcast.store import table_columns, tables
 from pipelines import Pipeline
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def test_the_tables_page_has_the_columns_of_real_tables(restaurant: Pipeline) ->
         kind, key = (tables.read_marks(found) or {})["kind"], (tables.read_marks(found) or {})["key"]
         given = {*key, *(list_shapes(restaurant.contract).get(log.parent.name, NOTHING).value)}
         told = columns_told(HEADINGS[kind])
-        for field in tables.spark_schema(found).fields:
+        for field in table_columns.spark_schema(found).fields:
             if field.name not in given:
                 assert told[field.name] in ("", field.dataType.simpleString().partition("<")[0]), (kind, field.name)
         kinds.add(kind)
@@ -158,7 +158,7 @@ def test_the_tables_page_has_the_columns_of_real_tables(restaurant: Pipeline) ->
 
 
 def test_the_tables_page_has_the_columns_of_the_codes_schemas() -> None:
-    for kind, schema in (("runs", journal), ("gates", gate_results), ("failing", hold_store), ("schemas", schemas)):
+    for kind, schema in (("runs", journal), ("gates", gate_results), ("failing", failing_rows), ("schemas", schemas)):
         types = {field.name: field.dataType.simpleString() for field in schema.SCHEMA.fields}
         assert columns_told(HEADINGS[kind]) == types, kind
     assert {*trim_ledger.COUNTS_SCHEMA.names} <= columns_told(HEADINGS["trimmed"]).keys()

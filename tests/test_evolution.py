@@ -21,7 +21,7 @@ from hindcast.contract.load import _Loader
 from hindcast.plan import journal
 from hindcast.query import read
 from hindcast.runs import incremental_state
-from hindcast.store import tables
+from hindcast.store import table_columns, tables
 from pipelines import Pipeline, pipeline
 
 if TYPE_CHECKING:
@@ -299,5 +299,5 @@ def test_the_moment_of_a_drop_is_that_of_its_run(story: Story) -> None:
     found = tables.open_table(story.p.table("menu"))
     assert found is not None
     at = read.moment_of(story.p.warehouse, story.p.name, "run:5")
-    assert tables.read_dropped_columns(found) == {"price": at}
+    assert table_columns.read_dropped_columns(found) == {"price": at}
     assert isinstance(at, datetime)

@@ -24,9 +24,9 @@ from hindcast.ops.erase import forget, proof, purge, records, row_removal
 from hindcast.ops.erase.proof import Proof
 from hindcast.ops.verify.verify import verify_tables
 from hindcast.plan import journal
-from hindcast.quality import hold_store
+from hindcast.quality import held_changes
 from hindcast.report import page
-from hindcast.runs import run_steps
+from hindcast.runs import special_runs
 from hindcast.store import tables
 from hindcast.store.folder import WarehouseFolder
 from pipelines import CORRECTION, RESTAURANT, SEED, Pipeline, cloned, pipeline, tell, wrong
@@ -114,8 +114,8 @@ def told_town(p: Pipeline) -> None:
             if name in p.contract.views or name in p.contract.topics:
                 p.spark.sql(f"ALTER TABLE delta.`{place}` SET TBLPROPERTIES ('{tables.DELETION_VECTORS}' = 'true')")
             DeltaTable(place).create_checkpoint()
-    keys = {"people": hold_store.find_held_keys(p.warehouse, p.name, "people", [ANN])}
-    run_steps.run_release(p.spark, read_settings(), p.name, "released", keys, "eve", datetime.now(UTC))
+    keys = {"people": held_changes.find_held_keys(p.warehouse, p.name, "people", [ANN])}
+    special_runs.run_release(p.spark, read_settings(), p.name, "released", keys, "eve", datetime.now(UTC))
 
 
 def forgotten(p: Pipeline, topic: str, key: str | None = None, *places: str) -> Proof:
@@ -314,14 +314,14 @@ def test_what_is_held_of_other_keys_stays_held_though_it_says_the_same(
         )
         p.run()
         assert forgotten(p, "t", "annabel").evidence.is_proven
-        held = hold_store.read_held_rows(p.warehouse, p.name).to_pylist()
+        held = held_changes.read_held_rows(p.warehouse, p.name).to_pylist()
         assert sorted(row["key"] for row in held) == [f'{{"k":"{key}"}}' for key in ("carol", "zoe-51", "zoe-51")]
-        run_steps.run_release(
+        special_runs.run_release(
             p.spark,
             read_settings(),
             p.name,
             "all",
-            {"t": hold_store.find_held_keys(p.warehouse, p.name, "t", [])},
+            {"t": held_changes.find_held_keys(p.warehouse, p.name, "t", [])},
             "eve",
             datetime.now(UTC),
         )
@@ -488,7 +488,7 @@ def test_what_from_brings_again_of_a_forgotten_key_does_not_have_to_decode(
                 patch.setattr(erasure_marks, "mark_forgotten", lambda rows, *_: rows)
                 former.run()
             former.write(earlier.replace("    max_record_bytes: 100\n", ""))
-            run_steps.run_requeue(spark, read_settings(), p.name, "again", requeue.build_request(former.contract))
+            special_runs.run_requeue(spark, read_settings(), p.name, "again", requeue.build_request(former.contract))
             assert [row[:2] for row in former.believed("orders")] == [("bob", 3), ("bob", 5)]
             assert forgotten(former, "orders", ANN).is_proven, "it can be forgotten again"
             assert containing(Path(former.warehouse), ANN) == []
@@ -507,7 +507,7 @@ def test_what_was_requeued_is_forgotten_and_what_a_requeue_tells_of_it(
         p.send("orders", ("bob", {"item": "curry", "quantity": 1}, 3))
         p.run()
         p.write(small.replace("    max_record_bytes: 60\n", ""))
-        run_steps.run_requeue(spark, read_settings(), p.name, "requeued", requeue.build_request(p.contract))
+        special_runs.run_requeue(spark, read_settings(), p.name, "requeued", requeue.build_request(p.contract))
         assert [row[0] for row in p.believed("orders")] == ["anna-9", "bob"]
         before = ledger.read_ledger(p.warehouse, p.name).to_pylist()
         assert containing(tmp_path, "Marker")
@@ -524,7 +524,7 @@ def test_what_was_requeued_is_forgotten_and_what_a_requeue_tells_of_it(
         assert ledger.read_ledger(p.warehouse, p.name).to_pylist()[: len(before)] == before
         assert wrong(p) == []
         with pytest.raises(RequestError, match="no malformed record"):
-            run_steps.run_requeue(spark, read_settings(), p.name, "again", requeue.build_request(p.contract))
+            special_runs.run_requeue(spark, read_settings(), p.name, "again", requeue.build_request(p.contract))
 
 
 @pytest.mark.long

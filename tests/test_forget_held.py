@@ -14,7 +14,7 @@ from deltalake import write_deltalake
 from hindcast.common.errors import GateError
 from hindcast.common.settings import read_settings
 from hindcast.ops.erase import forget, records
-from hindcast.quality import hold_store
+from hindcast.quality import failing_rows, held_changes
 from hindcast.store import table_creation
 from pipelines import pipeline, wrong
 from test_forget import containing, said
@@ -57,27 +57,27 @@ def test_what_is_held_of_a_key_and_was_never_published_is_forgotten(
     with pipeline(spark, broker, tmp_path, ORDERS) as p:
         p.send("orders", ("ann-7f3a", {"n": 9}, 1), ("bob-8e4b", {"n": 8}, 1))
         p.run()
-        hold_store.reject_keys(p.warehouse, p.name, {"totals": [ANN, BOB]}, "eve", datetime.now(UTC))
-        of_bob = [row for row in hold_store.list_entries(p.warehouse, p.name).to_pylist() if row["key"] == BOB]
+        held_changes.reject_keys(p.warehouse, p.name, {"totals": [ANN, BOB]}, "eve", datetime.now(UTC))
+        of_bob = [row for row in failing_rows.list_entries(p.warehouse, p.name).to_pylist() if row["key"] == BOB]
         assert {row["table"] for row in of_bob} == {"windows", "totals"}
         told = forget.forget_records(spark, p.contract, records.parse_request(p.contract, "orders", "ann-7f3a"))
         assert told.evidence.is_proven, told
-        assert hold_store.list_entries(p.warehouse, p.name).to_pylist() == of_bob
-        assert {row["entry"] for row in hold_store.read_held_rows(p.warehouse, p.name).to_pylist()} == {
+        assert failing_rows.list_entries(p.warehouse, p.name).to_pylist() == of_bob
+        assert {row["entry"] for row in held_changes.read_held_rows(p.warehouse, p.name).to_pylist()} == {
             "held",
             "rejected",
         }
         assert not wrong(p)
         # An older version left this, and its proof said so: the same command takes it away.
-        failing = table_creation.ensure_table(hold_store.failing_table(p.warehouse, p.name), hold_store.SCHEMA)
-        schema = table_creation.arrow_schema(hold_store.SCHEMA)
+        failing = table_creation.ensure_table(failing_rows.failing_table(p.warehouse, p.name), failing_rows.SCHEMA)
+        schema = table_creation.arrow_schema(failing_rows.SCHEMA)
         left = {"run": told.run, "table": "windows", "entry": "mended", "key": ANN}
         write_deltalake(failing, pa.Table.from_pylist([{**dict.fromkeys(schema.names), **left}], schema), mode="append")
         proof = read_settings().reports / p.name / f"forget-{told.run}.json"
         proof.write_text(json.dumps({**told.as_json(), "proven": False, "rowsLeft": 1}), encoding="utf-8")
         again = forget.forget_records(spark, p.contract, records.parse_request(p.contract, "orders", "ann-7f3a"))
         assert (again.evidence.is_proven, again.rows["failing"]) == (True, 1)
-        assert hold_store.list_entries(p.warehouse, p.name).to_pylist() == of_bob
+        assert failing_rows.list_entries(p.warehouse, p.name).to_pylist() == of_bob
 
 
 @pytest.mark.long
@@ -93,7 +93,7 @@ def test_what_is_held_of_a_group_is_held_without_what_is_forgotten(
         for item in ("truffle", "morel", "salad"):
             told = forget.forget_records(spark, p.contract, records.parse_request(p.contract, "menu", item))
             assert told.evidence.is_proven, told
-        entries = hold_store.list_entries(p.warehouse, p.name).to_pylist()
+        entries = failing_rows.list_entries(p.warehouse, p.name).to_pylist()
         assert {(row["table"], row["key"], row["entry"], row["since"]) for row in entries} == {
             ("dear", '{"item":"curry"}', "held", 0),
             ("kinds", '{"kind":"dinner"}', "held", 0),
@@ -122,7 +122,7 @@ def test_what_views_derived_and_never_published_is_forgotten(spark: SparkSession
         p.send("people", ("bob", {"name": "Bob Baker", "city": "London"}, 0))
         p.send("people", ("ann", {"name": "Ann Marker", "city": "Copenhagen"}, 0))
         p.run()
-        bob = [row for row in hold_store.list_entries(p.warehouse, p.name).to_pylist() if "BOB" in row["key"]]
+        bob = [row for row in failing_rows.list_entries(p.warehouse, p.name).to_pylist() if "BOB" in row["key"]]
         assert [row["entry"] for row in bob] == ["held"]
         p.write(PEOPLE)
         with pytest.raises(GateError):
@@ -141,7 +141,7 @@ def test_what_views_derived_and_never_published_is_forgotten(spark: SparkSession
         assert proof.evidence.is_proven
         assert said(p, "ANN MARKER") == []
         assert containing(tmp_path, "ANN MARKER") == []
-        left = hold_store.read_held_rows(p.warehouse, p.name).to_pylist()
+        left = held_changes.read_held_rows(p.warehouse, p.name).to_pylist()
         assert [row["row"] for row in left if row["table"] == "first" and "London" not in row["row"]] == []
         assert {(row["table"], row["key"]) for row in left} == {("first", '{"name":"BOB BAKER"}')}
         assert not wrong(p)
@@ -155,9 +155,9 @@ def test_a_held_record_whose_row_named_a_forgotten_key_is_still_replaced(
         p.send("menu", ("truffle", {"n": 1}, 0), ("morel", {"n": 9, "note": "dearer than truffle"}, 1))
         p.run()
         forget.forget_records(spark, p.contract, records.parse_request(p.contract, "menu", "truffle"))
-        assert [row["row"] for row in hold_store.read_held_rows(p.warehouse, p.name).to_pylist()] == [None]
+        assert [row["row"] for row in held_changes.read_held_rows(p.warehouse, p.name).to_pylist()] == [None]
         p.send("menu", ("morel", {"n": 3}, 1))
         p.run()
-        assert hold_store.read_held_rows(p.warehouse, p.name).to_pylist() == []
+        assert held_changes.read_held_rows(p.warehouse, p.name).to_pylist() == []
         assert [row[:2] for row in p.believed("menu")] == [("morel", 3)]
         assert not wrong(p)

@@ -10,8 +10,8 @@ import pytest
 
 from hindcast.common.settings import read_settings
 from hindcast.ops.erase import forget, records
-from hindcast.quality import hold_store
-from hindcast.runs import run_steps
+from hindcast.quality import failing_rows, held_changes
+from hindcast.runs import special_runs
 from pipelines import pipeline, wrong
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def test_held_events_of_a_key_stay_held_when_another_event_of_it_is_forgotten(
         p.run()
 
         def held() -> list[tuple[str, str | None, int]]:
-            rows = hold_store.read_held_rows(p.warehouse, p.name).to_pylist()
+            rows = held_changes.read_held_rows(p.warehouse, p.name).to_pylist()
             return sorted((row["key"], row["entry"], row["offset"]) for row in rows)
 
         before, all_of_ann = held(), '{"customer":"ann"}'
@@ -53,9 +53,15 @@ def test_held_events_of_a_key_stay_held_when_another_event_of_it_is_forgotten(
         assert proof.evidence.is_proven
         assert held() == before
         assert wrong(p) == []
-        keys = {"orders": hold_store.find_held_keys(p.warehouse, p.name, "orders", ["ann"])}
-        run_steps.run_release(
-            spark, read_settings(), p.name, "release", keys, "eve", hold_store.read_last_entry_time(p.warehouse, p.name)
+        keys = {"orders": held_changes.find_held_keys(p.warehouse, p.name, "orders", ["ann"])}
+        special_runs.run_release(
+            spark,
+            read_settings(),
+            p.name,
+            "release",
+            keys,
+            "eve",
+            failing_rows.read_last_entry_time(p.warehouse, p.name),
         )
         assert [row[:2] for row in p.believed("orders")] == [("ann", 1), ("ann", 7), ("bob", 3)]
         assert wrong(p) == []
@@ -85,9 +91,9 @@ def test_a_held_event_stays_rejected_when_a_record_of_another_topic_at_its_place
         p.send("menu", ("naan", {"price": 1}, 0), ("curry", {"price": 2}, 0))
         p.send("orders", ("dave", {"item": "curry", "quantity": 100}, 5), ("eve", {"item": "curry", "quantity": 1}, 5))
         p.run()
-        hold_store.reject_keys(p.warehouse, p.name, {"bills": ['{"customer":"dave"}']}, "boss", datetime.now(UTC))
+        held_changes.reject_keys(p.warehouse, p.name, {"bills": ['{"customer":"dave"}']}, "boss", datetime.now(UTC))
         forget.forget_records(spark, p.contract, records.parse_request(p.contract, "menu", "naan"))
-        rows = hold_store.read_held_rows(p.warehouse, p.name).to_pylist()
+        rows = held_changes.read_held_rows(p.warehouse, p.name).to_pylist()
         assert [(row["entry"], row["offset"], row["run"]) for row in rows] == [("rejected", 0, 1)]
         forget.forget_records(spark, p.contract, records.parse_request(p.contract, "orders", "dave"))
         assert not p.raw("failing")

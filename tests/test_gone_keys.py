@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import reports
-from hindcast.quality import hold_store
+from hindcast.quality import held_changes
 from hindcast.runs import incremental_state
 from pipelines import pipeline, wrong
 
@@ -76,6 +76,6 @@ def test_a_held_key_of_which_nothing_is_left_is_held_no_more(
         told = p.run()
         assert [told["tables"][name].get("noLongerHeld") for name in views] == [{"mended": 1}] * len(views)
         assert "no longer held: 1 mended" in reports.format_report(told)
-        assert not hold_store.read_held_rows(p.warehouse, p.name).num_rows
+        assert not held_changes.read_held_rows(p.warehouse, p.name).num_rows
         assert {len(p.believed(name)) for name in views} == {1}
         assert len(views) == 1 or not wrong(p)

@@ -12,8 +12,8 @@ import pytest
 
 from hindcast.common.settings import read_settings
 from hindcast.ops.erase import forget, records
-from hindcast.quality import hold_store
-from hindcast.runs import incremental_state, run_steps
+from hindcast.quality import held_changes
+from hindcast.runs import incremental_state, special_runs
 from pipelines import Pipeline, pipeline, wrong
 
 if TYPE_CHECKING:
@@ -33,8 +33,10 @@ ANOTHER = CONTRACT.replace("value: {n: int}, ", "value: {n: int, of: string}, ")
 
 def release(p: Pipeline, name: str, *keys: str) -> None:
     assert p.spark is not None
-    named = {name: hold_store.find_held_keys(p.warehouse, p.name, name, keys)}
-    run_steps.run_release(p.spark, read_settings(), p.name, f"release {name} {keys}", named, "ann", datetime.now(UTC))
+    named = {name: held_changes.find_held_keys(p.warehouse, p.name, name, keys)}
+    special_runs.run_release(
+        p.spark, read_settings(), p.name, f"release {name} {keys}", named, "ann", datetime.now(UTC)
+    )
 
 
 def believed(p: Pipeline, name: str) -> set[tuple[Any, ...]]:
@@ -42,7 +44,7 @@ def believed(p: Pipeline, name: str) -> set[tuple[Any, ...]]:
 
 
 def held(p: Pipeline) -> set[tuple[str, str]]:
-    return {(row["table"], row["key"][7:-2]) for row in hold_store.read_held_rows(p.warehouse, p.name).to_pylist()}
+    return {(row["table"], row["key"][7:-2]) for row in held_changes.read_held_rows(p.warehouse, p.name).to_pylist()}
 
 
 @pytest.mark.long

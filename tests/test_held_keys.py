@@ -21,9 +21,9 @@ from hindcast.plan import definitions, journal, notices, planner
 from hindcast.plan.plans import Plan
 from hindcast.plan.purposes import Erasure, Purpose, Release, ReleasedKeys, Replay, Requeue
 from hindcast.plan.runs import Run
-from hindcast.quality import approval, hold_store
+from hindcast.quality import approval, failing_rows, held_changes
 from hindcast.report import report
-from hindcast.store import table_creation, tables
+from hindcast.store import commit_history, table_creation, tables
 from hindcast.store.tables import Table
 
 MENU = """
@@ -53,9 +53,9 @@ def contract(folder: Path, text: str = MENU) -> Contract:
 
 def enter(warehouse: str, *rows: dict[str, Any]) -> None:
     """Enter rows of what is held; each with the number of its run, its key and what its change amounts to."""
-    table = hold_store.failing_table(warehouse, "restaurant")
-    found = table_creation.ensure_table(table, hold_store.SCHEMA)
-    schema = table_creation.arrow_schema(hold_store.SCHEMA)
+    table = failing_rows.failing_table(warehouse, "restaurant")
+    found = table_creation.ensure_table(table, failing_rows.SCHEMA)
+    schema = table_creation.arrow_schema(failing_rows.SCHEMA)
     write_deltalake(
         found, pa.Table.from_pylist([{**dict.fromkeys(schema.names), **row} for row in rows], schema), mode="append"
     )
@@ -72,15 +72,15 @@ def held(run: int, item: str, digest: int, *, fails: bool = True, price: int = -
 def test_a_key_that_is_held_already_is_not_newly_held(tmp_path: Path) -> None:
     warehouse = str(tmp_path)
     enter(warehouse, held(1, "curry", 1), held(1, "naan", 2))
-    assert hold_store.count_held(warehouse, "restaurant", 1, 0) == {
+    assert held_changes.count_held(warehouse, "restaurant", 1, 0) == {
         "menu": {"keys": 2, "rows": 2, "newly": 2, "grown": 0}
     }
     # Curry gets more, which is held with it; naan stays as it was; soup is new.
     enter(warehouse, held(2, "curry", 3), held(2, "curry", 3, fails=False), held(2, "soup", 4))
-    assert hold_store.count_held(warehouse, "restaurant", 2, 1) == {
+    assert held_changes.count_held(warehouse, "restaurant", 2, 1) == {
         "menu": {"keys": 3, "rows": 4, "newly": 1, "grown": 1}
     }
-    assert hold_store.count_held(warehouse, "restaurant", 3, 2) == {
+    assert held_changes.count_held(warehouse, "restaurant", 3, 2) == {
         "menu": {"keys": 3, "rows": 4, "newly": 0, "grown": 0}
     }
 
@@ -141,14 +141,14 @@ def test_what_a_later_run_entered_holds_whatever_the_clocks_showed(tmp_path: Pat
     )
     entries = {
         json.loads(unit.key)["item"]: unit.entry
-        for unit in hold_store._list_units(warehouse, "restaurant", hold_store._HELD_UNITS_QUERY, None)
+        for unit in held_changes._list_units(warehouse, "restaurant", held_changes._HELD_UNITS_QUERY, None)
     }
     assert entries == {
         "held again by a clock that is behind": "held",
         "held again in one run": "held",
         "rejected in one run": "rejected",
     }
-    assert hold_store.read_last_entry_time(warehouse, "restaurant") == noon
+    assert failing_rows.read_last_entry_time(warehouse, "restaurant") == noon
 
 
 def test_the_rows_of_a_key_are_listed_in_the_order_of_their_records(tmp_path: Path) -> None:
@@ -160,7 +160,10 @@ def test_the_rows_of_a_key_are_listed_in_the_order_of_their_records(tmp_path: Pa
             for (partition, offset), change in zip(places, ("open", "open", "close", "open", "close"), strict=True)
         ),
     )
-    for rows in (hold_store.read_held_rows(warehouse, "restaurant"), hold_store.list_entries(warehouse, "restaurant")):
+    for rows in (
+        held_changes.read_held_rows(warehouse, "restaurant"),
+        failing_rows.list_entries(warehouse, "restaurant"),
+    ):
         assert [(row["partition"], row["offset"]) for row in rows.to_pylist()] == sorted(places)
 
 
@@ -195,11 +198,11 @@ def test_a_rejection_waits_for_a_forgetting(
     answer = "restaurant", (T0 + timedelta(hours=1)).isoformat(), "ann", '["menu {\\"item\\": \\"curry\\"}"]'
     assert not tasks.reject(*answer).is_done
     assert "a rejection stops here: run 2 (forget__1) forgets something" in capsys.readouterr().out
-    assert {row["entry"] for row in hold_store.read_held_rows(warehouse, "restaurant").to_pylist()} == {"held"}
+    assert {row["entry"] for row in held_changes.read_held_rows(warehouse, "restaurant").to_pylist()} == {"held"}
     begin_forgetting(warehouse, "completed")
     assert tasks.reject(*answer).is_done
     assert capsys.readouterr().out == "restaurant.menu: 1 key held, rejected by ann\n"
-    entries = {row["key"]: row["entry"] for row in hold_store.read_held_rows(warehouse, "restaurant").to_pylist()}
+    entries = {row["key"]: row["entry"] for row in held_changes.read_held_rows(warehouse, "restaurant").to_pylist()}
     assert entries == {'{"item": "curry"}': "rejected", '{"item": "naan"}': "held", '{"item": "anna"}': "held"}
     assert tasks.reject(*answer).is_done
     assert "what was held has changed meanwhile" in capsys.readouterr().out
@@ -212,15 +215,15 @@ def test_a_rejection_says_nothing_of_what_is_not_held_any_more(tmp_path: Path, m
 
     def post_late(*given: Any) -> Any:
         """Post a notice when a forgetting has just taken curry, and a run has found more of naan."""
-        tables.open_table(hold_store.failing_table(warehouse, "restaurant")).delete('key = \'{"item": "curry"}\'')  # type: ignore[union-attr]
+        tables.open_table(failing_rows.failing_table(warehouse, "restaurant")).delete('key = \'{"item": "curry"}\'')  # type: ignore[union-attr]
         enter(warehouse, held(2, "naan", 4))
         return post(*given)
 
     monkeypatch.setattr(notices, "post_notice", post_late)
     asked = {"menu": [curry, naan, '{"item": "soup"}']}
-    rejected = hold_store.reject_keys(warehouse, "restaurant", asked, "ann", T0 + timedelta(hours=1))
+    rejected = held_changes.reject_keys(warehouse, "restaurant", asked, "ann", T0 + timedelta(hours=1))
     assert rejected == {"menu": ['{"item": "soup"}']}
-    entered = [(row["key"], row["by"]) for row in hold_store.list_entries(warehouse, "restaurant").to_pylist()]
+    entered = [(row["key"], row["by"]) for row in failing_rows.list_entries(warehouse, "restaurant").to_pylist()]
     assert [key for key, by in entered if by] == ['{"item": "soup"}']
     assert curry not in dict(entered)
 
@@ -296,29 +299,29 @@ def test_what_an_abandoned_run_published_counts_when_delta_has_forgotten_its_com
     run = Run(plan)
     journal.append_entry(warehouse, run)
     menu = Table(warehouse, "restaurant", "menu", "versions")
-    nothing = table_creation.arrow_schema(hold_store.SCHEMA).empty_table()
+    nothing = table_creation.arrow_schema(failing_rows.SCHEMA).empty_table()
     made = CommitProperties(app_transactions=[Transaction(menu.app_id(""), 2)])
     write_deltalake(
-        table_creation.ensure_table(menu, hold_store.SCHEMA), nothing, mode="append", commit_properties=made
+        table_creation.ensure_table(menu, failing_rows.SCHEMA), nothing, mode="append", commit_properties=made
     )
     orders = [held(1, "curry", 1, table="orders"), held(2, "curry", 1, table="orders", entry="released")]
     enter(warehouse, held(1, "curry", 1), held(2, "curry", 1, entry="released"), *orders)
     planner.abandon_run(warehouse, run, "by a test")
-    monkeypatch.setattr(tables, "read_notes", lambda *_: {})
-    assert {row["table"] for row in hold_store.read_held_rows(warehouse, "restaurant").to_pylist()} == {"orders"}
+    monkeypatch.setattr(commit_history, "read_notes", lambda *_: {})
+    assert {row["table"] for row in held_changes.read_held_rows(warehouse, "restaurant").to_pylist()} == {"orders"}
 
 
 def test_entries_of_before_there_were_units_are_read(tmp_path: Path) -> None:
     warehouse = str(tmp_path)
-    table = hold_store.failing_table(warehouse, "restaurant")
-    fields = [field for field in hold_store.SCHEMA.fields if field.name != "unit"]
-    older = type(hold_store.SCHEMA)(fields)
+    table = failing_rows.failing_table(warehouse, "restaurant")
+    fields = [field for field in failing_rows.SCHEMA.fields if field.name != "unit"]
+    older = type(failing_rows.SCHEMA)(fields)
     found = table_creation.ensure_table(table, older)
     row = {name: held(1, "curry", 1).get(name) for name in older.names}
     write_deltalake(found, pa.Table.from_pylist([row], table_creation.arrow_schema(older)), mode="append")
-    assert hold_store.find_held_keys(warehouse, "restaurant", "menu", ["curry"]) == ['{"item": "curry"}']
+    assert held_changes.find_held_keys(warehouse, "restaurant", "menu", ["curry"]) == ['{"item": "curry"}']
     enter(warehouse, held(2, "naan", 2))
-    assert hold_store.count_held(warehouse, "restaurant", 2, 1)["menu"] == {
+    assert held_changes.count_held(warehouse, "restaurant", 2, 1)["menu"] == {
         "keys": 2,
         "rows": 2,
         "newly": 1,

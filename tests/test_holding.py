@@ -14,8 +14,8 @@ from hindcast.cli import main
 from hindcast.common.errors import BusyError, GateError, RunError
 from hindcast.common.settings import read_settings
 from hindcast.plan import journal, planner
-from hindcast.quality import hold_store
-from hindcast.runs import incremental_state, run_steps
+from hindcast.quality import failing_rows, held_changes
+from hindcast.runs import incremental_state, special_runs
 from hindcast.store import commits
 from pipelines import T0, Pipeline, pipeline
 
@@ -69,7 +69,7 @@ MENU = CONTRACT.partition("  dear:")[0].replace(
 def held(p: Pipeline, name: str) -> set[tuple[Any, ...]]:
     """Key, change, value, second from, rule and entry of each row that is held of a table."""
     told = set()
-    for row in hold_store.read_held_rows(p.warehouse, p.name).to_pylist():
+    for row in held_changes.read_held_rows(p.warehouse, p.name).to_pylist():
         if row["table"] == name:
             (key, *_), values = json.loads(row["key"]).values(), json.loads(row["row"])
             start = datetime.fromisoformat(values.get("validFrom") or values["timestamp"]) - T0
@@ -82,9 +82,11 @@ def held(p: Pipeline, name: str) -> set[tuple[Any, ...]]:
 def release(p: Pipeline, name: str, *told: str) -> dict[str, Any]:
     assert p.spark is not None
     with p.here():
-        keys = {name: hold_store.find_held_keys(p.warehouse, p.name, name, told)}
+        keys = {name: held_changes.find_held_keys(p.warehouse, p.name, name, told)}
         name = f"release-{len(p.states())}"
-        return run_steps.run_release(p.spark, read_settings(), p.name, name, keys, "ann", datetime.now(UTC)).as_json()
+        return special_runs.run_release(
+            p.spark, read_settings(), p.name, name, keys, "ann", datetime.now(UTC)
+        ).as_json()
 
 
 def test_a_failing_key_stays_as_believed_and_is_released_in_a_run_of_its_own(
@@ -97,9 +99,9 @@ def test_a_failing_key_stays_as_believed_and_is_released_in_a_run_of_its_own(
         told = p.run()
         assert told["tables"]["menu"]["held"] == {"keys": 1, "rows": 3, "newly": 1, "grown": 0}
         assert p.believed("menu") == [("curry", 8, 0, None), ("naan", 3, 0, 4), ("naan", 4, 4, None)]
-        keys = {"menu": hold_store.find_held_keys(p.warehouse, p.name, "menu", ["curry"])}
+        keys = {"menu": held_changes.find_held_keys(p.warehouse, p.name, "menu", ["curry"])}
         run_id = journal.new_run_id("release")  # of a command that died after its plan
-        run_steps.plan_release(p.settings, p.name, run_id, keys, "ann", datetime.now(UTC))
+        special_runs.plan_release(p.settings, p.name, run_id, keys, "ann", datetime.now(UTC))
         with pytest.raises(BusyError, match="has not ended") as refused:
             p.run()
         assert "hindcast release restaurant" in refused.value.fix
@@ -155,12 +157,12 @@ def _story(p: Pipeline) -> None:
     assert told["topics"]["menu"]["offsets"] == 0
     assert "held" not in told["tables"]["menu"]
     assert told["tables"]["menu"]["gates"][0]["rows"] == "hindcast failing restaurant --run 4 --table menu"
-    assert "released" in hold_store.list_entries(p.warehouse, p.name, "menu", 4)["entry"].to_pylist()
+    assert "released" in failing_rows.list_entries(p.warehouse, p.name, "menu", 4)["entry"].to_pylist()
     released = {("curry", 8, 0, 4), ("curry", -1, 4, 6), ("curry", 9, 6, 8), ("curry", 10, 8, None)}
     assert released < set(p.believed("menu"))
     assert p.believed("bills") == [("anna", "curry", -2, 5)]
     assert ("anna", "curry", 16, 5, 1, 4) in p.history("bills")
-    entries = hold_store.list_entries(p.warehouse, p.name)
+    entries = failing_rows.list_entries(p.warehouse, p.name)
     assert {row["by"] for row in entries.to_pylist()} <= {None, "ann"}
     # Held again, and mended by what the topic brings.
     p.send("menu", ("naan", {"price": -2}, 10))
@@ -251,8 +253,8 @@ def _others(p: Pipeline) -> None:
     # One of two keys released, the other rejected: it stays held and is not new.
     release(p, "dear", "curry")
     assert p.believed("dear") == [("curry", 8, 0, 5), ("curry", 60, 5, None)]
-    keys = {"dear": hold_store.find_held_keys(p.warehouse, p.name, "dear", ())}
-    hold_store.reject_keys(p.warehouse, p.name, keys, "ann", datetime.now(UTC))
+    keys = {"dear": held_changes.find_held_keys(p.warehouse, p.name, "dear", ())}
+    held_changes.reject_keys(p.warehouse, p.name, keys, "ann", datetime.now(UTC))
     assert held(p, "dear") == {("truffle", "open", 90, 0, "between", "rejected")}
     release(p, "orders")
     assert {("bob", "curry", 0, 2), ("bob", "curry", 1, 3), ("anna", "truffle", 1, 3)} < set(p.believed("orders"))
@@ -269,12 +271,12 @@ def test_a_gate_that_stops_holds_nothing_and_its_rows_are_found(
         p.send("menu", *((f"i{n}", {"price": -1 if n % 2 else 1}, 0) for n in range(600)))
         with pytest.raises(GateError, match="300 of 600 rows fail"):
             p.run()
-        rows = hold_store.list_entries(p.warehouse, p.name, name="menu", run=1, gate=0).to_pylist()
+        rows = failing_rows.list_entries(p.warehouse, p.name, name="menu", run=1, gate=0).to_pylist()
         assert len(rows) == 300
         assert {(r["entry"], r["topic"], r["partition"]) for r in rows} == {("stopped", p.kafka("menu"), 0)}
         assert sorted(r["offset"] for r in rows) == list(range(1, 600, 2))
         assert p.states() == [(1, "stopped")]
-        assert not hold_store.read_held_rows(p.warehouse, p.name).num_rows
+        assert not held_changes.read_held_rows(p.warehouse, p.name).num_rows
 
 
 @pytest.mark.long
@@ -331,7 +333,7 @@ def test_a_release_that_dies_is_finished_and_one_of_something_else_is_none(
         looked_at, keys = datetime.now(UTC), {"menu": ['{"item":"curry"}']}
         p.send("menu", ("curry", {"price": -2}, 6))
         p.run()
-        run_steps.run_release(spark, read_settings(), p.name, "stale", keys, "ann", looked_at)
+        special_runs.run_release(spark, read_settings(), p.name, "stale", keys, "ann", looked_at)
         assert p.believed("menu") == [("curry", 8, 0, None), ("naan", 3, 0, None)]
         assert len(held(p, "menu")) == 4
         # Entered as released, but not yet published.
@@ -339,8 +341,8 @@ def test_a_release_that_dies_is_finished_and_one_of_something_else_is_none(
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(commits, "commit_change", _dies)
             with pytest.raises(RuntimeError, match="died"):
-                run_steps.run_release(spark, read_settings(), p.name, "dies", keys, "ann", looked_at)
-        run_steps.run_release(spark, read_settings(), p.name, "dies", keys, "ann", looked_at)
+                special_runs.run_release(spark, read_settings(), p.name, "dies", keys, "ann", looked_at)
+        special_runs.run_release(spark, read_settings(), p.name, "dies", keys, "ann", looked_at)
         assert {("curry", 8, 0, 4), ("curry", -1, 4, 6), ("curry", -2, 6, None)} < set(p.believed("menu"))
         # The same, but given up: what was entered has not come true, and is held still.
         p.send("menu", ("naan", {"price": -1}, 4))
@@ -349,12 +351,12 @@ def test_a_release_that_dies_is_finished_and_one_of_something_else_is_none(
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(commits, "commit_change", _dies)
             with pytest.raises(RuntimeError, match="died"):
-                run_steps.run_release(spark, read_settings(), p.name, "given up", keys, "ann", looked_at)
+                special_runs.run_release(spark, read_settings(), p.name, "given up", keys, "ann", looked_at)
         planner.abandon_run(p.warehouse, journal.read_runs(p.warehouse, p.name)[-1], "test")
         assert {row[0] for row in held(p, "menu")} == {"naan"}
         p.run()
         assert {row[0] for row in held(p, "menu")} == {"naan"}
-        run_steps.run_release(spark, read_settings(), p.name, "at last", keys, "ann", datetime.now(UTC))
+        special_runs.run_release(spark, read_settings(), p.name, "at last", keys, "ann", datetime.now(UTC))
         assert ("naan", -1, 4, None) in p.believed("menu")
 
 

@@ -28,9 +28,9 @@ from hindcast.plan import journal, planner
 from hindcast.plan.entries import RANKS
 from hindcast.plan.plans import Plan
 from hindcast.plan.runs import Abandoned, Planned, Run, Stopped, parse_outcome
-from hindcast.quality import approval, gate_results, hold_store
+from hindcast.quality import approval, failing_rows, gate_results, held_changes
 from hindcast.quality.gate_results import GateResult
-from hindcast.runs import run_steps
+from hindcast.runs import run_steps, special_runs
 from hindcast.store import tables
 from pipelines import T0, Pipeline, pipeline
 
@@ -306,12 +306,14 @@ def test_runs_and_releases_do_not_depend_on_clocks(
         p.run()
         assert p.believed("menu") == [("curry", 8, 0, None), ("naan", 1, 0, 1), ("naan", 2, 1, None)]
         monkeypatch.setattr(clock, "now", lambda: start + timedelta(minutes=dice.uniform(-5, 5)))
-        seen = hold_store.read_last_entry_time(p.warehouse, p.name)
+        seen = failing_rows.read_last_entry_time(p.warehouse, p.name)
         keys = approval.choose_keys(p.warehouse, p.contract, seen, "[]")
         assert keys == {"menu": ['{"item":"curry"}']}, "though the clock that held it back was ahead"
-        run_steps.run_release(spark, read_settings(), p.name, "approved", keys, "ann", seen)
+        special_runs.run_release(spark, read_settings(), p.name, "approved", keys, "ann", seen)
         assert ("curry", -8, 1, None) in p.believed("menu")
-        assert hold_store.read_held_rows(p.warehouse, p.name).num_rows == 0, "though it was released on a clock behind"
+        assert held_changes.read_held_rows(p.warehouse, p.name).num_rows == 0, (
+            "though it was released on a clock behind"
+        )
         known = [run.known_at for run in journal.read_runs(p.warehouse, p.name)]
         assert (known, p.states()) == (sorted(set(known)), [(1, "completed"), (2, "completed"), (3, "completed")])
         assert verify_tables(p.contract).findings == []

@@ -30,7 +30,7 @@ from hindcast.engine import aggregation, eligibility, integer_encoding, operator
 from hindcast.engine.arrow_expressions import ColumnReference, Projection
 from hindcast.engine.spec import AggregateSpec, JoinSpec, KernelInput, KernelOutput, TimeSlice
 from hindcast.engine.sweeps import FOREVER
-from hindcast.store import delta_log, delta_rs_writer, files, table_creation, tables
+from hindcast.store import commit_history, delta_log, delta_rs_writer, files, table_creation, tables
 from hindcast.store.files import DataFile
 from hindcast.store.tables import Table
 from pipelines import T0
@@ -93,7 +93,7 @@ def test_a_commit_between_asking_and_committing_is_seen(tmp_path: Path, monkeypa
     others.append(lambda: delta_rs_writer.add_files([_named(4)], table, 4, {"run": 4}, after=2))
     assert not delta_rs_writer.add_files([_named(40)], table, 4, {"run": 4}, after=2)
     assert tables.count_rows(table) == 3
-    assert sorted(tables.read_notes(table, dict)) == [1, 2, 4]
+    assert sorted(commit_history.read_notes(table, dict)) == [1, 2, 4]
 
 
 HOUR = timedelta(hours=1)

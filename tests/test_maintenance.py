@@ -28,7 +28,7 @@ from hindcast.ops.maintenance import LiveFile, file_retention, maintain_tables, 
 from hindcast.ops.verify.verify import verify_tables
 from hindcast.plan import journal
 from hindcast.query import read
-from hindcast.store import tables
+from hindcast.store import commit_history
 from hindcast.store.tables import Table
 from pipelines import CORRECTION, RESTAURANT, SEED, Pipeline, pipeline, tell
 
@@ -99,13 +99,13 @@ def test_files_become_few_and_no_answer_changes(
 ) -> None:
     monkeypatch.setattr(maintenance, "MIN_FILES", 2)
     before, old = answers(here), DeltaTable(here.table("menu").path).version()
-    noted = {name: tables.read_notes(here.table(name), dict) for name in NAMES}
+    noted = {name: commit_history.read_notes(here.table(name), dict) for name in NAMES}
     assert main.main(["maintain", here.name, "--format", "json"]) == 0
     told = {it["table"]: it for it in json.loads(capsys.readouterr().out)["tables"]}
     assert told["logs/menu"]["files"] == [2, 1]
     assert told["runs"]["files"] == [6, 1]
     assert answers(here) == before
-    assert {name: tables.read_notes(here.table(name), dict) for name in NAMES} == noted
+    assert {name: commit_history.read_notes(here.table(name), dict) for name in NAMES} == noted
     log = Table(here.warehouse, here.name, "logs/menu", "log")
     newest = DeltaTable(log.path).history(1)[0]
     assert (newest["operation"], json.loads(newest["userMetadata"])["run"]) == ("OPTIMIZE", 2), "notes are kept alive"

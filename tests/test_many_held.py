@@ -23,7 +23,7 @@ from hindcast.common.settings import Settings
 from hindcast.contract import find
 from hindcast.ingest import topic_log
 from hindcast.ops.verify import quarantine_checks
-from hindcast.quality import approval, hold_store
+from hindcast.quality import approval, failing_rows, held_changes
 from hindcast.store import table_creation
 from warehouses import RUNS, shop
 
@@ -46,8 +46,8 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
             "row": rows,
         }
         held |= {"entry": ["held"] * MANY, "change": ["open"] * MANY, "since": [0] * MANY, "digest": list(numbers)}
-        failing = table_creation.ensure_table(hold_store.failing_table(found.warehouse, "shop"), hold_store.SCHEMA)
-        write_deltalake(failing, fill(held, table_creation.arrow_schema(hold_store.SCHEMA)), mode="append")
+        failing = table_creation.ensure_table(failing_rows.failing_table(found.warehouse, "shop"), failing_rows.SCHEMA)
+        write_deltalake(failing, fill(held, table_creation.arrow_schema(failing_rows.SCHEMA)), mode="append")
         quarantine = table_creation.ensure_table(
             topic_log.quarantine_table(found.warehouse, "shop"), quarantine_checks.SCHEMA
         )
@@ -117,10 +117,10 @@ def test_pages_and_what_a_person_is_asked_are_short() -> None:
 def test_keys_are_found_counted_and_rejected(settings: Settings) -> None:
     contract = find(settings.schemas, "shop")
     with quick(30):
-        counts = hold_store.count_held(settings.warehouse, "shop", 1, 0)
-        some = hold_store.find_held_keys(settings.warehouse, "shop", "prices", [f"i{n}" for n in range(50)])
+        counts = held_changes.count_held(settings.warehouse, "shop", 1, 0)
+        some = held_changes.find_held_keys(settings.warehouse, "shop", "prices", [f"i{n}" for n in range(50)])
         every = approval.choose_keys(settings.warehouse, contract, datetime.now(UTC), "[]")
-        rejected = hold_store.reject_keys(settings.warehouse, "shop", every, "ann", datetime.now(UTC))
+        rejected = held_changes.reject_keys(settings.warehouse, "shop", every, "ann", datetime.now(UTC))
     assert counts["prices"]["keys"] == len(every["prices"]) == len(rejected["prices"]) == MANY
     assert len(some) == 50
     assert approval.choose_keys(settings.warehouse, contract, datetime.now(UTC), "[]") == {}

@@ -14,8 +14,8 @@ import pytest
 from hindcast.common.settings import read_settings
 from hindcast.ops.verify import definition
 from hindcast.ops.verify.verify import verify_tables
-from hindcast.quality import hold_store
-from hindcast.runs import incremental_state, run_steps
+from hindcast.quality import entry_rows, held_changes
+from hindcast.runs import incremental_state, special_runs
 from pipelines import Pipeline, pipeline, wrong
 
 if TYPE_CHECKING:
@@ -70,9 +70,9 @@ def order(p: Pipeline, second: float, *orders: tuple[str, str, int]) -> None:
 def release(p: Pipeline, name: str, *keys: str, until: datetime | None = None) -> None:
     assert p.spark is not None
     with p.here():
-        named = {name: hold_store.find_held_keys(p.warehouse, p.name, name, keys)}
+        named = {name: held_changes.find_held_keys(p.warehouse, p.name, name, keys)}
         run_id = f"release-{len(p.states())}"
-        run_steps.run_release(p.spark, read_settings(), p.name, run_id, named, "ann", until or datetime.now(UTC))
+        special_runs.run_release(p.spark, read_settings(), p.name, run_id, named, "ann", until or datetime.now(UTC))
 
 
 def shown(p: Pipeline, name: str = "bydish") -> set[tuple[Any, ...]]:
@@ -82,7 +82,7 @@ def shown(p: Pipeline, name: str = "bydish") -> set[tuple[Any, ...]]:
 
 def held(p: Pipeline) -> set[tuple[str, str, str]]:
     """Key, change and row of what is held, as people are shown them."""
-    rows = hold_store.read_held_rows(p.warehouse, p.name).to_pylist()
+    rows = held_changes.read_held_rows(p.warehouse, p.name).to_pylist()
     return {(row["key"], row["change"], row["row"].partition(',"customer"')[0] + "}") for row in rows}
 
 
@@ -198,11 +198,11 @@ def test_a_release_of_a_row_publishes_nothing_that_it_became_under_another_key(
         order(p, 11, *([] if known else [("d", "i", 4)]))
         p.run()
         looked_at = datetime.now(UTC)
-        stale = hold_store.find_held_keys(p.warehouse, p.name, "bydish", ["B"])
+        stale = held_changes.find_held_keys(p.warehouse, p.name, "bydish", ["B"])
         p.send("menu", ("i", {"dish": "C", "price": 3}, 6))
         p.run()
-        assert '{"dish":"B"}' not in hold_store.find_held_keys(p.warehouse, p.name, "bydish", [])
-        run_steps.run_release(spark, p.settings, p.name, "stale", {"bydish": stale}, "ann", looked_at)
+        assert '{"dish":"B"}' not in held_changes.find_held_keys(p.warehouse, p.name, "bydish", [])
+        special_runs.run_release(spark, p.settings, p.name, "stale", {"bydish": stale}, "ann", looked_at)
         assert shown(p) == before
         release(p, "bydish", "C")
         assert shown(p) == {("C", 12, "d")}
@@ -258,7 +258,7 @@ def test_no_event_is_shown_twice_or_lost_whatever_moves_while_keys_are_held(
             if second % 2 and (keys := sorted({key for key, *_ in held(p)})):
                 before = shown(p)
                 named = {"bydish": [dice.choice(keys)]}
-                run_steps.run_release(spark, p.settings, p.name, f"r{second}", named, "ann", datetime.now(UTC))
+                special_runs.run_release(spark, p.settings, p.name, f"r{second}", named, "ann", datetime.now(UTC))
                 check(before)
         for _ in range(3):
             if held(p):
@@ -268,7 +268,7 @@ def test_no_event_is_shown_twice_or_lost_whatever_moves_while_keys_are_held(
 
 
 def held_customers(p: Pipeline) -> list[tuple[str, str, str]]:
-    rows = hold_store.read_held_rows(p.warehouse, p.name).to_pylist()
+    rows = held_changes.read_held_rows(p.warehouse, p.name).to_pylist()
     return [(row["key"], row["change"], json.loads(row["row"])["customer"]) for row in rows]
 
 
@@ -289,7 +289,7 @@ topics:
         p.run()
         p.send("menu", ("-0.0", {"n": 9}, 4))
         p.run()
-        assert hold_store.find_held_keys(p.warehouse, p.name, "menu", []) == ['{"k":0.0}']
+        assert held_changes.find_held_keys(p.warehouse, p.name, "menu", []) == ['{"k":0.0}']
         p.send("menu", ("0.0", {"n": 2}, 6))
         p.run()
         assert p.believed("menu") == [(0.0, 1, 0, None)]
@@ -297,6 +297,6 @@ topics:
 
 def test_a_zero_in_a_text_is_left_as_it_is(spark: SparkSession) -> None:
     row = spark.sql("""SELECT -0.0D AS a, named_struct('b', -0.0F) AS s, '":-0.0,"x":-0.0}' AS t, -0.05D AS c""")
-    (text,) = row.select(hold_store.format_row_key(row.columns)).first() or ()
+    (text,) = row.select(entry_rows.format_row_key(row.columns)).first() or ()
     assert json.loads(text) == {"a": 0.0, "s": {"b": 0.0}, "t": '":-0.0,"x":-0.0}', "c": -0.05}
     assert '"a":0.0,"s":{"b":0.0}' in text

@@ -146,12 +146,16 @@ def test_an_engine_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_engine_that_computes_nothing_at_the_limit_is_interrupted_later(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(explain_limits, "MAX_SECONDS", 0.1)
+
+    def idle_then_compute(engine: duckdb.DuckDBPyConnection) -> None:
+        time.sleep(0.3)
+        engine.execute("SELECT sum(a.range * b.range) FROM range(1000000) AS a, range(10000) AS b").fetchall()
+
     with (
         pytest.raises(NotExplainedError, match=r"longer than 0\.1 seconds"),
         explain_limits.open_limited_engine() as engine,
     ):
-        time.sleep(0.3)
-        engine.execute("SELECT sum(a.range * b.range) FROM range(1000000) AS a, range(10000) AS b").fetchall()
+        idle_then_compute(engine)
 
 
 def test_only_some_rows_are_explained_at_a_time(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from hindcast.kafka.topic_patterns import MemberPartition
 from hindcast.kafka.topics import Cluster, OffsetRange, millis
 from hindcast.ops import journal_rebuild
 from hindcast.plan import journal, planner, plans
-from hindcast.runs import run_steps
+from hindcast.runs import run_steps, special_runs
 from pipelines import Pipeline, at, pipeline, tuples, until
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ def a_refused_record_is_requeued_by_its_place_in_kafka(p: Pipeline, spark: Spark
         requeue.build_request(p.contract, topic="elsewhere")
     asked = requeue.build_request(p.contract, **asia, offsets=[1])
     assert requeue.count_waiting(p.warehouse, p.contract, asked) == {"sales": 1}
-    told = run_steps.run_requeue(spark, read_settings(), p.name, "requeue", asked).as_json()
+    told = special_runs.run_requeue(spark, read_settings(), p.name, "requeue", asked).as_json()
     assert told["topics"]["sales"]["requeued"] == {"accepted": 1}
     assert believed(p)["asia1"] == 51
     assert quarantine.list_refused(p.warehouse, p.contract).to_pylist() == []

@@ -10,7 +10,7 @@ import pytest
 from deltalake import CommitProperties, Transaction, write_deltalake
 
 from hindcast.common.errors import BusyError
-from hindcast.store import pinning, tables
+from hindcast.store import commit_history, pinning, tables
 from hindcast.store.tables import Table
 
 KINDS = ("logs/menu", "menu", "bills")
@@ -36,7 +36,7 @@ def commit(folder: Path, name: str, run: int) -> None:
 def read(folder: Path, name: str) -> tuple[int, list[int], int]:
     """The last run that has published a table, all that noted something, newest first, and how many rows there are."""
     table = Table(str(folder), "shop", name, "log")
-    return tables.read_last_run(table), list(tables.read_notes(table, dict)), tables.count_rows(table)
+    return tables.read_last_run(table), list(commit_history.read_notes(table, dict)), tables.count_rows(table)
 
 
 def test_what_was_pinned_is_read_as_it_was_and_afterwards_as_it_is(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_notes_are_bounded_by_the_commits_before_the_pin(tmp_path: Path) -> None
     with pinning.pin_versions(lambda: read(tmp_path, "menu")):
         for run in (4, 5):
             commit(tmp_path, "menu", run)
-        assert list(tables.read_notes(Table(str(tmp_path), "shop", "menu", "log"), dict, limit=2)) == [3, 2]
+        assert list(commit_history.read_notes(Table(str(tmp_path), "shop", "menu", "log"), dict, limit=2)) == [3, 2]
 
 
 @pytest.mark.parametrize("amid", range(1, 4))

@@ -13,8 +13,8 @@ from hindcast.airflow import tasks
 from hindcast.cli import main
 from hindcast.common.errors import RequestError
 from hindcast.common.settings import read_settings
-from hindcast.quality import hold_store
-from hindcast.runs import run_steps
+from hindcast.quality import held_changes
+from hindcast.runs import run_steps, special_runs
 from pipelines import Pipeline, pipeline
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def test_an_approval_is_published_when_the_last_gate_was_removed_meanwhile(
         assert "views.dear.expect.expect_column_values_to_be_between removed" in said
         assert "no longer held: 1 released" in said
         assert p.believed("dear") == [("curry", 8, 0, None), ("truffle", 90, 0, None)]
-        assert not hold_store.read_held_rows(p.warehouse, "shop").num_rows
+        assert not held_changes.read_held_rows(p.warehouse, "shop").num_rows
 
 
 def test_an_approval_ends_well_when_a_run_without_the_gate_came_first(
@@ -109,7 +109,9 @@ def test_an_approval_ends_well_when_its_table_was_removed(
         assert main.main(["release", "shop.dear"]) == 1
         assert "the contract has no table dear" in capsys.readouterr().err
         with pytest.raises(RequestError, match="the contract has no table dear"):
-            run_steps.plan_release(read_settings(), "shop", "by a program", {"dear": ["{}"]}, "ann", p.contract.start)
+            special_runs.plan_release(
+                read_settings(), "shop", "by a program", {"dear": ["{}"]}, "ann", p.contract.start
+            )
         assert p.states()[-1] == (2, "completed")
         # It is derived anew when its table is back.
         p.write(TOPICS + VIEW)

@@ -18,7 +18,7 @@ from hindcast.plan import journal, planner, plans
 from hindcast.plan.purposes import Requeue
 from hindcast.report import report_text
 from hindcast.report.run_report import RunReport
-from hindcast.runs import incremental_state, run_steps
+from hindcast.runs import incremental_state, special_runs
 from hindcast.store import commits
 from pipelines import Pipeline, pipeline, tuples, wrong
 
@@ -104,7 +104,7 @@ def refused(p: Pipeline, *, everything: bool = False) -> list[tuple[Any, ...]]:
 
 def requeued(p: Pipeline, spark: SparkSession, **asked: Any) -> dict[str, Any]:
     asked_for = requeue.build_request(p.contract, **asked)
-    return run_steps.run_requeue(spark, read_settings(), p.name, f"requeue-{len(p.states())}", asked_for).as_json()
+    return special_runs.run_requeue(spark, read_settings(), p.name, f"requeue-{len(p.states())}", asked_for).as_json()
 
 
 def send(p: Pipeline) -> None:
@@ -333,11 +333,11 @@ def test_a_requeue_that_died_is_finished(
 
                 patch.setattr(commits, function, dying)
             with pytest.raises(KeyboardInterrupt):
-                run_steps.run_requeue(spark, read_settings(), p.name, "requeue__dying", asked)
+                special_runs.run_requeue(spark, read_settings(), p.name, "requeue__dying", asked)
         if then == "retried":
             assert main(["requeue", p.name, "--topic", "menu", "--reason", "another"]) == 3
             assert "run 2 (requeue__dying), begun to requeue other records, has not ended" in capsys.readouterr().err
-            told = run_steps.run_requeue(spark, read_settings(), p.name, "requeue__dying", asked).as_json()
+            told = special_runs.run_requeue(spark, read_settings(), p.name, "requeue__dying", asked).as_json()
             assert told["topics"]["menu"]["requeued"] == {"accepted": 2, "expired": 1, "null_key": 1}
             assert p.states() == [(1, "completed"), (2, "completed")]
         else:

@@ -28,7 +28,7 @@ from hindcast.plan import horizon, journal, planner
 from hindcast.plan.plans import Plan
 from hindcast.plan.purposes import Erasure, Requeue
 from hindcast.query import read, spark_functions
-from hindcast.runs import incremental_state, run_steps
+from hindcast.runs import incremental_state, run_steps, special_runs
 from hindcast.runs.derive_whole import DerivedChange
 from hindcast.store import commit_once, commits, row_reader, tables
 from hindcast.store.commit_notes import TableNote
@@ -208,7 +208,7 @@ def test_a_trim_that_fails_at_every_commit_changes_no_answer_and_is_finished_by_
         p.run()
         assert sorted(p.believed("menu"), key=str) == sorted(AFTER, key=str)
         with pytest.raises(RequestError, match="no malformed record like that is left") as nothing:
-            run_steps.run_requeue(spark, read_settings(), p.name, "again", Requeue(("menu",)))
+            special_runs.run_requeue(spark, read_settings(), p.name, "again", Requeue(("menu",)))
         assert "was trimmed" in nothing.value.fix
 
         # another valid_time cannot date what was removed; a run under way, and another contract, are waited for

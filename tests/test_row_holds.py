@@ -18,8 +18,8 @@ from hindcast.common.settings import read_settings
 from hindcast.ops import retention
 from hindcast.ops.erase import forget, records
 from hindcast.plan import journal, planner
-from hindcast.quality import hold_store
-from hindcast.runs import incremental_state, run_steps
+from hindcast.quality import failing_rows, held_changes
+from hindcast.runs import incremental_state, special_runs
 from hindcast.store import commits
 from pipelines import Pipeline, pipeline, wrong
 
@@ -128,16 +128,18 @@ def believed(p: Pipeline) -> set[tuple[Any, ...]]:
 
 def held(p: Pipeline, name: str = "quotes") -> set[tuple[str, int]]:
     """Key and offset of each record that is held."""
-    found = hold_store.read_held_rows(p.warehouse, p.name).to_pylist()
+    found = held_changes.read_held_rows(p.warehouse, p.name).to_pylist()
     return {(row["key"], row["offset"]) for row in found if row["table"] == name}
 
 
 def release(p: Pipeline, name: str, *keys: str) -> dict[str, Any]:
     assert p.spark is not None
     with p.here():
-        named = {name: hold_store.find_held_keys(p.warehouse, p.name, name, keys)}
+        named = {name: held_changes.find_held_keys(p.warehouse, p.name, name, keys)}
         name = f"release-{len(p.states())}"
-        return run_steps.run_release(p.spark, read_settings(), p.name, name, named, "ann", datetime.now(UTC)).as_json()
+        return special_runs.run_release(
+            p.spark, read_settings(), p.name, name, named, "ann", datetime.now(UTC)
+        ).as_json()
 
 
 @pytest.mark.parametrize(
@@ -306,7 +308,7 @@ def test_a_published_row_of_a_held_key_follows_what_came_and_went(
         p.send("menu", ("curry", {"price": 8}, 0))
         p.run()
         assert sorted(row[1] for row in p.believed("bills")) == [8, 16]
-        assert not hold_store.read_held_rows(p.warehouse, p.name).num_rows
+        assert not held_changes.read_held_rows(p.warehouse, p.name).num_rows
 
 
 @pytest.mark.long
@@ -318,10 +320,10 @@ def test_what_is_held_is_trimmed_and_forgotten_as_what_it_is(spark: SparkSession
         )
         p.run()
         assert held(p) == {('{"item":"a"}', 1), ('{"item":"b"}', 2)}
-        hold_store.reject_keys(p.warehouse, p.name, {"quotes": ['{"item":"b"}']}, "ann", datetime.now(UTC))
+        held_changes.reject_keys(p.warehouse, p.name, {"quotes": ['{"item":"b"}']}, "ann", datetime.now(UTC))
         forget.forget_records(spark, p.contract, records.parse_request(p.contract, "quotes", None, ["0/2"]))
         assert held(p) == {('{"item":"a"}', 1)}
-        assert '{"item":"b"}' not in hold_store.list_entries(p.warehouse, p.name)["key"].to_pylist()
+        assert '{"item":"b"}' not in failing_rows.list_entries(p.warehouse, p.name)["key"].to_pylist()
         # 8 is in force at the horizon, for the record that would have ended it is held.
         retention.trim_pipeline(spark, p.contract)
         assert {0, 1} <= {row["offset"] for row in p.raw("logs/quotes")}

@@ -17,7 +17,7 @@ from hindcast.contract import load
 from hindcast.contract.bound import bind_contract
 from hindcast.contract.sensitive import find_sensitive_columns, redact_message
 from hindcast.ingest import topic_log
-from hindcast.quality import hold_store
+from hindcast.quality import failing_rows
 from hindcast.runs import expression_checks
 from hindcast.runs.spark_errors import explain_spark_errors
 from pipelines import at, pipeline
@@ -203,7 +203,7 @@ def test_no_value_is_shown_whatever_happens(
         shown = {**done, "tables": {**done["tables"], "customers": {**done["tables"]["customers"], "gates": gates}}}
         told += [reports.format_report(shown), reports.render_page(shown)]
         told.append(str(reports.preview_run(spark, "shop")["tables"]["customers"]["examples"]))
-        rows = hold_store.list_entries(p.warehouse, "shop").drop("reason")
+        rows = failing_rows.list_entries(p.warehouse, "shop").drop("reason")
         told.append(str([row["row"] for row in rows.to_pylist()]))
         capfd.readouterr()
         assert main.main(["failing", "shop", "--format", "json"]) == 0

@@ -14,7 +14,7 @@ from hindcast.airflow.pages import drawing
 from hindcast.bitemporal.predicates import ColumnBound
 from hindcast.common.errors import TableError
 from hindcast.query import show
-from hindcast.store import duckdb_reader, store_formats, table_creation, tables
+from hindcast.store import duckdb_reader, store_formats, table_columns, table_creation, tables
 from hindcast.store.store_formats import UNKNOWN_TIME, OlderFormat
 from hindcast.store.tables import Table
 
@@ -85,7 +85,7 @@ def test_rows_of_todays_form_are_shown_as_they_are_beside_older_ones(tmp_path: P
 
 def test_a_table_of_an_older_format_is_read_and_not_written_by_runs(tmp_path: Path) -> None:
     found = older_table(tmp_path, "latest", [("curry", 8)])
-    assert tables.list_columns(menu(tmp_path), found) == [
+    assert table_columns.list_columns(menu(tmp_path), found) == [
         "item",
         "price",
         "validFrom",
@@ -94,7 +94,7 @@ def test_a_table_of_an_older_format_is_read_and_not_written_by_runs(tmp_path: Pa
         "systemTo",
     ]
     with pytest.raises(TableError, match="has the older store format latest: it can be read") as caught:
-        table_creation.fit_columns(found, menu(tmp_path), tables.spark_schema(found))
+        table_creation.fit_columns(found, menu(tmp_path), table_columns.spark_schema(found))
     assert "hindcast upgrade p.menu" in caught.value.fix
 
 

@@ -18,8 +18,8 @@ from hindcast.kafka.produce import ProducerRecord
 from hindcast.kafka.topics import Cluster
 from hindcast.ops import doctor, retention
 from hindcast.plan.horizon import Horizon
-from hindcast.quality import gate_results, hold_store
-from hindcast.runs import incremental_state, run_steps
+from hindcast.quality import gate_results, held_changes
+from hindcast.runs import incremental_state, special_runs
 from hindcast.streams import murmur2
 from pipelines import Pipeline, at, pipeline
 
@@ -125,8 +125,10 @@ HOLDING = (
 
 def release(p: Pipeline) -> dict[str, Any]:
     assert p.spark is not None
-    keys = {"menu": hold_store.find_held_keys(p.warehouse, p.name, "menu", ())}
-    return run_steps.run_release(p.spark, read_settings(), p.name, "released", keys, "ann", datetime.now(UTC)).as_json()
+    keys = {"menu": held_changes.find_held_keys(p.warehouse, p.name, "menu", ())}
+    return special_runs.run_release(
+        p.spark, read_settings(), p.name, "released", keys, "ann", datetime.now(UTC)
+    ).as_json()
 
 
 @pytest.mark.long

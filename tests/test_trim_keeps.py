@@ -17,8 +17,8 @@ from hindcast.ops.erase.erasure_step import ErasureStep
 from hindcast.ops.erase.proof import Proof, format_proof
 from hindcast.plan import journal, planner
 from hindcast.plan.purposes import Requeue
-from hindcast.quality import hold_store
-from hindcast.runs import run_steps
+from hindcast.quality import held_changes
+from hindcast.runs import special_runs
 from hindcast.store import commits
 from pipelines import T0, Pipeline, pipeline, wrong
 
@@ -128,7 +128,7 @@ def test_what_is_held_of_events_is_not_trimmed_away_before_somebody_decides(
         assert report.logs["orders"].undecided == report.tables["orders"].undecided == (table,)
         assert (report.logs["orders"].removed, report.tables["orders"].removed) == (0, 0)
         assert f"held back by {table}" in retention.format_report(report)
-        hold_store.reject_keys(p.warehouse, p.name, {table: ['{"id":"low"}']}, "eve", datetime.now(UTC))
+        held_changes.reject_keys(p.warehouse, p.name, {table: ['{"id":"low"}']}, "eve", datetime.now(UTC))
         assert trimmed(spark, p) == (removed, 20)
 
 
@@ -220,7 +220,7 @@ def test_a_requeued_record_does_not_move_a_horizon(spark: SparkSession, broker: 
         send(p, ("a", 1, 0), ("b", 1, 30), ("b", 100000, 300))
         p.run()
         p.write(ORDERS)
-        run_steps.run_requeue(spark, read_settings(), p.name, "again", Requeue(("orders",)))
+        special_runs.run_requeue(spark, read_settings(), p.name, "again", Requeue(("orders",)))
         assert [row[:2] for row in p.believed("orders")] == [("a", 1), ("b", 1), ("b", 100000)]
         assert trimmed(spark, p) == (1, 20)
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from hindcast.contract import Contract
-from hindcast.quality import hold_units
+from hindcast.quality import held_units
 from hindcast.store import tables
 from pipelines import T0
 
@@ -44,9 +44,9 @@ views:
 def held_back(spark: SparkSession, name: str, rows: list[dict[str, Any]], schema: str) -> set[str]:
     """The names of the rows that stay behind where those that are said to fail are held."""
     table = tables.locate_table("", CONTRACT, name)
-    change = hold_units.add_units(spark.createDataFrame([tuple(row.values()) for row in rows], schema), CONTRACT, table)
+    change = held_units.add_units(spark.createDataFrame([tuple(row.values()) for row in rows], schema), CONTRACT, table)
     failing = change.where("fails").select("_unit")
-    return {row["name"] for row in hold_units.select_held_rows(change, failing, table).collect()}
+    return {row["name"] for row in held_units.select_held_rows(change, failing, table).collect()}
 
 
 WINDOWS = "customer string, name string, _change string, windowStart timestamp, windowEnd timestamp, fails boolean"

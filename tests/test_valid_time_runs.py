@@ -20,7 +20,7 @@ from hindcast.kafka.topics import millis
 from hindcast.ops import journal_rebuild
 from hindcast.plan import journal
 from hindcast.plan.runs import Run
-from hindcast.runs import run_steps
+from hindcast.runs import special_runs
 from pipelines import T0, Pipeline, at, pipeline, tuples, wrong
 
 if TYPE_CHECKING:
@@ -196,7 +196,7 @@ def test_what_is_requeued_is_dated_anew_too_and_moves_no_stream_time(
     with pipeline(spark, broker, tmp_path, REQUEUED) as p:
 
         def requeued(**asked: Any) -> dict[str, Any]:
-            told = run_steps.run_requeue(
+            told = special_runs.run_requeue(
                 spark, read_settings(), p.name, f"requeue-{len(p.states())}", requeue.build_request(p.contract, **asked)
             )
             return dict(told.topics["menu"].requeued or {})
@@ -255,7 +255,7 @@ def test_what_was_requeued_is_dated_anew_also_if_the_journal_was_rebuilt(
         p.run()
         larger = REQUEUED.replace("60", "500")
         p.write(larger)
-        run_steps.run_requeue(spark, read_settings(), p.name, "requeue", requeue.build_request(p.contract))
+        special_runs.run_requeue(spark, read_settings(), p.name, "requeue", requeue.build_request(p.contract))
         assert menu(p) == [("tea", 1, 100, 101), ("tea", 2, 101, None)]
         shutil.rmtree(Path(p.warehouse, p.name, "runs"))
         assert journal_rebuild.rebuild_journal(p.warehouse, p.contract) == [1, 2]

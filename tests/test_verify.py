@@ -25,7 +25,7 @@ from hindcast.ops.verify.rectangles import FOREVER, Rectangle, find_overlap
 from hindcast.ops.verify.verify import VerifyReport, format_report, verify_tables
 from hindcast.plan import journal
 from hindcast.plan.runs import Run
-from hindcast.runs import run_steps
+from hindcast.runs import special_runs
 from hindcast.store import tables
 from hindcast.store.tables import Table
 from pipelines import SEED, Pipeline, cloned, pipeline
@@ -106,7 +106,7 @@ def healthy(
         p.send("orders", ("eve", {"item": "curry", "quantity": 99}, 6), ("fay", {"item": "tea", "quantity": 1}, 7))
         p.run()
         found.append(checks(verified(p)))
-        run_steps.run_requeue(spark, read_settings(), p.name, "again", requeue.build_request(p.contract))
+        special_runs.run_requeue(spark, read_settings(), p.name, "again", requeue.build_request(p.contract))
         found.append(checks(verified(p)))
         yield Healthy(p, found)
 

@@ -12,7 +12,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql.types import StructType
 
-from hindcast.store import commits, duckdb_reader, row_reader, schema_evolution, table_creation, tables
+from hindcast.store import commits, duckdb_reader, row_reader, schema_evolution, table_columns, table_creation, tables
 from hindcast.store.tables import Table
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def test_rows_are_not_rewritten_without_those_of_a_run_that_came_between(
     schema_evolution.ensure_columns(spark, table, columns("item string, n bigint"), NOON, 1)
     found = DeltaTable(table.path)
     assert found.to_pyarrow_table().select(["item", "n"]).to_pylist() == [{"item": "a", "n": 1}]
-    assert tables.column_types(found)["n"] == "int"
+    assert table_columns.column_types(found)["n"] == "int"
 
 
 @pytest.mark.long
@@ -71,7 +71,7 @@ def test_a_table_is_read_as_spark_reads_it_whatever_its_files_have(spark: SparkS
         found = schema_evolution.ensure_columns(spark, table, columns(NEW), NOON + timedelta(hours=later), later + 1)
     made = [(commit["operation"], commit.get("operationMetrics", {}).get("numFiles")) for commit in found.history()]
     assert made == [("WRITE", "0"), ("SET TBLPROPERTIES", None), ("WRITE", "1"), ("CREATE TABLE", None)]
-    assert tables.read_dropped_columns(found) == {"gone": NOON}
+    assert table_columns.read_dropped_columns(found) == {"gone": NOON}
     new = (
         *("b", 2**33, 0.1, Decimal("1234567890.12")),
         *((2**40, "y"), [(2**40, NOON, "y")], 8, NOON, None, NOON, None, "open"),
@@ -86,9 +86,9 @@ def test_a_table_is_read_as_spark_reads_it_whatever_its_files_have(spark: SparkS
         checked(spark, table, left)
     assert list(Path(table.path, "_delta_log").glob("*.checkpoint.parquet"))
     user = ["item", "n", "f", "d", "at", "many"]
-    assert tables.list_columns(table) == [*user, "more", *PERIODS]
-    assert tables.list_columns(table, known_at=NOON) == [*user, "more", *PERIODS]
-    assert tables.list_columns(table, known_at=NOON - timedelta(hours=1)) == [*user, "gone", "more", *PERIODS]
+    assert table_columns.list_columns(table) == [*user, "more", *PERIODS]
+    assert table_columns.list_columns(table, known_at=NOON) == [*user, "more", *PERIODS]
+    assert table_columns.list_columns(table, known_at=NOON - timedelta(hours=1)) == [*user, "gone", "more", *PERIODS]
 
 
 def checked(spark: SparkSession, table: Table, rows: int) -> None:

@@ -23,7 +23,7 @@ from hindcast.contract.bound import find_bound_contract
 from hindcast.ops.upgrade import downgrade, upgrade
 from hindcast.plan import journal
 from hindcast.query import read
-from hindcast.runs import run_steps, shadow_table, store_migration
+from hindcast.runs import shadow_table, special_runs, store_migration
 from hindcast.store import commits, lazy_migration, tables
 from pipelines import T0, Pipeline, at, tuples
 
@@ -132,7 +132,7 @@ def taken_over(spark: SparkSession, p: Pipeline, mode: str) -> None:
     """The first run of an upgrade, and nothing after it."""
     asked = upgrade.plan_takeover(p.contract, p.table("menu"), mode)
     assert asked is not None
-    run_steps.run_upgrade(spark, read_settings(), p.name, "upgrade__first", asked)
+    special_runs.run_upgrade(spark, read_settings(), p.name, "upgrade__first", asked)
 
 
 def upgraded(spark: SparkSession, p: Pipeline, mode: str) -> list[str]:

@@ -22,7 +22,7 @@ from hindcast.common.settings import Settings, read_settings
 from hindcast.contract import find
 from hindcast.kafka import produce, security
 from hindcast.plan import journal
-from hindcast.quality import hold_store
+from hindcast.quality import failing_rows
 from hindcast.query import read, show
 from hindcast.report import report, report_text
 from hindcast.store import duckdb_reader, emitted_log, tables
@@ -170,7 +170,7 @@ def _show_gates(settings: Settings) -> None:
     print("\nrestaurant.menu: in run 1 a gate held back lassi for 0.00; approved in Airflow, run 3 published it\n")
     lassi = read.history(settings.warehouse, find(settings.schemas, "restaurant"), "menu", key=("lassi",))
     print(show.format_aligned(lassi.select(["item", "price", "validFrom", "systemFrom"])))
-    entries = hold_store.list_entries(settings.warehouse, "restaurant")
+    entries = failing_rows.list_entries(settings.warehouse, "restaurant")
     columns = ["run", "entry", "key", "expectation", "topic", "partition", "offset", "by"]
     print(show.format_aligned(entries.select(columns)))
     print("\nvotes, run 3: a vote for a candidate who does not exist; a gate stopped the run, nothing was published\n")

@@ -105,14 +105,14 @@ def plan_release(pipeline: str, name: str, until: str, by: str, labels: str) -> 
 
     from hindcast.airflow import connections
     from hindcast.common.settings import read_settings
-    from hindcast.runs import run_steps
+    from hindcast.runs import special_runs
 
     with _raise_airflow_errors():
         connections.apply_connection()
         settings = read_settings()
         keys = _read_chosen_keys(settings, pipeline, until, labels)
         try:
-            number = run_steps.plan_release(settings, pipeline, name, keys, by, datetime.fromisoformat(until))
+            number = special_runs.plan_release(settings, pipeline, name, keys, by, datetime.fromisoformat(until))
         except BusyError as busy:
             print(busy)
             return PokeReturnValue(is_done=False)
@@ -238,11 +238,11 @@ def read_held_changes(pipeline: str) -> HeldChanges:
 
     from hindcast.common.settings import read_settings
     from hindcast.contract import find
-    from hindcast.quality import approval, hold_store
+    from hindcast.quality import approval, failing_rows
 
     settings = read_settings()
     # Before the rows: what comes in between was not shown.
-    until = hold_store.read_last_entry_time(settings.warehouse, pipeline)
+    until = failing_rows.read_last_entry_time(settings.warehouse, pipeline)
     contract = find(settings.schemas, pipeline)
     keys = approval.read_held_keys(settings.warehouse, contract)
     if not keys:
@@ -257,12 +257,12 @@ def release(pipeline: str, name: str, until: str, by: str, labels: str, spark: S
         from hindcast.airflow import connections
         from hindcast.common.settings import read_settings
         from hindcast.report import report_text
-        from hindcast.runs import run_steps
+        from hindcast.runs import special_runs
 
         connections.apply_connection()
         settings = read_settings()
         keys = _read_chosen_keys(settings, pipeline, until, labels)
-        report = run_steps.run_release(spark, settings, pipeline, name, keys, by, datetime.fromisoformat(until))
+        report = special_runs.run_release(spark, settings, pipeline, name, keys, by, datetime.fromisoformat(until))
         print(report_text.format_report(report))
 
 
@@ -272,12 +272,12 @@ def reject(pipeline: str, until: str, by: str, labels: str) -> PokeReturnValue:
 
     with _raise_airflow_errors():
         from hindcast.common.settings import read_settings
-        from hindcast.quality import hold_store
+        from hindcast.quality import held_changes
 
         settings = read_settings()
         keys = _read_chosen_keys(settings, pipeline, until, labels)
         try:
-            rejected = hold_store.reject_keys(settings.warehouse, pipeline, keys, by, datetime.fromisoformat(until))
+            rejected = held_changes.reject_keys(settings.warehouse, pipeline, keys, by, datetime.fromisoformat(until))
         except BusyError as busy:
             print(busy)
             return PokeReturnValue(is_done=False)

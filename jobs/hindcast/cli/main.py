@@ -86,7 +86,7 @@ def step(name: str, argv: Sequence[str]) -> int:
     from hindcast.quality import approval
     from hindcast.query import read
     from hindcast.report import report_text
-    from hindcast.runs import preview, run_preview, run_steps
+    from hindcast.runs import preview, run_preview, run_steps, special_runs
     from hindcast.runs.table_steps import TABLE_STEPS
 
     pipeline, *others = argv
@@ -107,7 +107,7 @@ def step(name: str, argv: Sequence[str]) -> int:
                 run_id, shown, by, labels = others
                 looked_at, contract = datetime.fromisoformat(shown), find(settings.schemas, pipeline)
                 keys = approval.choose_keys(settings.warehouse, contract, looked_at, labels)
-                fields = run_steps.run_release(open_session(), settings, pipeline, run_id, keys, by, looked_at)
+                fields = special_runs.run_release(open_session(), settings, pipeline, run_id, keys, by, looked_at)
                 print(report_text.format_report(fields))
             elif name == "maintain":
                 contract = find(settings.schemas, pipeline)

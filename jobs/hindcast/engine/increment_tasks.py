@@ -22,7 +22,7 @@ from hindcast.contract.shapes import PLACE_COLUMNS
 from hindcast.engine import spark_projection
 from hindcast.engine.increment_rows import SIDE, ChangedRows, Comparison, LeftOutRows, ReadNear
 from hindcast.engine.spec import JoinIncrement, VersionIncrement, ViewIncrement
-from hindcast.store import tables
+from hindcast.store import table_columns
 
 LEFT_OUT = "_leftOut"
 """The column with what an aggregate leaves out, in a row of its own (`derive_view_change`)."""
@@ -48,7 +48,7 @@ _COUNTS = StructType(
 
 def _list_columns(form: ViewIncrement, table: DeltaTable) -> StructType:
     """Return the columns that are compared, with the types that the view's table has."""
-    types = tables.spark_schema(table)
+    types = table_columns.spark_schema(table)
     return StructType([types[column] for column in form.columns])
 
 
@@ -128,7 +128,7 @@ def derive_joined_rows(
     Derived ones are joined rows, flat (spark_projection.py). The others have their columns in `_stored`. `view` and
     `inputs` are the opened tables.
     """
-    types = tuple(map(tables.spark_schema, inputs))
+    types = tuple(map(table_columns.spark_schema, inputs))
     flat = spark_projection.flat_schema(form.join.columns, types, form.join.periods)
     schema = flat.add(STORED, _list_columns(form, view)).add(SIDE, StringType())
     return _run_once(spark, partial(_find_joined_rows, form), schema)

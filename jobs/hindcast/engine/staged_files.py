@@ -21,7 +21,7 @@ from hindcast.common import session
 from hindcast.contract import Contract, list_shapes
 from hindcast.engine import eligibility, spark_projection, time_slices
 from hindcast.engine.spec import EventSpec, KernelOutput, SlidingSpec, WindowSpec
-from hindcast.store import file_listing, tables
+from hindcast.store import file_listing, table_columns, tables
 from hindcast.store.commit_notes import BY_SPARK, LeftOut, TableNote
 from hindcast.store.files import DataFile
 from hindcast.store.tables import Table
@@ -48,7 +48,9 @@ class StagedFiles:
     def read_change(self, spark: SparkSession) -> DataFrame:
         """Return the rows as a change (`plane.diff_rows`), for gates."""
         found = DeltaTable(self.table.path)
-        rows = file_listing.load_files(spark, found, tables.spark_schema(found), [file.path for file in self.files])
+        rows = file_listing.load_files(
+            spark, found, table_columns.spark_schema(found), [file.path for file in self.files]
+        )
         return rows.select(*(f"`{name}`" for name in self.columns), F.lit("open").alias("_change"))
 
 
@@ -155,7 +157,7 @@ def _run_join(
     try:
         if form.projection is not None:
             return _Written(form.operator, _collect(numbers.mapInArrow(mapper, task.REPORT_SCHEMA)))
-        types = tuple(tables.spark_schema(found[i]) for i in it.inputs)
+        types = tuple(table_columns.spark_schema(found[i]) for i in it.inputs)
         flat = numbers.mapInArrow(mapper, spark_projection.flat_schema(form.columns, types, form.periods))
         rows = spark_projection.project_flat_rows(flat, it, name, form.columns, known)
         reports = _collect(rows.mapInArrow(task.build_writer(output), task.REPORT_SCHEMA))

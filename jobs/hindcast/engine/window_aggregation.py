@@ -26,7 +26,7 @@ from hindcast.contract.shapes import PLACE_COLUMNS
 from hindcast.engine import aggregation, arrow_projection, eligibility, late_events, spark_projection, task
 from hindcast.engine.arrow_expressions import Call, ColumnReference, Constant, Expression, Projection
 from hindcast.engine.spec import SLICE, EventSpec, KernelInput, KernelOutput, SessionSpec, SlidingSpec, WindowSpec
-from hindcast.store import tables
+from hindcast.store import table_columns
 from hindcast.store.tables import Table
 
 MAX_LATE, MAX_DOUBTFUL = 1_000_000, 10_000_000
@@ -116,7 +116,7 @@ def list_read_columns(it: View, known: dict[str, Shape]) -> tuple[str, ...]:
 
 def read_schema(form: EventSpec, found: DeltaTable) -> StructType:
     """Return the schema of the events that tasks read (`task.build_event_reader`)."""
-    types = tables.spark_schema(found)
+    types = table_columns.spark_schema(found)
     return StructType([types[column] for column in form.side.columns]).add(SLICE, IntegerType())
 
 

@@ -20,7 +20,7 @@ from hindcast.formats import WriterSchemas
 from hindcast.formats.decode import decode_records
 from hindcast.kafka.topics import OffsetRange
 from hindcast.plan.runs import Run
-from hindcast.store import tables
+from hindcast.store import table_columns
 
 MARK = "forgotten"
 """The column of a log with the run that forgot the record; null for one that is not forgotten."""
@@ -36,7 +36,7 @@ def is_forgotten(rows: DataFrame) -> Column:
 
 def not_forgotten_sql(log: DeltaTable | None) -> str:
     """Return the SQL condition of rows of a log that are not forgotten."""
-    return f"{MARK} IS NULL" if log is not None and MARK in tables.column_types(log) else "true"
+    return f"{MARK} IS NULL" if log is not None and MARK in table_columns.column_types(log) else "true"
 
 
 def exclude_forgotten(rows: DataFrame) -> DataFrame:

@@ -23,7 +23,7 @@ from hindcast.kafka import gaps, timestamp_overflow, topic_patterns
 from hindcast.kafka.topics import Cluster, OffsetRange, recreated_topic_error
 from hindcast.plan import journal, planner
 from hindcast.plan.plans import Plan, TopicPlan
-from hindcast.store import commits, files, table_creation, tables
+from hindcast.store import commit_history, commits, files, table_creation, tables
 from hindcast.store.commit_notes import LogNote
 from hindcast.store.tables import Table
 
@@ -76,7 +76,7 @@ def ingest_topic(spark: SparkSession, contract: BoundContract, plan: Plan, name:
 
 def _read_counts(log: Table, plan: Plan) -> Counter[str]:
     """Return how many records the run's earlier chunks ingested, refused, and found malformed."""
-    note = tables.read_notes(log, LogNote.from_json, limit=100).get(plan.run)
+    note = commit_history.read_notes(log, LogNote.from_json, limit=100).get(plan.run)
     counts = {"records": note.records, "refused": note.refused, "malformed": note.malformed} if note else {}
     return Counter(counts)
 

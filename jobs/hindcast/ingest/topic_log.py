@@ -39,7 +39,7 @@ from hindcast.kafka import gaps, timestamp_overflow, topic_patterns
 from hindcast.kafka.topics import HEADERS_SCHEMA, Cluster, OffsetRange
 from hindcast.plan import journal
 from hindcast.plan.plans import Plan, TopicPlan
-from hindcast.store import commits, files, row_reader, table_creation, tables
+from hindcast.store import commit_history, commits, files, row_reader, table_creation, tables
 from hindcast.store.commit_notes import FatesNote
 from hindcast.store.tables import Table
 
@@ -333,7 +333,7 @@ def update_quarantine(
     """
     table = quarantine_table(contract.warehouse, contract.pipeline)
     done = tables.read_last_run(table, part=part)
-    notes = tables.read_notes(decided, FatesNote.from_json, limit)
+    notes = commit_history.read_notes(decided, FatesNote.from_json, limit)
     new = [run for run, note in notes.items() if run > done and note.refused]
     if not new:
         return

@@ -23,7 +23,7 @@ from hindcast.plan import journal
 from hindcast.plan.plans import Plan, TopicPlan
 from hindcast.plan.runs import Abandoned, Completed, Run
 from hindcast.report import report
-from hindcast.store import emitted_log, tables
+from hindcast.store import commit_history, emitted_log, tables
 from hindcast.store.commit_notes import EmissionNote, LogNote
 
 
@@ -120,7 +120,7 @@ def _find_published_runs(warehouse: str, contract: Contract) -> dict[int, dateti
             if moments:
                 known_ats[number] = max(m if m.tzinfo else m.replace(tzinfo=UTC) for m in moments)
     for name in (name for name, view in contract.views.items() if view.semantics == "kafka"):
-        notes = tables.read_notes(emitted_log.emitted_table(warehouse, contract, name), EmissionNote.from_json)
+        notes = commit_history.read_notes(emitted_log.emitted_table(warehouse, contract, name), EmissionNote.from_json)
         known_ats |= {run: datetime.fromisoformat(note.known_at) for run, note in notes.items() if note.known_at}
     return known_ats
 
@@ -140,7 +140,7 @@ def _derive_plan(
         log = tables.log_table(warehouse, contract.pipeline, name)
         if topic_plan and (members := ledger.read_members(log)):
             topic_plan = replace(topic_plan, topic_id="", members=members)
-        note = tables.read_notes(log, LogNote.from_json).get(number)
+        note = commit_history.read_notes(log, LogNote.from_json).get(number)
         if topic_plan:
             topic_plans[name] = replace(topic_plan, valid_time=note.valid_time if note else _UNKNOWN_VALID_TIME)
         run_id = note.run_id if note else run_id

@@ -40,7 +40,7 @@ from hindcast.ops import retention as trimming
 from hindcast.plan import journal, notices
 from hindcast.query import show
 from hindcast.runs import inventory
-from hindcast.store import commit_once, delta_log, row_reader, tables
+from hindcast.store import commit_history, commit_once, delta_log, row_reader, tables
 from hindcast.store.commit_notes import parse_own_note
 from hindcast.store.tables import Table
 
@@ -256,7 +256,7 @@ def _optimize_files(spark: SparkSession, table: Table, statement: str) -> bool:
 
     The commit repeats the note of the last run: Delta forgets old commits, and what a run noted is needed.
     """
-    note = next(iter(tables.read_notes(table, parse_own_note).values()), None)
+    note = next(iter(commit_history.read_notes(table, parse_own_note).values()), None)
     confs = {
         "spark.databricks.delta.optimize.minFileSize": str(SMALL_FILE_BYTES),
         "spark.databricks.delta.optimize.maxFileSize": str(LARGE_FILE_BYTES),

@@ -20,7 +20,7 @@ from hindcast.ingest import retimestamping
 from hindcast.plan import horizon, inputs
 from hindcast.plan.horizon import Horizon
 from hindcast.plan.runs import Run
-from hindcast.quality import hold_store
+from hindcast.quality import held_changes
 from hindcast.runs import emission_progress
 from hindcast.store import emitted_log, row_reader, tables
 from hindcast.store.tables import Table
@@ -93,7 +93,7 @@ def find_undecided_tables(contract: BoundContract) -> set[str]:
     Such a change is derived again when it is released, from what it came from; before a horizon there would be nothing
     left of it. A held version of a topic's table counts from the horizon on, as a late one does.
     """
-    held = hold_store.read_held_rows(contract.warehouse, contract.pipeline).select(["table", "entry"]).to_pylist()
+    held = held_changes.read_held_rows(contract.warehouse, contract.pipeline).select(["table", "entry"]).to_pylist()
     streams = {name for name, topic in contract.topics.items() if topic.read == "stream"}
     return {row["table"] for row in held if row["entry"] == "held"}.intersection({*contract.views, *streams})
 

@@ -17,7 +17,7 @@ from hindcast.contract.types import parse_column_type
 from hindcast.plan import definitions, journal
 from hindcast.plan.plans import Plan
 from hindcast.plan.runs import Run
-from hindcast.store import tables
+from hindcast.store import table_columns, tables
 from hindcast.store.tables import Table
 
 
@@ -49,7 +49,7 @@ def read_as_of_system_time(warehouse: str, contract: Contract, name: str) -> dat
         found = f"holds {marks['kind']} with the key {', '.join(marks['key'])}"
         raise TableError(found, where=where, fix=_FIXES.get(marks["kind"], "windows and pairs cannot be inputs yet"))
     moment = max(run.known_at for run in completed)
-    types = tables.column_types(delta_table, moment)
+    types = table_columns.column_types(delta_table, moment)
     for column, kind in {**source.key, **source.value}.items():
         if column not in types or parse_column_type(types[column]) != kind:
             found = f"column '{column}' is {types[column]}" if column in types else f"no column '{column}'"

@@ -17,7 +17,7 @@ import pyarrow as pa
 from hindcast.common.errors import show_briefly
 from hindcast.common.plurals import format_count
 from hindcast.contract import Contract
-from hindcast.quality import entry_masks, hold_store
+from hindcast.quality import entry_masks, failing_rows, held_changes
 from hindcast.query import cut_values, show
 from hindcast.store import tables
 
@@ -54,12 +54,12 @@ def read_held_keys(warehouse: str, contract: Contract, until: datetime | None = 
     Keys of tables that are no longer in the contract are left out: nothing of these can be published.
     """
     by_key: dict[tuple[str, str], list[_HeldRow]] = {}
-    for row in hold_store.read_held_rows(warehouse, contract.pipeline).to_pylist():
+    for row in held_changes.read_held_rows(warehouse, contract.pipeline).to_pylist():
         if row["entry"] == "held" and row["table"] in (*contract.topics, *contract.views):
             held = _HeldRow(*map(row.get, _HeldRow._fields))
             by_key.setdefault((row["table"], row["key"]), []).append(held)
     columns, hidden = entry_masks.find_shown_columns(contract), entry_masks.find_hidden_keys(contract)
-    delta_table = tables.open_table(hold_store.failing_table(warehouse, contract.pipeline)) if hidden else None
+    delta_table = tables.open_table(failing_rows.failing_table(warehouse, contract.pipeline)) if hidden else None
     secret = str(delta_table.metadata().id) if delta_table else ""
     return [
         _build_held_key(table, key, rows, secret if table in hidden else "", columns[table])
@@ -121,7 +121,7 @@ def choose_keys(warehouse: str, contract: Contract, until: datetime, labels: str
 
 
 class _HeldRow(NamedTuple):
-    """A row of a held change, and the first gate that it fails with all reasons, if it fails any (hold_store.py)."""
+    """A row of a held change, and the first gate that it fails with all reasons, if it fails any (failing_rows.py)."""
 
     run: int
     at: datetime

@@ -9,8 +9,8 @@ from hindcast.bitemporal.predicates import LAST_MOMENT, ColumnBound
 from hindcast.common.json_values import JsonValue, StoredObject
 from hindcast.contract import Contract
 from hindcast.contract.sensitive import find_sensitive_columns
-from hindcast.quality import hold_store
-from hindcast.quality.hold_units import has_record_hold
+from hindcast.quality import held_changes
+from hindcast.quality.held_units import has_record_hold
 from hindcast.store import duckdb_reader, tables
 
 
@@ -51,7 +51,7 @@ def _read_table_overdue(
 ) -> OverdueKeys | None:
     table = tables.locate_table(warehouse, contract, name)
     opened = tables.open_table(table)
-    rows = hold_store.read_held_rows(warehouse, contract.pipeline, run)
+    rows = held_changes.read_held_rows(warehouse, contract.pipeline, run)
     if opened is None or name not in rows.column("table").to_pylist():
         return None
     with duckdb_reader.open_engine() as engine:

@@ -27,7 +27,7 @@ from hindcast.common.json_values import JsonObject, JsonValue
 from hindcast.contract import Contract
 from hindcast.plan import horizon, journal
 from hindcast.query import cut_values, show
-from hindcast.store import duckdb_reader, row_reader, store_formats, tables
+from hindcast.store import duckdb_reader, row_reader, store_formats, table_columns, tables
 from hindcast.store.tables import Table
 
 if TYPE_CHECKING:
@@ -245,7 +245,7 @@ class _TableReader:
 
     @property
     def columns(self) -> list[str]:
-        return tables.list_columns(self.table, self.delta_table, self.known_at)
+        return table_columns.list_columns(self.table, self.delta_table, self.known_at)
 
     @property
     def key(self) -> Mapping[str, pa.DataType]:

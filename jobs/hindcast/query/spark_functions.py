@@ -25,7 +25,7 @@ from hindcast.contract import Contract
 from hindcast.contract.names import AS_OF, BETWEEN, CLOSED_UP_TO, MOMENT
 from hindcast.plan import horizon, journal
 from hindcast.plan.horizon import Horizon
-from hindcast.store import store_formats, tables
+from hindcast.store import store_formats, table_columns, tables
 from hindcast.store.tables import Table
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def _build_function(
     """
     moment = f"{table.pipeline}{MOMENT}(:known_at, :run)"
     moment = _refuse_before_downgrade(table, _refuse_before_horizon(table, limit, moment, moment))
-    columns = [f"`{column}`" for column in tables.list_columns(table)]
+    columns = [f"`{column}`" for column in table_columns.list_columns(table)]
     if table.kind == "windows":
         columns.append(predicates.window_closed_column(f"{table.pipeline}_{table.name}{CLOSED_UP_TO}({moment})"))
     all_parameters = {**parameters, "known_at": "TIMESTAMP", "run": "INT"}

@@ -14,7 +14,7 @@ from hindcast.contract import Contract
 from hindcast.ingest import ledger
 from hindcast.plan import journal
 from hindcast.plan.runs import find_last_completed
-from hindcast.store import row_reader, tables
+from hindcast.store import commit_history, row_reader, tables
 from hindcast.store.commit_notes import TableNote
 
 
@@ -101,6 +101,6 @@ def _count_fates(warehouse: str, contract: Contract, name: str, number: int) -> 
 
 
 def _read_published_counts(warehouse: str, contract: Contract, name: str, number: int) -> dict[str, int]:
-    notes = tables.read_notes(tables.locate_table(warehouse, contract, name), TableNote.from_json)
+    notes = commit_history.read_notes(tables.locate_table(warehouse, contract, name), TableNote.from_json)
     note = notes.get(number, TableNote(number))
     return {"opened": note.opened, "closed": note.closed, "corrected": note.corrected}

@@ -20,12 +20,12 @@ from hindcast.plan.definitions import ContractChange
 from hindcast.plan.plans import Plan, TopicPlan
 from hindcast.plan.purposes import Requeue
 from hindcast.plan.runs import Completed, Run
-from hindcast.quality import gate_results, hold_store
+from hindcast.quality import gate_results, held_changes
 from hindcast.quality.gate_results import TrackedResult
 from hindcast.quality.overdue import read_overdue
 from hindcast.report import abandoned_runs
 from hindcast.report.run_report import GateReport, HeldKeys, PartitionReport, RunReport, TableReport, TopicReport
-from hindcast.store import emitted_log, tables
+from hindcast.store import commit_history, emitted_log, table_columns, tables
 from hindcast.store.commit_notes import NOTHING_LEFT_OUT, FatesNote, LeftOut, TableNote, TieCounts
 from hindcast.store.tables import Table
 
@@ -40,7 +40,7 @@ def build_report(warehouse: str, contract: Contract, plan: Plan, stopped: str | 
     located = {
         name: tables.locate_table(warehouse, contract, name) for name in names if name not in plan.skipped_tables
     }
-    notes = {name: tables.read_notes(table, TableNote.from_json) for name, table in located.items()}
+    notes = {name: commit_history.read_notes(table, TableNote.from_json) for name, table in located.items()}
     topics = {}
     for name in plan.topics:
         if name in contract.topics and name in located:
@@ -51,9 +51,9 @@ def build_report(warehouse: str, contract: Contract, plan: Plan, stopped: str | 
                     raise  # else it was not replayed yet
     completed = journal.read_completed_runs(warehouse, contract.pipeline)
     last = max((run.number for run in completed if run.number < plan.run), default=0)
-    held = hold_store.count_held(warehouse, contract.pipeline, plan.run, last)
+    held = held_changes.count_held(warehouse, contract.pipeline, plan.run, last)
     overdue = read_overdue(warehouse, contract, plan.run, plan.known_at) if held else {}
-    ended = hold_store.count_ended(warehouse, contract.pipeline, plan.run)
+    ended = held_changes.count_ended(warehouse, contract.pipeline, plan.run)
     gates = gate_results.read_results(warehouse, contract.pipeline, plan.run)
     reports = {}
     for name in names:
@@ -90,7 +90,7 @@ def _report_topic(warehouse: str, contract: Contract, plan: Plan, name: str, not
     revisions = ledger.read_fate_revisions(fates, plan.run)
     counts = {fate: sum(revision.count_became(fate) for revision in revisions) for fate in FATES}
     revised = {fate: n for fate, n in counts.items() if n or fate in ("accepted", "expired")}
-    requeue_note = tables.read_notes(fates, FatesNote.from_json).get(plan.run) if plan.requeue else None
+    requeue_note = commit_history.read_notes(fates, FatesNote.from_json).get(plan.run) if plan.requeue else None
     kafka, tied = contract.kafka_topic(name), note.ties if note else None
     return TopicReport(
         kafka,
@@ -121,7 +121,7 @@ def _report_changes(
         counts = note.opened, note.closed, note.corrected, note.ages
         report = TableReport(*counts, plan.run, note.kernel, note.left_out)
     if table is not None:
-        widened, is_rewritten = tables.read_widening(table, plan.known_at)
+        widened, is_rewritten = table_columns.read_widening(table, plan.known_at)
         report = replace(report, widened=widened, is_rewritten=is_rewritten)
     view = contract.views.get(name)
     if view is None or table is None:

@@ -22,7 +22,7 @@ from hindcast.plan import horizon
 from hindcast.plan.inputs import locate_own_table
 from hindcast.plan.plans import Plan
 from hindcast.plan.runs import Run
-from hindcast.quality.hold_back import HoldInputs
+from hindcast.quality.hold_decisions import HoldInputs
 from hindcast.runs import (
     derive_by_kernel,
     incremental_state,
@@ -51,7 +51,7 @@ def derive_topic_change(
     """Return what a topic's log changes in its table; for a stream these are the records that it does not have yet.
 
     The records that the step has just `ingested` are taken from memory if the table needs no others, so that each is
-    decoded once. Held changes (hold_store.py) are derived again if something has changed for them (topic_records.py).
+    decoded once. Held changes (failing_rows.py) are derived again if something has changed for them (topic_records.py).
     """
     table = locate_own_table(contract, name)
     records = TopicRecords(spark, contract, plan, name, ingested)

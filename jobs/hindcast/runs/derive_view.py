@@ -25,9 +25,9 @@ from hindcast.plan import journal
 from hindcast.plan.inputs import locate_own_table, locate_source_table, refuse_lost_inputs
 from hindcast.plan.plans import Plan
 from hindcast.plan.runs import Run
-from hindcast.quality import hold_back, hold_store
-from hindcast.quality.hold_back import HoldInputs
-from hindcast.quality.hold_units import has_moved_rows, has_row_hold
+from hindcast.quality import entry_rows, held_changes, hold_decisions
+from hindcast.quality.held_units import has_moved_rows, has_row_hold
+from hindcast.quality.hold_decisions import HoldInputs
 from hindcast.runs import (
     derive_by_kernel,
     emission,
@@ -42,7 +42,7 @@ from hindcast.runs.derive_whole import (
     derive_whole_view,
     find_derivable_from,
 )
-from hindcast.store import emitted_log, row_reader, tables
+from hindcast.store import commit_history, emitted_log, row_reader, tables
 from hindcast.store.change_reader import ChangeReader
 from hindcast.store.commit_notes import LeftOut, TableNote
 from hindcast.store.tables import Table
@@ -80,7 +80,7 @@ def derive_view_change(
         return _derive_emitted_change(spark, sources, contract, plan, name, current)
     view = OpenedView(spark, sources, contract, plan, table, inputs, current)
     frozen = find_derivable_from(contract, plan, name)
-    held_units = hold_store.read_held_units(spark, table.warehouse, table.pipeline, name, before=plan.run)
+    held_units = held_changes.read_held_units(spark, table.warehouse, table.pipeline, name, before=plan.run)
     seen = incremental_state.find_last_run(contract, table, *inputs.values(), by_kernel=contract.settings.kernels)
     if name == plan.only or plan.upgraded_table or (seen and incremental_state.has_trimmed_input(seen, inputs)):
         seen = None
@@ -162,15 +162,15 @@ def _add_held_keys(
     sources, contract, plan, table = view.sources, view.contract, view.plan, view.table
     current, derived = sources.cache_rows(affected.current), sources.cache_rows(affected.derived)
     affected = affected._replace(current=current, derived=derived)
-    rejudged, key = held, hold_store.format_row_key(table.key)
+    rejudged, key = held, entry_rows.format_row_key(table.key)
     if not incremental_state.has_changed_for_gates(contract, plan, table, seen.number):
         keys = current.select(key.alias("key")).unionByName(derived.select(key.alias("key"))).distinct()
-        touched = [held.join(keys, "key", "left_semi"), hold_back.find_released_units(plan, table.name, held)]
+        touched = [held.join(keys, "key", "left_semi"), hold_decisions.find_released_units(plan, table.name, held)]
         if affected.units is not None:  # a held key may have no rows, now or before
-            touched.append(hold_store.filter_concerned(held, affected.units))
+            touched.append(held_changes.filter_concerned(held, affected.units))
         if table.kind in ("events", "pairs"):
             rows = current.select(*table.identity).unionByName(derived.select(*table.identity))
-            touched.append(hold_back.find_units_of_events(contract, table, held, rows, plan.run))
+            touched.append(hold_decisions.find_units_of_events(contract, table, held, rows, plan.run))
         unit = F.coalesce("unit", "key")
         units = reduce(DataFrame.unionByName, touched).select(unit.alias("_unit")).distinct()
         # An event that moves from one key to another is one unit with two keys.
@@ -259,7 +259,7 @@ def _derive_left_out_since(view: OpenedView) -> tuple[DataFrame, LeftOut] | None
 
 def _read_left_out(table: Table, seen: Run) -> LeftOut | None:
     """Return what an aggregate left out up to a run, by the note of its commit or by the journal; None if unknown."""
-    note = tables.read_notes(table, TableNote.from_json).get(seen.number)
+    note = commit_history.read_notes(table, TableNote.from_json).get(seen.number)
     if note is not None and note.left_out is not None:
         return note.left_out
     return journal.read_last_result(table.warehouse, table.pipeline, table.name).left_out

@@ -19,9 +19,9 @@ from hindcast.engine.staged_files import StagedFiles
 from hindcast.plan import horizon
 from hindcast.plan.inputs import locate_own_table, locate_source_table
 from hindcast.plan.plans import Plan
-from hindcast.quality import hold_units
-from hindcast.quality.hold_back import HoldInputs
-from hindcast.quality.row_holds import HoldableRecords
+from hindcast.quality import held_units
+from hindcast.quality.held_records import HoldableRecords
+from hindcast.quality.hold_decisions import HoldInputs
 from hindcast.runs import emitted_table, incremental_state, table_diff, tie_counts, topic_records
 from hindcast.runs.change_statistics import CountedRow
 from hindcast.runs.topic_records import TopicRecords
@@ -108,7 +108,7 @@ def judge_holds(
     judged = HoldInputs(records.find_held_to_rejudge(whole=whole))
     if whole and judged.rederived is None:
         judged = _find_whole_holds(contract, plan, name)
-    if not hold_units.has_record_hold(contract, name):
+    if not held_units.has_record_hold(contract, name):
         return judged
 
     def derive_without(places: DataFrame) -> DataFrame:

@@ -36,7 +36,7 @@ from hindcast.ingest import erasure_marks, requeued_records, retimestamping, sch
 from hindcast.plan import journal
 from hindcast.plan.plans import Plan
 from hindcast.runs import emission_progress
-from hindcast.store import commits, row_reader, schema_evolution, table_creation, tables
+from hindcast.store import commit_history, commits, row_reader, schema_evolution, table_creation, tables
 from hindcast.store import emitted_log as emitted_
 from hindcast.store.commit_notes import EmissionNote
 from hindcast.store.tables import Table
@@ -128,7 +128,7 @@ class EmissionStep:
         self.past = emission_progress.read_progress(contract, plan, name, previews or ())
         self.state = emission_progress.state_table(contract, name, self.past.epoch)
         self._upto, waits_for = self._find_settled_time() if self._view.wait else (-1, None)
-        state_note = tables.read_notes(self.state, EmissionNote.from_json).get(self.past.state_run)
+        state_note = commit_history.read_notes(self.state, EmissionNote.from_json).get(self.past.state_run)
         before = state_note.buckets if state_note else 1
         self._buckets = STATE_BUCKETS if tables.count_rows(self.state) > BUCKETED_FROM_ROWS else before
         self._rebuckets = self._buckets != before

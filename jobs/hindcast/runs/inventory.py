@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from hindcast.contract import Contract
 from hindcast.ingest import initial_rows, schemas, topic_log, trim_ledger
 from hindcast.plan import journal
-from hindcast.quality import gate_results, hold_store
-from hindcast.store import emitted_log, tables
+from hindcast.quality import failing_rows, gate_results
+from hindcast.store import commit_history, emitted_log, tables
 from hindcast.store.commit_notes import EmissionNote
 from hindcast.store.tables import Table
 
@@ -30,14 +30,18 @@ def list_possible_tables(warehouse: str, contract: Contract, names: Iterable[str
             yield emitted_log.emitted_table(warehouse, contract, name)
     yield from (
         of(warehouse, pipeline)
-        for of in (topic_log.quarantine_table, gate_results.results_table, hold_store.failing_table)
+        for of in (topic_log.quarantine_table, gate_results.results_table, failing_rows.failing_table)
     )
 
 
 def find_state_table(warehouse: str, contract: Contract, name: str) -> Table | None:
     """Return the table of a kafka view's state in its last epoch; None if it has processed nothing yet."""
     note = next(
-        iter(tables.read_notes(emitted_log.emitted_table(warehouse, contract, name), EmissionNote.from_json).values()),
+        iter(
+            commit_history.read_notes(
+                emitted_log.emitted_table(warehouse, contract, name), EmissionNote.from_json
+            ).values()
+        ),
         None,
     )
     return Table(warehouse, contract.pipeline, f"kept/{name}/{note.epoch}", "kept") if note else None

@@ -35,7 +35,7 @@ from hindcast.kafka import topic_patterns
 from hindcast.plan import definitions, inputs, journal, planner
 from hindcast.plan.inputs import locate_own_table
 from hindcast.plan.plans import Plan
-from hindcast.quality import hold_back
+from hindcast.quality import quarantine_gates
 from hindcast.quality.staged_change import StagedChange
 from hindcast.query import show
 from hindcast.report import report
@@ -53,7 +53,7 @@ from hindcast.runs.derive_whole import DerivedChange, derive_whole_topic, derive
 from hindcast.runs.run_preview import RunPreview, TablePreview, TopicPreview
 from hindcast.runs.table_diff import table_schema
 from hindcast.runs.topic_records import TopicRecords
-from hindcast.store import pinning, row_reader, schema_evolution, table_creation, tables
+from hindcast.store import pinning, row_reader, schema_evolution, table_columns, table_creation, tables
 from hindcast.store.commit_notes import TieCounts
 from hindcast.store.tables import Table
 
@@ -208,14 +208,14 @@ def _describe_change(
     candidate, table = candidates[name], locate_own_table(contract, name)
     changes = derived.changes.persist()
     widened: widening.WidenedColumns = {}
-    if (delta_table := tables.open_table(table)) is not None and not tables.is_widened(delta_table):
+    if (delta_table := tables.open_table(table)) is not None and not table_columns.is_widened(delta_table):
         widened = table_creation.fit_columns(delta_table, table, table_schema(candidate)).widened
     counted = _count_changes(changes, table, plan)
     hidden, expected = find_sensitive_columns(contract)[name], contract.expectations(name)
     change = contract, plan, name, changes, counted.opened, counted.closed, candidates, derived.ties
     with (
         StagedChange(*change) as staged,
-        hold_back.sift_change(staged, expected, derived.after, derived.judged) as (passed, held, verdicts),
+        quarantine_gates.sift_change(staged, expected, derived.after, derived.judged) as (passed, held, verdicts),
     ):
         numbers = counted if passed is staged else _count_changes(passed.change, table, plan)
         examples = _collect_examples(passed.change, table, hidden) if numbers.corrected else []

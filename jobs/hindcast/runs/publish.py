@@ -23,7 +23,7 @@ from hindcast.engine.staged_files import StagedFiles
 from hindcast.plan import horizon, journal
 from hindcast.plan.inputs import locate_own_table
 from hindcast.plan.plans import Plan
-from hindcast.quality import gate_results, gates, hold_back, hold_store
+from hindcast.quality import failing_rows, gate_results, gates, quarantine_gates
 from hindcast.quality.staged_change import StagedChange
 from hindcast.runs import change_statistics, tie_counts
 from hindcast.runs.derive_whole import DerivedChange
@@ -138,7 +138,7 @@ def _commit_left_out(plan: Plan, table: Table, change: DataFrame, note: TableNot
 
 def _has_quarantine(table: Table) -> bool:
     """Return whether anything was ever held back in the pipeline."""
-    return tables.open_table(hold_store.failing_table(table.warehouse, table.pipeline)) is not None
+    return tables.open_table(failing_rows.failing_table(table.warehouse, table.pipeline)) is not None
 
 
 @contextmanager
@@ -150,12 +150,12 @@ def _audit_change(
     if not expected and not _has_quarantine(candidate.table):
         yield candidate
         return
-    with hold_back.sift_change(candidate, expected, derived.after, derived.judged) as (passed, held, verdicts):
+    with quarantine_gates.sift_change(candidate, expected, derived.after, derived.judged) as (passed, held, verdicts):
         stopped = any(v.is_stopping for v in verdicts)
         if verdicts:
             gate_results.append_results(candidate.table.warehouse, contract.pipeline, plan.run, name, verdicts)
             step_events.add_fields(gates=dict(Counter(v.outcome for v in verdicts)))
         failed = [(expected[v.gate], v) for v in verdicts if v.outcome == "failed" and not v.is_holding]
-        hold_back.append_entries(passed, failed, held, stopped=stopped)
+        quarantine_gates.append_entries(passed, failed, held, stopped=stopped)
         gates.refuse_failed_gates(contract.pipeline, name, plan.run, verdicts)
         yield passed

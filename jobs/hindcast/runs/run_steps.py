@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -24,11 +24,9 @@ from hindcast.contract import list_shapes, locate_complaint
 from hindcast.contract.bound import BoundContract, find_bound_contract
 from hindcast.contract.expectation import FRESHNESS_RULE
 from hindcast.ingest import erasure_marks, fate_revisions, ingest_commits
-from hindcast.ingest import requeue as requeues
-from hindcast.plan import horizon, journal, planner
+from hindcast.plan import journal, planner
 from hindcast.plan.inputs import locate_own_table, locate_source_table
 from hindcast.plan.plans import Plan
-from hindcast.plan.purposes import Release, ReleasedKeys, Requeue, Upgrade
 from hindcast.plan.runs import Completed, Stopped, was_lost
 from hindcast.quality import expectations
 from hindcast.report import page, report
@@ -47,7 +45,7 @@ from hindcast.runs.derive_whole import DerivedChange
 from hindcast.runs.prepare import prepare_table
 from hindcast.runs.publish import gate_and_publish_change
 from hindcast.runs.table_steps import TABLE_STEPS, TableStep
-from hindcast.store import duckdb_reader, tables
+from hindcast.store import commit_history, duckdb_reader, table_columns, tables
 from hindcast.store.change_reader import ChangeReader
 from hindcast.store.commit_notes import TableNote
 from hindcast.store.tables import Table
@@ -79,7 +77,7 @@ def plan_run(
         store_migration.refuse_unready(contract)
         write_missing_page(settings, pipeline)
         plan = planner.ensure_plan(contract, run_id, interval_end, only=only, reason=reason, ahead=ahead)
-        _record_plan(plan)
+        record_plan(plan)
     return plan.run
 
 
@@ -182,67 +180,6 @@ def run_pipeline(
     return execute_run(spark, settings, pipeline, plan_run(settings, pipeline, run_id, interval_end, only, reason))
 
 
-def run_release(
-    spark: SparkSession,
-    settings: Settings,
-    pipeline: str,
-    run_id: str,
-    keys: Mapping[str, Sequence[str]],
-    by: str,
-    until: datetime,
-) -> RunReport:
-    """Do a run that publishes changes that were held back, and nothing else; return its report.
-
-    `keys`: by table the keys to release, as `hold_store.find_held_keys` returns them; `by`: who released them; `until`:
-    when that person looked at them. What has changed since then is held again.
-    """
-    return execute_run(spark, settings, pipeline, plan_release(settings, pipeline, run_id, keys, by, until))
-
-
-def plan_release(
-    settings: Settings, pipeline: str, run_id: str, keys: Mapping[str, Sequence[str]], by: str, until: datetime
-) -> int:
-    """Store the plan of a release, or find that of an earlier attempt; return the run's number.
-
-    Raise RequestError for a table that the contract does not have.
-    """
-    contract = find_bound_contract(settings, pipeline)
-    if gone := sorted(keys.keys() - {*contract.topics, *contract.views}):
-        fix = "put it back into the contract, or release only changes of other tables"
-        raise RequestError(f"the contract has no table {', '.join(gone)}", where=pipeline, fix=fix)
-    released = {name: ReleasedKeys(until, tuple(some), by) for name, some in keys.items() if some}
-    return _plan_special_run(contract, run_id, Release(released))
-
-
-def run_requeue(spark: SparkSession, settings: Settings, pipeline: str, run_id: str, request: Requeue) -> RunReport:
-    """Do a run that decodes malformed records again (`requeue.build_request`), and nothing else; return its report.
-
-    Raise RequestError if there are none, unless the run `run_id` is still unfinished.
-    """
-    contract = find_bound_contract(settings, pipeline)
-    counts = requeues.count_waiting(settings.warehouse, contract, request)
-    past = journal.read_runs(settings.warehouse, pipeline)
-    if not counts and not any(run.run_id == run_id and not run.is_finished for run in past):
-        fix = f"hindcast quarantine {pipeline} lists what is refused, and why"
-        trimmed = {
-            name: horizon.read_horizon(tables.log_table(settings.warehouse, pipeline, name)) for name in request.topics
-        }
-        moments = [
-            f"{at.refused_before.isoformat()} of {name}" for name, at in trimmed.items() if at and at.refused_before
-        ]
-        fix += f"; what was refused before {', '.join(moments)} was trimmed" if moments else ""
-        raise RequestError("no malformed record like that is left", where=pipeline, fix=fix)
-    return execute_run(
-        spark, settings, pipeline, _plan_special_run(contract, run_id, replace(request, topics=tuple(counts)))
-    )
-
-
-def run_upgrade(spark: SparkSession, settings: Settings, pipeline: str, run_id: str, request: Upgrade) -> RunReport:
-    """Do a run that only converts a table to the current store format (ops/upgrade/); return its report."""
-    contract = find_bound_contract(settings, pipeline)
-    return execute_run(spark, settings, pipeline, _plan_special_run(contract, run_id, request))
-
-
 def execute_run(spark: SparkSession, settings: Settings, pipeline: str, number: int) -> RunReport:
     """Do the steps of a planned run in order; return its report."""
     execute_table_steps(spark, settings, pipeline, number)
@@ -299,21 +236,11 @@ def _record_lag(contract: BoundContract, topic: str) -> None:
         step_events.add_fields(lag_seconds={topic: round((datetime.now(UTC) - newest).total_seconds(), 3)})
 
 
-def _record_plan(plan: Plan) -> None:
+def record_plan(plan: Plan) -> None:
     """Add to the step's events how many offsets of each topic are planned, and how many are left to later runs."""
     offsets = {name: sum(topic.planned_counts.values()) for name, topic in plan.topics.items()}
     left = {name: topic.offsets_left for name, topic in plan.topics.items() if topic.offsets_left is not None}
     step_events.add_fields(run=plan.run, offsets=offsets, offsets_left=left)
-
-
-def _plan_special_run(contract: BoundContract, run_id: str, instead: Release | Requeue | Upgrade) -> int:
-    """Store the plan of a run that does something `instead` of replaying (`planner.ensure_plan`); return its number."""
-    with step_events.record_step("plan", contract.pipeline):
-        step_events.record_begin(run_id=run_id)
-        write_missing_page(contract.settings, contract.pipeline)
-        plan = planner.ensure_plan(contract, run_id, instead=instead)
-        _record_plan(plan)
-    return plan.run
 
 
 def _load_plan(settings: Settings, pipeline: str, run: int) -> tuple[BoundContract, Plan]:
@@ -358,8 +285,8 @@ def _find_settled_note(contract: BoundContract, plan: Plan, name: str, *sources:
     if (delta_table := tables.open_table(table)) is None:
         return None
     if tables.read_last_run(table) >= plan.run:
-        return tables.read_notes(table, TableNote.from_json).get(plan.run, TableNote(plan.run))
-    if not tables.read_dropped_columns(delta_table).keys().isdisjoint(list_shapes(contract)[name].columns):
+        return commit_history.read_notes(table, TableNote.from_json).get(plan.run, TableNote(plan.run))
+    if not table_columns.read_dropped_columns(delta_table).keys().isdisjoint(list_shapes(contract)[name].columns):
         return None  # a run that has not published the table had a contract without them
     view = contract.views.get(name)
     if view is not None and view.semantics == "kafka" and emission_progress.needs_restart(contract, plan, name):

@@ -26,7 +26,7 @@ from hindcast.plan import journal
 from hindcast.plan.inputs import locate_own_table
 from hindcast.plan.plans import Plan
 from hindcast.runs import row_counts, shadow_table
-from hindcast.store import commit_once, commits, row_reader, store_formats, table_creation, tables
+from hindcast.store import commit_once, commits, row_reader, store_formats, table_columns, table_creation, tables
 from hindcast.store.commit_notes import TableNote
 from hindcast.store.store_formats import ADDED_COLUMNS, FORMAT_PROPERTY, OlderFormat
 from hindcast.store.tables import Table
@@ -137,14 +137,14 @@ def mark_table(spark: SparkSession, table: Table, older: OlderFormat) -> None:
     delta_table = DeltaTable(table.path)
     own = [name for name in store_formats.FORMATS[older.format] if name not in ADDED_COLUMNS]
     dropped = {
-        **{n: at.isoformat() for n, at in tables.read_dropped_columns(delta_table).items()},
+        **{n: at.isoformat() for n, at in table_columns.read_dropped_columns(delta_table).items()},
         **dict.fromkeys(own, _ALWAYS),
     }
     properties = {
         "comment": table.description,
         FORMAT_PROPERTY: older.as_json(),
         tables.EVOLUTION: json.dumps({"dropped": dropped} if dropped else {}),
-        tables.STATISTICS: ",".join(table_creation.statistics_columns(table, tables.spark_schema(delta_table))),
+        tables.STATISTICS: ",".join(table_creation.statistics_columns(table, table_columns.spark_schema(delta_table))),
     }
     commits.set_properties(spark, table, properties)
 
@@ -159,7 +159,7 @@ def drop_proxy_view(spark: SparkSession, table: Table) -> None:
     delta_table = DeltaTable(table.path)
     existing = {field.name for field in delta_table.schema().fields}
     dropped = {
-        name: at.isoformat() for name, at in tables.read_dropped_columns(delta_table).items() if name in existing
+        name: at.isoformat() for name, at in table_columns.read_dropped_columns(delta_table).items() if name in existing
     }
     commits.set_properties(spark, table, {tables.EVOLUTION: json.dumps({"dropped": dropped} if dropped else {})})
     _alter_table(spark, table, f"UNSET TBLPROPERTIES IF EXISTS ('{FORMAT_PROPERTY}')")

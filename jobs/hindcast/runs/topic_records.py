@@ -23,9 +23,9 @@ from hindcast.plan import journal
 from hindcast.plan.inputs import locate_own_table
 from hindcast.plan.plans import Plan
 from hindcast.plan.runs import last_included_run
-from hindcast.quality import hold_back, hold_store
-from hindcast.quality.hold_units import RECORD_COLUMNS, has_row_hold
-from hindcast.quality.row_holds import is_about_periods, record_rows
+from hindcast.quality import entry_rows, held_changes, hold_decisions
+from hindcast.quality.held_records import is_about_periods, record_rows
+from hindcast.quality.held_units import RECORD_COLUMNS, has_row_hold
 from hindcast.runs import incremental_state
 from hindcast.store import tables
 from hindcast.store.store_formats import INITIAL_ROW_PLACE
@@ -41,7 +41,7 @@ def exclude_held(
     `with_keys`: and without those of held keys since these are held.
     """
     table = locate_own_table(contract, name)
-    waiting = hold_store.read_held_units(spark, table.warehouse, table.pipeline, name)
+    waiting = held_changes.read_held_units(spark, table.warehouse, table.pipeline, name)
     if waiting is None:
         return records
     rows = exclude_places(records, _record_places(waiting))
@@ -60,7 +60,7 @@ def exclude_held(
 
 def _format_decoded_key(topic: Topic) -> Column:
     """Return the key of a decoded record as a JSON column."""
-    return hold_store.format_key(*(F.col("key").getField(column) for column in topic.key))
+    return entry_rows.format_key(*(F.col("key").getField(column) for column in topic.key))
 
 
 class TopicRecords:
@@ -83,8 +83,8 @@ class TopicRecords:
         self._ingested, self._coming = ingested, coming
         table = self._table = locate_own_table(contract, name)
         place = table.warehouse, table.pipeline, name
-        self._held_units = hold_store.read_held_units(spark, *place, before=plan.run)
-        self._ended_units = hold_store.read_settled_units(spark, *place, before=plan.run)
+        self._held_units = held_changes.read_held_units(spark, *place, before=plan.run)
+        self._ended_units = held_changes.read_settled_units(spark, *place, before=plan.run)
         self._settled_run = last_included_run(
             journal.read_runs(table.warehouse, table.pipeline), tables.read_last_run(table)
         )
@@ -100,7 +100,7 @@ class TopicRecords:
 
     @cached_property
     def held_to_rejudge(self) -> DataFrame | None:
-        """The held units to derive again, in the columns of `hold_store.read_held_units`; None if nothing is held."""
+        """The held units to derive again, in the columns of `held_changes.read_held_units`; None if nothing is held."""
         return self._held_units if self._held_units is None or self.has_redefined_holds else self._touched
 
     @cached_property
@@ -130,7 +130,7 @@ class TopicRecords:
             began = F.col("began").cast("timestamp")
             same = same & (F.col("unit").isNull() | began.isNull() | (began == F.col("_time")))
         touched = self._held_units.join(ingested.distinct(), same, "left_semi")
-        released = hold_back.find_released_units(self._plan, self._name, self._held_units)
+        released = hold_decisions.find_released_units(self._plan, self._name, self._held_units)
         return touched.unionByName(released).distinct().localCheckpoint()
 
     def find_held_to_rejudge(self, *, whole: bool) -> DataFrame | None:
@@ -189,7 +189,7 @@ class TopicRecords:
         return topic_log.refuse_undecodable(decoded, contract.kafka_topic(name))
 
     def judged_rows(self, records: DataFrame) -> DataFrame:
-        """Return records as rows that can be held one by one (`row_holds.HoldableRecords`).
+        """Return records as rows that can be held one by one (`held_records.HoldableRecords`).
 
         Not adopted ones, nor those that were in force when the log was trimmed: what they replaced is gone.
         """
@@ -209,7 +209,9 @@ class TopicRecords:
             unchanged = exclude_places(_record_places(ended), judged.join(ended, is_other, "left_semi"))
             parts.append(unchanged.toDF(*RECORD_COLUMNS))
         if self._held_units is not None:
-            requested = hold_back.find_released_units(self._plan, self._name, self._held_units).select("unit", "digest")
+            requested = hold_decisions.find_released_units(self._plan, self._name, self._held_units).select(
+                "unit", "digest"
+            )
             same = (F.col("_unit") == F.col("unit")) & (F.col("_digest") == F.col("digest"))
             parts.append(judged.join(requested, same, "left_semi").select(*RECORD_COLUMNS))
         released = reduce(DataFrame.unionByName, parts)

@@ -15,7 +15,7 @@ from pyspark.sql.types import StructField, StructType
 from hindcast.contract import Contract, list_shapes
 from hindcast.contract.field_types import Widen
 from hindcast.contract.view_checks import Complaint
-from hindcast.store import tables
+from hindcast.store import table_columns, tables
 from hindcast.store.columns import find_difference, parse_declared_type
 from hindcast.store.table_creation import REWRITING, WIDENING_CHOICE, WIDENING_WARNING
 
@@ -29,11 +29,15 @@ def find_widenings(warehouse: str, contract: Contract) -> dict[str, WidenedColum
     known = list_shapes(contract)
     for name in (*contract.topics, *contract.ordered_views):
         delta_table = tables.open_table(tables.locate_table(warehouse, contract, name))
-        if delta_table is None or tables.is_widened(delta_table) or tables.read_older_format(delta_table) is not None:
+        if (
+            delta_table is None
+            or table_columns.is_widened(delta_table)
+            or tables.read_older_format(delta_table) is not None
+        ):
             continue
         columns = known[name].columns.items()
         declared = {column: parse_declared_type(kind) for column, kind in columns if kind is not None}
-        own = [field for field in tables.spark_schema(delta_table).fields if field.name in declared]
+        own = [field for field in table_columns.spark_schema(delta_table).fields if field.name in declared]
         new = StructType([StructField(column, kind) for column, kind in declared.items()])
         if widened := find_difference(StructType(own), new, known[name].key).widened:
             widenings[name] = widened

@@ -10,7 +10,7 @@ from hindcast.common.column_values import Row
 from hindcast.common.json_values import JsonObject, StoredObject
 from hindcast.contract import Contract, list_shapes
 from hindcast.contract.shapes import PLACE_COLUMNS, SOURCE_PLACES, identity_columns
-from hindcast.store import duckdb_reader, tables
+from hindcast.store import commit_history, duckdb_reader, tables
 from hindcast.store.commit_notes import EmissionNote
 from hindcast.store.tables import Table
 
@@ -23,14 +23,14 @@ def emitted_table(warehouse: str, contract: Contract, name: str) -> Table:
 
 def read_last_note(table: Table, run: int) -> EmissionNote | None:
     """Return the note of the last run up to `run` that processed anything for a view; None before the first."""
-    notes = tables.read_notes(table, EmissionNote.from_json)
+    notes = commit_history.read_notes(table, EmissionNote.from_json)
     return notes[max(runs)] if (runs := [number for number in notes if number <= run]) else None
 
 
 def count_records(table: Table, run: int) -> dict[str, int]:
     """Return how many records a run has emitted, and how many of these are tombstones."""
     delta_table = tables.open_table(table)
-    if delta_table is None or run not in tables.read_notes(table, EmissionNote.from_json):
+    if delta_table is None or run not in commit_history.read_notes(table, EmissionNote.from_json):
         return {"records": 0, "tombstones": 0}
     with duckdb_reader.open_engine() as engine:
         duckdb_reader.register_rows(engine, delta_table, [ColumnBound("_run", run, run)])

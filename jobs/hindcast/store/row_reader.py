@@ -22,6 +22,7 @@ from hindcast.common import clock, permissions
 from hindcast.common.errors import TableError
 from hindcast.store import arrow_reader, file_listing, store_formats
 from hindcast.store.store_formats import OlderFormat
+from hindcast.store.table_columns import spark_schema
 from hindcast.store.tables import (
     DELETION_VECTORS,
     PINNED_TABLES,
@@ -29,7 +30,6 @@ from hindcast.store.tables import (
     Table,
     open_table,
     read_older_format,
-    spark_schema,
 )
 
 

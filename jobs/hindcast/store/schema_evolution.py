@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from hindcast.common.json_values import JsonObject, JsonValue
-from hindcast.store import columns, commit_once, commits, row_reader, table_creation, tables
+from hindcast.store import columns, commit_once, commits, row_reader, table_columns, table_creation, tables
 from hindcast.store.tables import EVOLUTION, WIDENING, Table
 
 
@@ -30,13 +30,16 @@ def ensure_columns(spark: SparkSession, table: Table, schema: StructType, known_
     cannot take the columns (`table_creation.fit_columns`). Safe to repeat: nothing is written where nothing changes.
     """
     delta_table = table_creation.ensure_table(table, schema, known_at)
-    change, before = table_creation.fit_columns(delta_table, table, schema), tables.read_dropped_columns(delta_table)
+    change, before = (
+        table_creation.fit_columns(delta_table, table, schema),
+        table_columns.read_dropped_columns(delta_table),
+    )
     dropped = {name: before.get(name, known_at) for name in change.dropped}
     if not change.needs_change and dropped == before:
         return delta_table
     dropped_at = {name: at.isoformat() for name, at in dropped.items()}
     properties = {EVOLUTION: json.dumps({"dropped": dropped_at} if dropped_at else {})}
-    rewrites = bool(change.widened) and table.widen == "rewrite" and not tables.is_widened(delta_table)
+    rewrites = bool(change.widened) and table.widen == "rewrite" and not table_columns.is_widened(delta_table)
     if change.widened and not rewrites:
         properties[WIDENING] = "true"
     commits.set_properties(spark, table, properties, delta_table)

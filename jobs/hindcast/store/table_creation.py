@@ -16,8 +16,9 @@ from pyspark.sql.types import DatetimeType, NumericType, StringType, StructField
 from hindcast.common.errors import HindcastError, PlatformError, TableError
 from hindcast.contract.shapes import PERIODS
 from hindcast.contract.types import PERIOD_COLUMNS
-from hindcast.store import store_formats, tables
+from hindcast.store import store_formats, table_columns
 from hindcast.store.columns import ColumnDifference, find_difference, format_columns
+from hindcast.store.table_columns import read_dropped_columns
 from hindcast.store.tables import (
     ARROW_TIMESTAMP,
     CHECKPOINTS,
@@ -30,7 +31,6 @@ from hindcast.store.tables import (
     Table,
     open_latest,
     open_table,
-    read_dropped_columns,
     read_marks,
     read_older_format,
 )
@@ -91,7 +91,7 @@ def fit_columns(delta_table: DeltaTable, table: Table, schema: StructType) -> Co
     longer needs, with null.
     """
     refuse_older_format(table)
-    marks, current = read_marks(delta_table) or NO_MARKS, tables.spark_schema(delta_table)
+    marks, current = read_marks(delta_table) or NO_MARKS, table_columns.spark_schema(delta_table)
     change = find_difference(current, schema, table.key)
     problems, dropped = list(change.refused.values()), read_dropped_columns(delta_table)
     own = [c for c in change.dropped if c not in dropped]
@@ -113,7 +113,7 @@ def fit_columns(delta_table: DeltaTable, table: Table, schema: StructType) -> Co
             fix="restore the type or key; or give the changed column another name (the table keeps the old one), or "
             "the topic or view another name (a new table)",
         )
-    if change.widened and table.widen == "refuse" and not tables.is_widened(delta_table):
+    if change.widened and table.widen == "refuse" and not table_columns.is_widened(delta_table):
         steps = ", ".join(f"{name} from {old} to {new}" for name, (old, new) in change.widened.items())
         raise TableError(
             f"would be widened ({steps}), and the contract does not allow it: {WIDENING_CHOICE}",

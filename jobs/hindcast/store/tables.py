@@ -19,29 +19,24 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
-from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Literal, TypedDict, TypeVar
+from typing import Literal, TypedDict
 
 import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from pyspark.sql import Column
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
 
 from hindcast.common import permissions
 from hindcast.common.errors import TableError
-from hindcast.common.json_values import StoredObject
 from hindcast.contract import Contract, list_shapes
 from hindcast.contract.field_types import Widen
 from hindcast.contract.shapes import PERIODS, identity_columns
 from hindcast.store import store_formats, table_cache
-from hindcast.store.commit_notes import NOTE_ERRORS, parse_note
 from hindcast.store.store_formats import OlderFormat
 
 TableKind = Literal[
@@ -237,32 +232,6 @@ _COMMIT_FILE = re.compile(r"[0-9]{20}\.json|.*checkpoint.*")
 """Files in Delta's log that a commit has left. One that is being written has another name."""
 
 
-def list_columns(table: Table, delta_table: DeltaTable | None = None, known_at: datetime | None = None) -> list[str]:
-    """Return the columns of a table without layout and lineage: the user's, then the periods.
-
-    Leaves out those that the contract had dropped by `known_at` (None: now).
-    """
-    last = [*PERIODS[table.kind], "systemFrom", "systemTo"]
-    delta_table = delta_table or open_table(table)
-    if delta_table is None:
-        return last
-    names = [field.name for field in delta_table.schema().fields]
-    if read_older_format(delta_table) is not None:
-        names = store_formats.user_columns(names)
-    dropped = _list_dropped_columns(delta_table, known_at)
-    return [*(name for name in names if not name.startswith("_") and name not in {*last, *dropped}), *last]
-
-
-def _list_dropped_columns(delta_table: DeltaTable, known_at: datetime | None) -> set[str]:
-    return {name for name, at in read_dropped_columns(delta_table).items() if known_at is None or at <= known_at}
-
-
-def read_dropped_columns(delta_table: DeltaTable) -> dict[str, datetime]:
-    """Return the columns that a table keeps and the contract no longer names, each with the known-at of the drop."""
-    evolution = json.loads(delta_table.metadata().configuration.get(EVOLUTION, "{}"))
-    return {name: datetime.fromisoformat(at) for name, at in evolution.get("dropped", {}).items()}
-
-
 def read_beginning(delta_table: DeltaTable) -> datetime | None:
     """Return the known-at before which a table has no rows, because a run created it then, perhaps again after its
     folder was removed, or a downgrade lost the earlier ones. None for a table that is older than this property.
@@ -272,40 +241,9 @@ def read_beginning(delta_table: DeltaTable) -> datetime | None:
     return max((datetime.fromisoformat(moment) for moment in moments if moment is not None), default=None)
 
 
-def is_widened(delta_table: DeltaTable) -> bool:
-    """Return whether a column of the table was widened, so that delta-rs refuses to read its rows."""
-    return WIDENING in delta_table.metadata().configuration
-
-
-def read_widening(table: Table, known_at: datetime) -> tuple[dict[str, list[str]], bool]:
-    """Return the columns that the run with this known-at widened, each with its types before and after; and whether the
-    run wrote all rows again for that.
-    """
-    delta_table = open_table(table)
-    if delta_table is None or EVOLUTION not in delta_table.metadata().configuration:
-        return {}, False
-    notes = map(parse_note, delta_table.history(1000))
-    own = (note for note in notes if note.get("knownAt") == known_at.isoformat() and "widened" in note)
-    note = next(own, {})
-    return dict(note.get("widened", {})), "rewritten" in note
-
-
-def spark_schema(delta_table: DeltaTable) -> StructType:
-    """Return the columns of a table as Spark's schema."""
-    return StructType.fromJson(json.loads(delta_table.schema().to_json()))
-
-
 def read_older_format(delta_table: DeltaTable) -> OlderFormat | None:
     """Return the older store format that a table still has rows of; None if it has none."""
     return OlderFormat.from_properties(delta_table.metadata().configuration)
-
-
-def column_types(delta_table: DeltaTable, known_at: datetime | None = None) -> dict[str, str]:
-    """Return the columns of a table with their Spark types, without those that the contract had dropped by `known_at`
-    (None: now).
-    """
-    dropped = _list_dropped_columns(delta_table, known_at)
-    return {f.name: f.dataType.simpleString() for f in spark_schema(delta_table).fields if f.name not in dropped}
 
 
 class Marks(TypedDict):
@@ -365,38 +303,6 @@ def period_columns(table: Table) -> tuple[str, str]:
     """Return the names of the columns from which and to which a row is true."""
     columns = PERIODS[table.kind]
     return columns[0], columns[-1]
-
-
-Note = TypeVar("Note")
-
-
-def read_notes(table: Table, parse: Callable[[StoredObject], Note], limit: int = 1000) -> dict[int, Note]:
-    """Return the note of each run's commit (commit_notes.py), by the run's number, newest first.
-
-    `parse` raises one of `NOTE_ERRORS` for what somebody else wrote, which is passed over.
-    """
-    delta_table = open_table(table)
-    notes: dict[int, Note] = {}
-    for commit in _read_commits(delta_table, limit) if delta_table is not None else []:
-        note = parse_note(commit)
-        if type(note.get("run")) is int and note["run"] not in notes:
-            with suppress(*NOTE_ERRORS):  # written by somebody else
-                notes[note["run"]] = parse(note)
-    return notes
-
-
-def _read_commits(delta_table: DeltaTable, limit: int) -> Sequence[StoredObject]:
-    """Return the last commits to a table, newest first; of a pinned table none that came later.
-
-    delta-rs lists later ones too, first, and numbers the others wrongly.
-    """
-    if PINNED_TABLES.get() is None:
-        return delta_table.history(limit)
-    while True:
-        later = DeltaTable(delta_table.table_uri).version() - delta_table.version()
-        commits = delta_table.history(limit)
-        if DeltaTable(delta_table.table_uri).version() == delta_table.version() + later:
-            return commits[later:]
 
 
 ARROW_TIMESTAMP = pa.timestamp("us", "UTC")

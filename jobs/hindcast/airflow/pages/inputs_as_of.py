@@ -20,7 +20,7 @@ from hindcast.contract.shapes import PERIODS
 from hindcast.kafka import topic_patterns
 from hindcast.plan import inputs, journal
 from hindcast.query import cut_values, read
-from hindcast.store import duckdb_reader, tables
+from hindcast.store import duckdb_reader, table_columns, tables
 from hindcast.store.tables import Table
 
 MAX_ROWS = 20
@@ -175,7 +175,7 @@ class InputReader:
             order = f'"{PERIODS[part.source.kind][0]}" DESC'
             columns = cut_values.cut_columns(engine)
             sample = key_history.sample_rows(engine, condition, order, MAX_ROWS, columns, name)
-        marked = part.marked | tables.read_dropped_columns(delta_table).keys()  # they may have been sensitive
+        marked = part.marked | table_columns.read_dropped_columns(delta_table).keys()  # they may have been sensitive
         return InputRows(name, part.source, part.known_at, part.open, marked, sample.rows, sample.total)
 
     def _build_part(self, name: str) -> InputRows:

@@ -96,15 +96,15 @@ def failing(arguments: argparse.Namespace, settings: Settings) -> int:
     import pyarrow.compute as pc
 
     from hindcast.common.errors import suggest_nearest
-    from hindcast.quality import entry_masks, hold_store
+    from hindcast.quality import entry_masks, failing_rows, held_changes
 
     contract, warehouse = load_contract(settings, arguments.pipeline), settings.warehouse
     if arguments.held:
-        rows = hold_store.read_held_rows(warehouse, arguments.pipeline, arguments.run)
+        rows = held_changes.read_held_rows(warehouse, arguments.pipeline, arguments.run)
         if arguments.table:
             rows = rows.filter(pc.equal(rows.column("table"), arguments.table))
     else:
-        rows = hold_store.list_entries(warehouse, arguments.pipeline, arguments.table, arguments.run, arguments.gate)
+        rows = failing_rows.list_entries(warehouse, arguments.pipeline, arguments.table, arguments.run, arguments.gate)
     tables = (*contract.topics, *contract.views)
     if arguments.table and arguments.table not in tables and not rows.num_rows:  # one of former times can have rows
         fix = suggest_nearest(arguments.table, tables)

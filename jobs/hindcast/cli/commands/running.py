@@ -121,7 +121,7 @@ def requeue(arguments: argparse.Namespace, settings: Settings) -> int:
     """Decode malformed records again by the current contract, in a run of its own; or show what that would give."""
     from hindcast.ingest import requeue
     from hindcast.plan import journal
-    from hindcast.runs import run_steps
+    from hindcast.runs import run_steps, special_runs
 
     pipeline = arguments.pipeline
     contract = load_contract(settings, pipeline)
@@ -156,15 +156,15 @@ def requeue(arguments: argparse.Namespace, settings: Settings) -> int:
         fields = {name: topic._asdict() for name, topic in topics.items()}
         print(json.dumps(fields, indent=2) if arguments.format == "json" else escape_controls("\n".join(lines)))
         return 0
-    _print_report(run_steps.run_requeue(spark, settings, pipeline, run_id, request), arguments.format)
+    _print_report(special_runs.run_requeue(spark, settings, pipeline, run_id, request), arguments.format)
     return 0
 
 
 def release(arguments: argparse.Namespace, settings: Settings) -> int:
     """Publish changes that a gate has held back, in a run of its own; or record that they stay held."""
     from hindcast.plan import journal
-    from hindcast.quality import hold_store
-    from hindcast.runs import run_steps
+    from hindcast.quality import failing_rows, held_changes
+    from hindcast.runs import run_steps, special_runs
 
     pipeline, _, table = arguments.table.partition(".")
     contract = load_contract(settings, pipeline)
@@ -179,8 +179,8 @@ def release(arguments: argparse.Namespace, settings: Settings) -> int:
         )
         return 0
     warehouse = settings.warehouse
-    looked_at = hold_store.read_last_entry_time(warehouse, pipeline)
-    held = set(hold_store.read_held_rows(warehouse, pipeline).column("table").to_pylist())
+    looked_at = failing_rows.read_last_entry_time(warehouse, pipeline)
+    held = set(held_changes.read_held_rows(warehouse, pipeline).column("table").to_pylist())
     if not table and (gone := held - {*contract.topics, *contract.views}):
         held -= gone
         for name in sorted(gone):
@@ -192,11 +192,11 @@ def release(arguments: argparse.Namespace, settings: Settings) -> int:
     if not table and not held:
         raise QueryError("nothing is held back", where=pipeline, fix=f"hindcast failing {pipeline} lists failing rows")
     keys = {
-        name: hold_store.find_held_keys(warehouse, pipeline, name, arguments.key or ())
+        name: held_changes.find_held_keys(warehouse, pipeline, name, arguments.key or ())
         for name in ([table] if table else sorted(held))
     }
     if arguments.reject:
-        rejected = hold_store.reject_keys(warehouse, pipeline, keys, by, looked_at)
+        rejected = held_changes.reject_keys(warehouse, pipeline, keys, by, looked_at)
         if not rejected:
             print(f"{pipeline}: what was held has changed meanwhile; nothing was rejected")
         for name, keys_of_table in rejected.items():
@@ -204,7 +204,7 @@ def release(arguments: argparse.Namespace, settings: Settings) -> int:
         return 0
     run_id = journal.new_run_id("release")
     _print_report(
-        run_steps.run_release(open_session(settings, pipeline), settings, pipeline, run_id, keys, by, looked_at),
+        special_runs.run_release(open_session(settings, pipeline), settings, pipeline, run_id, keys, by, looked_at),
         arguments.format,
     )
     return 0

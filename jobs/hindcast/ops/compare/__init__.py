@@ -28,7 +28,7 @@ from hindcast.ops.compare.formatting import read_examples
 from hindcast.ops.compare.outputs import PARTITION_SHIFT, OutputFormat, Windows, struct_expression
 from hindcast.ops.compare.rules import ComparisonFacts, DifferenceRule
 from hindcast.query import read
-from hindcast.store import duckdb_reader, emitted_log, tables
+from hindcast.store import duckdb_reader, emitted_log, table_columns, tables
 
 
 def compare_view(
@@ -138,7 +138,7 @@ def _load_replayed(
         if not key or not types.keys() >= _REQUIRED_COLUMNS:
             where, fix = delta_table.table_uri, "run the pipeline again"
             raise TableError("is not the emitted log of a kafka view", where=where, fix=fix)
-        dropped = tables.read_dropped_columns(delta_table)
+        dropped = table_columns.read_dropped_columns(delta_table)
         value = {
             c: kind for c, kind in types.items() if not c.startswith("_") and c not in {*key, *_TIME_COLUMNS, *dropped}
         }

@@ -14,8 +14,8 @@ from hindcast.ops.erase.erased_rows import ErasedRows
 from hindcast.ops.erase.records import ErasureRequest
 from hindcast.ops.erase.texts import ForgottenTexts
 from hindcast.plan.plans import Plan
-from hindcast.quality import hold_store
-from hindcast.quality.hold_units import RECORD_COLUMNS
+from hindcast.quality import entry_rows, failing_rows, held_changes
+from hindcast.quality.held_units import RECORD_COLUMNS
 from hindcast.store import row_reader, tables
 
 
@@ -34,7 +34,7 @@ class FailingEntries:
     ) -> None:
         self._spark, self._contract, self._request, self._plan = spark, contract, request, plan
         self._records, self._erased, self._texts = erased_records, erased, texts
-        self.table = hold_store.failing_table(contract.warehouse, contract.pipeline)
+        self.table = failing_rows.failing_table(contract.warehouse, contract.pipeline)
 
     @property
     def _is_earlier(self) -> Column:
@@ -58,14 +58,14 @@ class FailingEntries:
             own = self._erased.table(name).key
             keys = (
                 self._erased.find_rows(name)
-                .select(F.lit(name).alias("table"), hold_store.format_row_key(own).alias("key"))
+                .select(F.lit(name).alias("table"), entry_rows.format_row_key(own).alias("key"))
                 .distinct()
             )
             parts.append(rows.join(keys, ["table", "key"], "left_semi").select(*rows.columns))
         if "unit" in rows.columns:  # entries of held records have only the place
             place = F.col("partition").alias(RECORD_COLUMNS[0]), F.col("offset").alias(RECORD_COLUMNS[1])
             units = (
-                self._records.select(*place).select(hold_store.format_row_key(RECORD_COLUMNS).alias("unit")).distinct()
+                self._records.select(*place).select(entry_rows.format_row_key(RECORD_COLUMNS).alias("unit")).distinct()
             )
             views = [name for name in touched if self._erased.has_records_of_topic(name)]
             of_these = rows.where(F.col("table").isin(self._request.topic, *views))
@@ -112,7 +112,7 @@ class FailingEntries:
         said = self._spark.createDataFrame([[key] for key in keys], "_key string")
         table = self._erased.table(name)
         if keys and tables.open_table(table) is not None:
-            rows = row_reader.load_rows(self._spark, table).select(hold_store.format_row_key(table.key).alias("_key"))
+            rows = row_reader.load_rows(self._spark, table).select(entry_rows.format_row_key(table.key).alias("_key"))
             said = said.join(rows, "_key", "left_anti")
         gone = settled.join(F.broadcast(said), F.col("key") == F.col("_key"), "left_semi")
         return reduce(DataFrame.unionByName, (ended, changed, gone))
@@ -120,7 +120,7 @@ class FailingEntries:
     def _held(self, name: str, before: int | None) -> DataFrame:
         """Return what is held of a table, or was before a run: `_heldKey`, `_heldUnit`."""
         place = self._contract.warehouse, self._contract.pipeline
-        found = hold_store.read_held_units(self._spark, *place, name, before=before)
+        found = held_changes.read_held_units(self._spark, *place, name, before=before)
         if found is None:
             return self._spark.createDataFrame([], "_heldKey string, _heldUnit string")
         return found.select(F.col("key").alias("_heldKey"), F.col("unit").alias("_heldUnit"))
@@ -136,7 +136,7 @@ class FailingEntries:
         samples = entries.where(self._is_earlier & F.col("row").isNotNull())
         place = self._contract.warehouse, self._contract.pipeline
         for name in self._erased.tables if derived else ():
-            held = hold_store.read_held_units(self._spark, *place, name)
+            held = held_changes.read_held_units(self._spark, *place, name)
             if held is not None:
                 columns = ("key", "digest", *(("unit",) if "unit" in entries.columns else ()))
                 same = reduce(Column.__and__, (F.col(f"_{c}").eqNullSafe(F.col(c)) for c in columns))

@@ -20,7 +20,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from hindcast.common.json_values import JsonObject
 from hindcast.common.session import FEW_ROWS, override_conf
 from hindcast.ingest import erasure_marks, topic_log
-from hindcast.store import closing, commit_once, delta_rs_writer, row_reader, table_creation, tables
+from hindcast.store import closing, commit_once, delta_rs_writer, row_reader, table_columns, table_creation, tables
 from hindcast.store.commit_notes import parse_note
 from hindcast.store.tables import Table
 
@@ -65,7 +65,9 @@ def blank_records(places: DataFrame, table: Table, by: Mapping[str, str], run: i
         return
     names = [field.name for field in delta_table.schema().fields]
     if table.kind == "log" and table.name.startswith("logs/") and erasure_marks.MARK not in names:
-        wider = StructType([*tables.spark_schema(delta_table).fields, StructField(erasure_marks.MARK, LongType())])
+        wider = StructType(
+            [*table_columns.spark_schema(delta_table).fields, StructField(erasure_marks.MARK, LongType())]
+        )
         table_creation.ensure_table(table, table_creation.make_nullable(wider))
         names.append(erasure_marks.MARK)
     rows = places.select(*(F.col(source).alias(column) for column, source in by.items())).distinct()
@@ -114,7 +116,7 @@ def rewrite_column(
     updates = _rewrite_texts(rows, column, rewrite)
     if updates is not rows:
         changed = updates.filter(pc.not_equal(updates.column(column), rows.column(column))).select([*by, column])
-        types = tables.column_types(delta_table)
+        types = table_columns.column_types(delta_table)
         listed = ", ".join(f"`{c}` {types[c]}" for c in changed.column_names)
         rewritten = spark.createDataFrame([list(row.values()) for row in changed.to_pylist()], listed)
         _merge_rows(rewritten, table, by, f"WHEN MATCHED THEN UPDATE SET `{column}` = s.`{column}`", _note(run))

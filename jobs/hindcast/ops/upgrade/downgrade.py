@@ -19,7 +19,7 @@ from hindcast.common.errors import BusyError, RequestError
 from hindcast.contract.bound import BoundContract
 from hindcast.ops.upgrade.upgrade import DOWNGRADE_NOTE, locate_topic_table
 from hindcast.plan import journal, notices
-from hindcast.store import commits, row_reader, store_formats, table_creation, tables
+from hindcast.store import commits, row_reader, store_formats, table_columns, table_creation, tables
 from hindcast.store.store_formats import CURRENT_FORMAT, FORMAT_PROPERTY, FORMATS, UNKNOWN_TIME, OlderFormat
 from hindcast.store.tables import Table
 
@@ -99,7 +99,7 @@ def describe_losses(rows: DataFrame, to: str) -> list[str]:
 def mark_older_format(spark: SparkSession, table: Table, older: OlderFormat, others: Mapping[str, str]) -> None:
     """Commit the mark that a table has an older format, whatever rows it still has, with other properties."""
     delta_table = tables.open_table(table)
-    fields = tables.spark_schema(delta_table).fields if delta_table is not None else []
+    fields = table_columns.spark_schema(delta_table).fields if delta_table is not None else []
     users = store_formats.user_columns([field.name for field in fields])
     remaining = [field for field in fields if field.name in users]
     remaining += [StructField(name, TimestampType()) for name in FORMATS[older.format]]

@@ -29,8 +29,8 @@ from hindcast.plan import journal, notices
 from hindcast.plan.inputs import locate_own_table
 from hindcast.plan.purposes import Upgrade, UpgradeMode
 from hindcast.report.run_report import RunReport
-from hindcast.runs import run_steps, shadow_table, store_migration
-from hindcast.store import lazy_migration, row_reader, store_formats, table_creation, tables
+from hindcast.runs import shadow_table, special_runs, store_migration
+from hindcast.store import lazy_migration, row_reader, store_formats, table_columns, table_creation, tables
 from hindcast.store.commit_notes import parse_note
 from hindcast.store.store_formats import OlderFormat
 from hindcast.store.tables import Table
@@ -60,7 +60,7 @@ def upgrade_table(spark: SparkSession, contract: BoundContract, name: str, mode:
     if own_runs and (own := own_runs[-1].plan.upgrade) is not None and own.table == name:
         if own.mode == "roll-over" and own.step == "end":
             _build_shadow(spark, contract, table)  # it was cleared if the run found other rows in it
-        run_steps.run_upgrade(spark, contract.settings, pipeline, own_runs[-1].run_id, own)
+        special_runs.run_upgrade(spark, contract.settings, pipeline, own_runs[-1].run_id, own)
         lines.append(f"finished run {own_runs[-1].number}, which an earlier upgrade left open")
     takeover = plan_takeover(contract, table, mode)
     if takeover is not None:
@@ -168,7 +168,7 @@ def _refuse_foreign_writes(table: Table, delta_table: DeltaTable) -> None:
 def _recognise_format(contract: Contract, table: Table, delta_table: DeltaTable) -> str:
     """Return the store format of a plain table; raise TableError if its rows cannot be read as the topic's."""
     topic, shape = contract.topics[table.name], list_shapes(contract)[table.name]
-    fields = tables.spark_schema(delta_table).fields
+    fields = table_columns.spark_schema(delta_table).fields
     types = {field.name: _normalise_type(field.dataType.simpleString()) for field in fields}
     store_format, problems = store_formats.recognise_format(types, shape.key, shape.value)
     if delta_table.metadata().partition_columns:
@@ -274,4 +274,4 @@ def _list_waiting_topics(contract: BoundContract, name: str) -> list[str]:
 def _run_upgrade(spark: SparkSession, contract: BoundContract, request: Upgrade) -> RunReport:
     """Run the upgrade for the table and what is made of it, without tables that wait for theirs; return the report."""
     request = replace(request, without=tuple(_list_waiting_topics(contract, request.table)))
-    return run_steps.run_upgrade(spark, contract.settings, contract.pipeline, journal.new_run_id("upgrade"), request)
+    return special_runs.run_upgrade(spark, contract.settings, contract.pipeline, journal.new_run_id("upgrade"), request)

@@ -30,7 +30,7 @@ from hindcast.plan import horizon
 from hindcast.plan.inputs import locate_own_table, locate_source_table
 from hindcast.plan.plans import Plan
 from hindcast.plan.runs import Run
-from hindcast.quality import hold_store, hold_units
+from hindcast.quality import held_changes, held_units
 from hindcast.runs import derive_whole, emission, topic_records
 from hindcast.runs.table_diff import diff_current_rows
 from hindcast.store import row_reader, tables
@@ -92,11 +92,11 @@ def _find_differences(
         slice_large_keys(spark, rows),
     ):
         derived, current = _derive_rows(spark, contract, plan, name), row_reader.load_current_rows(spark, table)
-        held = hold_store.read_held_units(spark, table.warehouse, table.pipeline, name)
+        held = held_changes.read_held_units(spark, table.warehouse, table.pipeline, name)
         sampled = F.lit(True)
         if table.key and not whole and rows > SAMPLE_SIZE:
             sampled = F.pmod(F.xxhash64(*map(_quoted_column, table.key)), F.lit(rows // SAMPLE_SIZE)) == 0
-        if held is None or table.kind not in hold_units.KINDS_WITH_EVENTS:  # else an event's rows have several keys
+        if held is None or table.kind not in held_units.KINDS_WITH_EVENTS:  # else an event's rows have several keys
             derived, current = derived.where(sampled), current.where(sampled)
         change = diff_current_rows(table, current, derived, horizon.find_frozen_until(table.warehouse, contract, name))
         if held is not None:
@@ -116,10 +116,10 @@ def _find_differences(
 
 def _exclude_held(change: DataFrame, held: DataFrame, contract: Contract, table: Table) -> DataFrame:
     """Return the rows of a change that are not held back; tables with held records are derived without them."""
-    if hold_units.has_record_hold(contract, table.name):
+    if held_units.has_record_hold(contract, table.name):
         return change
-    own = hold_units.add_units(change, contract, table)
-    back = hold_units.select_held_rows(own, held.select(F.coalesce("unit", "key").alias("_unit")), table)
+    own = held_units.add_units(change, contract, table)
+    back = held_units.select_held_rows(own, held.select(F.coalesce("unit", "key").alias("_unit")), table)
     return plane.drop_matching_rows(change, back, [*table.identity, "_change"])
 
 

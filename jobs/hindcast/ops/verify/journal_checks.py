@@ -12,8 +12,9 @@ from hindcast.contract import Contract
 from hindcast.ops.verify.findings import Finding, rebuild_advice, restore_command
 from hindcast.plan.purposes import Erasure, Upgrade
 from hindcast.plan.runs import Abandoned, Completed, Run
+from hindcast.store.commit_history import read_notes
 from hindcast.store.commit_notes import EmissionNote, TableNote
-from hindcast.store.tables import Table, read_notes
+from hindcast.store.tables import Table
 
 
 class RunNumbers(NamedTuple):

@@ -1,4 +1,4 @@
-"""Rules that judge row by row: periods, keys, system time. `quality/hold_back.py` decides what becomes of such rows."""
+"""Rules that judge row by row: periods, keys, system time. quarantine_gates.py decides what becomes of such rows."""
 
 from __future__ import annotations
 

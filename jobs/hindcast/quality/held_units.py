@@ -25,7 +25,7 @@ from pyspark.sql import functions as F
 
 from hindcast.bitemporal import plane
 from hindcast.contract import Contract
-from hindcast.quality import hold_store
+from hindcast.quality import entry_rows
 from hindcast.store.tables import Table
 
 RECORD_COLUMNS = ("_partition", "_offset")
@@ -54,12 +54,12 @@ def add_units(change: DataFrame, contract: Contract, table: Table, *, closes: bo
     """
     if can_share_units(contract, table) and closes:
         return connect_keys(change, table).withColumn("_key", F.col("_unit"))
-    keyed = change.withColumn("_key", hold_store.format_row_key(table.key))
+    keyed = change.withColumn("_key", entry_rows.format_row_key(table.key))
     if not has_row_hold(contract, table.name):
         return keyed.withColumn("_unit", F.col("_key"))
     if not _has_sessions(contract, table.name):
         return keyed.withColumn(
-            "_unit", hold_store.format_row_key(RECORD_COLUMNS if table.kind == "versions" else table.identity)
+            "_unit", entry_rows.format_row_key(RECORD_COLUMNS if table.kind == "versions" else table.identity)
         )
     # Sessions that overlap are one unit: a new one replaces those that it joins.
     in_time = Window.partitionBy("_key").orderBy("windowStart", "windowEnd")
@@ -69,7 +69,7 @@ def add_units(change: DataFrame, contract: Contract, table: Table, *, closes: bo
     group = Window.partitionBy("_key", "_group")
     start, end = F.min("windowStart").over(group), F.max("windowEnd").over(group)
     key = [F.col(f"`{column}`") for column in table.key]
-    unit = hold_store.format_key(*key, start.alias("windowStart"), end.alias("windowEnd"))
+    unit = entry_rows.format_key(*key, start.alias("windowStart"), end.alias("windowEnd"))
     return numbered.withColumn("_unit", unit).drop("_apart", "_group")
 
 
@@ -84,7 +84,7 @@ def connect_keys(rows: DataFrame, table: Table) -> DataFrame:
     That is their own key, and of an event or a pair also the other keys that rows of it have. A pair is published with
     the row of either event alone.
     """
-    keyed = rows.withColumn("_key", hold_store.format_row_key(table.key))
+    keyed = rows.withColumn("_key", entry_rows.format_row_key(table.key))
     if table.kind not in KINDS_WITH_EVENTS:
         return keyed.withColumn("_unit", F.col("_key"))
     place = F.struct(*(F.col(f"`{column}`") for column in table.identity))  # null-safe inside

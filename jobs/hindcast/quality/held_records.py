@@ -21,10 +21,10 @@ from pyspark.sql import functions as F
 from hindcast.bitemporal.plane import drop_matching_rows, keep_matching_rows
 from hindcast.contract import Expectation
 from hindcast.contract.shapes import PERIODS
-from hindcast.quality import gates, hold_store
+from hindcast.quality import entry_rows, gates
 from hindcast.quality.expectations import find_row_set, format_gate
 from hindcast.quality.gate_results import GateResult
-from hindcast.quality.hold_units import RECORD_COLUMNS
+from hindcast.quality.held_units import RECORD_COLUMNS
 from hindcast.quality.staged_change import StagedChange
 
 
@@ -52,9 +52,9 @@ def record_rows(records: DataFrame, key: Sequence[str]) -> DataFrame:
     content = [F.col(f"`{column}`") for column in rows.columns if not column.startswith("_")]
     return rows.withColumns(
         {
-            "_key": hold_store.format_row_key(key),
-            "_unit": hold_store.format_row_key(RECORD_COLUMNS),
-            "_digest": F.xxhash64(hold_store.format_key(*content)),
+            "_key": entry_rows.format_row_key(key),
+            "_unit": entry_rows.format_row_key(RECORD_COLUMNS),
+            "_digest": F.xxhash64(entry_rows.format_key(*content)),
         }
     )
 
@@ -127,7 +127,7 @@ def _find_blamed_records(passed: StagedChange, gate: Expectation, records: Holda
         content = [c for c in closed.columns if not c.startswith("_") and c != "validTo"]
         return drop_matching_rows(rows, closed, content).select(*RECORD_COLUMNS)
     rows = drop_matching_rows(rows, records.released, RECORD_COLUMNS).withColumn(
-        "_key", hold_store.format_row_key(passed.table.key)
+        "_key", entry_rows.format_row_key(passed.table.key)
     )
     ingested = records.rows.where("_fresh")
     alone = drop_matching_rows(rows, ingested, ["_key"]).select(*RECORD_COLUMNS)

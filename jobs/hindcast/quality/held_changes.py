@@ -1,0 +1,252 @@
+"""What is held back of a pipeline's tables, now or after a run, as the entries of failing_rows.py say."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import reduce
+from operator import and_
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import write_deltalake
+from deltalake.exceptions import DeltaError
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from hindcast.common.errors import RunError
+from hindcast.plan import journal, notices
+from hindcast.quality.entry_rows import format_key
+from hindcast.quality.failing_rows import RECORD_ORDER, SCHEMA, Parameter, failing_table, query_entries
+from hindcast.store import commit_history, row_reader, table_creation, tables
+from hindcast.store.commit_notes import TableNote
+from hindcast.store.tables import Table
+
+
+def filter_concerned(held: DataFrame, keys: DataFrame) -> DataFrame:
+    """Return the rows of `held` (`read_held_units`) whose key is among `keys`.
+
+    `keys` may have only some of the key's columns. Without columns it stands for all keys, unless it is empty.
+    """
+
+    def field(key: Column, name: str) -> Column:
+        return F.get_json_object(key, f"$.{name}")
+
+    fields = keys.select(
+        *(field(format_key(F.col(f"`{name}`")), name).alias(f"_{n}") for n, name in enumerate(keys.columns))
+    )
+    same = [field(F.col("key"), name).eqNullSafe(F.col(f"_{n}")) for n, name in enumerate(keys.columns)]
+    return held.join(fields.distinct(), reduce(and_, same, F.lit(True)), "left_semi")
+
+
+def read_held_units(
+    spark: SparkSession, warehouse: str, pipeline: str, name: str, before: int | None = None
+) -> DataFrame | None:
+    """Return what is held of a table, as the runs before `before` left it (None: now); None if nothing is held.
+
+    Columns: `key` (JSON), `unit` (JSON; null for a whole key), `entry` (held, rejected), `since`, `digest`, `at`, and
+    for a record `began` (ISO 8601), when it becomes true. The result does not change with what a run enters later.
+    """
+    units = _list_units(warehouse, pipeline, _HELD_UNITS_QUERY, None if before is None else before - 1)
+    return _build_frame(spark, units, name)
+
+
+def read_settled_units(
+    spark: SparkSession, warehouse: str, pipeline: str, name: str, before: int | None = None
+) -> DataFrame | None:
+    """Return what is no longer held of a table with `hold: row`; None if there is nothing.
+
+    Columns: those of `read_held_units`, and `run`, the run that ended the hold. `before`: as in `read_held_units`.
+    """
+    units = _list_units(warehouse, pipeline, _SETTLED_UNITS_QUERY, None if before is None else before - 1)
+    return _build_frame(spark, units, name, f"{HELD_UNIT_SCHEMA}, run long")
+
+
+HELD_UNIT_SCHEMA = "key string, unit string, entry string, since long, digest long, at timestamp, began string"
+
+
+class _Unit(NamedTuple):
+    """A unit that is or was held, as its last entry says: the columns of `_LAST_ENTRIES_QUERY`."""
+
+    table: str
+    key: str
+    unit: str | None
+    entry: str
+    digest: int | None
+    since: int | None
+    run: int
+    at: datetime
+    began: str | None
+
+
+def _build_frame(
+    spark: SparkSession, units: Sequence[_Unit], name: str, schema: str = HELD_UNIT_SCHEMA
+) -> DataFrame | None:
+    """Return the units of the table `name` as a DataFrame; None if there are none."""
+    columns = [field.partition(" ")[0] for field in schema.split(", ")]
+    rows = [[getattr(unit, column) for column in columns] for unit in units if unit.table == name]
+    return spark.createDataFrame(rows, schema) if rows else None
+
+
+def read_held_rows(warehouse: str, pipeline: str, upto: int | None = None) -> pa.Table:
+    """Return the rows of all changes that are held now, or after the run `upto`, with `entry` held or rejected.
+
+    Columns: those of `list_entries`; ordered by table, key, run and record.
+    """
+    return query_entries(warehouse, pipeline, _HELD_ROWS_QUERY, [_list_void_entries(warehouse, pipeline), upto, upto])
+
+
+def read_held_places(spark: SparkSession, warehouse: str, pipeline: str, name: str, before: int) -> DataFrame:
+    """Return the records of the held rows of a table, as the runs before `before` left them.
+
+    Columns: `unit` (JSON; the key if it is held whole), `topic`, `partition`, `offset`.
+    """
+    values: list[Parameter] = [_list_void_entries(warehouse, pipeline), before - 1, before - 1, name]
+    rows = query_entries(warehouse, pipeline, _HELD_PLACES_QUERY, values).to_pylist()
+    schema = "unit string, topic string, partition int, offset long"
+    return spark.createDataFrame([tuple(row.values()) for row in rows], schema)
+
+
+def count_held(warehouse: str, pipeline: str, run: int, last: int) -> dict[str, dict[str, int]]:
+    """Return, by table, how many `keys` are held after a run, and how many `rows` their changes have.
+
+    `newly`: how many of these keys were not held after run `last`, the previous completed run; `grown`: how many were
+    held already and have more held since.
+    """
+    before = {(unit.table, unit.key) for unit in _list_units(warehouse, pipeline, _HELD_UNITS_QUERY, last)}
+    counts: dict[str, dict[str, int]] = {}
+    changed: dict[tuple[str, str], bool] = {}
+    for row in read_held_rows(warehouse, pipeline, run).to_pylist():
+        count = counts.setdefault(row["table"], {"keys": 0, "rows": 0, "newly": 0, "grown": 0})
+        count["rows"] += 1
+        key = row["table"], row["key"]
+        changed[key] = changed.get(key, False) or row["run"] > last
+    for key, is_changed in changed.items():
+        count = counts[key[0]]
+        count["keys"] += 1
+        count["newly"] += key not in before
+        count["grown"] += key in before and is_changed
+    return counts
+
+
+def count_ended(warehouse: str, pipeline: str, run: int) -> dict[str, dict[str, int]]:
+    """Return, by table, how many keys (with `hold: row`: rows) a run has `released` and `mended`."""
+    counts: dict[str, dict[str, int]] = {}
+    for row in query_entries(warehouse, pipeline, _ENDED_COUNTS_QUERY, [run]).to_pylist():
+        counts.setdefault(row["table"], {})[row["entry"]] = row["units"]
+    return counts
+
+
+def find_held_keys(warehouse: str, pipeline: str, name: str, texts: Sequence[str]) -> list[str]:
+    """Return the held keys of a table (JSON) that the texts name, or all of them without texts.
+
+    A text is the value of a key's only column, or a JSON object. RunError if nothing is held, or nothing of one text.
+    """
+    rows = read_held_rows(warehouse, pipeline)
+    held = set(rows.filter(pc.equal(rows.column("table"), name)).column("key").to_pylist())
+    fix = f"hindcast failing {pipeline} --held lists what is held"
+    if not held:
+        raise RunError("nothing is held back", where=f"{pipeline}.{name}", fix=fix)
+    if not texts:
+        return sorted(held)
+    named: dict[str, list[str]] = {}
+    for key in held:
+        for text in _list_key_texts(key):
+            named.setdefault(text, []).append(key)
+    if missing := [text for text in dict.fromkeys(texts) if text not in named]:
+        raise RunError(f"nothing is held of {', '.join(missing)}", where=f"{pipeline}.{name}", fix=fix)
+    return sorted({key for text in texts for key in named[text]})
+
+
+def _list_key_texts(key: str) -> set[str]:
+    """Return the texts that name a key (JSON): itself, in two spacings, and the value of its only column."""
+    columns = json.loads(key)
+    return {key, json.dumps(columns), *(str(value) for value in columns.values() if len(columns) == 1)}
+
+
+_LAST_ENTRIES_QUERY = """
+    SELECT "table", key, unit, max_by(entry, (run, "at")) AS entry, max_by(digest, (run, "at")) AS digest,
+           max_by(since, (run, "at")) AS since, max(run) AS run, max_by("at", (run, "at")) AS "at",
+           CASE WHEN unit IS NOT NULL THEN max(json_extract_string("row", '$.validFrom')) END AS began
+    FROM failing
+    WHERE entry NOT IN ('stopped', 'warned') AND NOT list_contains(?, concat(entry, ' ', run, ' ', "table"))
+      AND (? IS NULL OR run <= ?)
+    GROUP BY "table", key, unit
+"""
+_HELD_UNITS_QUERY = f"SELECT * FROM ({_LAST_ENTRIES_QUERY}) WHERE entry IN ('held', 'rejected')"  # noqa: S608  # ours
+_SETTLED_UNITS_QUERY = (
+    f"SELECT * FROM ({_LAST_ENTRIES_QUERY}) WHERE entry IN ('released', 'mended') AND unit IS NOT NULL"  # noqa: S608  # ours
+)
+_FROM_HELD_ROWS = f"""
+    FROM failing r JOIN ({_HELD_UNITS_QUERY}) last
+      ON r."table" = last."table" AND r.key = last.key AND r.unit IS NOT DISTINCT FROM last.unit
+     AND r.digest = last.digest AND r.run = last.run
+    WHERE r.entry = 'held'
+"""
+_HELD_ROWS_QUERY = f"""
+    SELECT r.* EXCLUDE (entry, digest, unit), last.entry {_FROM_HELD_ROWS}
+    ORDER BY "table", key, run, {RECORD_ORDER}
+"""
+_HELD_PLACES_QUERY = f"""
+    SELECT DISTINCT coalesce(r.unit, r.key) AS unit, topic, "partition", "offset" {_FROM_HELD_ROWS}
+       AND r."table" = ? AND "offset" IS NOT NULL
+"""
+
+
+def _list_units(warehouse: str, pipeline: str, query: str, upto: int | None) -> list[_Unit]:
+    """Return the units that a query selects, as they are now, or were after the run `upto`."""
+    rows = query_entries(warehouse, pipeline, query, [_list_void_entries(warehouse, pipeline), upto, upto])
+    return [_Unit(**row) for row in rows.to_pylist()]
+
+
+def _list_void_entries(warehouse: str, pipeline: str) -> list[str]:
+    """Return the entries of runs that ended before they published the table, as "entry run table": they are void."""
+    if tables.open_table(failing_table(warehouse, pipeline)) is None:
+        return []
+    ended = query_entries(warehouse, pipeline, _ENDED_QUERY, []).to_pylist()
+    past = journal.read_runs(warehouse, pipeline)
+    unfinished = {run.number: run for run in past if run.state in ("stopped", "abandoned")}
+    names = {row["table"] for row in ended if row["run"] in unfinished}
+    done = {n: commit_history.read_notes(Table(warehouse, pipeline, n, "versions"), TableNote.from_json) for n in names}
+    return [
+        f"{row['entry']} {row['run']} {row['table']}"
+        for row in ended
+        if row["run"] in unfinished
+        and not unfinished[row["run"]].had_published(row["table"])
+        and row["run"] not in done[row["table"]]
+    ]
+
+
+_ENDED_COUNTS_QUERY = """
+    SELECT "table", entry, count(DISTINCT (key, unit)) AS units FROM failing
+    WHERE entry IN ('released', 'mended') AND run = ? GROUP BY "table", entry ORDER BY "table", entry DESC
+"""
+_ENDED_QUERY = "SELECT DISTINCT entry, run, \"table\" FROM failing WHERE entry IN ('released', 'mended')"
+
+
+def reject_keys(
+    warehouse: str, pipeline: str, keys: Mapping[str, Sequence[str]], by: str, until: datetime
+) -> dict[str, list[str]]:
+    """Write that a person looked at the held changes of some keys (JSON) by table and rejected them; return these keys.
+
+    `until`: when they were looked at. A key whose change has changed since, or that is no longer held, is left out.
+    BusyError, before anything is read or written, while something is being forgotten.
+    """
+    failing, chosen = failing_table(warehouse, pipeline), {name: set(some) for name, some in keys.items()}
+    try:
+        with notices.post_notice(warehouse, pipeline, "a rejection"):
+            now = row_reader.read_next_moment(tables.open_table(failing))
+            rows = [
+                {**unit._asdict(), "at": now, "entry": "rejected", "by": by}
+                for unit in _list_units(warehouse, pipeline, _HELD_UNITS_QUERY, None)
+                if unit.key in chosen.get(unit.table, ()) and unit.at <= until
+            ]
+            if rows:
+                entries = pa.Table.from_pylist(rows, schema=table_creation.arrow_schema(SCHEMA))
+                write_deltalake(table_creation.ensure_table(failing, SCHEMA), entries, mode="append")
+    except (DeltaError, OSError) as error:
+        raise table_creation.explain_write_error(error, failing.path) from None
+    rejected = {name: sorted({row["key"] for row in rows if row["table"] == name}) for name in keys}
+    return {name: some for name, some in rejected.items() if some}

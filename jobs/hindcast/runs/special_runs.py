@@ -1,0 +1,91 @@
+"""Runs that do something else than replay: they release held changes, requeue malformed records, or upgrade a table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from pyspark.sql import SparkSession
+
+from hindcast.common import step_events
+from hindcast.common.errors import RequestError
+from hindcast.common.settings import Settings
+from hindcast.contract.bound import BoundContract, find_bound_contract
+from hindcast.ingest import requeue as requeues
+from hindcast.plan import horizon, journal, planner
+from hindcast.plan.purposes import Release, ReleasedKeys, Requeue, Upgrade
+from hindcast.report.run_report import RunReport
+from hindcast.runs import run_steps
+from hindcast.store import tables
+
+
+def run_release(
+    spark: SparkSession,
+    settings: Settings,
+    pipeline: str,
+    run_id: str,
+    keys: Mapping[str, Sequence[str]],
+    by: str,
+    until: datetime,
+) -> RunReport:
+    """Do a run that publishes changes that were held back, and nothing else; return its report.
+
+    `keys`: by table the keys to release, as `held_changes.find_held_keys` returns them; `by`: who released them;
+    `until`: when that person looked at them. What has changed since then is held again.
+    """
+    return run_steps.execute_run(spark, settings, pipeline, plan_release(settings, pipeline, run_id, keys, by, until))
+
+
+def plan_release(
+    settings: Settings, pipeline: str, run_id: str, keys: Mapping[str, Sequence[str]], by: str, until: datetime
+) -> int:
+    """Store the plan of a release, or find that of an earlier attempt; return the run's number.
+
+    Raise RequestError for a table that the contract does not have.
+    """
+    contract = find_bound_contract(settings, pipeline)
+    if gone := sorted(keys.keys() - {*contract.topics, *contract.views}):
+        fix = "put it back into the contract, or release only changes of other tables"
+        raise RequestError(f"the contract has no table {', '.join(gone)}", where=pipeline, fix=fix)
+    released = {name: ReleasedKeys(until, tuple(some), by) for name, some in keys.items() if some}
+    return _plan_special_run(contract, run_id, Release(released))
+
+
+def run_requeue(spark: SparkSession, settings: Settings, pipeline: str, run_id: str, request: Requeue) -> RunReport:
+    """Do a run that decodes malformed records again (`requeue.build_request`), and nothing else; return its report.
+
+    Raise RequestError if there are none, unless the run `run_id` is still unfinished.
+    """
+    contract = find_bound_contract(settings, pipeline)
+    counts = requeues.count_waiting(settings.warehouse, contract, request)
+    past = journal.read_runs(settings.warehouse, pipeline)
+    if not counts and not any(run.run_id == run_id and not run.is_finished for run in past):
+        fix = f"hindcast quarantine {pipeline} lists what is refused, and why"
+        trimmed = {
+            name: horizon.read_horizon(tables.log_table(settings.warehouse, pipeline, name)) for name in request.topics
+        }
+        moments = [
+            f"{at.refused_before.isoformat()} of {name}" for name, at in trimmed.items() if at and at.refused_before
+        ]
+        fix += f"; what was refused before {', '.join(moments)} was trimmed" if moments else ""
+        raise RequestError("no malformed record like that is left", where=pipeline, fix=fix)
+    return run_steps.execute_run(
+        spark, settings, pipeline, _plan_special_run(contract, run_id, replace(request, topics=tuple(counts)))
+    )
+
+
+def run_upgrade(spark: SparkSession, settings: Settings, pipeline: str, run_id: str, request: Upgrade) -> RunReport:
+    """Do a run that only converts a table to the current store format (ops/upgrade/); return its report."""
+    contract = find_bound_contract(settings, pipeline)
+    return run_steps.execute_run(spark, settings, pipeline, _plan_special_run(contract, run_id, request))
+
+
+def _plan_special_run(contract: BoundContract, run_id: str, instead: Release | Requeue | Upgrade) -> int:
+    """Store the plan of a run that does something `instead` of replaying (`planner.ensure_plan`); return its number."""
+    with step_events.record_step("plan", contract.pipeline):
+        step_events.record_begin(run_id=run_id)
+        run_steps.write_missing_page(contract.settings, contract.pipeline)
+        plan = planner.ensure_plan(contract, run_id, instead=instead)
+        run_steps.record_plan(plan)
+    return plan.run
