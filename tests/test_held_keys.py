@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from hindcast.contract import Contract, load
 from hindcast.plan import definitions, journal, notices, planner
 from hindcast.plan.plans import Plan
 from hindcast.plan.purposes import Erasure, Purpose, Release, ReleasedKeys, Replay, Requeue
-from hindcast.plan.runs import Run
+from hindcast.plan.runs import Completed, Run
 from hindcast.quality import approval, failing_rows, held_changes
 from hindcast.report import report
 from hindcast.store import commit_history, table_creation, tables
@@ -309,6 +310,28 @@ def test_what_an_abandoned_run_published_counts_when_delta_has_forgotten_its_com
     planner.abandon_run(warehouse, run, "by a test")
     monkeypatch.setattr(commit_history, "read_notes", lambda *_: {})
     assert {row["table"] for row in held_changes.read_held_rows(warehouse, "restaurant").to_pylist()} == {"orders"}
+
+
+def test_a_reader_has_seen_nothing_of_a_run_that_is_under_way(tmp_path: Path) -> None:
+    warehouse, text = str(tmp_path), contract(tmp_path)
+    enter(warehouse, held(1, "curry", 1))
+    plan = Plan(
+        "restaurant", 2, "a run", T0, None, text.hash, {}, definition=definitions.list_unstored_fields([], text)
+    )
+    journal.append_entry(warehouse, Run(plan))
+    enter(warehouse, held(2, "soup", 2))  # what it enters of another table later has the same moment
+    assert failing_rows.read_last_entry_time(warehouse, "restaurant") == T0 + timedelta(hours=1)
+    journal.append_entry(warehouse, Run(plan, Completed({})))
+    assert failing_rows.read_last_entry_time(warehouse, "restaurant") == T0 + timedelta(hours=2)
+
+
+def test_what_was_rejected_is_released_by_its_name_alone(tmp_path: Path) -> None:
+    warehouse = str(tmp_path)
+    enter(warehouse, held(1, "curry", 1), held(1, "soup", 2))
+    held_changes.reject_keys(warehouse, "restaurant", {"menu": ['{"item": "curry"}']}, "ann", T0 + timedelta(hours=1))
+    find = partial(held_changes.find_held_keys, warehouse, "restaurant", "menu")
+    assert find([]) == ['{"item": "soup"}']
+    assert find(["curry"]) == ['{"item": "curry"}']
 
 
 def test_entries_of_before_there_were_units_are_read(tmp_path: Path) -> None:

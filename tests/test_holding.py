@@ -105,6 +105,9 @@ def test_a_failing_key_stays_as_believed_and_is_released_in_a_run_of_its_own(
         with pytest.raises(BusyError, match="has not ended") as refused:
             p.run()
         assert "hindcast release restaurant" in refused.value.fix
+        for other in (["restaurant.menu", "--key", "naan"], ["restaurant.dear"]):
+            assert main.main(["release", *other]) == 1
+            assert "begun to release other keys, has not ended" in capsys.readouterr().err
         assert main.main(["release", "restaurant"]) == 0
         assert "finishing run 3" in capsys.readouterr().err
         assert p.states()[-1] == (3, "completed")

@@ -11,7 +11,7 @@ import pytest
 import reports
 from hindcast.airflow import tasks
 from hindcast.cli import main
-from hindcast.common.errors import RequestError
+from hindcast.common.errors import ContractError, RequestError
 from hindcast.common.settings import read_settings
 from hindcast.quality import held_changes
 from hindcast.runs import run_steps, special_runs
@@ -93,6 +93,19 @@ def test_an_approval_ends_well_when_a_run_without_the_gate_came_first(
         assert "no longer held: 1 mended" in reports.render_page(told)
         assert "dear                 unchanged" in finish_release(p, approval)
         assert f"{TRUFFLE}: is no longer held as it was shown; it is left unchanged" in capsys.readouterr().out
+
+
+def test_a_release_under_a_contract_that_no_run_accepts_is_not_planned(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    with pipeline(spark, broker, tmp_path, TOPICS + VIEW + GATE) as p:
+        hold(p)
+        p.write(TOPICS + VIEW + GATE.replace("max_value: 50", "most: 50"))
+        with pytest.raises(ContractError, match="most"):
+            special_runs.plan_release(
+                read_settings(), "shop", "too early", {"dear": ['{"item":"truffle"}']}, "ann", p.contract.start
+            )
+        assert p.states() == [(1, "completed")]
 
 
 def test_an_approval_ends_well_when_its_table_was_removed(

@@ -18,7 +18,7 @@ from hindcast.common.settings import read_settings
 from hindcast.ops import retention
 from hindcast.ops.erase import forget, records
 from hindcast.plan import journal, planner
-from hindcast.quality import failing_rows, held_changes
+from hindcast.quality import approval, failing_rows, held_changes
 from hindcast.runs import incremental_state, special_runs
 from hindcast.store import commits
 from pipelines import Pipeline, pipeline, wrong
@@ -333,6 +333,24 @@ def test_what_is_held_is_trimmed_and_forgotten_as_what_it_is(spark: SparkSession
         # Before the horizon nothing changes any more.
         assert p.believed("quotes") == [("a", 8, 0, 10), ("a", 1, 10, None), ("c", 9, 20, None)]
         assert not held(p)
+
+
+@pytest.mark.long
+def test_a_release_leaves_a_rejected_record_of_its_key_alone(spark: SparkSession, broker: str, tmp_path: Path) -> None:
+    with pipeline(spark, broker, tmp_path, CONTRACT) as p:
+        p.send("quotes", ("a", {"price": 8}, 0), ("a", {"price": 1}, 4))
+        p.run()
+        held_changes.reject_keys(p.warehouse, p.name, {"quotes": ['{"item":"a"}']}, "ann", datetime.now(UTC))
+        p.send("quotes", ("a", {"price": 2}, 6))
+        p.run()
+        assert held(p) == {('{"item":"a"}', 1), ('{"item":"a"}', 2)}
+        (line,) = approval.read_held_keys(p.warehouse, p.contract)
+        assert (line.rows, line.offset) == (1, 2), "what was rejected is not asked about again"
+        release(p, "quotes", "a")
+        assert p.believed("quotes") == [("a", 8, 0, 6), ("a", 2, 6, None)]
+        assert held(p) == {('{"item":"a"}', 1)}
+        release(p, "quotes", "a")  # by its name, and nothing else is held of it
+        assert p.believed("quotes") == [("a", 8, 0, 4), ("a", 1, 4, 6), ("a", 2, 6, None)]
 
 
 NOTED = CONTRACT.replace("price: int}", "price: int, note: string}")

@@ -132,6 +132,39 @@ def test_what_is_held_of_events_is_not_trimmed_away_before_somebody_decides(
         assert trimmed(spark, p) == (removed, 20)
 
 
+GATED_INVOICES = f"""
+pipeline: ledger
+start: 2026-01-01
+topics:
+  none: {{read: stream, key: {{a: string}}, value: {{b: int}}}}
+inputs:
+  orders: {{table: shop.orders, read: stream, key: {{id: string}}, value: {{n: int}}}}
+views:
+  invoices: {{stream: orders, select: {{n: n}}, expect: {GATE}}}
+"""
+
+
+@pytest.mark.long
+def test_what_another_pipeline_holds_is_not_trimmed_away_before_somebody_decides(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    with pipeline(spark, broker, tmp_path, ORDERS) as shop, pipeline(spark, broker, tmp_path, GATED_INVOICES) as ledger:
+        send(shop, ("low", 1, 0), ("high", 9, 1))
+        shop.run()
+        ledger.run()
+        send(shop, ("later", 9, 30))
+        shop.run()
+        report = retention.trim_pipeline(spark, shop.contract)
+        assert report.tables["orders"].undecided == ("ledger.invoices",)
+        assert report.tables["orders"].removed == 0
+        assert "held back by ledger.invoices" in retention.format_report(report)
+        ledger.run()
+        keys = {"invoices": held_changes.find_held_keys(ledger.warehouse, "ledger", "invoices", ["low"])}
+        special_runs.run_release(spark, ledger.settings, "ledger", "released", keys, "eve", datetime.now(UTC))
+        assert [row[0] for row in ledger.believed("invoices")] == ["high", "later", "low"]
+        assert retention.trim_pipeline(spark, shop.contract).tables["orders"].removed == 2
+
+
 MENU = """
 pipeline: restaurant
 start: 2026-01-01
@@ -154,6 +187,32 @@ def test_a_held_record_does_not_count_as_what_was_in_force(spark: SparkSession, 
         p.run()
         assert trimmed(spark, p, "menu") == (1, 20)
         assert [row["offset"] for row in p.raw("logs/menu")] == [0, 2, 3, 4], "only the soup's first price"
+
+
+@pytest.mark.long
+def test_what_is_held_of_versions_is_released_whatever_is_trimmed_until_then(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    with pipeline(spark, broker, tmp_path, MENU) as p:
+        p.send("menu", ("tea", {"price": 8}, 0), ("cake", {"price": 9}, 30))
+        p.run()
+        assert trimmed(spark, p, "menu")[1] == 20
+        p.send("menu", ("tea", {"price": 1}, 5))
+        p.run()
+        shown = held_changes.find_held_keys(p.warehouse, p.name, "menu", ["tea"])
+        p.send("menu", ("cake", {"price": 10}, 45))
+        report = p.run()
+        assert report["tables"]["menu"]["held"] == {"keys": 1, "rows": 3, "newly": 0, "grown": 0}
+        assert trimmed(spark, p, "menu")[1] == 35
+        special_runs.run_release(spark, read_settings(), p.name, "released", {"menu": shown}, "ann", datetime.now(UTC))
+        assert p.believed("menu") == [
+            ("cake", 9, 30, 45),
+            ("cake", 10, 45, None),
+            ("tea", 8, 0, 35),
+            ("tea", 1, 35, None),
+        ]
+        assert not held_changes.read_held_rows(p.warehouse, p.name).num_rows
+        assert not wrong(p)
 
 
 INVOICES = """

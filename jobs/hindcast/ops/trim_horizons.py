@@ -14,6 +14,7 @@ from typing import NamedTuple
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from hindcast.contract import Contract, try_load_all
 from hindcast.contract.bound import BoundContract
 from hindcast.contract.keep import find_retention
 from hindcast.ingest import retimestamping
@@ -59,7 +60,7 @@ def find_table_horizons(
     spark: SparkSession,
     contract: BoundContract,
     progress: Mapping[str, list[PartitionProgress]],
-    undecided: Collection[str],
+    undecided: Mapping[str, Collection[str]],
     until: datetime,
     last: Run,
 ) -> dict[str, TableHorizon]:
@@ -87,27 +88,42 @@ def find_table_horizons(
     return horizons
 
 
-def find_undecided_tables(contract: BoundContract) -> set[str]:
-    """Return the views and streams that have held changes which nobody has decided about.
+def find_undecided_tables(contract: BoundContract) -> dict[str, set[str]]:
+    """Return the views and streams that have held changes which nobody has decided about, by the table that they hold
+    back: themselves, or the table that a view of another pipeline reads (then it is named `pipeline.view`).
 
     Such a change is derived again when it is released, from what it came from; before a horizon there would be nothing
     left of it. A held version of a topic's table counts from the horizon on, as a late one does.
     """
-    held = held_changes.read_held_rows(contract.warehouse, contract.pipeline).select(["table", "entry"]).to_pylist()
+    undecided = {name: {name} for name in _list_undecided(contract.warehouse, contract)}
+    for other in try_load_all(contract.settings.schemas).values():
+        if not isinstance(other, Contract) or other.pipeline == contract.pipeline:
+            continue
+        for view in _list_undecided(contract.warehouse, other):
+            for source in set(other.list_upstream(view)).intersection(other.inputs):
+                pipeline, _, table = other.inputs[source].table.partition(".")
+                if pipeline == contract.pipeline:
+                    undecided.setdefault(table, set()).add(f"{other.pipeline}.{view}")
+    return undecided
+
+
+def _list_undecided(warehouse: str, contract: Contract) -> set[str]:
+    held = held_changes.read_held_rows(warehouse, contract.pipeline).select(["table", "entry"]).to_pylist()
     streams = {name for name, topic in contract.topics.items() if topic.read == "stream"}
     return {row["table"] for row in held if row["entry"] == "held"}.intersection({*contract.views, *streams})
 
 
-def _select_below(contract: BoundContract, name: str, among: Collection[str]) -> tuple[str, ...]:
-    """Return those of some tables that are the table `name` or below it."""
-    return tuple(sorted({name, *contract.list_tables_below(name)}.intersection(among)))
+def _select_below(contract: BoundContract, name: str, among: Mapping[str, Collection[str]]) -> tuple[str, ...]:
+    """Return the undecided tables (`find_undecided_tables`) that hold back the table `name` or one below it."""
+    below = {name, *contract.list_tables_below(name)}.intersection(among)
+    return tuple(sorted({undecided for table in below for undecided in among[table]}))
 
 
 def find_log_horizons(
     contract: BoundContract,
     progress: Mapping[str, list[PartitionProgress]],
     views: Mapping[str, WaitingViews],
-    undecided: Collection[str],
+    undecided: Mapping[str, Collection[str]],
     until: datetime,
 ) -> dict[str, TableHorizon]:
     """Return the horizons of the logs that are not kept forever, by topic.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -28,12 +28,23 @@ def format_row_key(names: Sequence[str]) -> Column:
     return format_key(*(F.col(f"`{name}`") for name in names))
 
 
-def digest_units(change: DataFrame) -> DataFrame:
+_AT_HORIZON = datetime(1, 1, 1, tzinfo=UTC)
+
+
+def digest_units(change: DataFrame, frozen: datetime | None) -> DataFrame:
     """Return a hash of the whole change of each unit: `key`, `unit`, `digest`. `change` has `_key` and `_unit`.
 
-    A unit has one key: that of its opened row, if the change moves an event from one key to another.
+    A unit has one key: that of its opened row, if the change moves an event from one key to another. Rows that begin or
+    end at the horizon of a trim (`frozen`) have the same hash at a later horizon.
     """
-    content = [F.col(f"`{column}`") for column in change.columns if not column.startswith("_")]
+
+    def read_column(name: str) -> Column:
+        column = F.col(f"`{name}`")
+        if frozen is None or name not in ("validFrom", "validTo"):
+            return column
+        return F.when(column == F.lit(frozen), F.lit(_AT_HORIZON)).otherwise(column).alias(name)
+
+    content = [read_column(name) for name in change.columns if not name.startswith("_")]
     content.append(F.col("_change").alias("change"))
     rows = F.sort_array(F.collect_list(F.to_json(F.struct(*content), _JSON_OPTIONS)))
     opened = F.max(F.when(F.col("_change") == "open", F.col("_key")))

@@ -30,6 +30,7 @@ import duckdb
 import pyarrow as pa
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
+from hindcast.plan import journal
 from hindcast.store import row_reader, table_creation, tables
 from hindcast.store.tables import Table
 
@@ -75,15 +76,20 @@ def list_entries(
 
 
 def read_last_entry_time(warehouse: str, pipeline: str) -> datetime:
-    """Return the moment of the last entry: a reader has seen the entries up to it. The earliest moment if none."""
-    return row_reader.read_last_moment(tables.open_table(failing_table(warehouse, pipeline))) or datetime.min.replace(
-        tzinfo=UTC
-    )
+    """Return the moment of the last entry of a run that has ended: a reader has seen all entries up to it. The earliest
+    moment if there is none.
+
+    A run that is under way may still enter something with the moment of its first entry.
+    """
+    under_way = [run.number for run in journal.read_runs(warehouse, pipeline) if run.state == "planned"]
+    query = 'SELECT max("at") AS last FROM failing WHERE NOT list_contains(?::BIGINT[], run)'
+    last: datetime | None = query_entries(warehouse, pipeline, query, [under_way])["last"][0].as_py()
+    return last or datetime.min.replace(tzinfo=UTC)
 
 
 RECORD_ORDER = 'topic, "partition", "offset", gate, "change"'
 """Orders the rows of one key by their records."""
-Parameter: TypeAlias = int | str | list[str] | None
+Parameter: TypeAlias = int | str | list[str] | list[int] | None
 
 
 def query_entries(warehouse: str, pipeline: str, query: str, values: Sequence[Parameter]) -> pa.Table:

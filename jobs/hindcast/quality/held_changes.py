@@ -140,12 +140,13 @@ def count_ended(warehouse: str, pipeline: str, run: int) -> dict[str, dict[str, 
 
 
 def find_held_keys(warehouse: str, pipeline: str, name: str, texts: Sequence[str]) -> list[str]:
-    """Return the held keys of a table (JSON) that the texts name, or all of them without texts.
+    """Return the held keys of a table (JSON) that the texts name; without texts those of which not all is rejected.
 
     A text is the value of a key's only column, or a JSON object. RunError if nothing is held, or nothing of one text.
     """
     rows = read_held_rows(warehouse, pipeline)
-    held = set(rows.filter(pc.equal(rows.column("table"), name)).column("key").to_pylist())
+    rows = rows.filter(pc.equal(rows.column("table"), name))
+    held = set((rows if texts else rows.filter(pc.equal(rows.column("entry"), "held"))).column("key").to_pylist())
     fix = f"hindcast failing {pipeline} --held lists what is held"
     if not held:
         raise RunError("nothing is held back", where=f"{pipeline}.{name}", fix=fix)
@@ -153,14 +154,14 @@ def find_held_keys(warehouse: str, pipeline: str, name: str, texts: Sequence[str
         return sorted(held)
     named: dict[str, list[str]] = {}
     for key in held:
-        for text in _list_key_texts(key):
+        for text in list_key_texts(key):
             named.setdefault(text, []).append(key)
     if missing := [text for text in dict.fromkeys(texts) if text not in named]:
         raise RunError(f"nothing is held of {', '.join(missing)}", where=f"{pipeline}.{name}", fix=fix)
     return sorted({key for text in texts for key in named[text]})
 
 
-def _list_key_texts(key: str) -> set[str]:
+def list_key_texts(key: str) -> set[str]:
     """Return the texts that name a key (JSON): itself, in two spacings, and the value of its only column."""
     columns = json.loads(key)
     return {key, json.dumps(columns), *(str(value) for value in columns.values() if len(columns) == 1)}

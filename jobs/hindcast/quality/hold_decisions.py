@@ -10,7 +10,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from hindcast.contract import Contract, Expectation
-from hindcast.plan import journal
+from hindcast.plan import horizon, journal
 from hindcast.plan.plans import Plan
 from hindcast.plan.runs import last_included_run, was_lost
 from hindcast.quality import entry_rows, gates, held_changes
@@ -78,7 +78,7 @@ def hold_changes(
         failing = own.where("_change = 'open'").join(alike, place == F.col("_failed"), "left_semi").select("_unit")
     else:
         failing = failing_rows.select(F.col("_key").alias("_unit"))
-    units = entry_rows.digest_units(own.join(failing.distinct(), "_unit", "left_semi"))
+    units = digest_change(candidate, own.join(failing.distinct(), "_unit", "left_semi"))
     behind = _find_earliest_holds(own, waiting, place) if is_shared else _group_by_key(waiting)
     judged = _judge_units(candidate, units, waiting, after, behind)
     keys = judged.where("NOT passing").select(*(F.col(name).alias(f"_{name}") for name in _UNIT_COLUMNS)).drop("_key")
@@ -91,6 +91,13 @@ def hold_changes(
     )
     rederived_units = _select_rederived(waiting, rederived)
     return _build_held_change(candidate, judged, rows, rederived_units)._replace(unpublished=unpublished)
+
+
+def digest_change(candidate: StagedChange, rows: DataFrame) -> DataFrame:
+    """Return `entry_rows.digest_units` of rows of a candidate's change."""
+    return entry_rows.digest_units(
+        rows, horizon.find_frozen_until(candidate.table.warehouse, candidate.contract, candidate.name)
+    )
 
 
 def hold_records(
@@ -126,14 +133,20 @@ def _select_rederived(waiting: DataFrame, rederived: DataFrame | None) -> DataFr
 
 
 def find_released_units(plan: Plan, name: str, waiting: DataFrame) -> DataFrame:
-    """Return the units of `waiting` (`read_held_units`) that a plan releases and that are still as seen."""
+    """Return the units of `waiting` (`read_held_units`) that a plan releases and that are still as seen.
+
+    A rejected unit is released only if nothing else of its key is held: else the person was not asked about it.
+    """
     release = plan.released_keys.get(name)
     if release is None:
         return waiting.where("false")
     looked_at = F.col("at") <= F.lit(release.until)
     # Rows, not literals: a person may release very many keys.
     keys = waiting.sparkSession.createDataFrame([[key] for key in release.keys], "key string").distinct()
-    return waiting.where(looked_at).join(keys, "key", "left_semi").select(*waiting.columns)
+    asked = waiting.where("entry <> 'rejected'").select("key").distinct()
+    units = waiting.where(looked_at).join(keys, "key", "left_semi")
+    answered = units.where("entry = 'rejected'").join(asked, "key", "left_anti")
+    return units.where("entry <> 'rejected'").unionByName(answered).select(*waiting.columns)
 
 
 def find_units_of_events(

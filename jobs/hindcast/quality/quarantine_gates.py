@@ -31,6 +31,7 @@ from hindcast.quality.held_units import (
 from hindcast.quality.hold_decisions import (
     HeldChange,
     HoldInputs,
+    digest_change,
     find_failing_rows,
     find_released_units,
     hold_changes,
@@ -71,7 +72,7 @@ def _leave_out_unchanged(candidate: StagedChange) -> tuple[StagedChange, DataFra
         return candidate, None
     units = F.broadcast(waiting.select(F.col("unit").alias("_unit")).distinct())
     own = add_units(candidate.change, candidate.contract, candidate.table, closes=candidate.closed > 0)
-    digests = entry_rows.digest_units(own.join(units, "_unit", "left_semi"))
+    digests = digest_change(candidate, own.join(units, "_unit", "left_semi"))
     unchanged = waiting.join(digests, ["unit", "key", "digest"], "left_semi")
     if can_share_units(candidate.contract, candidate.table) and candidate.closed:
         # What becomes of a row in several units depends on all of them.

@@ -69,16 +69,24 @@ def plan_run(
     with step_events.record_step("plan", pipeline):
         step_events.record_begin(run_id=run_id)
         contract = find_bound_contract(settings, pipeline)
-        past = journal.read_runs(settings.warehouse, pipeline)
-        if not past or past[-1].plan.contract != contract.hash:
-            checks = expectations.check_expectations(contract), widening.check_widening(settings.warehouse, contract)
-            for complaint in chain(*checks):
-                raise locate_complaint(settings.schemas, pipeline, complaint)
+        refuse_unfit_contract(contract)
         store_migration.refuse_unready(contract)
         write_missing_page(settings, pipeline)
         plan = planner.ensure_plan(contract, run_id, interval_end, only=only, reason=reason, ahead=ahead)
         record_plan(plan)
     return plan.run
+
+
+def refuse_unfit_contract(contract: BoundContract) -> None:
+    """Raise ContractError if the contract differs from that of the last run, and a gate or a widened column of it is
+    not allowed.
+    """
+    settings = contract.settings
+    past = journal.read_runs(settings.warehouse, contract.pipeline)
+    if not past or past[-1].plan.contract != contract.hash:
+        checks = expectations.check_expectations(contract), widening.check_widening(settings.warehouse, contract)
+        for complaint in chain(*checks):
+            raise locate_complaint(settings.schemas, contract.pipeline, complaint)
 
 
 def replay_topic(spark: SparkSession, settings: Settings, pipeline: str, run: int, topic: str) -> TableNote:

@@ -29,7 +29,9 @@ def run_release(
     by: str,
     until: datetime,
 ) -> RunReport:
-    """Do a run that publishes changes that were held back, and nothing else; return its report.
+    """Do a run that ingests nothing and publishes changes that were held back; return its report.
+
+    What is new in tables of other pipelines is published too, like in any run.
 
     `keys`: by table the keys to release, as `held_changes.find_held_keys` returns them; `by`: who released them;
     `until`: when that person looked at them. What has changed since then is held again.
@@ -82,9 +84,13 @@ def run_upgrade(spark: SparkSession, settings: Settings, pipeline: str, run_id: 
 
 
 def _plan_special_run(contract: BoundContract, run_id: str, instead: Release | Requeue | Upgrade) -> int:
-    """Store the plan of a run that does something `instead` of replaying (`planner.ensure_plan`); return its number."""
+    """Store the plan of a run that does something `instead` of replaying (`planner.ensure_plan`); return its number.
+
+    Raise ContractError as `run_steps.plan_run` does.
+    """
     with step_events.record_step("plan", contract.pipeline):
         step_events.record_begin(run_id=run_id)
+        run_steps.refuse_unfit_contract(contract)
         run_steps.write_missing_page(contract.settings, contract.pipeline)
         plan = planner.ensure_plan(contract, run_id, instead=instead)
         run_steps.record_plan(plan)

@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -171,6 +171,8 @@ def release(arguments: argparse.Namespace, settings: Settings) -> int:
     begun = None if arguments.reject else _find_begun(settings, pipeline, "release")
     if begun is not None and begun.plan.contract == contract.hash:
         released = begun.plan.released_keys
+        if table:
+            _refuse_other_release(begun, table, arguments.key)
         count = sum(len(some.keys) for some in released.values())
         described = f"begun to release {format_count(count, 'key')} of {', '.join(released)}"
         print(f"{pipeline}: finishing run {begun.number} ({begun.run_id}), {described}", file=sys.stderr)
@@ -208,6 +210,24 @@ def release(arguments: argparse.Namespace, settings: Settings) -> int:
         arguments.format,
     )
     return 0
+
+
+def _refuse_other_release(begun: Run, table: str, texts: Sequence[str] | None) -> None:
+    """Raise BusyError if an unfinished release has other keys than those of `table` that the texts name (None: all)."""
+    from hindcast.quality import held_changes
+
+    released = begun.plan.released_keys
+    keys = set(released[table].keys) if table in released else set()
+    texts_of = [held_changes.list_key_texts(key) for key in keys]
+    others = [text for text in texts or () if not any(text in names for names in texts_of)]
+    unnamed = [names for names in texts_of if texts and names.isdisjoint(texts)]
+    if released.keys() != {table} or others or unnamed:
+        raise BusyError(
+            f"run {begun.number} ({begun.run_id}), begun to release other keys, has not ended",
+            where=begun.plan.pipeline,
+            fix=f"finish it: hindcast release {begun.plan.pipeline}; or abandon it: "
+            f"hindcast abandon {begun.plan.pipeline}",
+        )
 
 
 def _find_user() -> str:
