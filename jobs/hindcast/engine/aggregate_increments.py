@@ -75,7 +75,8 @@ def _list_groups(form: AggregateIncrement, changes: ChangedVersions) -> Needs:
 
 def _read_members(form: AggregateIncrement, source: ChangedRows, span: tuple[int, int], groups: Needs) -> pa.Table:
     """Return the current rows of the input that may be members of changed groups in their islands."""
-    if form.aggregate.operator != "of_table":  # rule: an event counts from its moment on
+    if form.aggregate.operator != "of_table":
+        # rule: an event counts from its moment on
         span, groups = (-FOREVER, span[1]), groups._replace(low=np.full(len(groups.low), -FOREVER))
     columns = {name: form.projection.columns[name] for name in form.aggregate.key}
     plain = {name: column.name for name, column in columns.items() if isinstance(column, ColumnReference)}
