@@ -29,6 +29,7 @@ from hindcast.engine import (
     operators,
     session_operator,
     slice_reader,
+    sweeps,
     task,
     version_increments,
     window_operator,
@@ -124,18 +125,20 @@ def count_rows(rows: list[Row]) -> Counter[Any]:
 
 
 def reader(rows: list[Row], types: dict[str, pa.DataType]) -> Callable[[tuple[int, int]], pa.Table]:
-    """What reads those of the rows that touch a span, and no others."""
+    """What reads those of the rows that touch a span, and no others; as if each row were in a file of its own."""
     kind: Any = next(kind for kind, columns in PERIODS.items() if columns[0] in types)
     first, last = PERIODS[kind][0], PERIODS[kind][-1]
 
+    def is_among(row: Row, among: increment_rows.Among) -> bool:
+        end = sweeps.FOREVER if row[last] is None else row[last]
+        values = among.list_values(row[first], end)
+        return values is not None and all(
+            row[name] in those.to_pylist() for name, those in values.items() if name in row
+        )
+
     def read(span: tuple[int, int], *among: increment_rows.Among) -> pa.Table:
         near = [row for row in rows if row[first] <= span[1] and (row[last] is None or row[last] >= span[0])]
-        wanted = [{name: {*values.to_pylist()} for name, values in some.items()} for some in among]
-        is_among = [
-            any(all(row[name] in those for name, those in some.items() if name in row) for some in wanted)
-            for row in near
-        ]
-        return table([row for row, it in zip(near, is_among, strict=True) if it or not among], types)
+        return table([row for row in near if not among or any(is_among(row, some) for some in among)], types)
 
     return read
 

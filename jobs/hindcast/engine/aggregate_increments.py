@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,16 +11,18 @@ import pyarrow as pa
 from hindcast.common.jit import NOTHING
 from hindcast.engine import arrow_expressions, hulls, integer_encoding, operators
 from hindcast.engine.arrow_expressions import ColumnReference
-from hindcast.engine.hulls import Hulls
+from hindcast.engine.hulls import Islands
 from hindcast.engine.increment_rows import (
+    BOUNDS,
     ChangedRows,
+    ChangedVersions,
     Comparison,
     LeftOutRows,
+    Needs,
     ReadNear,
-    add_hulls,
     clip_rows,
     compare_nothing,
-    list_values,
+    list_among,
     number_versions,
     read_periods,
 )
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
 def refresh_aggregate(form: AggregateIncrement, source: ChangedRows, read_view: ReadNear) -> Comparison:
     """Return the affected rows of an aggregate over valid time.
 
-    An event counts from its moment on: of a group that gets one all events are read.
+    Of a group with a new event all events are read.
     """
     key = form.aggregate.key
     closed, opened = (list_members(form, rows) for rows in (source.closed, source.opened))
@@ -44,23 +46,57 @@ def refresh_aggregate(form: AggregateIncrement, source: ChangedRows, read_view: 
     left_out = LeftOutRows(more[0] - less[0], more[1] - less[1])
     if (span := changes.find_span()) is None:
         return compare_nothing(form, left_out)
-    is_lasting = form.aggregate.operator == "of_table"
-    changed = (closed, key), (opened, key)
-    plain = [column.name for name in key if isinstance(column := form.projection.columns[name], ColumnReference)]
-    among = [list_values(plain, *changed)] if len(plain) == len(key) else []
-    near = list_members(form, source.read_near(span if is_lasting else (-FOREVER, span[1]), *among))
-    current = read_view(span, list_values(key, *changed))
-    (*groups, members, units), count = integer_encoding.encode_keys(
+    needed = _list_groups(form, changes)
+    near = list_members(form, _read_members(form, source, span, needed))
+    current = read_view(span, list_among(key, needed))
+    (*groups, members, units), _ = integer_encoding.encode_keys(
         [closed, opened, near, current], [key] * 4, whole=form.whole
     )
-    learnt = hulls.build_hulls(count, changes.find_periods(groups))
-    touching = learnt.touch(read_periods(current, units))
-    hull = learnt.include_periods(read_periods(current, units).select(touching))
-    is_needed = learnt.touch(read_periods(near, members))
-    near, members = near.filter(pa.array(is_needed)), members[is_needed]
-    found = operators.aggregate_rows(form.aggregate, near)
-    derived = clip_rows(_find_hulls(found.rows, near, members, hull, key))
-    return Comparison(current.filter(pa.array(touching)), derived, left_out, changed)
+    learnt = hulls.build_islands(changes.find_periods(groups))
+    touching = np.unique(learnt.find_touching(read_periods(current, units))[0])
+    current, units = current.take(pa.array(touching)), units[touching]
+    grown, places = learnt.include_periods(read_periods(current, units))
+    rows, islands = learnt.find_touching(read_periods(near, members))
+    count = max(1, len(grown.key))
+    rows, islands = np.divmod(np.unique(rows * count + places[islands]), count)
+    derived = _aggregate_islands(form, near.take(pa.array(rows)), islands, grown)
+    return Comparison(current, derived, left_out, ((closed, key), (opened, key)))
+
+
+def _list_groups(form: AggregateIncrement, changes: ChangedVersions) -> Needs:
+    """Return the groups that have changed, each with its islands."""
+    key = form.aggregate.key
+    sides = [side.select(key) for side in changes.sides]
+    groups, count = integer_encoding.encode_keys(sides, [key] * 2, whole=form.whole)
+    islands = hulls.build_islands(changes.find_periods(groups))
+    first = integer_encoding.find_first_rows(np.concatenate(groups), count)[islands.key]
+    return Needs(pa.concat_tables(sides).take(pa.array(first)), key, islands.low, islands.high)
+
+
+def _read_members(form: AggregateIncrement, source: ChangedRows, span: tuple[int, int], groups: Needs) -> pa.Table:
+    """Return the current rows of the input that may be members of changed groups in their islands."""
+    if form.aggregate.operator != "of_table":
+        # rule: an event counts from its moment on
+        span, groups = (-FOREVER, span[1]), groups._replace(low=np.full(len(groups.low), -FOREVER))
+    columns = {name: form.projection.columns[name] for name in form.aggregate.key}
+    plain = {name: column.name for name, column in columns.items() if isinstance(column, ColumnReference)}
+    return source.read_near(span, list_among(list(plain.values()), groups._replace(columns=list(plain))))
+
+
+def _aggregate_islands(form: AggregateIncrement, rows: pa.Table, numbers: Integers, islands: Islands) -> pa.Table:
+    """Return the aggregate of rows within their islands, given the number of each row's island."""
+    one = replace(form.aggregate, key=(_ISLAND,))
+    found = operators.aggregate_rows(one, rows.append_column(_ISLAND, pa.array(numbers))).rows
+    own = found.column(_ISLAND).to_numpy()
+    first = integer_encoding.find_first_rows(numbers, len(islands.key))[own]
+    for name in form.aggregate.key:
+        found = found.append_column(name, integer_encoding.take_values(rows.column(name), first))
+    for name, bounds in zip(BOUNDS, islands[1:], strict=True):
+        found = found.append_column(name, pa.array(bounds[own]))
+    return clip_rows(found)
+
+
+_ISLAND = "_island"
 
 
 def list_members(form: AggregateIncrement, rows: pa.Table) -> pa.Table:
@@ -77,12 +113,3 @@ def _count_left_out(form: AggregateIncrement, members: pa.Table) -> tuple[int, i
     has_value = operators.find_counted_rows(form.aggregate.measures, members).any(axis=0)
     is_grouped = groups != NOTHING
     return int(np.count_nonzero(~is_grouped)), int(np.count_nonzero(is_grouped & ~has_value))
-
-
-def _find_hulls(rows: pa.Table, members: pa.Table, numbers: Integers, of: Hulls, key: Sequence[str]) -> pa.Table:
-    """Return rows of groups with the bounds of their hulls, given members of all the groups by the group's number."""
-    groups, firsts = np.unique(numbers, return_index=True)
-    (known, own), count = integer_encoding.encode_keys([members.take(pa.array(firsts)), rows], [key, key], whole=None)
-    place = np.full(count, NOTHING)
-    place[known] = groups
-    return add_hulls(rows, place[own], of)

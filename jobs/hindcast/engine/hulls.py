@@ -1,8 +1,8 @@
-"""Hulls: for each key the one period that has all moments at which a change of an input can make a difference.
+"""Hulls and islands: the periods that have all moments at which a change of an input can make a difference.
 
 Keys are numbers from 0, or NOTHING; moments are microseconds since 1970, FOREVER for the end of what has not ended. A
-hull has its first and its last moment. It may be wider than the changes in it: an operator that sees all that touches
-a hull is right within it.
+key has one hull, or any number of islands. They have their first and their last moment, and may be wider than the
+changes in them: an operator that sees all that touches a hull or an island is right within it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from hindcast.common.jit import NOTHING
+from hindcast.engine import integer_encoding
 from hindcast.engine.sweeps import FOREVER
 
 if TYPE_CHECKING:
@@ -75,6 +76,64 @@ def intersect_hulls(rows: Periods, of: Hulls, unit: Integers) -> Periods:
     shared = rows.select(touching)
     start, end = np.maximum(shared.start, of.low[shared.key]), np.minimum(shared.end, of.high[shared.key])
     return Periods(unit[touching], start, end)
+
+
+class Islands(NamedTuple):
+    """Periods of keys of which none touches another one of its key: parallel arrays in the order of keys and times."""
+
+    key: Integers
+    low: Integers
+    high: Integers
+
+    def find_touching(self, rows: Periods) -> tuple[Integers, Integers]:
+        """Return which rows touch which islands of their keys, if only at a single moment: a pair of numbers for each.
+
+        The rows of NOTHING touch none.
+        """
+        moments = np.concatenate([self.low, self.high, rows.start, rows.end])
+        ranks = np.unique(moments, return_inverse=True)[1].astype(np.int64)
+        width = np.int64(len(moments) + 1)
+        bounds = [len(self.key), 2 * len(self.key), 2 * len(self.key) + len(rows.key)]
+        low, high, start, end = np.split(ranks, bounds)
+        # rule: a row that only touches an island counts
+        first = np.searchsorted(self.key * width + high, rows.key * width + start, "left")
+        behind = np.searchsorted(self.key * width + low, rows.key * width + end, "right")
+        numbers, nth = integer_encoding.repeat_numbers(np.maximum(behind - first, 0))
+        return numbers, first[numbers] + nth
+
+    def include_periods(self, rows: Periods) -> tuple[Islands, Integers]:
+        """Return islands that have these periods of their keys too, and for each of these islands its number there."""
+        # rule: an island grows by the current rows that touch it
+        grown = build_islands(Periods(*self), rows)
+        return grown, grown.find_touching(Periods(*self))[1]
+
+
+def build_islands(*periods: Periods) -> Islands:
+    """Return the islands of periods; periods without a key have none.
+
+    0: [4, 6), [5, 7), [9, ..)    ->    0: [4, 7), [9, ..)
+    """
+    key, start, end = (np.concatenate(parts) for parts in zip(*periods, strict=True))
+    order = np.lexsort((start, key))
+    order = order[key[order] != NOTHING]
+    key, start, end = key[order], start[order], end[order]
+    if not len(key):
+        return Islands(key, start, end)
+    latest = _find_latest_ends(key, end)
+    # rule: periods that touch are one island
+    begins = np.append(True, (key[1:] != key[:-1]) | (start[1:] > latest[:-1]))
+    first = np.flatnonzero(begins)
+    last = np.append(first[1:], len(key)) - 1
+    return Islands(key[first], start[first], latest[last])
+
+
+def _find_latest_ends(key: Integers, end: Integers) -> Integers:
+    """Return the latest end up to each place among those of its key; keys are in order."""
+    ranked = np.unique(end, return_inverse=True)
+    width = np.int64(len(ranked[0]) + 1)
+    latest = np.maximum.accumulate(key * width + ranked[1]) - key * width
+    found: Integers = ranked[0][latest]
+    return found
 
 
 class Versions(NamedTuple):

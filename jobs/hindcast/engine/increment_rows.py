@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -19,8 +19,32 @@ from hindcast.store.tables import ARROW_TIMESTAMP
 if TYPE_CHECKING:
     from hindcast.common.jit import Integers
 
-Among = Mapping[str, pa.Array]
-"""Distinct values of some columns: a row is among them if it has one of the values in each of the columns."""
+
+class Among(NamedTuple):
+    """Values of some columns, by column, each with the period in which it matters: parallel arrays.
+
+    A row is among them if it has, in each of the columns, a value that matters at a moment of the row.
+    """
+
+    values: Mapping[str, pa.ChunkedArray]
+    low: Integers
+    high: Integers
+
+    def select_columns(self, names: Container[str]) -> Among:
+        """Return the values of these columns alone."""
+        return self._replace(values={name: values for name, values in self.values.items() if name in names})
+
+    def rename_columns(self, names: Sequence[str]) -> Among:
+        """Return the values of columns with other names, in the same order."""
+        return self._replace(values=dict(zip(names, self.values.values(), strict=True)))
+
+    def list_values(self, low: int, high: int) -> dict[str, pa.Array] | None:
+        """Return the values that matter in a span of time, each once; None if none does."""
+        is_near = (self.low <= high) & (self.high >= low)
+        if not is_near.any():
+            return None
+        return {name: pc.unique(values.filter(pa.array(is_near))) for name, values in self.values.items()}
+
 
 ReadNear = Callable[..., pa.Table]
 """Returns the current rows of a table that touch a span of time, in microseconds, sorted by their starts.
@@ -150,16 +174,34 @@ def read_moments(rows: pa.Table, column: str) -> Integers:
     return integer_encoding.encode_timestamps(rows.column(column))
 
 
-def list_values(columns: Sequence[str], *rows: tuple[pa.Table, Sequence[str]]) -> Among:
-    """Return the values that some rows have in columns of their own, as values of other `columns`.
+class Needs(NamedTuple):
+    """Rows whose values in some `columns` of theirs matter, each from `low` to `high`."""
 
-    A column that stands for several of their own has the values of them all.
+    rows: pa.Table
+    columns: Sequence[str]
+    low: Integers
+    high: Integers
+
+
+def list_among(columns: Sequence[str], *needs: Needs) -> Among:
+    """Return the values that rows have in columns of their own, as values of other `columns`."""
+    parts = [_decode(part.rows.select(list(part.columns))).rename_columns(list(columns)) for part in needs]
+    every = pa.concat_tables(parts)
+    low, high = (np.concatenate([getattr(part, bound) for part in needs]) for bound in ("low", "high"))
+    return Among({name: every.column(name) for name in columns}, low, high)
+
+
+def list_changed(columns: Sequence[str], *changes: tuple[ChangedVersions, Sequence[str]]) -> Among:
+    """Return the values that changed versions have in columns of their own, with the hulls of what has changed.
+
+    Versions with the same values in these have one hull.
     """
-    values: dict[str, list[pa.Table]] = {name: [] for name in columns}
-    for part, own in rows:
-        for name, column in zip(columns, own, strict=True):
-            values[name].append(_decode(part.select([column])).rename_columns([name]))
-    return {name: pc.unique(pa.concat_tables(parts).column(name)) for name, parts in values.items()}
+    sides = [(side, own) for changed, own in changes for side in changed.sides]
+    keys, count = integer_encoding.encode_keys([side for side, _ in sides], [own for _, own in sides], whole=None)
+    pairs = zip(keys[::2], keys[1::2], strict=True)
+    found = [changed.find_periods(pair) for (changed, _), pair in zip(changes, pairs, strict=True)]
+    low, high = hulls.build_hulls(count, *found)
+    return list_among(columns, *(Needs(*side, low[of], high[of]) for side, of in zip(sides, keys, strict=True)))
 
 
 class ChangedVersions(NamedTuple):

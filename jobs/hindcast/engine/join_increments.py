@@ -19,11 +19,13 @@ from hindcast.engine.increment_rows import (
     ChangedRows,
     ChangedVersions,
     Comparison,
+    Needs,
     ReadNear,
     add_hulls,
     clip_rows,
     compare_nothing,
-    list_values,
+    list_among,
+    list_changed,
     number_versions,
     read_moments,
     read_periods,
@@ -45,7 +47,7 @@ def refresh_stream_table_join(form: JoinIncrement, inputs: Sequence[ChangedRows]
     changed = _number_changes(join, 1, versions, key)
     near = events.opened.slice(0, 0)
     if (span := changed.find_span()) is not None:
-        near = events.read_near(span, list_values(on, (versions.closed, key), (versions.opened, key)))
+        near = events.read_near(span, list_changed(on, (changed, key)))
     (*keys, looking), count = integer_encoding.encode_keys([*changed.sides, near], [key, key, on], whole=join.whole)
     learnt = hulls.build_hulls(count, changed.find_periods(keys))
     moments = read_moments(near, "timestamp")
@@ -59,11 +61,12 @@ def refresh_stream_table_join(form: JoinIncrement, inputs: Sequence[ChangedRows]
     moments = read_moments(plan, "timestamp")
     found = versions.opened.slice(0, 0)
     if len(moments):
-        found = versions.read_near((int(moments[0]), int(moments[-1])), list_values(key, (plan, on)))
+        needed = list_among(key, Needs(plan, on, moments, moments))
+        found = versions.read_near((int(moments[0]), int(moments[-1])), needed)
     derived = project_joined(join, operators.join_stream_table(join, plan, found))
     moments = read_moments(touched, "timestamp")
     span = int(moments.min()), int(moments.max())
-    current = read_view(span, list_values(PLACE_COLUMNS, (touched, PLACE_COLUMNS)))
+    current = read_view(span, list_among(PLACE_COLUMNS, Needs(touched, PLACE_COLUMNS, moments, moments)))
     current = current.filter(pa.array(find_matching_rows(current, touched, PLACE_COLUMNS)))
     unit = tuple(form.unit.values())
     return Comparison(current, derived, units=((plan, unit), (events.closed, unit)))
@@ -79,10 +82,10 @@ def refresh_table_join(form: JoinIncrement, inputs: Sequence[ChangedRows], read_
         return compare_nothing(form)
     span = min(low for low, _ in spans), max(high for _, high in spans)
     if join.whole is None:
-        near = _read_by_key(form, left, right, read_view, span)
+        near = _read_by_key(form, inputs, changed, read_view, span)
         affected = _affect_by_key(form, *changed, near)
     else:
-        near = _read_by_foreign_key(form, left, right, read_view, span)
+        near = _read_by_foreign_key(form, inputs, changed, read_view, span)
         affected = _affect_by_foreign_key(form, *changed, near)
     current = read_periods(near.current, affected.current)
     touching = affected.hulls.touch(current)
@@ -123,28 +126,40 @@ class _Affected(NamedTuple):
 
 
 def _read_by_key(
-    form: JoinIncrement, left: ChangedRows, right: ChangedRows, read_view: ReadNear, span: tuple[int, int]
+    form: JoinIncrement,
+    inputs: Sequence[ChangedRows],
+    changed: tuple[ChangedVersions, ChangedVersions],
+    read_view: ReadNear,
+    span: tuple[int, int],
 ) -> _NearbyRows:
     """Return the rows near the changes of tables that are joined on their keys."""
     unit, key = tuple(form.unit.values()), form.join.sides[1].key
-    changed = (left.closed, unit), (left.opened, unit), (right.closed, key), (right.opened, key)
+    needed = list_changed(unit, (changed[0], unit), (changed[1], key))
     return _NearbyRows(
-        left.read_near(span, list_values(unit, *changed)),
-        right.read_near(span, list_values(key, *changed)),
-        read_view(span, list_values(tuple(form.unit), *changed)),
+        inputs[0].read_near(span, needed),
+        inputs[1].read_near(span, needed.rename_columns(key)),
+        read_view(span, needed.rename_columns(tuple(form.unit))),
     )
 
 
 def _read_by_foreign_key(
-    form: JoinIncrement, left: ChangedRows, right: ChangedRows, read_view: ReadNear, span: tuple[int, int]
+    form: JoinIncrement,
+    inputs: Sequence[ChangedRows],
+    changed: tuple[ChangedVersions, ChangedVersions],
+    read_view: ReadNear,
+    span: tuple[int, int],
 ) -> _NearbyRows:
     """Return the rows near the changes of tables that are joined on a foreign key."""
     unit, (on, key) = tuple(form.unit.values()), (side.key for side in form.join.sides)
-    naming = left.read_near(span, list_values(on, (right.closed, key), (right.opened, key)))
-    affected = (left.closed, unit), (left.opened, unit), (naming, unit)
-    lefts = left.read_near(span, list_values(unit, *affected))
-    current = read_view(span, list_values(tuple(form.unit), *affected))
-    return _NearbyRows(lefts, right.read_near(span, list_values(key, (lefts, on))), current)
+    naming = inputs[0].read_near(span, list_changed(on, (changed[1], key)))
+    parts = [*changed[0].sides, naming]
+    units, count = integer_encoding.encode_keys(parts, [unit] * 3, whole=None)
+    low, high = hulls.build_hulls(count, changed[0].find_periods(units[:2]), read_periods(naming, units[2]))
+    needed = list_among(unit, *(Needs(rows, unit, low[of], high[of]) for rows, of in zip(parts, units, strict=True)))
+    lefts = inputs[0].read_near(span, needed)
+    current = read_view(span, needed.rename_columns(tuple(form.unit)))
+    _, start, end = read_periods(lefts, np.zeros(lefts.num_rows, np.int64))
+    return _NearbyRows(lefts, inputs[1].read_near(span, list_among(key, Needs(lefts, on, start, end))), current)
 
 
 def _affect_by_key(form: JoinIncrement, left: ChangedVersions, right: ChangedVersions, near: _NearbyRows) -> _Affected:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import reduce
@@ -73,18 +73,32 @@ def read_starts_after(side: KernelInput, end: datetime) -> pa.Table:
 def read_near(side: KernelInput, span: tuple[int, int], *among: Among) -> pa.Table:
     """Return the current rows that touch a span of time, in microseconds, if only at a single moment.
 
-    Given some `among`, only rows that are among one of these (increment_rows.py).
+    Given some `among`, only rows that are among one of these (increment_rows.py), as far as their file's times tell.
     """
     low, high = parse_micros(span[0]), parse_micros(span[1] + 1) if span[1] < FOREVER else None
     touching = TimeSlice(low, high)
     conditions = _slice_conditions(side, touching)
-    stored = [{name: values for name, values in some.items() if name not in side.computed} for some in among]
-    if among and all(stored):
-        conditions.append(_is_among(stored))
-    return _read_current_rows(side, _slice_bounds(side, touching), conditions)
+    stored = [some.select_columns(some.values.keys() - side.computed.keys()) for some in among]
+    return _read_current_rows(side, _slice_bounds(side, touching), conditions, stored)
 
 
-def _is_among(among: Sequence[Among]) -> pc.Expression:
+def _find_conditions(
+    side: KernelInput, found: DeltaTable, files: Iterable[str], where: pc.Expression, among: Sequence[Among]
+) -> dict[str, pc.Expression]:
+    """Return the condition of the rows of each file that can be among some, by path; no other file has any."""
+    spans = duckdb_reader.read_time_spans(found, side.periods[0], side.periods[-1])
+    conditions = {}
+    for path in files:
+        first, last = spans[path]
+        values = [
+            some.list_values(-FOREVER if first is None else first, FOREVER if last is None else last) for some in among
+        ]
+        if near := [some for some in values if some is not None]:
+            conditions[path] = where & _is_among(near) if all(near) else where
+    return conditions
+
+
+def _is_among(among: Sequence[Mapping[str, pa.Array]]) -> pc.Expression:
     """Return the condition of rows that have one of the values in each column of one of them; null is a value too."""
     parts = (reduce(and_, (pc.field(name).isin(values) for name, values in some.items())) for some in among)
     return reduce(or_, parts)
@@ -107,18 +121,26 @@ def _slice_bounds(side: KernelInput, span: TimeSlice) -> list[ColumnBound]:
     ]
 
 
-def _read_current_rows(side: KernelInput, bounds: list[ColumnBound], conditions: list[pc.Expression]) -> pa.Table:
-    return _read_rows(side, [*_current_bounds(side), *bounds], _current_condition(side, conditions))
+def _read_current_rows(
+    side: KernelInput, bounds: list[ColumnBound], conditions: list[pc.Expression], among: Sequence[Among] = ()
+) -> pa.Table:
+    return _read_rows(side, [*_current_bounds(side), *bounds], _current_condition(side, conditions), among)
 
 
-def _read_rows(side: KernelInput, bounds: list[ColumnBound], where: pc.Expression) -> pa.Table:
+def _read_rows(
+    side: KernelInput, bounds: list[ColumnBound], where: pc.Expression, among: Sequence[Among] = ()
+) -> pa.Table:
     found = DeltaTable(side.uri, version=side.version)
     read = set().union(*map(arrow_expressions.list_columns, side.computed.values()))
     wanted = {*side.key, *side.columns, *side.periods, *_SYSTEM, *read}.difference(side.computed)
     schema = pa.schema(found.schema().to_arrow())
     texts = {name for name in wanted.intersection(side.key) if pa.types.is_string(schema.field(name).type)}
     files = duckdb_reader.find_candidate_files(found, bounds)
-    reader = arrow_reader.read_rows(found, files, wanted, where, texts)
+    if among:
+        conditions = _find_conditions(side, found, files, where, among)
+        reader = arrow_reader.read_rows(found, list(conditions), wanted, conditions, texts)
+    else:
+        reader = arrow_reader.read_rows(found, files, wanted, where, texts)
     batches = [batch for batch in limit_batches(reader, side.uri) if batch.num_rows]
     start = side.periods[0]
     batches.sort(key=lambda batch: batch.column(start)[0].value)  # most files have their own times

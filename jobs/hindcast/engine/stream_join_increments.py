@@ -9,7 +9,15 @@ import pyarrow.compute as pc
 
 from hindcast.contract.shapes import PLACE_COLUMNS, identity_columns
 from hindcast.engine import integer_encoding, operators, sweeps
-from hindcast.engine.increment_rows import ChangedRows, Comparison, ReadNear, compare_nothing, list_values, read_moments
+from hindcast.engine.increment_rows import (
+    ChangedRows,
+    Comparison,
+    Needs,
+    ReadNear,
+    compare_nothing,
+    list_among,
+    read_moments,
+)
 from hindcast.engine.join_increments import concat_rows, drop_duplicates, project_joined
 from hindcast.engine.spec import JoinIncrement, JoinSpec
 from hindcast.store.closing import find_matching_rows
@@ -77,7 +85,8 @@ def _read_near_events(join: JoinSpec, side: int, rows: ChangedRows, others: pa.T
     before, after = _reach_from(join, 1 - side)
     moments = read_moments(others, "timestamp")
     own, other = (join.sides[number].key for number in (side, 1 - side))
-    return rows.read_near((int(moments.min()) - before, int(moments.max()) + after), list_values(own, (others, other)))
+    near = list_among(own, Needs(others, other, moments - before, moments + after))
+    return rows.read_near((int(moments.min()) - before, int(moments.max()) + after), near)
 
 
 def _reach_from(join: JoinSpec, side: int) -> tuple[int, int]:
@@ -94,8 +103,9 @@ def _read_current_rows(form: JoinIncrement, touched: Sequence[pa.Table], read_vi
         if events.num_rows:
             places, moments = events.select(PLACE_COLUMNS).rename_columns(columns), read_moments(events, "timestamp")
             # rule: a pair is true at most so long after its left event
-            span = int(moments.min()), int(moments.max()) + form.join.reach[1]
-            rows = read_view(span, list_values(columns, (places, columns)))
+            last = moments + form.join.reach[1]
+            span = int(moments.min()), int(last.max())
+            rows = read_view(span, list_among(columns, Needs(places, columns, moments, last)))
             rows = rows.filter(pa.array(find_matching_rows(rows, places, columns)))
             # rule: a right event's pairs are those of its left events
             parts.append(rows if columns == PLACE_COLUMNS else rows.filter(pc.is_null(rows.column(PLACE_COLUMNS[0]))))

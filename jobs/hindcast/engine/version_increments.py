@@ -16,7 +16,7 @@ from hindcast.bitemporal.intervals import LAST_MICROS
 from hindcast.contract.shapes import PERIODS
 from hindcast.engine import hulls, integer_encoding
 from hindcast.engine.hulls import Periods
-from hindcast.engine.increment_rows import Comparison, ReadNear, compare_nothing, list_values, read_moments
+from hindcast.engine.increment_rows import Comparison, Needs, ReadNear, compare_nothing, list_among, read_moments
 from hindcast.engine.spec import VersionIncrement
 from hindcast.engine.sweeps import FOREVER
 from hindcast.store.tables import ARROW_TIMESTAMP
@@ -35,7 +35,10 @@ def refresh_versions(form: VersionIncrement, records: pa.Table, read_view: ReadN
     if not is_new.any():
         return compare_nothing(form)
     span, key = (int(moments[is_new].min()), FOREVER), form.view.key
-    current = integer_encoding.decode_dictionaries(read_view(span, list_values(key, (records, key))), key)
+    (numbers,), count = integer_encoding.encode_keys([records], [key], whole=None)
+    since, _ = hulls.build_hulls(count, Periods(numbers, moments, moments).select(is_new))
+    needed = list_among(key, Needs(records, key, since[numbers], np.full(len(numbers), FOREVER)))
+    current = integer_encoding.decode_dictionaries(read_view(span, needed), key)
     (numbers, units), count = integer_encoding.encode_keys([records, current], [key, key], whole=None)
     since, _ = hulls.build_hulls(count, Periods(numbers, moments, moments).select(is_new))
     # rule: a late record splits every row that it is in

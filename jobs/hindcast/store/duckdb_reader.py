@@ -101,6 +101,28 @@ def find_candidate_files(delta_table: DeltaTable, bounds: Iterable[ColumnBound])
     return [path for path, candidate in zip(added.column("path").to_pylist(), candidates, strict=True) if candidate]
 
 
+def read_time_spans(delta_table: DeltaTable, start: str, end: str) -> dict[str, tuple[int | None, int | None]]:
+    """Return the first start and the last end of the rows of each file, by its path, from Delta's statistics.
+
+    In microseconds; None where that is not known, or where an end is null.
+    """
+    added = pa.table(delta_table.get_add_actions(flatten=True))
+    least, most, nulls = (
+        _statistics_column(added, name) for name in (f"min.{start}", f"max.{end}", f"null_count.{end}")
+    )
+    starts = map(_count_micros, least)
+    ends = (None if n != 0 else _count_micros(_round_up(last)) for last, n in zip(most, nulls, strict=True))
+    return dict(zip(added.column("path").to_pylist(), zip(starts, ends, strict=True), strict=True))
+
+
+def _count_micros(moment: datetime | None) -> int | None:
+    """Return the microseconds from 1970 to a moment."""
+    if moment is None:
+        return None
+    known = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return (known - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+
+
 def find_latest_moment(delta_table: DeltaTable, column: str) -> datetime | None:
     """Return the latest moment in a column of a table by Delta's statistics, in milliseconds; None without one."""
     added = pa.table(delta_table.get_add_actions(flatten=True))
@@ -122,14 +144,22 @@ def _statistics_column(added: pa.Table, name: str) -> list[Any]:
     return added.column(name).to_pylist() if name in added.column_names else [None] * added.num_rows
 
 
+def _round_up(most: datetime | None) -> datetime | None:
+    """Return the moment up to which there can be values: statistics of moments end at the millisecond."""
+    if most is None:
+        return None
+    most = most if most.tzinfo else most.replace(tzinfo=UTC)
+    return LAST_MOMENT if most > LAST_MOMENT - _MILLISECOND else most + _MILLISECOND
+
+
 def _can_match(bound: ColumnBound, least: Any, most: Any, nulls: int | None) -> bool:
     """Return whether a file with these statistics can hold a row within the bound."""
     if bound.or_null and nulls != 0:
         return True
     if least is None or most is None:
         return True
-    if isinstance(most, datetime):  # the statistics of moments end at the millisecond
-        most = LAST_MOMENT if most > LAST_MOMENT - _MILLISECOND else most + _MILLISECOND
+    if isinstance(most, datetime):
+        most = _round_up(most)
     try:
         return (bound.least is None or most >= bound.least) and (bound.most is None or least <= bound.most)
     except TypeError:  # of a type that Delta writes in another form
