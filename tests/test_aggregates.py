@@ -6,6 +6,8 @@ import random
 import statistics
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from pyspark.errors import ArithmeticException
 from pyspark.sql import SparkSession
@@ -14,7 +16,8 @@ from pyspark.sql import functions as F
 from hindcast.bitemporal import aggregates
 from hindcast.bitemporal.aggregates import Measure
 from hindcast.common.session import ROWS_PER_SLICE, override_conf
-from relations import records, rows, versions
+from hindcast.engine import integer_encoding, operators, sweeps
+from relations import at, records, rows, versions
 
 FROM_SCRATCH: dict[str, Any] = {
     "count": len,
@@ -99,7 +102,41 @@ def test_the_least_int_is_taken_back(spark: SparkSession) -> None:
     assert rows(found, "validFrom", "validTo", "value.total") == [(0, 4, 1 - 2**31), (4, None, 1)]
 
 
-MOST, LEAST = 2**63 - 1, -(2**63)
+MOST, LEAST, LARGE = 2**63 - 1, -(2**63), 1_700_000_000_000_000_000
+
+
+def test_an_average_of_bigints_is_defined_where_their_sum_is_no_bigint(spark: SparkSession) -> None:
+    measures = {"avg": Measure("avg", F.lit(LARGE) + F.col("value.v").cast("bigint"))}
+    moments = range(6)
+    held = versions(spark, [(str(moment), 0, moment, 50) for moment in moments])
+    events = records(spark, [(0, "k", 0, moment) for moment in moments])
+    whole = aggregates.aggregate_rows(events, ["key"], measures)
+    expected = [(start, 50 if start == 5 else start + 1, float(LARGE)) for start in moments]
+    for sliced in ({}, {ROWS_PER_SLICE: "2"}):
+        with override_conf(spark, sliced):
+            of_table = aggregates.aggregate_table(held, F.lit("x"), measures)
+            of_stream = aggregates.aggregate_stream(events, measures)
+            made = of_table.select("validFrom", "validTo", "value").unionAll(
+                of_stream.select("validFrom", F.coalesce("validTo", at(50)), "value")
+            )
+            found = rows(made, "validFrom", "validTo", "value.avg")
+        assert found == sorted(expected * 2), sliced
+    assert rows(whole, "value.avg") == [(float(LARGE),)]
+
+
+def test_averages_are_the_doubles_that_kernels_compute(spark: SparkSession) -> None:
+    dice = random.Random(11)  # noqa: S311 - not secrets
+    groups = [[dice.randrange(LEAST, MOST) for _ in range(dice.randrange(1, 9))] for _ in range(200)]
+    groups += [[MOST, 1025, -(2**62)], [2**53, 1], [2**53, 3], [LEAST, LEAST, -1], [MOST, MOST]]
+    plain = [(number, value) for number, values in enumerate(groups) for value in values]
+    found = aggregates.aggregate_rows(
+        spark.createDataFrame(plain, "key int, v bigint"), ["key"], {"avg": Measure("avg", F.col("v"))}
+    )
+    numbers, values = (np.array(column) for column in zip(*plain, strict=True))
+    halves = integer_encoding.split_halves(pa.chunked_array([pa.array(values)]))
+    kernel = operators.compute_measure("avg", *sweeps.sum_groups(numbers, *halves, len(groups)), pa.float64())
+    expected = [float(sum(values)) / len(values) for values in groups]
+    assert [average for _, average in rows(found, "key", "value.avg")] == expected == kernel.to_pylist()
 
 
 SUMS = [
