@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from hindcast.bitemporal import derivation
 from hindcast.common.errors import ContractError
+from hindcast.common.jit import NOTHING
 from hindcast.contract import list_shapes, load, load_all
 from hindcast.contract.shapes import PERIODS
 from hindcast.runs import expression_checks
+from hindcast.streams.aggregation_tree import ADD
+from hindcast.streams.measures import evaluate_part, measure_parts
 from pipelines import pipeline
 
 if TYPE_CHECKING:
@@ -157,6 +163,27 @@ def test_what_fails_on_a_record_is_told_with_its_line(
     error = caught.value
     assert (error.where, "shop.made" in error.found) == (f"{path}:9", True)
     assert (found in error.found, fix in error.fix) == (True, True), str(error)
+
+
+@pytest.mark.parametrize("function", ["sum", "avg"])
+def test_a_sum_that_overflows_in_the_kafka_reading_is_reported_with_its_line(
+    spark: SparkSession, tmp_path: Path, function: str
+) -> None:
+    path = _file(tmp_path, f"{ORDERS}    semantics: kafka\n    aggregate: {{n: {function}(quantity)}}\n")
+
+    def overflow(_: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        nodes = np.array([(ADD, NOTHING, 0), (ADD, 0, 0)], np.int64)
+        [part, *_] = measure_parts([function])
+        evaluate_part(part, nodes, pa.array([2**62 + 2**61]), pa.array([], pa.int64()))
+        yield from ()
+
+    with (
+        pytest.raises(ContractError) as caught,
+        expression_checks.explain_expression_errors(tmp_path, load(path), "made"),
+    ):
+        spark.range(1).mapInArrow(overflow, "id bigint").collect()
+    assert (caught.value.where, caught.value.fix) == (f"{path}:10", "cast the summed expression to double")
+    assert "the sum of orders.quantity exceeds its type in the kafka reading: a sum of integers" in caught.value.found
 
 
 def test_a_run_tells_it_publishes_nothing_and_gives_way_when_it_is_mended(

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from pyarrow.dataset import Dataset
 from pyspark.sql import functions as F
 
@@ -232,6 +233,47 @@ def test_bytes_of_deletion_vectors_are_numbers_again(count: int) -> None:
     numbers = np.sort(np.random.default_rng(count).choice(1_000_000, count, replace=False)).astype(np.uint64)
     numbers = np.append(numbers, np.array([2**32 - 1, 2**33 + 7], np.uint64))
     assert deletion_vectors.parse_vector(deletion_vectors.format_vector(numbers)).tolist() == numbers.tolist()
+
+
+EXACT = [
+    ("123456789012345678.91", "decimals have more digits than a double"),
+    ("-99999999999999999999999999999999999.999", "and up to 38"),
+    ("0.10", "one that is no double at all"),
+    ("1e-7", "small"),
+    ("1.7976931348623157E308", "a double"),
+    ("-0.0", "zero"),
+    ("9223372036854775807", "a bigint"),
+]
+
+
+@pytest.mark.parametrize("bounds", ['"tightBounds":true', '"tightBounds":false', '"nullCount":{"c0":0}'])
+def test_statistics_of_a_file_with_marked_rows_are_what_they_were(tmp_path: Path, bounds: str) -> None:
+    write_deltalake(tmp_path, pa.table({"c0": ["a", "b"]}))
+    values = ",".join(f'"c{n}":{number}' for n, (number, _) in enumerate(EXACT))
+    statistics = f'{{"numRecords":2,"minValues":{{{values},"s":"é\\"1.50"}},{bounds}}}'
+    log = tmp_path / "_delta_log" / f"{0:020}.json"
+    actions = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+    actions = [it | {"add": it["add"] | {"stats": statistics}} if "add" in it else it for it in actions]
+    log.write_text("".join(f"{json.dumps(it)}\n" for it in actions), encoding="utf-8")
+    it = DeltaTable(tmp_path)
+    [path] = delta_log.list_paths(it)
+    [_, added] = deletion_vectors.mark_rows(it, {path: np.array([1], np.uint64)})
+    found = json.loads(added["add"]["stats"], parse_float=Decimal)  # type: ignore[call-overload, index]
+    before = json.loads(statistics, parse_float=Decimal)
+    assert found == before | {"tightBounds": False}
+    for n, (number, why) in enumerate(EXACT):
+        assert Decimal(found["minValues"][f"c{n}"]) == Decimal(number), why
+
+
+def test_a_row_beside_a_marked_one_is_found_by_its_decimal(spark: SparkSession, tmp_path: Path) -> None:
+    path, number = str(tmp_path / "decimals"), "123456789012345678.91"
+    rows = spark.sql(f"SELECT * FROM VALUES ({number}BD, 1), ({number}BD, 2) AS t(k, n)").coalesce(1)
+    rows.write.format("delta").option("delta.enableDeletionVectors", "true").save(path)
+    it = DeltaTable(path)
+    [file] = delta_log.list_paths(it)
+    delta_log.commit_actions(it, deletion_vectors.mark_rows(it, {file: np.array([1], np.uint64)}), "test", 1, "{}")
+    found = spark.read.format("delta").load(path).where(f"k = {number}BD").select("n").collect()
+    assert [n for (n,) in found] == [1]
 
 
 def test_many_marked_rows_are_gone_for_every_reader(spark: SparkSession, tmp_path: Path) -> None:

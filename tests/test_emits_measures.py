@@ -120,6 +120,22 @@ def test_a_sum_too_large_for_a_bigint_fails_and_does_not_wrap_round(first: int, 
         evaluated("sum", nodes, [first, second], [], pa.int64())
 
 
+LEAST = -(2**63)
+
+
+@pytest.mark.parametrize(
+    ("values", "total"),
+    [([-1, LEAST], 2**63 - 1), ([LEAST, LEAST], 0), ([0, LEAST], None), ([LEAST, 1], None), ([2**63 - 1, -1], None)],
+)
+def test_what_is_taken_back_may_be_the_least_bigint(values: list[int], total: int | None) -> None:
+    nodes: Nodes = [(ADD, NOTHING, 0), (SUBTRACT, 0, 1)]
+    if total is not None:
+        assert evaluated("sum", nodes, values, [], pa.int64()) == [values[0], total]
+    else:
+        with pytest.raises(OverflowError, match="a sum of integers is too large for a bigint"):
+            evaluated("sum", nodes, values, [], pa.int64())
+
+
 def test_decimals_are_exact_up_to_18_digits_and_no_further() -> None:
     cents = pa.decimal128(38, 2)
     nodes: Nodes = [(ADD, NOTHING, 0), (SUBTRACT, 0, 1)]

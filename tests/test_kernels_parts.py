@@ -260,6 +260,36 @@ def test_a_sum_that_is_no_bigint_is_told(values: list[int]) -> None:
         integer_encoding.combine_halves(np.array([high.sum()]), np.array([low.sum()]), pa.int64(), np.array([False]))
 
 
+LARGE = [
+    [1_700_000_000_000_000_000] * 6,
+    [LEAST, LEAST, -1],
+    [MOST] * 3,
+    [2**53, 1],
+    [2**53, 3],
+    [-(2**53), -1, 2**32],
+    [MOST, 1025, -(2**62)],
+]
+
+
+@pytest.mark.parametrize("values", LARGE, ids=str)
+def test_an_average_is_the_exact_sum_by_the_count(values: list[int]) -> None:
+    high, low = integer_encoding.split_halves(pa.chunked_array([pa.array([*values, None])]))
+    counts = np.array([len(values), 0])
+    sums = (np.array([half.sum(), 0]) for half in (high, low))
+    found = operators.compute_measure("avg", counts, *sums, pa.float64())
+    assert found.to_pylist() == [float(sum(values)) / len(values), None]
+
+
+def test_a_sum_of_any_size_is_rounded_to_the_nearest_double() -> None:
+    dice = random.Random(5)  # noqa: S311
+    uppers = [0, -1, 2**53, 2**53 + 1, 2**54 + 2, -(2**53) - 1, *(dice.randrange(-(2**61), 2**61) for _ in range(200))]
+    lowers = [0, 1, 2**31, 2**32 - 1, *(dice.randrange(2**45) for _ in range(20))]
+    pairs = list(itertools.product(uppers, lowers))
+    high, low = (np.array(half) for half in zip(*pairs, strict=True))
+    found = integer_encoding.round_halves(high, low, np.zeros(len(pairs), bool))
+    assert found.to_pylist() == [float((upper << 32) + lower) for upper, lower in pairs]
+
+
 def test_texts_that_are_too_long_for_one_array_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """2.2 GB as Arrow counts them, in one piece of memory."""
     column = pa.chunked_array([pa.array(["x" * 1000] * 50_000)] * 44)

@@ -27,6 +27,7 @@ from pyspark.sql.types import (
     DoubleType,
     FloatType,
     IntegralType,
+    LongType,
     StructType,
 )
 from pyspark.sql.window import WindowSpec
@@ -55,6 +56,7 @@ def aggregate_table(versions: DataFrame, group: Column, measures: Mapping[str, M
 
         count: k in x [0, 10), m in x [4, ..)    ->    x: 1 [0, 4), 2 [4, 10), 1 [10, ..)
     """
+    types = _argument_types(versions, measures)
     # rule: a version without a value to aggregate is no member
     members = (
         versions.where(has_value_to_aggregate(measures))
@@ -63,23 +65,22 @@ def aggregate_table(versions: DataFrame, group: Column, measures: Mapping[str, M
             F.struct("key").alias("_member"),  # not null itself, whatever the key
             "validFrom",
             "validTo",
-            *(argument.alias(name) for name, argument in _argument_columns(measures).items()),
+            *(argument.alias(name) for name, argument in _argument_columns(measures, types).items()),
         )
         .where(F.col("_group").isNotNull())
     )
     members = _normalize_zeros(members, "_group")
     parts = _partial_aggregates(measures)
-    types = {part: members.schema[part.argument].dataType for part in parts}
-    ways = {part: _choose_strategy(part, types[part]) for part in parts}
+    kinds = {part: members.schema[part.argument].dataType for part in parts}
+    ways = {part: _choose_strategy(part, kinds[part]) for part in parts}
     running, *others = ([part for part in parts if ways[part] == way] for way in ("running", "spans", "steps"))
     edges = _number_edges(members, running)
-    steps = _running_steps(edges, {part: types[part] for part in running})
+    steps = _running_steps(edges, {part: kinds[part] for part in running})
     for chosen, compute in zip(others, (_aggregate_by_spans, _aggregate_by_steps), strict=True):
         if chosen:
             steps = steps.join(compute(edges, chosen), ["_group", "_step"], "left")
-    return steps.select(
-        F.col("_group").alias("key"), _value_struct(measures, lambda part: F.col(part.name)), "validFrom", "validTo"
-    )
+    value = _value_struct(measures, types, lambda part: F.col(part.name))
+    return steps.select(F.col("_group").alias("key"), value, "validFrom", "validTo")
 
 
 def aggregate_stream(events: DataFrame, measures: Mapping[str, Measure]) -> DataFrame:
@@ -91,9 +92,11 @@ def aggregate_stream(events: DataFrame, measures: Mapping[str, Measure]) -> Data
 
         sum: 5 @10, 3 @20, 4 @15    ->    5 [10, 15), 9 [15, 20), 12 [20, ..)
     """
+    types = _argument_types(events, measures)
+    arguments = (argument.alias(name) for name, argument in _argument_columns(measures, types).items())
     members = events.where(
         F.col("key").isNotNull() & F.col("value").isNotNull() & has_value_to_aggregate(measures)
-    ).select("key", "timestamp", *(argument.alias(name) for name, argument in _argument_columns(measures).items()))
+    ).select("key", "timestamp", *arguments)
     members = _normalize_zeros(members, "key")
     parts = _partial_aggregates(measures)
     exact = all(_is_mergeable(part, members.schema[part.argument].dataType) for part in parts)
@@ -115,7 +118,7 @@ def aggregate_stream(events: DataFrame, measures: Mapping[str, Measure]) -> Data
     # rule: events of one timestamp give one row
     return members.select(
         "key",
-        _value_struct(measures, compute_part),
+        _value_struct(measures, types, compute_part),
         F.col("timestamp").alias("validFrom"),
         F.coalesce(F.lead("timestamp").over(upto), *following).alias("validTo"),
     ).where(~F.col("validTo").eqNullSafe(F.col("validFrom")))
@@ -123,8 +126,9 @@ def aggregate_stream(events: DataFrame, measures: Mapping[str, Measure]) -> Data
 
 def aggregate_rows(rows: DataFrame, by: Sequence[str], measures: Mapping[str, Measure]) -> DataFrame:
     """Return plain aggregates by columns: `by` and `value` (struct, one field per measure)."""
-    arguments = _argument_columns(measures)
-    value = _value_struct(measures, lambda part: F.call_function(part.function, arguments[part.argument]))
+    types = _argument_types(rows, measures)
+    arguments = _argument_columns(measures, types)
+    value = _value_struct(measures, types, lambda part: F.call_function(part.function, arguments[part.argument]))
     return rows.groupBy(*by).agg(value)
 
 
@@ -179,8 +183,24 @@ _PARTIAL_FUNCTIONS = {"avg": ("sum", "count"), "count_distinct": ("collect_set",
 _MERGE_FUNCTIONS = {name: name for name in ("min", "max", "sum", "bool_and", "bool_or", "bit_and", "bit_or", "bit_xor")}
 
 
-def _argument_columns(measures: Mapping[str, Measure]) -> dict[str, Column]:
-    return {f"_argument{number}": measure.argument for number, measure in enumerate(measures.values())}
+def _argument_types(rows: DataFrame, measures: Mapping[str, Measure]) -> dict[str, DataType]:
+    """Return the types of the arguments of measures, by the columns of the arguments."""
+    arguments = (measure.argument.alias(f"_argument{number}") for number, measure in enumerate(measures.values()))
+    return {field.name: field.dataType for field in rows.select(*arguments).schema}
+
+
+def _argument_columns(measures: Mapping[str, Measure], types: Mapping[str, DataType]) -> dict[str, Column]:
+    """Return the arguments of measures, those of sums wider than they are.
+
+    An average is defined, and a sum may be a bigint, where a sum on the way to it is none. And what is taken back must
+    have a negative: -(-2^63) is no bigint.
+    """
+    found = {}
+    for (name, kind), measure in zip(types.items(), measures.values(), strict=True):
+        is_sum = measure.function in ("sum", "avg") and isinstance(kind, IntegralType)
+        wide = DecimalType(38, 0) if isinstance(kind, LongType) else LongType()
+        found[name] = measure.argument.cast(wide) if is_sum else measure.argument
+    return found
 
 
 def _partial_aggregates(measures: Mapping[str, Measure]) -> list[_PartialAggregate]:
@@ -191,11 +211,13 @@ def _partial_aggregates(measures: Mapping[str, Measure]) -> list[_PartialAggrega
     ]
 
 
-def _value_struct(measures: Mapping[str, Measure], compute_part: Callable[[_PartialAggregate], Column]) -> Column:
-    """Return the struct `value` of measures, given how a part is computed."""
+def _value_struct(
+    measures: Mapping[str, Measure], types: Mapping[str, DataType], compute_part: Callable[[_PartialAggregate], Column]
+) -> Column:
+    """Return the struct `value` of measures, given the types of their arguments, and how a part is computed."""
     parts = iter(_partial_aggregates(measures))
     fields = []
-    for name, measure in measures.items():
+    for (name, measure), kind in zip(measures.items(), types.values(), strict=True):
         columns = [compute_part(next(parts)) for _ in _PARTIAL_FUNCTIONS.get(measure.function, (measure.function,))]
         match measure.function:
             case "avg":
@@ -203,6 +225,8 @@ def _value_struct(measures: Mapping[str, Measure], compute_part: Callable[[_Part
                 whole = F.when(columns[1] != 0, columns[0].cast("double") / columns[1])
             case "count_distinct":
                 whole = F.size(columns[0])
+            case "sum" if isinstance(kind, IntegralType):
+                whole = columns[0].cast("bigint")
             case _:
                 whole = columns[0]
         fields.append(whole.alias(name))
@@ -264,9 +288,8 @@ def _number_edges(members: DataFrame, running: Sequence[_PartialAggregate]) -> D
     # rule: a member that ends leaves its group
     end = F.when(F.col("validTo").isNotNull(), F.struct(F.col("validTo").alias("_at"), F.lit(-1).alias("_sign")))
     edges = members.withColumn("_edge", F.explode(F.array(start, end))).where(F.col("_edge").isNotNull())
-    types = {part.argument: members.schema[part.argument].dataType for part in running}
     edges = edges.select("*", "_edge.*").drop("_edge")
-    contributions = _running_contributions(running, types)
+    contributions = _running_contributions(running)
     edges = edges.select("*", *(column.alias(name) for name, column in contributions.items()))
     cuts = skew.find_cuts(edges.select(F.col("_group").alias("_on"), "_at"))
     if cuts is None:
@@ -297,16 +320,11 @@ def _edge_window(edges: DataFrame) -> WindowSpec:
     return Window.partitionBy("_group", *(["_slice"] if "_slice" in edges.columns else [])).orderBy("_at")
 
 
-def _running_contributions(running: Sequence[_PartialAggregate], types: Mapping[str, DataType]) -> dict[str, Column]:
-    """Return what an edge adds to each running part, and to the count of non-null values; `types`: of arguments.
-
-    What is taken back is wider than the argument: -(-2^31) is no int.
-    """
+def _running_contributions(running: Sequence[_PartialAggregate]) -> dict[str, Column]:
+    """Return what an edge adds to each running part, and to the count of non-null values."""
     found = {}
     for part in running:
-        whole = isinstance(types[part.argument], IntegralType)
-        argument = F.col(part.argument).cast("bigint") if whole else F.col(part.argument)
-        starts = F.col("_sign") == 1
+        argument, starts = F.col(part.argument), F.col("_sign") == 1
         found[f"{part.argument}_counted"] = F.when(argument.isNull(), 0).otherwise(F.col("_sign"))
         if part.function == "sum":
             # rule: a sum subtracts what ends

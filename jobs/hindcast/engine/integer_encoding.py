@@ -141,6 +141,23 @@ def combine_halves(high: Integers, low: Integers, kind: pa.DataType, none: Boole
     return pa.array(words[:, 0], mask=none).cast(kind)
 
 
+def round_halves(high: Integers, low: Integers, none: Booleans) -> pa.Array:
+    """Return the doubles that are nearest to sums of halves, null where `none` is true.
+
+    Both halves are doubles if the upper one has at most 53 bits: then only their sum is rounded, once.
+    """
+    upper, lower = high + (low >> HALF), low & (2**HALF - 1)
+    nearest = upper * 2.0**HALF + lower
+    # rule: a sum is rounded to a double once
+    for place in np.flatnonzero((upper > _EXACT_DOUBLE) | (upper < -_EXACT_DOUBLE)):
+        nearest[place] = float((int(upper[place]) << HALF) + int(lower[place]))
+    return pa.array(nearest, mask=none)
+
+
+_EXACT_DOUBLE = 2**53
+"""Up to this integer, and down to its negative, each is a double."""
+
+
 def _combine_chunks(column: pa.ChunkedArray) -> pa.Array:
     """Return all values in one array."""
     one = column.combine_chunks()

@@ -257,5 +257,6 @@ def compute_measure(function: str, counts: Integers, high: Integers, low: Intege
         return pa.array(counts)
     if function == "sum":
         return integer_encoding.combine_halves(high, low, kind, counts == 0)  # rule: a sum of nothing is null
-    whole = integer_encoding.combine_halves(high, low, pa.int64(), counts == 0).cast(pa.float64(), safe=False)
-    return pc.divide(whole, pa.array(counts).cast(pa.float64()))
+    # An average needs no sum that fits a type. Spark, too, divides the double that is nearest to the exact sum.
+    nearest = integer_encoding.round_halves(high, low, counts == 0)
+    return pc.divide(nearest, pa.array(counts).cast(pa.float64()))

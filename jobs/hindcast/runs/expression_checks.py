@@ -46,6 +46,7 @@ from hindcast.contract.sensitive import REDACTED, has_sensitive_columns, redact_
 from hindcast.contract.shapes import PERIODS, FieldPath, row_expressions, view_scope
 from hindcast.contract.view_checks import Complaint
 from hindcast.runs import date_literals
+from hindcast.streams import measures
 
 for _name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
     PySparkLogger.getLogger(_name).addFilter(lambda _: False)  # the errors raised here replace its stack traces
@@ -307,15 +308,21 @@ def _find_failed_expression(contract: Contract, name: str, error: Exception) -> 
         return explain_slow_patterns(contract, name, texts)
     match = re.search(r"== SQL \(line \d+, position \d+\) ==\n(.*?)\n *\^", str(error), re.DOTALL)
     if not match:
-        # Spark does not name the expression if a sum or average overflows.
+        # Nobody names the expression if a sum, or that of an average, overflows.
         adding = {place: argument for place, (function, argument) in aggregates.items() if function in ("sum", "avg")}
-        if not adding or "OVERFLOW" not in str(error):
+        of_kafka = next((reason for reason in (measures.OVERFLOW, measures.INEXACT) if reason in str(error)), None)
+        if not adding or ("OVERFLOW" not in str(error) and of_kafka is None):
             return None
         place, argument = (
             next(iter(adding.items())) if len(adding) == 1 else (("aggregate",), ", ".join(adding.values()))
         )
-        first_line = _explain_failure(contract, name, error)[0]
-        text = f"{contract.pipeline}.{name}: the sum of {argument} exceeds its type: {first_line}"
+        if of_kafka is not None:
+            text = (
+                f"{contract.pipeline}.{name}: the sum of {argument} exceeds its type in the kafka reading: {of_kafka}"
+            )
+            return Complaint(place, text, "cast the summed expression to double")
+        reason = _explain_failure(contract, name, error)[0]
+        text = f"{contract.pipeline}.{name}: the sum of {argument} exceeds its type: {reason}"
         return Complaint(place, text, "cast the summed expression to a wider type, for example decimal(38,2)")
     fragment = match[1].strip(". \n").replace("value.", f"{view.first_input}.")
     for place, text in texts.items():

@@ -11,6 +11,7 @@ import struct
 import zlib
 from base64 import b85decode, b85encode
 from collections.abc import Container, Mapping
+from decimal import Decimal
 from urllib.parse import unquote
 from uuid import UUID, uuid4
 
@@ -83,18 +84,33 @@ def mark_rows(delta_table: DeltaTable, rows: Mapping[str, RowNumbers]) -> list[J
         removed |= {"deletionTimestamp": now, "dataChange": True, "extendedFileMetadata": True}
         actions.append({"remove": removed})
         if path in vectors:
-            loose = json.dumps({**statistics[path], "tightBounds": False}, ensure_ascii=False)
+            loose = _format_statistics({**statistics[path], "tightBounds": False})
             actions.append({"add": {**there, "dataChange": True, "stats": loose, "deletionVector": vectors[path]}})
     return actions
 
 
-def _read_statistics(filesystem: FileSystem, path: str, entry: delta_log.FileEntry) -> JsonObject:
+def _read_statistics(filesystem: FileSystem, path: str, entry: delta_log.FileEntry) -> Statistics:
     """Return the statistics of a file that the log has; of one without them, the number of its rows alone."""
-    statistics = parse_object(json.loads(str(entry.get("stats") or "{}")))
+    statistics: Statistics = parse_object(json.loads(str(entry.get("stats") or "{}"), parse_float=Decimal))
     if "numRecords" in statistics:
         return statistics
     with filesystem.open_input_file(path) as file:
         return {**statistics, "numRecords": pq.ParquetFile(file).metadata.num_rows}
+
+
+def _format_statistics(part: object) -> str:
+    """Return statistics, or a part of them, as JSON."""
+    match part:
+        case Decimal():
+            return str(part)
+        case Mapping():
+            members = (f"{json.dumps(name, ensure_ascii=False)}: {_format_statistics(it)}" for name, it in part.items())
+            return f"{{{', '.join(members)}}}"
+    return json.dumps(part, ensure_ascii=False)
+
+
+Statistics = Mapping[str, object]
+"""The statistics of a file in Delta's log. Fractions are decimals: as doubles, they would bound other values."""
 
 
 _ADDED = (

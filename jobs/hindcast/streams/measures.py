@@ -1,8 +1,8 @@
 """Measures of aggregates over the nodes of an aggregation tree, each computed once for all nodes.
 
 A measure has parts: an average has a sum and a count, any other measure only itself. The parts of a node are stored
-between runs; a `KEPT` node begins with them. Sums of integers are exact and refuse to overflow, sums of decimals have
-18 digits.
+between runs; a `KEPT` node begins with them. Sums of integers, also those of averages, are bigints and refuse to
+overflow; sums of decimals have 18 digits.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ def evaluate_part(part: MeasurePart, nodes: Integers, arguments: pa.Array, state
         # rule: rows are counted, null values are not
         counted = np.append(counted, False) if part.function == "count" else np.ones(len(arguments) + 1, np.bool_)
         begun = state.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
-        total, _ = _sum_nodes(nodes, counted.astype(np.int64), counted, begun, np.ones(len(begun), np.bool_))
+        total, _ = _sum_nodes(nodes, counted.astype(np.int64), counted, begun, np.ones(len(begun), np.bool_), _BIGINTS)
         return pa.array(total)
     if part.function == "sum":
         numbers, valid = _as_numbers(arguments)
         begun, some = _as_numbers(state.cast(sum_type(arguments.type)))
-        total, is_number = _sum_nodes(
-            nodes, np.append(numbers, numbers.dtype.type(0)), np.append(valid, False), begun, some
-        )
+        numbers, valid = np.append(numbers, numbers.dtype.type(0)), np.append(valid, False)
+        bounds = _DOUBLES if numbers.dtype == np.float64 else _BIGINTS
+        total, is_number = _sum_nodes(nodes, numbers, valid, begun, some, bounds)
         return _restore_type(total, is_number, sum_type(arguments.type))
     every = pa.concat_arrays([_combine_chunks(arguments), _combine_chunks(state.cast(arguments.type))])
     order = pc.sort_indices(every).to_numpy()
@@ -89,8 +89,10 @@ def sum_type(of: pa.DataType) -> pa.DataType:
 
 
 _NO_RANK = 2**62
-_INEXACT = "a sum of decimals has more than 18 digits"
-_OVERFLOW = "a sum of integers is too large for a bigint"
+INEXACT = "a sum of decimals has more than 18 digits"
+OVERFLOW = "a sum of integers is too large for a bigint"
+_BIGINTS = np.int64(-(2**63)), np.int64(2**63 - 1)
+_DOUBLES = np.float64(-np.inf), np.float64(np.inf)
 
 
 def _combine_chunks(array: pa.Array) -> pa.Array:
@@ -108,7 +110,7 @@ def _as_numbers(array: pa.Array) -> tuple[Numbers, Booleans]:
         # A decimal is 16 bytes, the low half first; where it fits into the low half the high one is its sign.
         halves = np.frombuffer(array.buffers()[1] or b"", np.int64).reshape(-1, 2)[array.offset :][: len(array)]
         if len(array) and (halves[valid, 1] != halves[valid, 0] >> 63).any():
-            raise OverflowError(_INEXACT)  # rule: decimals of more than 18 digits are an error
+            raise OverflowError(INEXACT)  # rule: decimals of more than 18 digits are an error
         return np.where(valid, halves[:, 0], 0) if len(array) else np.empty(0, np.int64), valid
     kind = np.float64 if pa.types.is_floating(array.type) else np.int64
     return array.fill_null(0).to_numpy(zero_copy_only=False).astype(kind), valid
@@ -124,9 +126,17 @@ def _restore_type(total: Numbers, is_number: Booleans, kind: pa.DataType) -> pa.
 
 @compile_loop
 def _sum_nodes(
-    nodes: Integers, numbers: Numbers, valid: Booleans, state: Numbers, state_is_number: Booleans
+    nodes: Integers,
+    numbers: Numbers,
+    valid: Booleans,
+    state: Numbers,
+    state_is_number: Booleans,
+    bounds: tuple[Number, Number],
 ) -> tuple[Numbers, Booleans]:
-    """Return the sum of each node, and whether it has a number in it. The last of `numbers` stands for a null value."""
+    """Return the sum of each node, and whether it has a number in it. The last of `numbers` stands for a null value.
+
+    OverflowError for a sum out of the `bounds`.
+    """
     total, is_number = np.zeros(len(nodes), numbers.dtype), np.zeros(len(nodes), np.bool_)
     for n in range(len(nodes)):
         what, first, second = nodes[n]
@@ -135,24 +145,36 @@ def _sum_nodes(
             continue
         if first != NOTHING:
             total[n], is_number[n] = total[first], is_number[first]
-        before = total[n]
         if what == MERGE:
             if second != NOTHING:
-                total[n] += total[second]
+                total[n] = _add(total[n], total[second], bounds)
                 is_number[n] = is_number[n] or is_number[second]
-                _refuse_overflow(before, total[second], total[n])
         elif valid[second]:
-            change = numbers[second] if what == ADD else -numbers[second]  # rule: the subtractor subtracts
-            total[n] += change
+            if what == ADD:
+                total[n] = _add(total[n], numbers[second], bounds)
+            else:
+                total[n] = _subtract(total[n], numbers[second], bounds)  # rule: the subtractor subtracts
             is_number[n] = True
-            _refuse_overflow(before, change, total[n])
     return total, is_number
 
 
+# Overflow is looked for before it happens: compiled code may take it for impossible, and leave out a later check.
+
+
 @compile_loop
-def _refuse_overflow(before: Number, change: Number, after: Number) -> None:
-    if (change > 0 and after < before) or (change < 0 and after > before):
-        raise OverflowError(_OVERFLOW)  # rule: a sum that overflows is an error
+def _add(total: Number, change: Number, bounds: tuple[Number, Number]) -> Number:
+    least, most = bounds
+    if (change > 0 and total > most - change) or (change < 0 and total < least - change):
+        raise OverflowError(OVERFLOW)  # rule: a sum that overflows is an error
+    return total + change
+
+
+@compile_loop
+def _subtract(total: Number, change: Number, bounds: tuple[Number, Number]) -> Number:
+    least, most = bounds
+    if (change < 0 and total > most + change) or (change > 0 and total < least + change):
+        raise OverflowError(OVERFLOW)  # rule: a difference that overflows is an error
+    return total - change
 
 
 @compile_loop
