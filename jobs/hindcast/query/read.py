@@ -291,7 +291,7 @@ class _TableReader:
             f'"{column}" {"DESC NULLS FIRST" if down else "ASC NULLS LAST"}'
             for column, down in self.order_columns(order)
         )
-        with row_reader.refuse_broken_files(self.table), duckdb_reader.open_engine() as engine:
+        with row_reader.refuse_broken_files(self.table), duckdb_reader.open_engine(self.delta_table) as engine:
             duckdb_reader.register_rows(engine, self.delta_table, bounds)
             names = [f'"{column}"' for column in self.columns]
             columns = [cut_values.cut_columns(engine, self.columns)] if self.is_cut else names

@@ -84,7 +84,7 @@ class KeyHistory:
         return self._sample_rows("true", f"{is_away}, {distance}", limit)
 
     def _sample_rows(self, condition: str, order: str, limit: int) -> RowSample:
-        with duckdb_reader.open_engine() as engine:
+        with duckdb_reader.open_arrow_engine() as engine:
             engine.register("rows", self.rows)
             return sample_rows(engine, condition, order, limit)
 
