@@ -6,11 +6,13 @@ import cProfile
 import json
 import os
 import random
+import re
 import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
@@ -21,6 +23,7 @@ from hindcast.cli import main
 from hindcast.common.errors import ContractError
 from hindcast.contract import Contract, bounds, find, load, try_load, try_load_all
 from hindcast.contract.expressions import _resolve
+from hindcast.contract.load import SlowContractError
 from hindcast.contract.parsing import parse, parse_resolved
 from hostile import hostile_files
 from test_contracts import GOOD, contract
@@ -164,8 +167,69 @@ def test_a_file_that_takes_long_to_read_stops_no_neighbour(
     with ThreadPoolExecutor(1) as threads:  # the pages read in threads, where no signal arrives
         for read in (threads.submit(try_load_all, tmp_path).result(), try_load_all(tmp_path)):
             told = {path.stem: it.pipeline if isinstance(it, Contract) else it.found for path, it in read.items()}
-            assert told == {"restaurant": "restaurant", "slow": "takes more than 0 s of a processor to read"}
+            assert told == {"restaurant": "restaurant", "slow": "takes more than 0.3 s of a processor to read"}
             assert read[slow].where == f"{slow}:1"
+
+
+def slow_reader(monkeypatch: pytest.MonkeyPatch, needed: float) -> tuple[list[str], Callable[[Path, float], Any]]:
+    """Return the files that were read, in their order, and a reader that needs so many seconds for a large one."""
+    names: list[str] = []
+    now = 0.0
+    monkeypatch.setattr(time, "thread_time", lambda: now)
+
+    def read(path: Path, seconds: float) -> Contract | ContractError:
+        nonlocal now
+        names.append(path.name)
+        if "large" not in path.name:
+            return try_load(path, seconds)
+        now += min(needed, seconds)
+        return try_load(path) if needed <= seconds else SlowContractError("takes too long", where=str(path))
+
+    return names, read
+
+
+@pytest.mark.parametrize("needed", [4.9, 0.9, 60.0])
+def test_contracts_that_take_long_leave_time_for_all_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, needed: float
+) -> None:
+    """Also if each loads by itself: small files are read first, and what the folder may take is not much more."""
+    for n in range(30):
+        text = GOOD.replace("pipeline: restaurant", f"pipeline: large_{n}") + "#" * (1_000 + n)
+        contract(tmp_path, text, f"large_{n}.yaml")
+    contract(tmp_path, GOOD, "zoo.yaml")
+    names, read = slow_reader(monkeypatch, needed)
+    results = try_load_all(tmp_path, read)
+    assert (names[0], [*results]) == ("zoo.yaml", sorted(results)), "read by size, returned by name"
+    assert isinstance(results[tmp_path / "zoo.yaml"], Contract)
+    assert time.thread_time() < bounds.FOLDER_SECONDS + bounds.LATE_SECONDS + 1 + 30 * bounds.LAST_FILE_SECONDS < 20
+    loaded = [path.name for path, it in results.items() if isinstance(it, Contract) and path.name != "zoo.yaml"]
+    assert len(loaded) == {4.9: 2, 0.9: 17, 60.0: 0}[needed]
+    error = results[tmp_path / "large_29.yaml"]
+    assert isinstance(error, SlowContractError)
+    assert re.fullmatch(
+        r"takes more than 0\.1 s of a processor to read, after the folder's other contracts took 1\d s, "
+        r"large_\d+\.yaml alone [15] s",
+        error.found,
+    ), error.found
+    assert "simplify the contracts that take long" in error.fix
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_large_contracts_are_read_in_time_for_airflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds, "FOLDER_SECONDS", 0.5)
+    monkeypatch.setattr(bounds, "LATE_SECONDS", 0.2)
+    monkeypatch.setattr(bounds, "LATE_FILE_SECONDS", 0.2)
+    for n in range(6):
+        path = wide(tmp_path, 1_500)
+        path.rename(
+            contract(tmp_path, path.read_text().replace("pipeline: large", f"pipeline: large_{n}"), f"l{n}.yaml")
+        )
+    contract(tmp_path, GOOD)
+    for cached in (parse, parse_resolved, _resolve):
+        cached.cache_clear()
+    begun = time.process_time()
+    assert isinstance(try_load_all(tmp_path)[tmp_path / "restaurant.yaml"], Contract)
+    assert time.process_time() - begun < 3
 
 
 def test_a_file_that_takes_long_to_read_takes_no_dag_down(tmp_path: Path) -> None:

@@ -11,7 +11,16 @@ from pyspark.errors import PySparkException
 from hindcast.contract import functions
 from hindcast.contract.expressions import find_plain_type, find_type_clash, parse_aggregate, resolve
 from hindcast.contract.moments import find_today_beside
-from hindcast.contract.parsing import ExpressionError, find_columns, strip_comments
+from hindcast.contract.parsing import (
+    PREFIX,
+    ExpressionError,
+    Verbatim,
+    _parse,
+    find_columns,
+    parse_resolved,
+    strip_comments,
+    tokenize_resolved,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -57,6 +66,14 @@ TYPES = {"orders.quantity": "int", "orders.item": "string", "menu.price": "decim
 )
 def test_columns_become_input_and_column(written: str, resolved: str) -> None:
     assert resolve(written, SCOPE) == resolved
+
+
+def test_a_plain_column_is_what_the_parser_makes_of_it() -> None:
+    words = {word.lower() for word in Verbatim.tokenizer_class.KEYWORDS if word.isidentifier()}
+    for word in [*words, "e1", "x", "r", "null", "true", "_a9"]:
+        for text in (f"{word}.x", f"x.{word}", f"{word.upper()}.{word}"):
+            parsed = _parse(tokenize_resolved(PREFIX + text), text).expressions[0]
+            assert (parse_resolved(text), find_columns(text)) == (parsed, [text.split(".")]), text
 
 
 def test_columns_are_called_as_they_like() -> None:

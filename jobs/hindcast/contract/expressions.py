@@ -53,7 +53,7 @@ def _share_columns(columns: ScopeColumns) -> ScopeColumns:
     return columns
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=bounds.ALL_TERMS)
 def _resolve(text: str, columns: ScopeColumns, struct_names: tuple[tuple[str, str], ...]) -> str:
     scope, places = dict(columns), dict(struct_names)
     text = strip_comments(text)
