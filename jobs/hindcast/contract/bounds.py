@@ -12,6 +12,7 @@ import re
 import stat
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TypeAlias
 
 import yaml
 
@@ -72,6 +73,19 @@ class ExcessError(ValueError):
     def __init__(self, found: str, fix: str, line: int | None = None) -> None:
         self.found, self.fix, self.line = found, fix, line
         super().__init__(f"{found}; {fix}")
+
+
+FileState: TypeAlias = tuple[int, int, int] | None
+"""The times of change and the size of a file; None if it cannot be examined, as a dangling link."""
+
+
+def find_state(path: Path) -> FileState:
+    """Return the state of a file, which differs once the file, its permissions or its target have changed."""
+    try:
+        status = path.stat()
+    except (OSError, ValueError):  # also for a name that no file can have
+        return None
+    return status.st_mtime_ns, status.st_ctime_ns, status.st_size
 
 
 def read_text(path: Path, most: int = BYTES) -> str:
