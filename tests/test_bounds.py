@@ -11,20 +11,28 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
 
+from hindcast.airflow.pages import catalog
 from hindcast.airflow.pages.access import PageAccess
 from hindcast.airflow.pages.routes import build_app
 from hindcast.cli import main
 from hindcast.common.errors import ContractError
+from hindcast.common.settings import read_settings
 from hindcast.contract import Contract, bounds, find, load, try_load, try_load_all
+from hindcast.contract.bound import bind_contract
 from hindcast.contract.expressions import _resolve
 from hindcast.contract.load import SlowContractError
 from hindcast.contract.parsing import parse, parse_resolved
+from hindcast.plan import journal, planner
+from hindcast.plan.plans import Plan
+from hindcast.plan.runs import Completed, Run
 from hostile import hostile_files
 from test_contracts import GOOD, contract
 from test_dags import parsed
@@ -434,18 +442,66 @@ def test_odd_files_are_told_and_take_no_neighbour_down(
     check_all(folder, monkeypatch, capsys, FINE)
 
 
-@pytest.mark.parametrize(("own", "keeps"), [("shop.yaml", True), ("shop.yml", True), ("their.yaml", False)])
-def test_a_broken_contract_keeps_its_pipeline_from_others(tmp_path: Path, own: str, keeps: bool) -> None:
-    shop = GOOD.replace("pipeline: restaurant", "pipeline: shop")
-    broken, other = contract(tmp_path, f"{shop}  more: [", own), tmp_path / "other.yaml"
-    contract(tmp_path, shop, "other.yaml")
-    told = try_load_all(tmp_path)
-    assert isinstance(told[broken], ContractError)
-    assert isinstance(told[other], ContractError) == keeps
-    if keeps:
-        assert "pipeline 'shop' is already used in" in str(told[other])
-        with pytest.raises(ContractError):
-            find(tmp_path, "shop")
+SHOP = GOOD.replace("pipeline: restaurant", "pipeline: shop")
+
+
+@pytest.mark.parametrize("newcomer", ["shop.yaml", "shop.yml", "a.yaml"])
+@pytest.mark.parametrize("text", ["pipeline: shop\n", f"{SHOP}  more: [", "pipeline: shop\ntopics: {"])
+def test_a_file_that_does_not_load_takes_no_pipeline_from_one_that_does(
+    tmp_path: Path, newcomer: str, text: str
+) -> None:
+    store, broken = contract(tmp_path, SHOP, "store.yaml"), contract(tmp_path, text, newcomer)
+    read = try_load_all(tmp_path)
+    assert isinstance(read[store], Contract)
+    assert isinstance(read[broken], ContractError)
+    assert find(tmp_path, "shop").pipeline == "shop"
+    contracts, errors = catalog.load_contracts(tmp_path)
+    assert ([*contracts], [*errors]) == (["shop"], ["a" if newcomer == "a.yaml" else "shop__broken"]), "ids of DAGs"
+
+
+@pytest.mark.parametrize("newcomer", ["a.yaml", "shop.yml", "zoo.yaml", "Shop.yaml"])
+def test_no_file_takes_a_pipeline_from_the_file_of_its_name(tmp_path: Path, newcomer: str) -> None:
+    own, other = contract(tmp_path, SHOP, "shop.yaml"), contract(tmp_path, SHOP, newcomer)
+    read = try_load_all(tmp_path)
+    assert isinstance(read[own], Contract)
+    assert f"pipeline 'shop' is already used in {own}" in str(read[other])
+
+
+@pytest.mark.parametrize(
+    ("own", "text", "is_refused"),
+    [
+        ("shop.yaml", f"{SHOP}  more: [", True),
+        ("shop.yml", "pipeline: 'shop' # ours", True),
+        ("shop.yaml", "pipeline: other", False),
+        ("shop.yaml", SHOP, False),
+        ("other.yaml", "pipeline: shop", False),
+    ],
+)
+def test_another_contract_changes_no_table_while_the_file_of_the_pipelines_name_is_broken(
+    tmp_path: Path, own: str, text: str, is_refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class PlannedError(Exception):
+        """The run may be planned."""
+
+    def propose(*_: Any, **__: Any) -> Plan:
+        raise PlannedError
+
+    monkeypatch.setattr(planner, "propose_plan", propose)
+    contract(tmp_path, SHOP, "store.yaml")
+    broken = contract(tmp_path, text, own)
+    settings = replace(read_settings({"HINDCAST_WAREHOUSE": str(tmp_path / "warehouse")}), schemas=tmp_path)
+    bound = bind_contract(find(tmp_path, "shop"), settings)
+    with pytest.raises(ContractError if is_refused else PlannedError) as caught:
+        planner.ensure_plan(bound, "first")
+    if isinstance(caught.value, ContractError):
+        assert caught.value.where.startswith(str(broken))
+        assert "'shop' does not load from the file of its name" in caught.value.found
+        assert f"fix {own}, or remove it" in caught.value.fix
+    plan = Plan("shop", 1, "first", datetime(2026, 1, 1, tzinfo=UTC), None, bound.hash, {})
+    journal.append_entry(bound.warehouse, Run(plan))
+    journal.append_entry(bound.warehouse, Run(plan, Completed({})))
+    with pytest.raises(PlannedError):  # by the contract that the tables have been made by
+        planner.ensure_plan(bound, "second")
 
 
 def test_a_file_that_vanishes_while_its_neighbours_are_read_takes_none_down(tmp_path: Path) -> None:

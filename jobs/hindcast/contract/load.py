@@ -187,24 +187,38 @@ def _refuse_repeated_pipelines(read: dict[Path, Contract | ContractError]) -> di
 
 
 def find_owners(read: Mapping[Path, Contract | ContractError]) -> dict[str, Path]:
-    """Return the file that keeps each pipeline's name: NAME.yaml, else NAME.yml, else the first.
+    """Return the file that keeps each pipeline's name, of those that load: NAME.yaml, else NAME.yml, else the first.
 
-    A file with the pipeline's own name keeps it also while it does not load, if it says `pipeline: NAME`: no other
-    contract then takes its place and changes its tables.
+    So a pipeline whose file has its own name is taken by no other file, and one that loads by none that does not. If a
+    file with the pipeline's own name no longer loads, `refuse_takeover` keeps another contract from its tables.
     """
     files: dict[str, list[Path]] = {}
     for path, contract in read.items():
         if isinstance(contract, Contract):
             files.setdefault(contract.pipeline, []).append(path)
-    for path, contract in read.items():
-        if isinstance(contract, ContractError) and path.stem in files and _is_meant_as(path, path.stem):
-            files[path.stem].append(path)
     return {pipeline: _choose_owner(pipeline, candidates) for pipeline, candidates in files.items()}
 
 
 def _choose_owner(pipeline: str, files: Sequence[Path]) -> Path:
     names = [f"{pipeline}.yaml", f"{pipeline}.yml"]
     return min(files, key=lambda path: names.index(path.name) if path.name in names else len(names))
+
+
+def refuse_takeover(folder: Path, pipeline: str) -> None:
+    """Raise ContractError if the file with a pipeline's own name does not load, though it says that it is the pipeline.
+
+    For a run by another contract than before, which would change the tables: it is that of another file.
+    """
+    for name in (f"{pipeline}.yaml", f"{pipeline}.yml"):
+        path = folder / name
+        if os.access(path, os.F_OK) and isinstance(error := try_load(path), ContractError):
+            if _is_meant_as(path, pipeline):
+                found = f"'{pipeline}' does not load from the file of its name, and the contract of another file would "
+                found += f"change its tables: {error.found}"
+                raise ContractError(
+                    found, where=error.where, fix=f"fix {name}, or remove it if the other file is meant"
+                )
+            return
 
 
 def _is_meant_as(path: Path, pipeline: str) -> bool:
