@@ -12,9 +12,10 @@ import duckdb
 import pytest
 
 from hindcast.airflow.pages import explain as explain_module
-from hindcast.airflow.pages import explain_limits, time_machine
+from hindcast.airflow.pages import explain_limits, key_history, time_machine
 from hindcast.airflow.pages.explain import explain_row
 from hindcast.airflow.pages.explain_limits import NotExplainedError
+from hindcast.common.errors import QueryError
 from hindcast.common.json_values import JsonObject
 from hindcast.common.settings import Settings
 from hindcast.contract import Join, find, functions
@@ -158,6 +159,58 @@ def test_an_engine_that_computes_nothing_at_the_limit_is_interrupted_later(monke
         explain_limits.open_limited_engine() as engine,
     ):
         idle_then_compute(engine)
+
+
+@pytest.fixture
+def slow_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading any table takes DuckDB for ever."""
+
+    def register_slowly(engine: duckdb.DuckDBPyConnection, *arguments: Any) -> None:
+        register(engine, *arguments)
+        engine.execute("ALTER VIEW rows RENAME TO stored")
+        times = "range(1000000) AS a, range(1000000) AS b LIMIT 1000000000000"  # so it computes all before it filters
+        engine.execute(f"CREATE TEMP VIEW rows AS SELECT stored.* FROM stored, {times}")
+
+    register = duckdb_reader.register_rows
+    monkeypatch.setattr(duckdb_reader, "register_rows", register_slowly)
+    monkeypatch.setattr(key_history, "HISTORY_SECONDS", 0.2)
+    monkeypatch.setattr(key_history, "SUGGESTION_SECONDS", 0.1)
+
+
+@pytest.mark.usefixtures("slow_tables")
+def test_finding_keys_to_suggest_stops() -> None:
+    begun, web = time.monotonic(), client("shop")
+    answer = web.get("/keys/shop.json", params={"table": "prices", "beginning": "zzz"})
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert "finding keys that begin with 'zzz' took longer than 0.1 s" in str(error)
+    assert "write the whole key and open its page" in str(error)
+    page = web.get("/machine/shop.json", params={"table": "prices"})
+    assert (page.status_code, page.json()["suggested"]) == (200, []), "a key can be written"
+    assert time.monotonic() - begun < 5
+
+
+@pytest.mark.usefixtures("slow_tables")
+def test_reading_the_rows_of_a_key_stops() -> None:
+    begun = time.monotonic()
+    answer = client("shop").get("/machine/shop.json", params={"table": "prices", "key": "nobody's"})
+    assert answer.status_code == 400
+    assert "reading the rows of the key took longer than 0.2 s" in str(answer.json()["error"])
+    assert "hindcast history shop.prices --key KEY" in str(answer.json()["error"])
+    assert time.monotonic() - begun < 5
+
+
+def test_a_page_does_not_read_more_rows_of_a_key_than_it_may(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = tables.locate_table(settings.warehouse, find(settings.schemas, "shop"), "orders")
+    assert key_history.read_history(table, ["dave"]).rows.num_rows == 1
+    monkeypatch.setattr(key_history, "MAX_HISTORY_ROWS", 1)
+    key_history._CACHE.clear()
+    assert key_history.read_history(table, ["dave"]).rows.num_rows == 1
+    table = tables.locate_table(settings.warehouse, find(settings.schemas, "shop"), "prices")
+    with pytest.raises(QueryError, match="the key has more than 1 rows, which is more than a page reads"):
+        key_history.read_history(table, ["naan"])
 
 
 def test_only_some_rows_are_explained_at_a_time(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
