@@ -391,6 +391,14 @@ def test_one_dag_maintains_all_pipelines_each_in_a_task_of_its_own(dags: dict[st
     assert dag["mapped"] == {"maintain": ["SubmittedSpark", "application_args"]}
 
 
+def test_no_key_is_on_the_command_line_of_a_release(tmp_path: Path) -> None:
+    """Records' values are in `ps` otherwise, and 94 long keys are more than a command line takes."""
+    (tmp_path / "gated.yaml").write_text(GATED)
+    dag = parsed(tmp_path, HINDCAST_SPARK="submit")["dags"]["gated__release"]
+    assert dag["operators"]["release"] == "SubmittedSpark"
+    assert dag["arguments"]["release"] == ["release", "gated", "{{ run_id }}"]
+
+
 def test_work_can_go_through_spark_submit(tmp_path: Path) -> None:
     (tmp_path / "restaurant.yaml").write_text(RESTAURANT)
     dag = parsed(tmp_path, HINDCAST_SPARK="submit", HINDCAST_POOL="spark")["dags"]["restaurant"]
