@@ -62,6 +62,7 @@ EXCESS = [
     ("pipeline: restaurant", "pipeline: |\n  restaurant\n", 1, "has leading or trailing whitespace"),
     ("pipeline: restaurant", "pipeline: restaurant__release", 1, "is the name of one of Hindcast's own DAGs"),
     ("pipeline: restaurant", "pipeline: hindcast_maintenance", 1, "is the name of one of Hindcast's own DAGs"),
+    ("pipeline: restaurant", "pipeline: hindcast_maintenance__b", 1, "is the name of one of Hindcast's own DAGs"),
     ('"@hourly"', '"R * * * *"', 2, "has random times (H, R)"),
     ('"@hourly"', '"60 * * * *"', 2, "a cron expression that Airflow refuses: it is not acceptable, out of range"),
     ('"@hourly"', '"*/0 * * * *"', 2, "a cron expression that Airflow refuses: step '0' in field 0"),
