@@ -496,7 +496,7 @@ def test_another_contract_changes_no_table_while_the_file_of_the_pipelines_name_
         planner.ensure_plan(bound, "first")
     if isinstance(caught.value, ContractError):
         assert caught.value.where.startswith(str(broken))
-        assert "'shop' does not load from the file of its name" in caught.value.found
+        assert "this file of 'shop' does not load, and another would change its tables: " in caught.value.found
         assert f"fix {own}, or remove it" in caught.value.fix
     plan = Plan("shop", 1, "first", datetime(2026, 1, 1, tzinfo=UTC), None, bound.hash, {})
     journal.append_entry(bound.warehouse, Run(plan))

@@ -213,10 +213,10 @@ def refuse_takeover(folder: Path, pipeline: str) -> None:
         path = folder / name
         if os.access(path, os.F_OK) and isinstance(error := try_load(path), ContractError):
             if _is_meant_as(path, pipeline):
-                found = f"'{pipeline}' does not load from the file of its name, and the contract of another file would "
-                found += f"change its tables: {error.found}"
                 raise ContractError(
-                    found, where=error.where, fix=f"fix {name}, or remove it if the other file is meant"
+                    f"this file of '{pipeline}' does not load, and another would change its tables: {error.found}",
+                    where=error.where,
+                    fix=f"fix {name}, or remove it if the other file is meant",
                 )
             return
 

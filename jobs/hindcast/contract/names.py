@@ -38,8 +38,8 @@ def check_names(contract: Contract) -> Iterator[Complaint]:
     is_maintenance = contract.pipeline == MAINTENANCE or contract.pipeline.startswith(f"{MAINTENANCE}__")
     if is_maintenance or contract.pipeline.endswith((RELEASE, PREVIEW)):
         found = f"'{contract.pipeline}' is the name of one of Hindcast's own DAGs"
-        fix = f"choose a name that is not {MAINTENANCE}, does not begin with {MAINTENANCE}__, "
-        yield Complaint(("pipeline",), found, f"{fix}and does not end in {RELEASE} or {PREVIEW}")
+        fix = f"choose a name that does not begin with {MAINTENANCE}, and does not end in {RELEASE} or {PREVIEW}"
+        yield Complaint(("pipeline",), found, fix)
     for part in ("topics", "views"):
         for name in getattr(contract, part):
             if name in FOLDERS:

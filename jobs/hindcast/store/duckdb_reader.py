@@ -126,7 +126,7 @@ def _open_database(_process: int) -> duckdb.DuckDBPyConnection:
     return duckdb.connect()
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=8)
 def _open_limited_database(_process: int, folder: str | None) -> duckdb.DuckDBPyConnection:
     """Return a database of a process that can open files in one folder only, or none; its settings are locked."""
     database = duckdb.connect(":memory:")  # without a name it is nobody else's

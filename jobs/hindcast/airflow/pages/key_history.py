@@ -141,20 +141,17 @@ def read_history(table: Table, key: Sequence[ColumnValue]) -> KeyHistory:
 
 def read_limited_rows(table: Table, delta_table: DeltaTable, key: Sequence[ColumnValue]) -> pa.Table:
     """Return the rows of a key; QueryError if there are too many, or if reading them takes too long."""
+    name = f"{table.pipeline}.{table.name}"
     try:
         with open_limited_engine(delta_table, HISTORY_SECONDS) as engine:
             rows = read.read_key_rows(table, delta_table, key, engine, MAX_HISTORY_ROWS + 1)
     except EngineLimitError:
         found = f"reading the rows of the key took longer than {HISTORY_SECONDS:g} s"
-        raise QueryError(found, where=table.path, fix=_history_fix(table)) from None
+        raise QueryError(found, where=table.path, fix=f"hindcast history {name} --key KEY") from None
     if rows.num_rows > MAX_HISTORY_ROWS:
         found = f"the key has more than {MAX_HISTORY_ROWS:,} rows, which is more than a page reads"
-        raise QueryError(found, where=table.path, fix=_history_fix(table))
+        raise QueryError(found, where=table.path, fix=f"hindcast history {name} --key KEY")
     return rows
-
-
-def _history_fix(table: Table) -> str:
-    return f"hindcast history {table.pipeline}.{table.name} --key KEY, or hindcast query for one moment"
 
 
 class SlowSuggestionError(QueryError):
