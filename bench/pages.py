@@ -110,9 +110,9 @@ def measured(name: str, keys: int, asked: int) -> dict[str, Any]:
 
 def rows(place: Any, found: Any, key: int) -> int:
     """The rows of a key as the pages read them."""
-    from hindcast.query import read
+    from hindcast.airflow.pages import key_history
 
-    return int(read.read_key_rows(place, found, [key]).num_rows)
+    return int(key_history.read_limited_rows(place, found, [key]).num_rows)
 
 
 def by_arrow(found: Any, key: int) -> int:

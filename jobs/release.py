@@ -1,6 +1,6 @@
-"""spark-submit release.py PIPELINE RUN_ID UNTIL BY KEYS: publish what a person released (`special_runs.run_release`).
+"""spark-submit release.py PIPELINE RUN_ID: publish what a person released (`special_runs.run_planned_release`).
 
-KEYS: a JSON list of the chosen keys, as the form names them; an empty list releases all that is held.
+The plan of the run, which Airflow's task `plan` stores, has the keys.
 """
 
 import sys

@@ -6,22 +6,33 @@ import cProfile
 import json
 import os
 import random
+import re
 import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
 
+from hindcast.airflow.pages import catalog
 from hindcast.airflow.pages.access import PageAccess
 from hindcast.airflow.pages.routes import build_app
 from hindcast.cli import main
 from hindcast.common.errors import ContractError
+from hindcast.common.settings import read_settings
 from hindcast.contract import Contract, bounds, find, load, try_load, try_load_all
+from hindcast.contract.bound import bind_contract
 from hindcast.contract.expressions import _resolve
+from hindcast.contract.load import SlowContractError
 from hindcast.contract.parsing import parse, parse_resolved
+from hindcast.plan import journal, planner
+from hindcast.plan.plans import Plan
+from hindcast.plan.runs import Completed, Run
 from hostile import hostile_files
 from test_contracts import GOOD, contract
 from test_dags import parsed
@@ -51,6 +62,7 @@ EXCESS = [
     ("pipeline: restaurant", "pipeline: |\n  restaurant\n", 1, "has leading or trailing whitespace"),
     ("pipeline: restaurant", "pipeline: restaurant__release", 1, "is the name of one of Hindcast's own DAGs"),
     ("pipeline: restaurant", "pipeline: hindcast_maintenance", 1, "is the name of one of Hindcast's own DAGs"),
+    ("pipeline: restaurant", "pipeline: hindcast_maintenance__b", 1, "is the name of one of Hindcast's own DAGs"),
     ('"@hourly"', '"R * * * *"', 2, "has random times (H, R)"),
     ('"@hourly"', '"60 * * * *"', 2, "a cron expression that Airflow refuses: it is not acceptable, out of range"),
     ('"@hourly"', '"*/0 * * * *"', 2, "a cron expression that Airflow refuses: step '0' in field 0"),
@@ -164,8 +176,69 @@ def test_a_file_that_takes_long_to_read_stops_no_neighbour(
     with ThreadPoolExecutor(1) as threads:  # the pages read in threads, where no signal arrives
         for read in (threads.submit(try_load_all, tmp_path).result(), try_load_all(tmp_path)):
             told = {path.stem: it.pipeline if isinstance(it, Contract) else it.found for path, it in read.items()}
-            assert told == {"restaurant": "restaurant", "slow": "takes more than 0 s of a processor to read"}
+            assert told == {"restaurant": "restaurant", "slow": "takes more than 0.3 s of a processor to read"}
             assert read[slow].where == f"{slow}:1"
+
+
+def slow_reader(monkeypatch: pytest.MonkeyPatch, needed: float) -> tuple[list[str], Callable[[Path, float], Any]]:
+    """Return the files that were read, in their order, and a reader that needs so many seconds for a large one."""
+    names: list[str] = []
+    now = 0.0
+    monkeypatch.setattr(time, "thread_time", lambda: now)
+
+    def read(path: Path, seconds: float) -> Contract | ContractError:
+        nonlocal now
+        names.append(path.name)
+        if "large" not in path.name:
+            return try_load(path, seconds)
+        now += min(needed, seconds)
+        return try_load(path) if needed <= seconds else SlowContractError("takes too long", where=str(path))
+
+    return names, read
+
+
+@pytest.mark.parametrize("needed", [4.9, 0.9, 60.0])
+def test_contracts_that_take_long_leave_time_for_all_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, needed: float
+) -> None:
+    """Also if each loads by itself: small files are read first, and what the folder may take is not much more."""
+    for n in range(30):
+        text = GOOD.replace("pipeline: restaurant", f"pipeline: large_{n}") + "#" * (1_000 + n)
+        contract(tmp_path, text, f"large_{n}.yaml")
+    contract(tmp_path, GOOD, "zoo.yaml")
+    names, read = slow_reader(monkeypatch, needed)
+    results = try_load_all(tmp_path, read)
+    assert (names[0], [*results]) == ("zoo.yaml", sorted(results)), "read by size, returned by name"
+    assert isinstance(results[tmp_path / "zoo.yaml"], Contract)
+    assert time.thread_time() < bounds.FOLDER_SECONDS + bounds.LATE_SECONDS + 1 + 30 * bounds.LAST_FILE_SECONDS < 20
+    loaded = [path.name for path, it in results.items() if isinstance(it, Contract) and path.name != "zoo.yaml"]
+    assert len(loaded) == {4.9: 2, 0.9: 17, 60.0: 0}[needed]
+    error = results[tmp_path / "large_29.yaml"]
+    assert isinstance(error, SlowContractError)
+    assert re.fullmatch(
+        r"takes more than 0\.1 s of a processor to read, after the folder's other contracts took 1\d s, "
+        r"large_\d+\.yaml alone [15] s",
+        error.found,
+    ), error.found
+    assert "simplify the contracts that take long" in error.fix
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_large_contracts_are_read_in_time_for_airflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds, "FOLDER_SECONDS", 0.5)
+    monkeypatch.setattr(bounds, "LATE_SECONDS", 0.2)
+    monkeypatch.setattr(bounds, "LATE_FILE_SECONDS", 0.2)
+    for n in range(6):
+        path = wide(tmp_path, 1_500)
+        path.rename(
+            contract(tmp_path, path.read_text().replace("pipeline: large", f"pipeline: large_{n}"), f"l{n}.yaml")
+        )
+    contract(tmp_path, GOOD)
+    for cached in (parse, parse_resolved, _resolve):
+        cached.cache_clear()
+    begun = time.process_time()
+    assert isinstance(try_load_all(tmp_path)[tmp_path / "restaurant.yaml"], Contract)
+    assert time.process_time() - begun < 3
 
 
 def test_a_file_that_takes_long_to_read_takes_no_dag_down(tmp_path: Path) -> None:
@@ -370,18 +443,66 @@ def test_odd_files_are_told_and_take_no_neighbour_down(
     check_all(folder, monkeypatch, capsys, FINE)
 
 
-@pytest.mark.parametrize(("own", "keeps"), [("shop.yaml", True), ("shop.yml", True), ("their.yaml", False)])
-def test_a_broken_contract_keeps_its_pipeline_from_others(tmp_path: Path, own: str, keeps: bool) -> None:
-    shop = GOOD.replace("pipeline: restaurant", "pipeline: shop")
-    broken, other = contract(tmp_path, f"{shop}  more: [", own), tmp_path / "other.yaml"
-    contract(tmp_path, shop, "other.yaml")
-    told = try_load_all(tmp_path)
-    assert isinstance(told[broken], ContractError)
-    assert isinstance(told[other], ContractError) == keeps
-    if keeps:
-        assert "pipeline 'shop' is already used in" in str(told[other])
-        with pytest.raises(ContractError):
-            find(tmp_path, "shop")
+SHOP = GOOD.replace("pipeline: restaurant", "pipeline: shop")
+
+
+@pytest.mark.parametrize("newcomer", ["shop.yaml", "shop.yml", "a.yaml"])
+@pytest.mark.parametrize("text", ["pipeline: shop\n", f"{SHOP}  more: [", "pipeline: shop\ntopics: {"])
+def test_a_file_that_does_not_load_takes_no_pipeline_from_one_that_does(
+    tmp_path: Path, newcomer: str, text: str
+) -> None:
+    store, broken = contract(tmp_path, SHOP, "store.yaml"), contract(tmp_path, text, newcomer)
+    read = try_load_all(tmp_path)
+    assert isinstance(read[store], Contract)
+    assert isinstance(read[broken], ContractError)
+    assert find(tmp_path, "shop").pipeline == "shop"
+    contracts, errors = catalog.load_contracts(tmp_path)
+    assert ([*contracts], [*errors]) == (["shop"], ["a" if newcomer == "a.yaml" else "shop__broken"]), "ids of DAGs"
+
+
+@pytest.mark.parametrize("newcomer", ["a.yaml", "shop.yml", "zoo.yaml", "Shop.yaml"])
+def test_no_file_takes_a_pipeline_from_the_file_of_its_name(tmp_path: Path, newcomer: str) -> None:
+    own, other = contract(tmp_path, SHOP, "shop.yaml"), contract(tmp_path, SHOP, newcomer)
+    read = try_load_all(tmp_path)
+    assert isinstance(read[own], Contract)
+    assert f"pipeline 'shop' is already used in {own}" in str(read[other])
+
+
+@pytest.mark.parametrize(
+    ("own", "text", "is_refused"),
+    [
+        ("shop.yaml", f"{SHOP}  more: [", True),
+        ("shop.yml", "pipeline: 'shop' # ours", True),
+        ("shop.yaml", "pipeline: other", False),
+        ("shop.yaml", SHOP, False),
+        ("other.yaml", "pipeline: shop", False),
+    ],
+)
+def test_another_contract_changes_no_table_while_the_file_of_the_pipelines_name_is_broken(
+    tmp_path: Path, own: str, text: str, is_refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class PlannedError(Exception):
+        """The run may be planned."""
+
+    def propose(*_: Any, **__: Any) -> Plan:
+        raise PlannedError
+
+    monkeypatch.setattr(planner, "propose_plan", propose)
+    contract(tmp_path, SHOP, "store.yaml")
+    broken = contract(tmp_path, text, own)
+    settings = replace(read_settings({"HINDCAST_WAREHOUSE": str(tmp_path / "warehouse")}), schemas=tmp_path)
+    bound = bind_contract(find(tmp_path, "shop"), settings)
+    with pytest.raises(ContractError if is_refused else PlannedError) as caught:
+        planner.ensure_plan(bound, "first")
+    if isinstance(caught.value, ContractError):
+        assert caught.value.where.startswith(str(broken))
+        assert "this file of 'shop' does not load, and another would change its tables: " in caught.value.found
+        assert f"fix {own}, or remove it" in caught.value.fix
+    plan = Plan("shop", 1, "first", datetime(2026, 1, 1, tzinfo=UTC), None, bound.hash, {})
+    journal.append_entry(bound.warehouse, Run(plan))
+    journal.append_entry(bound.warehouse, Run(plan, Completed({})))
+    with pytest.raises(PlannedError):  # by the contract that the tables have been made by
+        planner.ensure_plan(bound, "second")
 
 
 def test_a_file_that_vanishes_while_its_neighbours_are_read_takes_none_down(tmp_path: Path) -> None:

@@ -507,6 +507,13 @@ REFUSED = [
         "cast(orders.item AS",
     ),
     ("    select:", "    where: quantity\n    select:", 19, "orders.quantity is int, not a condition", "IS NOT NULL"),
+    (
+        "quantity * price",
+        "'extract(`YEAR FROM NOW())::VARCHAR || (SELECT CONTENT FROM READ_TEXT(LOWER(1))) --` FROM price)'",
+        19,
+        "is not a unit of time, a name or a length of a type",
+        "write for example extract(year FROM at)",
+    ),
     ("topics:", "topics: [", 6, "is not YAML", "fix the syntax"),
     ("orders.item, amount: quantity * price}", "3}", 19, "select.item: 3 is not text", 'put it in quotes: "3"'),
 ]

@@ -354,6 +354,54 @@ def test_the_pages_know_a_broken_contract_by_the_id_of_its_dag(tmp_path: Path, m
     assert catalog.pipeline_of_dag(tmp_path, "gated__release") == "gated"
 
 
+FOLDERS = """
+# The DAGs of our contracts in Airflow.
+from hindcast.airflow import maintenance, pipeline, pipelines
+
+globals().update({**pipelines("a"), **maintenance("a"), **pipelines("b"), **maintenance("b")})
+globals().update({**maintenance("a"), **maintenance("c/b")})
+try:
+    globals().update(pipeline("restaurant", "b"))
+except Exception as error:
+    globals().update(pipeline("tips", "b"))
+    from hindcast.airflow.dag_factory import create_broken_dag
+
+    dag = create_broken_dag("error_of_pipeline", error)
+"""
+
+
+def test_no_folder_replaces_the_dags_of_another(tmp_path: Path) -> None:
+    for folder, files in {
+        "a": {"restaurant": RESTAURANT, "half": "x", "hourly": "pipeline: hourly"},
+        "b": {"restaurant": RESTAURANT + "# of b", "half": "y", "tips": TIPS},
+        "c/b": {},
+    }.items():
+        (tmp_path / "dags" / folder).mkdir(parents=True)
+        for name, text in files.items():
+            (tmp_path / "dags" / folder / f"{name}.yaml").write_text(text)
+    hourly = RESTAURANT.replace("pipeline: restaurant", "pipeline: hourly")
+    (tmp_path / "dags" / "b" / "hourly.yml").write_text(hourly)
+    (tmp_path / "dags" / "ours.py").write_text(FOLDERS)
+    read = parsed(tmp_path, dags=tmp_path / "dags")
+    assert read["errors"] == {}
+    docs = {dag_id: dag["doc"] for dag_id, dag in read["dags"].items() if "broken contract" in dag["tags"]}
+    assert sorted(docs) == [
+        *("error_of_pipeline", "half", "half__broken", "hourly__broken", "restaurant__broken"),
+    ]
+    for dag_id in ("restaurant__broken", "error_of_pipeline"):
+        assert f"b/restaurant.yaml:2: pipeline 'restaurant' is already used in {tmp_path}/dags/a" in docs[dag_id]
+    assert "dags/a/half.yaml" in docs["half"]
+    assert "dags/b/half.yaml" in docs["half__broken"]
+    assert "dags/a/hourly.yaml" in docs["hourly__broken"], "a contract that loads replaces one that does not"
+    assert sorted(read["dags"].keys() - docs.keys()) == [
+        *("hindcast_maintenance", "hindcast_maintenance__b", "hindcast_maintenance__b_2"),
+        *("hourly", "hourly__preview", "restaurant", "restaurant__preview", "tips", "tips__preview"),
+    ]
+    for started in ("hourly", "restaurant__broken"):
+        own = parsed(tmp_path, dags=tmp_path / "dags", _AIRFLOW_PARSING_CONTEXT_DAG_ID=started)["dags"]
+        assert own[started]["doc"] == read["dags"][started]["doc"], started
+
+
 def test_fifty_contracts_are_read_without_spark_clients_or_connections(tmp_path: Path) -> None:
     for number in range(50):
         name, price = f"restaurant_{number:02}", f"quantity * price + {number}"
@@ -389,6 +437,14 @@ def test_one_dag_maintains_all_pipelines_each_in_a_task_of_its_own(dags: dict[st
     dag = by_hand["dags"]["hindcast_maintenance"]
     assert (dag["interval"], dag["pools"]["maintain"]) == ("NullTimetable", "spark")
     assert dag["mapped"] == {"maintain": ["SubmittedSpark", "application_args"]}
+
+
+def test_no_key_is_on_the_command_line_of_a_release(tmp_path: Path) -> None:
+    """Records' values are in `ps` otherwise, and 94 long keys are more than a command line takes."""
+    (tmp_path / "gated.yaml").write_text(GATED)
+    dag = parsed(tmp_path, HINDCAST_SPARK="submit")["dags"]["gated__release"]
+    assert dag["operators"]["release"] == "SubmittedSpark"
+    assert dag["arguments"]["release"] == ["release", "gated", "{{ run_id }}"]
 
 
 def test_work_can_go_through_spark_submit(tmp_path: Path) -> None:

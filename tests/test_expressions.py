@@ -11,7 +11,16 @@ from pyspark.errors import PySparkException
 from hindcast.contract import functions
 from hindcast.contract.expressions import find_plain_type, find_type_clash, parse_aggregate, resolve
 from hindcast.contract.moments import find_today_beside
-from hindcast.contract.parsing import ExpressionError, find_columns, strip_comments
+from hindcast.contract.parsing import (
+    PREFIX,
+    ExpressionError,
+    Verbatim,
+    _parse,
+    find_columns,
+    parse_resolved,
+    strip_comments,
+    tokenize_resolved,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -57,6 +66,14 @@ TYPES = {"orders.quantity": "int", "orders.item": "string", "menu.price": "decim
 )
 def test_columns_become_input_and_column(written: str, resolved: str) -> None:
     assert resolve(written, SCOPE) == resolved
+
+
+def test_a_plain_column_is_what_the_parser_makes_of_it() -> None:
+    words = {word.lower() for word in Verbatim.tokenizer_class.KEYWORDS if word.isidentifier()}
+    for word in [*words, "e1", "x", "r", "null", "true", "_a9"]:
+        for text in (f"{word}.x", f"x.{word}", f"{word.upper()}.{word}"):
+            parsed = _parse(tokenize_resolved(PREFIX + text), text).expressions[0]
+            assert (parse_resolved(text), find_columns(text)) == (parsed, [text.split(".")]), text
 
 
 def test_columns_are_called_as_they_like() -> None:
@@ -191,6 +208,17 @@ def test_a_cast_of_a_text_without_a_date_says_so(spark: SparkSession) -> None:
         ("from_protobuf(customer, 'A', '/etc/x')", "'from_protobuf' reads a file on the server", "declare the topic"),
         ("xpath_string(customer, 'a/b')", "'xpath_string' fetches the DTD that a document names", "write from_xml"),
         ("xpath(customer, 'a')[0]", "'xpath' fetches the DTD that a document names", "write from_xml"),
+        ("extract(`YEAR FROM NOW()) --` FROM place)", "'YEAR FROM NOW()) --' is not a unit of time", "extract(year"),
+        ("cast(item AS decimal(`2,1)) --`, 2))", "'2,1)) --' is not a unit of time", "decimal(8, 2)"),
+        ("cast(place AS array<decimal(`2)`, 1)>)", "'2)' is not a unit of time", "decimal(8, 2)"),
+        ("cast(place AS interval `day x`)", "'cast(place AS interval `day x`)' does not parse", "one Spark SQL"),
+        ("mask(customer, `upperChar => 'a' --` => 'X')", "is not a unit of time, a name", "write for example"),
+        (
+            "from_json(customer, schema => 'a int', options => map('mode', customer))",
+            "'from_json' has the named argument 'schema'",
+            "write the arguments in their order",
+        ),
+        ("to_json(place, options => map('a', customer))", "the named argument 'options'", "without names"),
     ],
 )
 def test_what_is_refused(written: str, found: str, fix: str) -> None:
@@ -212,6 +240,10 @@ def test_what_is_refused(written: str, found: str, fix: str) -> None:
         "transform(place, quantity -> quantity + 1)",
         "timestampadd(MONTH, 1, place)",
         "date_add(place, 1)",
+        "extract(YEAR FROM place) + extract(dow FROM place) + extract(`day` FROM place) + extract(hours FROM place)",
+        "place + interval 1 day + interval '1-2' year to month - interval 3 weeks 2 microseconds",
+        "cast(customer AS decimal(10, 2))::array<decimal(3)>",
+        "mask(customer, upperChar => 'X') collate UTF8_LCASE",
     ],
 )
 def test_what_is_taken_as_it_is_written(written: str) -> None:

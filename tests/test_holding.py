@@ -89,8 +89,9 @@ def release(p: Pipeline, name: str, *told: str) -> dict[str, Any]:
         ).as_json()
 
 
+@pytest.mark.parametrize("as_in_airflow", [False, True])
 def test_a_failing_key_stays_as_believed_and_is_released_in_a_run_of_its_own(
-    spark: SparkSession, broker: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    spark: SparkSession, broker: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], as_in_airflow: bool
 ) -> None:
     with pipeline(spark, broker, tmp_path, MENU.partition("  orders:")[0]) as p:
         p.send("menu", ("curry", {"price": 8}, 0), ("naan", {"price": 3}, 0))
@@ -108,6 +109,13 @@ def test_a_failing_key_stays_as_believed_and_is_released_in_a_run_of_its_own(
         for other in (["restaurant.menu", "--key", "naan"], ["restaurant.dear"]):
             assert main.main(["release", *other]) == 3
             assert "begun to release other keys, has not ended" in capsys.readouterr().err
+        with pytest.raises(RunError, match="the release other has no plan"):
+            special_runs.run_planned_release(spark, p.settings, p.name, "other")
+        if as_in_airflow:
+            assert main.step("release", ["restaurant", run_id]) == 0
+            assert p.states()[-1] == (3, "completed")
+            assert ("curry", -1, 4, None) in p.believed("menu")
+            return
         assert main.main(["release", "restaurant"]) == 0
         assert "finishing run 3" in capsys.readouterr().err
         assert p.states()[-1] == (3, "completed")

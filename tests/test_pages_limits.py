@@ -5,19 +5,22 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import duckdb
 import pytest
 
-from hindcast.airflow.pages import explain_limits, time_machine
+from hindcast.airflow.pages import explain as explain_module
+from hindcast.airflow.pages import explain_limits, key_history, time_machine
 from hindcast.airflow.pages.explain import explain_row
 from hindcast.airflow.pages.explain_limits import NotExplainedError
+from hindcast.common.errors import QueryError
 from hindcast.common.json_values import JsonObject
 from hindcast.common.settings import Settings
-from hindcast.contract import Join, find
+from hindcast.contract import Join, find, functions
 from hindcast.query import cut_values, read
-from hindcast.store import tables
+from hindcast.store import duckdb_reader, tables
 from test_pages import client, text
 from warehouses import RUNS, T0, at, place, row, shop, version, write
 
@@ -158,11 +161,166 @@ def test_an_engine_that_computes_nothing_at_the_limit_is_interrupted_later(monke
         idle_then_compute(engine)
 
 
+@pytest.fixture
+def slow_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading any table takes DuckDB for ever."""
+
+    def register_slowly(engine: duckdb.DuckDBPyConnection, *arguments: Any) -> None:
+        register(engine, *arguments)
+        engine.execute("ALTER VIEW rows RENAME TO stored")
+        times = "range(1000000) AS a, range(1000000) AS b LIMIT 1000000000000"  # so it computes all before it filters
+        engine.execute(f"CREATE TEMP VIEW rows AS SELECT stored.* FROM stored, {times}")
+
+    register = duckdb_reader.register_rows
+    monkeypatch.setattr(duckdb_reader, "register_rows", register_slowly)
+    monkeypatch.setattr(key_history, "HISTORY_SECONDS", 0.2)
+    monkeypatch.setattr(key_history, "SUGGESTION_SECONDS", 0.1)
+
+
+@pytest.mark.usefixtures("slow_tables")
+def test_finding_keys_to_suggest_stops() -> None:
+    begun, web = time.monotonic(), client("shop")
+    answer = web.get("/keys/shop.json", params={"table": "prices", "beginning": "zzz"})
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert "finding keys that begin with 'zzz' took longer than 0.1 s" in str(error)
+    assert "write the whole key and open its page" in str(error)
+    page = web.get("/machine/shop.json", params={"table": "prices"})
+    assert (page.status_code, page.json()["suggested"]) == (200, []), "a key can be written"
+    assert time.monotonic() - begun < 5
+
+
+@pytest.mark.usefixtures("slow_tables")
+def test_reading_the_rows_of_a_key_stops() -> None:
+    begun = time.monotonic()
+    answer = client("shop").get("/machine/shop.json", params={"table": "prices", "key": "nobody's"})
+    assert answer.status_code == 400
+    assert "reading the rows of the key took longer than 0.2 s" in str(answer.json()["error"])
+    assert "hindcast history shop.prices --key KEY" in str(answer.json()["error"])
+    assert time.monotonic() - begun < 5
+
+
+def test_a_page_does_not_read_more_rows_of_a_key_than_it_may(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = tables.locate_table(settings.warehouse, find(settings.schemas, "shop"), "orders")
+    assert key_history.read_history(table, ["dave"]).rows.num_rows == 1
+    monkeypatch.setattr(key_history, "MAX_HISTORY_ROWS", 1)
+    key_history._CACHE.clear()
+    assert key_history.read_history(table, ["dave"]).rows.num_rows == 1
+    table = tables.locate_table(settings.warehouse, find(settings.schemas, "shop"), "prices")
+    with pytest.raises(QueryError, match="the key has more than 1 rows, which is more than a page reads"):
+        key_history.read_history(table, ["naan"])
+
+
 def test_only_some_rows_are_explained_at_a_time(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(explain_limits, "MAX_SECONDS", 0.1)
     with explain_limits.limit_explanations(), explain_limits.limit_explanations():
         told = explain_bill(settings, "orders.item")["text"]
     assert "too many rows are being explained at this moment; try again" in str(told)
+
+
+# SQL that a contract's text must not become
+
+READ = "(SELECT content FROM read_text(lower('{path}')))"
+
+
+@pytest.mark.parametrize(
+    "on",
+    [
+        "extract(`YEAR FROM NOW())::VARCHAR || (SELECT CONTENT FROM READ_TEXT('X')) --` FROM orders.timestamp)",
+        "cast(orders.item AS decimal(`2,1)) || (SELECT 7) --`, 2))",
+        "cast(orders.item AS decimal(2,`1)); COPY (SELECT 1) TO 'x'; --`))",
+        "trim(orders.item from extract(`year) x` FROM orders.timestamp))",
+    ],
+)
+@pytest.mark.parametrize("is_seen_by_sqlglot", [True, False])
+def test_a_word_that_is_no_unit_does_not_become_sql(
+    on: str, is_seen_by_sqlglot: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not is_seen_by_sqlglot:  # DuckDB's own tree shows it too
+        monkeypatch.setattr(functions, "find_raw_text", lambda _: None)
+    with pytest.raises(NotExplainedError, match=r"does not evaluate .* the contract uses"):
+        explain_module._translate_expression(explain_module._parse(on), is_for_one_row=True)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("(SELECT 1)", "1, 2", "1 AS a", "1) OR (2", "1; SELECT 2", "1 -- a", "1 /* a", "1 FROM rows", "1 WHERE true"),
+        *(
+            "*",
+            "COLUMNS(*)",
+            "repeat('a', 9)",
+            "a.b.repeat(9)",
+            "getvariable('a')",
+            "current_setting('home_directory')",
+        ),
+        *(
+            "a IN (SELECT 1)",
+            "EXISTS (FROM rows)",
+            "[1, 2]",
+            "x -> x",
+            "'a' COLLATE nocase",
+            "sum(a) OVER ()",
+            "$1",
+            "",
+        ),
+        *(
+            "ARRAY(SELECT 1)",
+            "list_transform(a, x -> repeat(x, 9))",
+            "DEFAULT",
+            "a = ANY (SELECT 1)",
+            "$$a$$; SELECT 1",
+        ),
+    ],
+)
+def test_duckdb_evaluates_one_expression_of_what_is_cheap(text: str) -> None:
+    with pytest.raises(NotExplainedError, match="does not evaluate an expression that the contract uses"):
+        explain_limits.refuse_unknown_sql(text)
+
+
+@pytest.mark.parametrize("name", [None, "prices"])
+def test_an_engine_of_the_pages_opens_no_other_file(settings: Settings, name: str | None, tmp_path: Path) -> None:
+    secret, prices = (
+        tmp_path / "secret.csv",
+        tables.locate_table(settings.warehouse, find(settings.schemas, "shop"), "prices"),
+    )
+    secret.write_text("a\nhunter2\n", encoding="utf-8")
+    opened = tables.open_table(prices) if name else None
+    with explain_limits.open_limited_engine(opened) as engine:
+        if opened is not None:
+            duckdb_reader.register_rows(engine, opened)
+            assert engine.sql("FROM rows").fetchall(), "its own files"
+        for query in (
+            f"SELECT content FROM read_text('{secret}')",
+            f"FROM '{secret}'",
+            f"FROM '{prices.path}/../../../{tmp_path.name}/secret.csv'",
+            f"FROM read_parquet('{settings.warehouse}/shop/orders/*/*.parquet')",
+            f"FROM glob('{tmp_path}/*')",
+            f"COPY (SELECT 1) TO '{tmp_path}/new.csv'",
+            f"ATTACH '{tmp_path}/new.db' AS other",
+            "INSTALL httpfs",
+        ):
+            with pytest.raises(duckdb.PermissionException):
+                engine.execute(query)
+        for setting in ("enable_external_access = true", "allowed_directories = ['/']", "memory_limit = '1TB'"):
+            with pytest.raises(duckdb.InvalidInputException, match="locked"):
+                engine.execute(f"SET GLOBAL {setting}")
+    assert [path.name for path in tmp_path.iterdir()] == ["secret.csv"]
+
+
+def test_what_gets_past_every_check_reads_no_file(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    secret = tmp_path / "secret.csv"
+    secret.write_text("hunter2", encoding="utf-8")
+    monkeypatch.setattr(explain_module, "_translate_expression", lambda *_, **__: READ.format(path=secret))
+    row = {"city": "", "validFrom": T0}
+    aggregate = explain(settings, "cities", row, table="prices", group_by={"city": "note"}, where="note = ''")
+    for told in (explain_bill(settings, "lower(orders.item)"), aggregate):
+        assert str(told["text"]).startswith("This page cannot explain the row: Permission Error"), told
+        assert "hunter2" not in str(told)
 
 
 # Long values

@@ -33,7 +33,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> DeltaTable:
 
 def items(found: DeltaTable, *bounds: ColumnBound) -> set[str]:
     """The keys in the files that are read."""
-    with duckdb_reader.open_engine() as engine:
+    with duckdb_reader.open_engine(found) as engine:
         duckdb_reader.register_rows(engine, found, bounds)
         return {item for (item,) in engine.sql("SELECT item FROM rows").fetchall() if not item.startswith("<")}
 
@@ -61,14 +61,14 @@ def test_a_file_is_passed_over_only_if_it_cannot_hold_the_row(
 
 
 def test_statistics_that_end_at_the_millisecond_pass_over_no_row(found: DeltaTable) -> None:
-    with duckdb_reader.open_engine() as engine:
+    with duckdb_reader.open_engine(found) as engine:
         duckdb_reader.register_rows(engine, found, [ColumnBound("systemTo", least=RUNS[1] - MICRO)])
         assert engine.sql("SELECT count(*) FROM rows WHERE systemTo IS NOT NULL").fetchall() == [(1,)]
 
 
 def test_rows_are_those_that_arrow_reads(found: DeltaTable) -> None:
     text = "SELECT item, price, note, validFrom, validTo, systemFrom, systemTo, _offset FROM rows ORDER BY ALL"
-    with duckdb_reader.open_engine() as engine, duckdb.connect() as other:
+    with duckdb_reader.open_engine(found) as engine, duckdb.connect() as other:
         other.execute("SET TimeZone = 'UTC'")
         duckdb_reader.register_rows(engine, found)
         other.register("rows", row_reader.open_arrow_rows(found))

@@ -24,29 +24,39 @@ if TYPE_CHECKING:
 def pipelines(schemas: str | Path | None = None) -> dict[str, DAG]:
     """Return, by id, the DAGs of the contracts in a folder; a contract that does not load has one that says why.
 
-    `schemas`: HINDCAST_SCHEMAS without it; a relative one is beside the file that calls this function.
+    So has one of a pipeline that the file has already created from another folder. `schemas`: HINDCAST_SCHEMAS without
+    it; a relative one is beside the file that calls this function.
     """
+    from hindcast.airflow.created_dags import find_created_dags
     from hindcast.airflow.dag_factory import load_dags
 
-    return load_dags(_read_settings(schemas, sys._getframe(1).f_globals.get("__file__")))  # noqa: SLF001  # documented
+    module = sys._getframe(1).f_globals  # noqa: SLF001  # documented
+    return load_dags(_read_settings(schemas, module.get("__file__")), find_created_dags(module))
 
 
 def pipeline(name: str, schemas: str | Path | None = None) -> dict[str, DAG]:
     """Return, by id, the DAGs of one contract, which is NAME.yaml in the folder `schemas` (`pipelines`).
 
-    Raise ContractError if there is none, or if it does not load.
+    Raise ContractError if there is none, if it does not load, or if another folder has given a pipeline of this name.
     """
+    from hindcast.airflow.created_dags import find_created_dags
     from hindcast.airflow.dag_factory import load_pipeline_dags
 
-    settings = _read_settings(schemas, sys._getframe(1).f_globals.get("__file__"))  # noqa: SLF001
-    return load_pipeline_dags(settings, name)
+    module = sys._getframe(1).f_globals  # noqa: SLF001
+    return load_pipeline_dags(_read_settings(schemas, module.get("__file__")), name, find_created_dags(module))
 
 
 def maintenance(schemas: str | Path | None = None) -> dict[str, DAG]:
-    """Return, by id, the DAG that maintains the tables of all pipelines of a folder (`pipelines`)."""
+    """Return, by id, the DAG that maintains the tables of all pipelines of a folder (`pipelines`).
+
+    It is hindcast_maintenance; for each further folder of the same file hindcast_maintenance__FOLDER.
+    """
+    from hindcast.airflow.created_dags import find_created_dags
     from hindcast.airflow.maintenance_dag import create_maintenance_dag
 
-    dag = create_maintenance_dag(_read_settings(schemas, sys._getframe(1).f_globals.get("__file__")))  # noqa: SLF001
+    module = sys._getframe(1).f_globals  # noqa: SLF001
+    settings = _read_settings(schemas, module.get("__file__"))
+    dag = create_maintenance_dag(settings, find_created_dags(module).name_maintenance_dag(settings.schemas))
     return {dag.dag_id: dag}
 
 

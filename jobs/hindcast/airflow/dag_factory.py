@@ -28,14 +28,15 @@ from airflow.sdk import (
 from airflow.sdk.exceptions import AirflowFailException
 
 from hindcast.airflow import assets, run_requests, tasks
+from hindcast.airflow.created_dags import CreatedDags
 from hindcast.airflow.dag_defaults import DEFAULT_ARGS, PATIENCE, PLAN, REPORT
 from hindcast.airflow.links import ReportLink
 from hindcast.airflow.release_dag import create_release_dag
 from hindcast.airflow.spark_tasks import create_spark_task, read_contracts_of
 from hindcast.common.errors import ContractError
 from hindcast.common.settings import Settings
-from hindcast.contract import Contract, find, list_contract_files, try_load, try_load_all
-from hindcast.contract.names import PREVIEW, RELEASE, name_stand_ins
+from hindcast.contract import Contract, find, list_contract_files, repeated_name_error, try_load, try_load_all
+from hindcast.contract.names import PREVIEW, RELEASE, list_dag_ids, name_stand_ins
 from hindcast.runs.table_steps import TABLE_STEPS
 
 RUN = "{{ ti.xcom_pull(task_ids='plan') }}"
@@ -181,37 +182,69 @@ def _schedule(settings: Settings, contract: Contract) -> CronDataIntervalTimetab
 
 
 def create_broken_dag(dag_id: str, error: Exception) -> DAG:
-    """Return a DAG in place of a contract that does not load: its documentation and its only task report the error."""
+    """Return a DAG in place of a contract that does not load: its documentation and its only task report the error.
+
+    Airflow finds it only in the variables of the DAG file: the pipeline of another folder may yet replace it there.
+    """
 
     def contract() -> None:
         raise AirflowFailException(str(error))
 
-    with DAG(dag_id, doc_md=f"```\n{error}\n```", schedule=None, tags=["hindcast", "broken contract"]) as dag:
+    tags, doc = ["hindcast", "broken contract"], f"```\n{error}\n```"
+    with DAG(dag_id, doc_md=doc, schedule=None, tags=tags, auto_register=False) as dag:
         task(contract)()
     return dag
 
 
-def load_dags(settings: Settings) -> dict[str, DAG]:
-    """Return the DAGs of all contracts by id; when a task starts, only those of its own contract's file."""
+def load_dags(settings: Settings, created: CreatedDags) -> dict[str, DAG]:
+    """Return the DAGs of all contracts by id; when a task starts, only those of its own contract's file.
+
+    `created`: what the same DAG file has created from other folders, whose pipelines are not replaced.
+    """
     folder = settings.schemas
     started = get_parsing_context().dag_id or ""
+    taken = created.list_taken(folder)
     own = folder / f"{started.removesuffix(RELEASE).removesuffix(PREVIEW)}.yaml"
     if started and own in list_contract_files(folder) and isinstance(contract := try_load(own), Contract):
-        loaded, _ = create_dags(settings, {own: contract}, started)
+        loaded, _ = create_dags(settings, _refuse_taken({own: contract}, created, folder), started)
         if started in loaded:
+            created.add(folder, loaded)
             return loaded
-    loaded, broken = create_dags(settings, try_load_all(folder), started)
-    stand_ins = name_stand_ins(broken, loaded)
-    return loaded | {dag_id: create_broken_dag(dag_id, broken[path]) for dag_id, path in stand_ins.items()}
+    loaded, broken = create_dags(settings, _refuse_taken(try_load_all(folder), created, folder), started)
+    errors = {dag_id: broken[path] for dag_id, path in name_stand_ins(broken, {*loaded, *taken}).items()}
+    # A contract that loads replaces a stand-in of another folder, which gets another name.
+    displaced = {Path(f"{dag_id}.yaml"): created.errors[dag_id] for dag_id in loaded if dag_id in taken}
+    ids = name_stand_ins(displaced, {*loaded, *taken, *errors})
+    errors |= {dag_id: displaced[place] for dag_id, place in ids.items()}
+    dags = loaded | {dag_id: create_broken_dag(dag_id, error) for dag_id, error in errors.items()}
+    created.replace(folder, dags, errors)
+    return dags
 
 
-def load_pipeline_dags(settings: Settings, name: str) -> dict[str, DAG]:
-    """Return the DAGs of one pipeline by id; raise ContractError if it has no valid contract."""
-    place = settings.schemas / f"{name}.yaml"
-    created, broken = create_dags(settings, {place: find(settings.schemas, name)}, get_parsing_context().dag_id or "")
+def load_pipeline_dags(settings: Settings, name: str, created: CreatedDags) -> dict[str, DAG]:
+    """Return the DAGs of one pipeline by id; ContractError if it has no valid contract, or was `created` before."""
+    folder = settings.schemas
+    contracts = _refuse_taken({folder / f"{name}.yaml": find(folder, name)}, created, folder)
+    dags, broken = create_dags(settings, contracts, get_parsing_context().dag_id or "")
     for error in broken.values():
         raise error
-    return created
+    created.add(folder, dags)
+    return dags
+
+
+def _refuse_taken(
+    contracts: Mapping[Path, Contract | ContractError], created: CreatedDags, folder: Path
+) -> dict[Path, Contract | ContractError]:
+    """Return contracts of a folder, with an error for each whose pipeline another folder has given."""
+    taken = {dag_id: other for dag_id, other in created.list_taken(folder).items() if dag_id not in created.errors}
+
+    def refuse(path: Path, contract: Contract | ContractError) -> Contract | ContractError:
+        if isinstance(contract, ContractError):
+            return contract
+        other = next((taken[dag_id] for dag_id in list_dag_ids(contract) if dag_id in taken), None)
+        return contract if other is None else repeated_name_error(contract.pipeline, path, other)
+
+    return {path: refuse(path, contract) for path, contract in contracts.items()}
 
 
 def create_dags(

@@ -1,4 +1,4 @@
-"""The DAG hindcast_maintenance, which maintains the tables of all pipelines with a mapped task for each.
+"""The DAG hindcast_maintenance, which maintains the tables of a folder's pipelines with a mapped task for each.
 
 Its tasks share the pool of the pipelines' tasks, with a lower priority, and are safe during runs (ops/maintenance.py).
 """
@@ -23,11 +23,11 @@ changes. The log of each task reports what it did to each table. `hindcast maint
 """
 
 
-def create_maintenance_dag(settings: Settings) -> DAG:
+def create_maintenance_dag(settings: Settings, dag_id: str = MAINTENANCE) -> DAG:
     """Return the DAG: a task that lists the pipelines, then a maintenance task for each."""
     schedule = settings.maintenance
     with DAG(
-        MAINTENANCE,
+        dag_id,
         description="Compacts, clusters and vacuums the tables of all pipelines",
         doc_md=DOC,
         schedule=None if schedule == "never" else CronDataIntervalTimetable(schedule, timezone="UTC"),

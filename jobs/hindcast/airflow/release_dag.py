@@ -49,7 +49,8 @@ def create_release_dag(settings: Settings, contract: Contract) -> DAG:
         )
         plan = task.sensor(task_id="plan", doc_md=PLAN, **APPROVED)(read_contracts_of(settings, tasks.plan_release))
         planned = plan(contract.pipeline, "{{ run_id }}", until, by, keys)
-        release = create_spark_task(settings, "release", "release", contract.pipeline, "{{ run_id }}", until, by, keys)
+        # The keys, which are values of records, are in the plan: not on the command line of spark-submit.
+        release = create_spark_task(settings, "release", "release", contract.pipeline, "{{ run_id }}")
         outlets = [assets.pipeline_alias(contract.pipeline)]
         report = task(task_id="report", outlets=outlets, doc_md=REPORT)(
             read_contracts_of(settings, tasks.finish_release)

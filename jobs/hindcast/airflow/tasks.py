@@ -251,7 +251,7 @@ def read_held_changes(pipeline: str) -> HeldChanges:
     return {"text": text, "keys": labels, "until": until.isoformat()}
 
 
-def release(pipeline: str, name: str, until: str, by: str, labels: str, spark: SparkSession) -> None:
+def release(pipeline: str, name: str, spark: SparkSession) -> None:
     """Publish what a person has approved, in the planned run `name`, and print its report."""
     with _raise_airflow_errors():
         from hindcast.airflow import connections
@@ -260,9 +260,7 @@ def release(pipeline: str, name: str, until: str, by: str, labels: str, spark: S
         from hindcast.runs import special_runs
 
         connections.apply_connection()
-        settings = read_settings()
-        keys = _read_chosen_keys(settings, pipeline, until, labels)
-        report = special_runs.run_release(spark, settings, pipeline, name, keys, by, datetime.fromisoformat(until))
+        report = special_runs.run_planned_release(spark, read_settings(), pipeline, name)
         print(report_text.format_report(report))
 
 

@@ -8,7 +8,6 @@ import os
 import re
 import sys
 from collections.abc import Sequence
-from datetime import datetime
 from pathlib import Path
 
 from hindcast.cli.arguments import Command, build_parser
@@ -83,7 +82,6 @@ def step(name: str, argv: Sequence[str]) -> int:
     from hindcast.common.session import open_session
     from hindcast.contract import find
     from hindcast.ops import maintenance
-    from hindcast.quality import approval
     from hindcast.query import read
     from hindcast.report import report_text
     from hindcast.runs import preview, run_preview, run_steps, special_runs
@@ -104,11 +102,9 @@ def step(name: str, argv: Sequence[str]) -> int:
                     )
                 )
             elif name == "release":
-                run_id, shown, by, labels = others
-                looked_at, contract = datetime.fromisoformat(shown), find(settings.schemas, pipeline)
-                keys = approval.choose_keys(settings.warehouse, contract, looked_at, labels)
-                fields = special_runs.run_release(open_session(), settings, pipeline, run_id, keys, by, looked_at)
-                print(report_text.format_report(fields))
+                (run_id,) = others
+                report = special_runs.run_planned_release(open_session(), settings, pipeline, run_id)
+                print(report_text.format_report(report))
             elif name == "maintain":
                 contract = find(settings.schemas, pipeline)
                 print(maintenance.format_report(maintenance.maintain_tables(open_session, settings, contract)))

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -16,6 +18,7 @@ from sqlglot import expressions as exp
 
 from hindcast.common.json_values import JsonObject, JsonValue, list_objects
 from hindcast.contract import avro_rules, bounds
+from hindcast.contract.bounds import FileState
 from hindcast.contract.types import ContractModel, ContractValue, format_value
 
 
@@ -82,8 +85,11 @@ class AvroFile(ContractModel):
             raise ValueError(f"'{value}' is a file beside a contract, but this contract was not read from a file")
         if Path(value).name != value:
             raise ValueError(f"'{value}' is not the name of a file; put the schema beside the contract")
+        path = Path(folder) / value
+        if (states := _NAMED_FILES.get()) is not None:
+            states.setdefault(path, bounds.find_state(path))
         try:
-            text = bounds.read_text(Path(folder) / value)
+            text = bounds.read_text(path)
             schema = json.loads(text)
             _refuse_surrogates(schema)
             parse_schema(schema)
@@ -96,6 +102,23 @@ class AvroFile(ContractModel):
         except (ValueError, RecursionError) as error:
             raise ValueError(f"'{value}' is not JSON: {error}; fix the file") from None
         return {"file": value, "text": json.dumps(schema)}
+
+
+@contextmanager
+def record_named_files() -> Iterator[dict[Path, FileState]]:
+    """Return a dictionary that gets each file that a contract names while the block reads it, also if it is not there.
+
+    The values are the states of the files before they were read.
+    """
+    states: dict[Path, FileState] = {}
+    token = _NAMED_FILES.set(states)
+    try:
+        yield states
+    finally:
+        _NAMED_FILES.reset(token)
+
+
+_NAMED_FILES: ContextVar[dict[Path, FileState] | None] = ContextVar("_NAMED_FILES", default=None)
 
 
 def _refuse_surrogates(schema: JsonValue) -> None:

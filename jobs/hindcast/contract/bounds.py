@@ -12,6 +12,7 @@ import re
 import stat
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TypeAlias
 
 import yaml
 
@@ -19,6 +20,13 @@ SECONDS = 5.0
 """The most time of a processor for reading a contract. All other limits keep well below it; it is for what the parser
 of SQL, which may try every way to read a text, does with texts that nobody foresaw.
 """
+
+FOLDER_SECONDS, LATE_SECONDS = 12.0, 3.0
+"""The time of a processor for all contracts of a folder, after which each may take only LATE_FILE_SECONDS; and the time
+for these together, after which each may take only LAST_FILE_SECONDS. Airflow waits half a minute for a file of DAGs.
+"""
+
+LATE_FILE_SECONDS, LAST_FILE_SECONDS = 1.0, 0.1
 
 BYTES = 1 << 20
 """The most bytes of a file, and characters of YAML once its aliases are expanded."""
@@ -65,6 +73,19 @@ class ExcessError(ValueError):
     def __init__(self, found: str, fix: str, line: int | None = None) -> None:
         self.found, self.fix, self.line = found, fix, line
         super().__init__(f"{found}; {fix}")
+
+
+FileState: TypeAlias = tuple[int, int, int] | None
+"""The times of change and the size of a file; None if it cannot be examined, as a dangling link."""
+
+
+def find_state(path: Path) -> FileState:
+    """Return the state of a file, which differs once the file, its permissions or its target have changed."""
+    try:
+        status = path.stat()
+    except (OSError, ValueError):  # also for a name that no file can have
+        return None
+    return status.st_mtime_ns, status.st_ctime_ns, status.st_size
 
 
 def read_text(path: Path, most: int = BYTES) -> str:

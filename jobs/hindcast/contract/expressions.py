@@ -53,7 +53,7 @@ def _share_columns(columns: ScopeColumns) -> ScopeColumns:
     return columns
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=bounds.ALL_TERMS)
 def _resolve(text: str, columns: ScopeColumns, struct_names: tuple[tuple[str, str], ...]) -> str:
     scope, places = dict(columns), dict(struct_names)
     text = strip_comments(text)
@@ -92,6 +92,8 @@ def _refuse_unfit(text: str, tree: exp.Expr) -> None:
         raise ExpressionError("'*' is not an expression", "name the columns")
     if tree.find(exp.Placeholder, exp.Parameter, exp.SessionParameter):
         raise ExpressionError(f"'{text}' has a placeholder", "write the value")
+    if (raw := functions.find_raw_text(tree)) is not None:
+        raise ExpressionError(f"{format_value(raw)} is not a unit of time, a name or a length of a type", _UNIT_FIX)
     if wrong := functions.find_misplaced(tree):
         raise ExpressionError(*wrong)
     if (part := moments.find_today(tree)) is not None:
@@ -123,6 +125,8 @@ def find_type_clash(resolved: str, types: Mapping[str, str | None]) -> str | Non
             return f"{format_tree(kinds['string'])} is a string, {format_tree(kinds['number'])} is a number"
     return None
 
+
+_UNIT_FIX = "write for example extract(year FROM at), interval 1 day, decimal(8, 2)"
 
 WRITE_OUT_FIX = "write it out: timestamp '2026-01-31 12:30:00'"
 """The fix for a text that depends on the current day."""

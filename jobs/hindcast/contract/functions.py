@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from functools import cache
 from pathlib import Path
 
@@ -42,7 +43,11 @@ def find_misplaced(tree: exp.Expr) -> tuple[str, str] | None:
 def find_open_option(call: exp.Func) -> tuple[str, str] | None:
     """Return what is wrong with the options of a call: they must be literals, and none may name a file."""
     name = find_name(call)
-    if name not in _OPTIONS or len(call.expressions) <= _OPTIONS[name]:
+    if name not in _OPTIONS:
+        return None
+    if named := next((each for each in call.expressions if isinstance(each, exp.Kwarg)), None):
+        return f"'{name}' has the named argument '{named.name}'", "write the arguments in their order, without names"
+    if len(call.expressions) <= _OPTIONS[name]:
         return None
     options = call.expressions[_OPTIONS[name]]
     written = options.expressions if isinstance(options, exp.Anonymous) and find_name(options) == "map" else None
@@ -51,6 +56,27 @@ def find_open_option(call: exp.Func) -> tuple[str, str] | None:
     if files := [option.name for option in written[::2] if option.name.lower() in _FILE_OPTIONS]:
         return f"'{name}' reads a file on the server by '{files[0]}'", "remove the option"
     return None
+
+
+def find_raw_text(tree: exp.Expr) -> str | None:
+    """Return the first part of a tree that stands for a unit, a name or a number and is none; None if all are.
+
+    sqlglot reads any word in backquotes as such a part, and writes it as it stands, without quotes: in another
+    dialect it would become SQL.
+    """
+    for node in tree.find_all(exp.Var, exp.DataTypeParam):
+        if isinstance(node, exp.DataTypeParam):
+            is_plain = _NUMBER.fullmatch(node.name) is not None
+        elif isinstance(node.parent, exp.Kwarg | exp.Collate):
+            is_plain = _WORD.fullmatch(node.name) is not None
+        else:
+            is_plain = node.name.upper() in _FIELDS
+        if not is_plain:
+            return str(node.name)
+    return None
+
+
+_NUMBER, _WORD = re.compile("[0-9]{1,9}"), re.compile("[A-Za-z_][A-Za-z0-9_]*")
 
 
 def has_generator(tree: exp.Expr) -> bool:
@@ -111,6 +137,28 @@ _WITH_UNIT = frozenset(("date_add", "date_diff", "dateadd", "datediff", "timesta
 _UNITS = frozenset(
     ("YEAR", "QUARTER", "MONTH", "WEEK", "DAY", "DAYOFYEAR", "HOUR", "MINUTE", "SECOND", "MILLISECOND", "MICROSECOND")
 )
+_FIELDS = _UNITS | {f"{unit}S" for unit in _UNITS}
+_FIELDS |= frozenset(
+    (
+        *(
+            "Y",
+            "YR",
+            "YRS",
+            "YEAROFWEEK",
+            "QTR",
+            "MON",
+            "MONS",
+            "W",
+            "D",
+            "DAYOFWEEK",
+            "DOW",
+            "DAYOFWEEK_ISO",
+            "DOW_ISO",
+        ),
+        *("DAYOFWEEKISO", "DOY", "H", "HR", "HRS", "M", "MIN", "MINS", "S", "SEC", "SECS", "NANOSECOND", "NANOSECONDS"),
+    )
+)
+"""The parts of a moment that Spark knows, for extract and intervals, and sqlglot's own names for them."""
 
 _REFUSED = {
     "aggregate": ("is an aggregate: it needs many rows", "aggregate in a view of its own: aggregate: {n: count(*)}"),

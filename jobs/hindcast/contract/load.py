@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -74,7 +75,7 @@ def load(path: Path, seconds: float | None = None) -> Contract:
         with limit_processor_time(seconds):
             return _load(path)
     except ExpiredError:
-        found = f"takes more than {seconds:.0f} s of a processor to read"
+        found = f"takes more than {seconds:.2g} s of a processor to read"
         fix = (
             "find the expression, pattern or type that nests too much (leave out one after the other), and simplify it"
         )
@@ -125,15 +126,56 @@ def try_load_all(
 ) -> dict[Path, Contract | ContractError]:
     """Return the contract of each file of a folder, or its error: no file takes another one down.
 
-    Of two contracts with one name, `find_owners` picks the file that keeps it; the other is an error. Each file that
-    takes too long to read halves the time of the others, down to a second: Airflow waits half a minute for all.
+    Of two contracts with one name, `find_owners` picks the file that keeps it; the other is an error. All files share
+    one budget of time (`bounds.FOLDER_SECONDS`), and small files are read first: what is left of it is for the large
+    ones.
     """
-    seconds, contracts = bounds.SECONDS, dict[Path, Contract | ContractError]()
-    for path in list_contract_files(folder):
-        contracts[path] = read_one(path, seconds)
-        if isinstance(contracts[path], SlowContractError):
-            seconds = max(min(bounds.SECONDS, 1.0), seconds / 2)
-    return _refuse_repeated_pipelines(contracts)
+    files, budget = list_contract_files(folder), _ReadingBudget()
+    results = {path: budget.read(path, read_one) for path in sorted(files, key=lambda path: (_find_size(path), path))}
+    return _refuse_repeated_pipelines({path: results[path] for path in files})
+
+
+class _ReadingBudget:
+    """The time of a processor that the contracts of a folder may take."""
+
+    def __init__(self) -> None:
+        self.used = 0.0
+        self.slowest = (0.0, "")
+
+    @property
+    def allowed(self) -> float:
+        """The seconds that the next file may take."""
+        left = bounds.FOLDER_SECONDS - self.used
+        late = bounds.LATE_FILE_SECONDS if left > -bounds.LATE_SECONDS else bounds.LAST_FILE_SECONDS
+        return min(bounds.SECONDS, max(left, late))
+
+    def read(self, path: Path, read_one: Callable[[Path, float], Contract | ContractError]) -> Contract | ContractError:
+        """Return what a file holds; an error that names the budget if it takes too long because others did."""
+        allowed, begun = self.allowed, time.thread_time()
+        result = read_one(path, allowed)
+        taken, before = time.thread_time() - begun, self.used
+        self.used += taken
+        if isinstance(result, SlowContractError) and allowed < bounds.SECONDS:
+            others = (
+                f"the folder's other contracts took {before:.0f} s, {self.slowest[1]} alone {self.slowest[0]:.0f} s"
+            )
+            found = f"takes more than {allowed:.2g} s of a processor to read, after {others}"
+            result = SlowContractError(found, where=f"{path}:1", fix=_BUDGET_FIX)
+        self.slowest = max(self.slowest, (taken, path.name))
+        return result
+
+
+_BUDGET_FIX = (
+    "simplify the contracts that take long (split them, use fewer expressions), or move some to another folder"
+)
+
+
+def _find_size(path: Path) -> int:
+    """Return the size of a file; 0 if it cannot be examined, which is an error that takes no time."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def _refuse_repeated_pipelines(read: dict[Path, Contract | ContractError]) -> dict[Path, Contract | ContractError]:
@@ -145,24 +187,38 @@ def _refuse_repeated_pipelines(read: dict[Path, Contract | ContractError]) -> di
 
 
 def find_owners(read: Mapping[Path, Contract | ContractError]) -> dict[str, Path]:
-    """Return the file that keeps each pipeline's name: NAME.yaml, else NAME.yml, else the first.
+    """Return the file that keeps each pipeline's name, of those that load: NAME.yaml, else NAME.yml, else the first.
 
-    A file with the pipeline's own name keeps it also while it does not load, if it says `pipeline: NAME`: no other
-    contract then takes its place and changes its tables.
+    So a pipeline whose file has its own name is taken by no other file, and one that loads by none that does not. If a
+    file with the pipeline's own name no longer loads, `refuse_takeover` keeps another contract from its tables.
     """
     files: dict[str, list[Path]] = {}
     for path, contract in read.items():
         if isinstance(contract, Contract):
             files.setdefault(contract.pipeline, []).append(path)
-    for path, contract in read.items():
-        if isinstance(contract, ContractError) and path.stem in files and _is_meant_as(path, path.stem):
-            files[path.stem].append(path)
     return {pipeline: _choose_owner(pipeline, candidates) for pipeline, candidates in files.items()}
 
 
 def _choose_owner(pipeline: str, files: Sequence[Path]) -> Path:
     names = [f"{pipeline}.yaml", f"{pipeline}.yml"]
     return min(files, key=lambda path: names.index(path.name) if path.name in names else len(names))
+
+
+def refuse_takeover(folder: Path, pipeline: str) -> None:
+    """Raise ContractError if the file with a pipeline's own name does not load, though it says that it is the pipeline.
+
+    For a run by another contract than before, which would change the tables: it is that of another file.
+    """
+    for name in (f"{pipeline}.yaml", f"{pipeline}.yml"):
+        path = folder / name
+        if os.access(path, os.F_OK) and isinstance(error := try_load(path), ContractError):
+            if _is_meant_as(path, pipeline):
+                raise ContractError(
+                    f"this file of '{pipeline}' does not load, and another would change its tables: {error.found}",
+                    where=error.where,
+                    fix=f"fix {name}, or remove it if the other file is meant",
+                )
+            return
 
 
 def _is_meant_as(path: Path, pipeline: str) -> bool:

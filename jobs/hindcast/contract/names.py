@@ -35,11 +35,11 @@ AS_OF, BETWEEN, CLOSED_UP_TO, MOMENT = "_as_of", "_between", "__closed_up_to", "
 
 def check_names(contract: Contract) -> Iterator[Complaint]:
     """Yield a complaint about every name that is taken by something else."""
-    if contract.pipeline == MAINTENANCE or contract.pipeline.endswith((RELEASE, PREVIEW)):
+    is_maintenance = contract.pipeline == MAINTENANCE or contract.pipeline.startswith(f"{MAINTENANCE}__")
+    if is_maintenance or contract.pipeline.endswith((RELEASE, PREVIEW)):
         found = f"'{contract.pipeline}' is the name of one of Hindcast's own DAGs"
-        yield Complaint(
-            ("pipeline",), found, f"choose a name other than {MAINTENANCE} that does not end in {RELEASE} or {PREVIEW}"
-        )
+        fix = f"choose a name that does not begin with {MAINTENANCE}, and does not end in {RELEASE} or {PREVIEW}"
+        yield Complaint(("pipeline",), found, fix)
     for part in ("topics", "views"):
         for name in getattr(contract, part):
             if name in FOLDERS:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeVar
 
-import duckdb
 import pyarrow as pa
 
 from hindcast.bitemporal.fates import FATES
@@ -20,7 +19,7 @@ from hindcast.ingest.requeued_records import requeued_sql
 from hindcast.kafka.topic_patterns import MemberPartition, MemberPartitions
 from hindcast.plan import journal
 from hindcast.plan.runs import last_members
-from hindcast.store import row_reader, tables
+from hindcast.store import duckdb_reader, row_reader, tables
 from hindcast.store.tables import Table
 
 _REVISIONS = """
@@ -220,8 +219,7 @@ def _query_table(log: Table, query: str, run: int | None, build: Callable[..., R
     delta_table = tables.open_table(log)
     if delta_table is None:
         return []
-    with duckdb.connect() as engine:
-        engine.execute("SET TimeZone = 'UTC'")
+    with duckdb_reader.open_arrow_engine() as engine:
         engine.register("log", row_reader.open_dataset(delta_table))
         engine.register("trimmed", trim_ledger.read_trim_counts(log))
         return [build(*row) for row in engine.execute(query, [run, run]).fetchall()]

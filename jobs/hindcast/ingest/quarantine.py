@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from hindcast.common.column_values import ColumnValue
 from hindcast.contract import Contract
 from hindcast.ingest import topic_log
-from hindcast.store import row_reader, tables
+from hindcast.store import duckdb_reader, row_reader, tables
 
 _LISTED = """
     WITH latest AS (
@@ -41,10 +40,9 @@ def list_refused(warehouse: str, contract: Contract, topic: str | None = None, *
 def read_refused(warehouse: str, contract: Contract, topic: str | None = None, *, everything: bool = False) -> pa.Table:
     """Return the rows of `list_refused`, with keys as bytes and nothing masked."""
     quarantine = tables.open_table(topic_log.quarantine_table(warehouse, contract.pipeline))
-    with duckdb.connect() as engine:
-        engine.execute("SET TimeZone = 'UTC'")
+    with duckdb_reader.open_arrow_engine() as engine:
         engine.execute(
-            'CREATE TABLE entered (topic VARCHAR, "partition" INT, "offset" BIGINT, fate VARCHAR, run BIGINT)'
+            'CREATE TEMP TABLE entered (topic VARCHAR, "partition" INT, "offset" BIGINT, fate VARCHAR, run BIGINT)'
         )
         for name in contract.topics:
             entered = tables.open_table(tables.fates_table(warehouse, contract.pipeline, name))
@@ -97,6 +95,6 @@ _SCHEMA = pa.schema(
     ]
 )
 _NONE = """
-    CREATE TABLE refused (topic VARCHAR, "partition" INT, "offset" BIGINT, "timestamp" TIMESTAMPTZ, key BLOB,
-                          "value" BLOB, fate VARCHAR, reason VARCHAR, run BIGINT)
+    CREATE TEMP TABLE refused (topic VARCHAR, "partition" INT, "offset" BIGINT, "timestamp" TIMESTAMPTZ,
+                               key BLOB, "value" BLOB, fate VARCHAR, reason VARCHAR, run BIGINT)
 """

@@ -10,7 +10,6 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-import duckdb
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -27,7 +26,7 @@ from hindcast.kafka import topic_patterns
 from hindcast.plan import journal
 from hindcast.plan.plans import Plan
 from hindcast.plan.purposes import Requeue
-from hindcast.store import row_reader, tables
+from hindcast.store import duckdb_reader, row_reader, tables
 
 FORGOTTEN_REASON = "its key was forgotten: forget it again, and this record goes too"
 """The reason of a record that decodes now, and whose key was forgotten after Kafka had it."""
@@ -69,10 +68,10 @@ def count_waiting(warehouse: str, contract: Contract, request: Requeue) -> dict[
         entered = tables.open_table(tables.fates_table(warehouse, contract.pipeline, name))
         if log is None:
             continue
-        with duckdb.connect() as engine:
+        with duckdb_reader.open_arrow_engine() as engine:
             engine.register("ingested", row_reader.open_dataset(log))
             not_forgotten = erasure_marks.not_forgotten_sql(log)
-            engine.execute(f"CREATE VIEW log AS SELECT * FROM ingested WHERE {not_forgotten}")  # noqa: S608  # our own columns
+            engine.execute(f"CREATE TEMP VIEW log AS SELECT * FROM ingested WHERE {not_forgotten}")  # noqa: S608  # our own columns
             source = "log"
             if entered is not None:
                 engine.register("entered", row_reader.open_dataset(entered))

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import duckdb
 import pyarrow as pa
 
-from hindcast.store import arrow_reader, tables
+from hindcast.store import arrow_reader, duckdb_reader, tables
 from hindcast.store.tables import Table
 
 _KEYS = """
@@ -44,7 +43,7 @@ def count_scattered_keys(log: Table, limit: int = tables.LARGE_ROWS) -> Scattere
             break
         paths.append(file["path"])
         records += file["num_records"] or 0
-    with duckdb.connect() as engine:
+    with duckdb_reader.open_arrow_engine() as engine:
         engine.register("records", arrow_reader.read_rows(delta_table, paths, {"key", "epoch", "partition", "fate"}))
         ((keys,),) = engine.execute(_KEYS).fetchall()
     return ScatteredKeyCount(keys, records, records == total)

@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from deltalake import DeltaTable
+from duckdb import DuckDBPyConnection
 
 from hindcast.bitemporal import predicates
 from hindcast.bitemporal.predicates import ColumnBound, Question
@@ -84,13 +86,15 @@ def history(
     return reader.read_history(only=f"(systemFrom = {moment} OR systemTo = {moment})", order=("key",))
 
 
-def read_key_rows(table: Table, delta_table: DeltaTable, key: Sequence[ColumnValue]) -> pa.Table:
-    """Return the `history` of a key in an open table, whatever its runs are, with the places of the records.
+def read_key_rows(
+    table: Table, delta_table: DeltaTable, key: Sequence[ColumnValue], engine: DuckDBPyConnection, most: int
+) -> pa.Table:
+    """Return the first `most` rows of the `history` of a key in an open table, with the places of the records.
 
-    Long values are cut (cut_values.py).
+    It does not matter whether runs have ended. Long values are cut (cut_values.py). The caller closes the engine.
     """
-    reader = _TableReader(table, delta_table, Question(key=key), datetime.now(UTC), is_cut=True)
-    return reader.read_history([f'"{column}"' for column in reader.lineage])
+    reader = _TableReader(table, delta_table, Question(key=key), datetime.now(UTC), is_cut=True, most=most)
+    return reader.read_history([f'"{column}"' for column in reader.lineage], engine=engine)
 
 
 def locate_table(warehouse: str, contract: Contract, name: str) -> Table:
@@ -208,13 +212,17 @@ def parse_key_bound(table: Table, text: str) -> list[JsonValue]:
 
 @dataclass(frozen=True)
 class _TableReader:
-    """An open table and a question, to read the rows that answer it; with `is_cut`, without most of long values."""
+    """An open table and a question, to read the rows that answer it; with `is_cut`, without most of long values.
+
+    `most`: how many rows at most.
+    """
 
     table: Table
     delta_table: DeltaTable
     question: Question
     known_at: datetime
     is_cut: bool = False
+    most: int | None = None
 
     @classmethod
     def open_reader(
@@ -278,25 +286,41 @@ class _TableReader:
         closed = predicates.sql_literal(last.closed_up_to) if last and last.closed_up_to else "NULL"
         return [predicates.window_closed_column(closed)]
 
-    def read_history(self, extra: Sequence[str] = (), only: str = "true", order: Sequence[str] = ()) -> pa.Table:
+    def read_history(
+        self,
+        extra: Sequence[str] = (),
+        only: str = "true",
+        order: Sequence[str] = (),
+        engine: DuckDBPyConnection | None = None,
+    ) -> pa.Table:
         """Return every row ever known of the key that meets the condition `only`; `extra`: more columns, as SQL."""
         condition = " AND ".join([*predicates.key_conditions(self.question, self.key), only])
-        return self.read_rows(condition, predicates.key_bounds(self.question, self.key), order, extra)
+        return self.read_rows(condition, predicates.key_bounds(self.question, self.key), order, extra, engine)
 
     def read_rows(
-        self, condition: str, bounds: Sequence[ColumnBound], order: Sequence[str] = (), extra: Sequence[str] = ()
+        self,
+        condition: str,
+        bounds: Sequence[ColumnBound],
+        order: Sequence[str] = (),
+        extra: Sequence[str] = (),
+        engine: DuckDBPyConnection | None = None,
     ) -> pa.Table:
-        """Return the rows within `bounds` that meet a condition, read by DuckDB; `extra`: more columns, as SQL."""
+        """Return the rows within `bounds` that meet a condition, read by DuckDB; `extra`: more columns, as SQL.
+
+        The caller closes an `engine` that it gives.
+        """
         ordering = ", ".join(
             f'"{column}" {"DESC NULLS FIRST" if down else "ASC NULLS LAST"}'
             for column, down in self.order_columns(order)
         )
-        with row_reader.refuse_broken_files(self.table), duckdb_reader.open_engine() as engine:
+        opened = duckdb_reader.open_engine(self.delta_table) if engine is None else nullcontext(engine)
+        with row_reader.refuse_broken_files(self.table), opened as engine:
             duckdb_reader.register_rows(engine, self.delta_table, bounds)
             names = [f'"{column}"' for column in self.columns]
             columns = [cut_values.cut_columns(engine, self.columns)] if self.is_cut else names
             selected = ", ".join([*columns, *extra])
-            text = f"SELECT {selected} FROM rows WHERE {condition} ORDER BY {ordering}"  # noqa: S608  # literals of questions
+            limit = "" if self.most is None else f" LIMIT {self.most}"
+            text = f"SELECT {selected} FROM rows WHERE {condition} ORDER BY {ordering}{limit}"  # noqa: S608  # literals of questions
             return engine.sql(text).to_arrow_table()
 
 

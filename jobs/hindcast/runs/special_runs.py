@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
 from pyspark.sql import SparkSession
 
 from hindcast.common import step_events
-from hindcast.common.errors import RequestError
+from hindcast.common.errors import RequestError, RunError
 from hindcast.common.settings import Settings
 from hindcast.contract.bound import BoundContract, find_bound_contract
 from hindcast.ingest import requeue as requeues
@@ -39,6 +39,20 @@ def run_release(
     return run_steps.execute_run(spark, settings, pipeline, plan_release(settings, pipeline, run_id, keys, by, until))
 
 
+def run_planned_release(spark: SparkSession, settings: Settings, pipeline: str, run_id: str) -> RunReport:
+    """Do a release whose plan is stored (`plan_release`), by the name of its run; return its report.
+
+    The journal has the keys: command lines, which others can read, do not. If the plan was abandoned, or the contract
+    has changed since, the release is planned again. Raise RunError if there is no plan.
+    """
+    plans = [run.plan for run in journal.read_runs(settings.warehouse, pipeline) if run.run_id == run_id]
+    if not plans:
+        raise RunError(f"the release {run_id} has no plan", where=pipeline, fix="clear the task plan, which stores it")
+    purpose = plans[-1].purpose
+    number = _plan_checked_release(settings, pipeline, run_id, purpose if isinstance(purpose, Release) else Release({}))
+    return run_steps.execute_run(spark, settings, pipeline, number)
+
+
 def plan_release(
     settings: Settings, pipeline: str, run_id: str, keys: Mapping[str, Sequence[str]], by: str, until: datetime
 ) -> int:
@@ -46,12 +60,19 @@ def plan_release(
 
     Raise RequestError for a table that the contract does not have.
     """
+    released = {name: ReleasedKeys(until, tuple(some), by) for name, some in keys.items() if some}
+    return _plan_checked_release(settings, pipeline, run_id, Release(released), keys)
+
+
+def _plan_checked_release(
+    settings: Settings, pipeline: str, run_id: str, purpose: Release, tables_asked: Iterable[str] = ()
+) -> int:
+    """Store the plan of a release and return the run's number; RequestError for a table that the contract lacks."""
     contract = find_bound_contract(settings, pipeline)
-    if gone := sorted(keys.keys() - {*contract.topics, *contract.views}):
+    if gone := sorted({*purpose.tables, *tables_asked} - {*contract.topics, *contract.views}):
         fix = "put it back into the contract, or release only changes of other tables"
         raise RequestError(f"the contract has no table {', '.join(gone)}", where=pipeline, fix=fix)
-    released = {name: ReleasedKeys(until, tuple(some), by) for name, some in keys.items() if some}
-    return _plan_special_run(contract, run_id, Release(released))
+    return _plan_special_run(contract, run_id, purpose)
 
 
 def run_requeue(spark: SparkSession, settings: Settings, pipeline: str, run_id: str, request: Requeue) -> RunReport:

@@ -131,7 +131,7 @@ def find_matching_rows(rows: pa.Table, wanted: pa.Table, columns: Sequence[str])
     numbered = rows.select(columns).append_column("#", pa.array(np.arange(rows.num_rows)))
     names = map(duckdb_reader.quote_name, columns)
     same = " AND ".join(f"r.{name} IS NOT DISTINCT FROM s.{name}" for name in names)
-    with duckdb_reader.open_engine() as engine:
+    with duckdb_reader.open_arrow_engine() as engine:
         engine.register("numbered", numbered)
         engine.register("wanted", wanted)
         numbers = engine.execute(f'SELECT r."#" FROM numbered r SEMI JOIN wanted s ON {same}').fetchnumpy()  # noqa: S608  # quoted

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -23,11 +23,23 @@ from hindcast.bitemporal.predicates import LAST_MOMENT, ColumnBound
 from hindcast.store import deletion_vectors, row_reader, store_formats, tables
 
 
-def open_engine() -> duckdb.DuckDBPyConnection:
-    """Return a connection to the DuckDB of this process, in UTC; what is registered with it is its own."""
+def open_engine(delta_table: DeltaTable | None = None) -> duckdb.DuckDBPyConnection:
+    """Return a connection to a DuckDB of this process, in UTC; what is registered with it is its own.
+
+    With a table it can read and write no files but those in the table's folder, and nobody can change that. Without
+    one it can open any file: only for SQL without a part that a user wrote.
+    """
+    if delta_table is not None:
+        folder = _local_folder(delta_table)
+        return _open_limited_database(os.getpid(), folder and str(Path(folder))).cursor()
     engine = _open_database(os.getpid()).cursor()
     engine.execute("SET TimeZone = 'UTC'")
     return engine
+
+
+def open_arrow_engine() -> duckdb.DuckDBPyConnection:
+    """Return a connection, as `open_engine` does, that can open no file: all rows are registered with it."""
+    return _open_limited_database(os.getpid(), None).cursor()
 
 
 def register_rows(
@@ -59,13 +71,13 @@ def _register_stored_rows(
     """Register a table's rows under a name, as its files have them."""
     schema, partitions = pa.schema(delta_table.schema().to_arrow()), delta_table.metadata().partition_columns
     fields = [field for field in schema if field.name not in partitions]
-    folder, configuration = delta_table.table_uri.removeprefix("file://"), delta_table.metadata().configuration
+    folder, configuration = _local_folder(delta_table), delta_table.metadata().configuration
     evolved = tables.EVOLUTION in configuration
     nested = any(_has_moments(field.type) for field in fields)
-    if "://" in folder or _GLOB_CHARACTERS & set(folder) or (nested and not evolved):
+    if folder is None or _GLOB_CHARACTERS & set(folder) or (nested and not evolved):
         engine.register(name, row_reader.open_arrow_rows(delta_table))
         return
-    files = [str(Path(unquote(folder), unquote(name))) for name in find_candidate_files(delta_table, bounds)]
+    files = [str(Path(folder, unquote(name))) for name in find_candidate_files(delta_table, bounds)]
     if not files:
         engine.register(name, schema.empty_table())
         return
@@ -134,6 +146,23 @@ def find_latest_moment(delta_table: DeltaTable, column: str) -> datetime | None:
 def _open_database(_process: int) -> duckdb.DuckDBPyConnection:
     """Return the database of a process. It is slow to open, and its threads do not survive a fork."""
     return duckdb.connect()
+
+
+@lru_cache(maxsize=8)
+def _open_limited_database(_process: int, folder: str | None) -> duckdb.DuckDBPyConnection:
+    """Return a database of a process that can open files in one folder only, or none; its settings are locked."""
+    database = duckdb.connect(":memory:")  # without a name it is nobody else's
+    database.execute("SET GLOBAL TimeZone = 'UTC'")
+    database.execute(f"SET allowed_directories = [{_quote_text(f'{folder}/') if folder else ''}]")
+    database.execute("SET enable_external_access = false")
+    database.execute("SET lock_configuration = true")
+    return database
+
+
+def _local_folder(delta_table: DeltaTable) -> str | None:
+    """Return the folder of a table; None if it is in an object store."""
+    folder = delta_table.table_uri.removeprefix("file://")
+    return None if "://" in folder else unquote(folder)
 
 
 _GLOB_CHARACTERS = set("*?[")

@@ -32,7 +32,7 @@ def count_records(table: Table, run: int) -> dict[str, int]:
     delta_table = tables.open_table(table)
     if delta_table is None or run not in commit_history.read_notes(table, EmissionNote.from_json):
         return {"records": 0, "tombstones": 0}
-    with duckdb_reader.open_engine() as engine:
+    with duckdb_reader.open_engine(delta_table) as engine:
         duckdb_reader.register_rows(engine, delta_table, [ColumnBound("_run", run, run)])
         query = "SELECT count(*), count_if(_tombstone) FROM rows WHERE _run = ?"
         ((records, tombstones),) = engine.execute(query, [run]).fetchall()
@@ -90,7 +90,7 @@ def find_cause(table: Table, kind: str, row: Row) -> EmitCause | None:
     sources = [c for place in SOURCE_PLACES[kind] for c in place] if kind in SOURCE_PLACES else columns
     pairs = zip(sources, columns, strict=True)
     conditions = [f'"{source}" IS NOT DISTINCT FROM {sql_literal(row[column])}' for source, column in pairs]
-    with duckdb_reader.open_engine() as engine:
+    with duckdb_reader.open_engine(delta_table) as engine:
         duckdb_reader.register_rows(engine, delta_table, [ColumnBound("systemFrom", most=system_from)])
         engine.execute(f"CREATE TEMP VIEW earlier AS FROM rows WHERE systemFrom <= {sql_literal(system_from)}")
         rows = engine.execute(

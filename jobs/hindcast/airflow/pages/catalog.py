@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import threading
-from collections.abc import Collection
-from contextlib import suppress
-from functools import lru_cache, partial
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 from hindcast.common.errors import ContractError, UnknownError, suggest_nearest
 from hindcast.contract import Contract, try_load, try_load_all
+from hindcast.contract.avro import record_named_files
+from hindcast.contract.bounds import FileState, find_state
+from hindcast.contract.load import SlowContractError
 from hindcast.contract.names import PREVIEW, RELEASE, list_dag_ids, name_stand_ins
 
 DAG_SUFFIXES = (RELEASE, PREVIEW)
 """What the DAGs of approvals and previews append to their pipeline's name."""
-
-CONTRACT_SUFFIXES = (".yaml", ".yml")
-FileStates = frozenset[tuple[str, int, int, int]]
 
 
 def load_contract(schemas: Path, pipeline: str, readable: Collection[str]) -> Contract:
@@ -36,8 +35,7 @@ def load_contract(schemas: Path, pipeline: str, readable: Collection[str]) -> Co
 
 def load_contracts(schemas: Path) -> tuple[dict[str, Contract], dict[str, ContractError]]:
     """Return the contracts by pipeline, and the errors of those that do not load by the id of their DAG."""
-    read_one = partial(_read_contract, beside=_list_files(schemas))
-    by_path = try_load_all(schemas, read_one)
+    by_path = try_load_all(schemas, _read_contract)
     contracts = {it.pipeline: it for it in by_path.values() if isinstance(it, Contract)}
     broken = {path: it for path, it in by_path.items() if isinstance(it, ContractError)}
     taken = {dag_id for contract in contracts.values() for dag_id in list_dag_ids(contract)}
@@ -62,35 +60,57 @@ def pipeline_of_dag(schemas: Path, dag_id: str) -> str:
     return dag_id.removesuffix(suffix)
 
 
-def _read_contract(path: Path, seconds: float, *, beside: FileStates) -> Contract | ContractError:
-    """Return what a file holds; it is read again when it, its permissions or a file `beside` it has changed."""
-    try:
-        status = path.stat()
-    except OSError:
-        return try_load(path, seconds)
-    with _READING:
-        return _read_cached(path, seconds, (status.st_mtime_ns, status.st_ctime_ns, status.st_size), beside)
+@dataclass(frozen=True)
+class _ReadFile:
+    """What a file held when it was read in at most `seconds`, its state, and those of the files that it names."""
+
+    result: Contract | ContractError
+    seconds: float
+    state: FileState
+    named: Mapping[Path, FileState]
+
+    def is_current(self, path: Path, seconds: float) -> bool:
+        """Return whether the file would be read again as it was."""
+        if isinstance(self.result, SlowContractError) and seconds > self.seconds:
+            return False
+        return self.state == find_state(path) and all(state == find_state(it) for it, state in self.named.items())
 
 
-_READING = threading.Lock()
-"""So that one request reads a file that takes long, and not every one that comes meanwhile."""
+@dataclass
+class _CachedFile:
+    """The last result of reading a file, and a lock so that one request reads it, and not every one that comes."""
+
+    last: _ReadFile | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def read(self, path: Path, seconds: float) -> Contract | ContractError:
+        """Return what a file holds; while another request reads it, what it held before."""
+        last = self.last
+        if last is not None and last.is_current(path, seconds):
+            return last.result
+        if not self.lock.acquire(blocking=last is None):
+            assert last is not None  # noqa: S101  # otherwise the lock is waited for
+            return last.result
+        try:
+            if self.last is None or not self.last.is_current(path, seconds):
+                self.last = _read_file(path, seconds)
+            return self.last.result
+        finally:
+            self.lock.release()
 
 
-def _list_files(folder: Path) -> FileStates:
-    """Return the files that contracts may refer to, such as Avro schemas, with their times of change and sizes.
-
-    A file that cannot be examined, such as a dangling link, is left out; once it can, it counts as new.
-    """
-    files = []
-    with suppress(OSError), os.scandir(folder) as entries:
-        for entry in entries:
-            if not entry.name.endswith(CONTRACT_SUFFIXES):
-                with suppress(OSError):
-                    status = entry.stat()
-                    files.append((entry.name, status.st_mtime_ns, status.st_ctime_ns, status.st_size))
-    return frozenset(files)
+def _read_contract(path: Path, seconds: float) -> Contract | ContractError:
+    """Return what a file holds; it is read again when it, its permissions or a file that it names has changed."""
+    return _find_cached_file(path).read(path, seconds)
 
 
 @lru_cache(maxsize=512)
-def _read_cached(path: Path, seconds: float, _now: tuple[int, ...], _beside: FileStates) -> Contract | ContractError:
-    return try_load(path, seconds)
+def _find_cached_file(_path: Path) -> _CachedFile:
+    return _CachedFile()
+
+
+def _read_file(path: Path, seconds: float) -> _ReadFile:
+    state = find_state(path)  # before: a change while it is read is seen later
+    with record_named_files() as named:
+        result = try_load(path, seconds)
+    return _ReadFile(result, seconds, state, named)

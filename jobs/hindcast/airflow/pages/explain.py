@@ -17,6 +17,7 @@ from hindcast.airflow.pages.explain_limits import (
     open_limited_engine,
     refuse_costly,
     refuse_cut,
+    refuse_unknown_sql,
 )
 from hindcast.airflow.pages.inputs_as_of import InputReader, InputRows, find_records
 from hindcast.airflow.pages.key_history import find_cell, read_moment
@@ -252,9 +253,14 @@ def _parse(text: str) -> exp.Expr:
 
 
 def _translate_expression(tree: exp.Expr, *, is_for_one_row: bool = False) -> str:
-    """Return an expression of the contract (`input.column`) in DuckDB's SQL; NotExplainedError if it may be costly."""
+    """Return an expression of the contract (`input.column`) in DuckDB's SQL.
+
+    Raise NotExplainedError if it may be costly, or if DuckDB reads more in it than an expression.
+    """
     refuse_costly(tree, is_for_one_row=is_for_one_row)
     for column in tree.find_all(exp.Column):
         for part in column.parts:
             part.set("quoted", True)
-    return tree.sql(dialect="duckdb")
+    text = tree.sql(dialect="duckdb")
+    refuse_unknown_sql(text)
+    return text

@@ -128,7 +128,7 @@ class InputReader:
         record, part = None, self._build_part(name)
         if log is not None:
             bounds = [ColumnBound("partition", partition, partition), ColumnBound("offset", offset, offset)]
-            with explain_limits.open_limited_engine() as engine:
+            with explain_limits.open_limited_engine(log) as engine:
                 duckdb_reader.register_rows(engine, log, bounds)
                 condition, columns = (
                     f'"partition" = {partition} AND "offset" = {offset}',
@@ -169,7 +169,7 @@ class InputReader:
             ColumnBound("systemFrom", most=part.known_at),
             ColumnBound("systemTo", least=part.known_at, or_null=True),
         ]
-        with explain_limits.open_limited_engine() as engine:
+        with explain_limits.open_limited_engine(delta_table) as engine:
             duckdb_reader.register_rows(engine, delta_table, [*bounds, *system])
             condition = f"{predicates.known_at_condition(sql_literal(part.known_at))} AND {condition}"
             order = f'"{PERIODS[part.source.kind][0]}" DESC'

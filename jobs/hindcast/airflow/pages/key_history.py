@@ -14,11 +14,13 @@ from typing import TypeVar
 
 import duckdb
 import pyarrow as pa
+from deltalake import DeltaTable
 
+from hindcast.airflow.pages.explain_limits import EngineLimitError, open_limited_engine
 from hindcast.bitemporal import predicates
 from hindcast.bitemporal.predicates import sql_literal
 from hindcast.common.column_values import ColumnValue, Row
-from hindcast.common.errors import QueryError, UnknownError
+from hindcast.common.errors import QueryError, UnknownError, show_briefly
 from hindcast.common.json_values import JsonValue
 from hindcast.contract import Contract
 from hindcast.contract.sensitive import find_sensitive_columns
@@ -34,7 +36,11 @@ MASK = "***"
 
 MAX_SUGGESTIONS = 20
 _CACHE_SIZE = 32
-_MAX_CACHED_ROWS = 200_000
+MAX_HISTORY_ROWS = 200_000
+"""How many rows of a key a page reads; `hindcast history` has no limit."""
+
+HISTORY_SECONDS, SUGGESTION_SECONDS = 10.0, 2.0
+"""How long reading the rows of a key, and finding keys to suggest, may take."""
 
 
 T = TypeVar("T")
@@ -84,7 +90,7 @@ class KeyHistory:
         return self._sample_rows("true", f"{is_away}, {distance}", limit)
 
     def _sample_rows(self, condition: str, order: str, limit: int) -> RowSample:
-        with duckdb_reader.open_engine() as engine:
+        with duckdb_reader.open_arrow_engine() as engine:
             engine.register("rows", self.rows)
             return sample_rows(engine, condition, order, limit)
 
@@ -110,7 +116,10 @@ def crosshair_condition(kind: str, moment: datetime) -> str:
 
 
 def read_history(table: Table, key: Sequence[ColumnValue]) -> KeyHistory:
-    """Return every row of a key that was ever current; UnknownError if there is none."""
+    """Return every row of a key that was ever current.
+
+    Raise UnknownError if there is none, QueryError if there are too many, or if reading them takes too long.
+    """
     delta_table = tables.open_table(table)
     if delta_table is None:
         raise UnknownError("the table has not been published yet", where=table.path, fix="run the pipeline first")
@@ -120,32 +129,56 @@ def read_history(table: Table, key: Sequence[ColumnValue]) -> KeyHistory:
         if rows is not None:
             _CACHE.move_to_end(cache_key)
     if rows is None:
-        rows = read.read_key_rows(table, delta_table, key)
-        if rows.num_rows <= _MAX_CACHED_ROWS:
-            with _CACHE_LOCK:
-                _CACHE[cache_key] = rows
-                while len(_CACHE) > _CACHE_SIZE:
-                    _CACHE.popitem(last=False)
+        rows = read_limited_rows(table, delta_table, key)
+        with _CACHE_LOCK:
+            _CACHE[cache_key] = rows
+            while len(_CACHE) > _CACHE_SIZE:
+                _CACHE.popitem(last=False)
     if not rows.num_rows:
         raise UnknownError("the table never had a row of this key", where=table.path, fix="pick another key")
     return KeyHistory(table, rows)
 
 
+def read_limited_rows(table: Table, delta_table: DeltaTable, key: Sequence[ColumnValue]) -> pa.Table:
+    """Return the rows of a key; QueryError if there are too many, or if reading them takes too long."""
+    name = f"{table.pipeline}.{table.name}"
+    try:
+        with open_limited_engine(delta_table, HISTORY_SECONDS) as engine:
+            rows = read.read_key_rows(table, delta_table, key, engine, MAX_HISTORY_ROWS + 1)
+    except EngineLimitError:
+        found = f"reading the rows of the key took longer than {HISTORY_SECONDS:g} s"
+        raise QueryError(found, where=table.path, fix=f"hindcast history {name} --key KEY") from None
+    if rows.num_rows > MAX_HISTORY_ROWS:
+        found = f"the key has more than {MAX_HISTORY_ROWS:,} rows, which is more than a page reads"
+        raise QueryError(found, where=table.path, fix=f"hindcast history {name} --key KEY")
+    return rows
+
+
+class SlowSuggestionError(QueryError):
+    """Keys to suggest are not found in time."""
+
+
 def suggest_keys(table: Table, beginning: str) -> list[str]:
     """Return at most `MAX_SUGGESTIONS` keys whose first column starts with `beginning`, as an address has them.
 
-    Keys too long for a page are left out.
+    Keys too long for a page are left out. Raise SlowSuggestionError if they are not found in `SUGGESTION_SECONDS`.
     """
     delta_table = tables.open_table(table)
     if delta_table is None:
         return []
     columns = ", ".join(f'"{column}"' for column in table.key)
     condition = f'starts_with(CAST("{table.key[0]}" AS VARCHAR), {sql_literal(beginning)})'
-    with duckdb_reader.open_engine() as engine:
-        duckdb_reader.register_rows(engine, delta_table)
-        lengths = "".join(f' AND length(CAST("{column}" AS VARCHAR)) <= {MAX_CHARACTERS}' for column in table.key)
-        text = f"SELECT DISTINCT {columns} FROM rows WHERE {condition}{lengths} LIMIT {MAX_SUGGESTIONS}"  # noqa: S608  # literals
-        rows = engine.sql(text).to_arrow_table().to_pylist()
+    lengths = "".join(f' AND length(CAST("{column}" AS VARCHAR)) <= {MAX_CHARACTERS}' for column in table.key)
+    text = f"SELECT DISTINCT {columns} FROM rows WHERE {condition}{lengths} LIMIT {MAX_SUGGESTIONS}"  # noqa: S608  # literals
+    try:
+        with open_limited_engine(delta_table, SUGGESTION_SECONDS) as engine:
+            duckdb_reader.register_rows(engine, delta_table)
+            rows = engine.sql(text).to_arrow_table().to_pylist()
+    except EngineLimitError:
+        found = (
+            f"finding keys that begin with {show_briefly(beginning, 50)!r} took longer than {SUGGESTION_SECONDS:g} s"
+        )
+        raise SlowSuggestionError(found, where=table.path, fix="write the whole key and open its page") from None
     return sorted(read.format_key(table, list(row.values())) for row in rows)
 
 

@@ -17,7 +17,7 @@ from hindcast.airflow.pages import drawing, key_history
 from hindcast.airflow.pages.drawing import Axis
 from hindcast.airflow.pages.explain import explain_row
 from hindcast.airflow.pages.inputs_as_of import find_records
-from hindcast.airflow.pages.key_history import KeyHistory, RowSample, find_cell, read_moment
+from hindcast.airflow.pages.key_history import KeyHistory, RowSample, SlowSuggestionError, find_cell, read_moment
 from hindcast.bitemporal.predicates import Question
 from hindcast.common.column_values import Row
 from hindcast.common.errors import QueryError
@@ -28,6 +28,7 @@ from hindcast.contract.shapes import PERIODS
 from hindcast.plan import horizon, journal
 from hindcast.query import read
 from hindcast.query.show import plain_value
+from hindcast.store.tables import Table
 
 MAX_RECTANGLES = 300
 """How many rectangles of a key are drawn: those nearest to the crosshair."""
@@ -66,7 +67,7 @@ def build_page(
         "asked": asdict(request) | {"table": name},
     }
     if request.key is None:
-        return fields | {"suggested": key_history.suggest_keys(table, "")}
+        return fields | {"suggested": _suggest_any(table)}
     read.refuse_forgotten(warehouse, contract, name)
     past = journal.read_runs(warehouse, pipeline)
     known = _parse_known_at(warehouse, pipeline, request.knownAt) or read.read_last_known_at(warehouse, pipeline)
@@ -104,6 +105,14 @@ def suggest_keys(settings: Settings, contract: Contract, name: str, beginning: s
     table = read.locate_table(settings.warehouse, contract, name)
     key_history.list_sensitive_columns(contract, name)
     return {"keys": key_history.suggest_keys(table, beginning)}
+
+
+def _suggest_any(table: Table) -> list[JsonValue]:
+    """Return a few keys of a table; none if they are not found in time: the page lets the user write one."""
+    try:
+        return [*key_history.suggest_keys(table, "")]
+    except SlowSuggestionError:
+        return []
 
 
 @dataclass(frozen=True)

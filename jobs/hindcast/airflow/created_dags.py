@@ -1,0 +1,67 @@
+"""Which folder of contracts gave the DAGs that a DAG file has created so far, so that no other folder replaces them.
+
+A DAG file may call `pipelines` and `maintenance` for several folders, whose DAGs are in one dictionary in the end. What
+was created is kept in the file's own module, which Airflow makes anew each time that it parses the file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from hindcast.contract.bounds import NAME
+from hindcast.contract.names import MAINTENANCE
+
+_VARIABLE = "__hindcast_created_dags__"
+"""The name in a DAG file's module."""
+
+
+@dataclass
+class CreatedDags:
+    """The DAGs that one DAG file has created: their folders, and the errors of those that only report one."""
+
+    folders: dict[str, Path] = field(default_factory=dict)
+    errors: dict[str, Exception] = field(default_factory=dict)
+    maintained: dict[Path, str] = field(default_factory=dict)
+
+    def list_taken(self, folder: Path) -> Mapping[str, Path]:
+        """Return the ids of the DAGs that other folders gave, each with its folder."""
+        return {dag_id: other for dag_id, other in self.folders.items() if other != folder}
+
+    def replace(self, folder: Path, dags: Iterable[str], errors: Mapping[str, Exception]) -> None:
+        """Record all DAGs of a folder, also if others were recorded before; `errors`: of those that only report one."""
+        former = [dag_id for dag_id, other in self.folders.items() if other == folder]
+        for dag_id in former:
+            del self.folders[dag_id]
+            self.errors.pop(dag_id, None)
+        self.add(folder, dags)
+        self.errors |= errors
+
+    def add(self, folder: Path, dags: Iterable[str]) -> None:
+        """Record more DAGs of a folder."""
+        for dag_id in dags:
+            self.folders[dag_id] = folder
+            self.errors.pop(dag_id, None)
+
+    def name_maintenance_dag(self, folder: Path) -> str:
+        """Return the id of the DAG that maintains a folder's pipelines: another one for each further folder."""
+        if folder not in self.maintained:
+            self.maintained[folder] = next(it for it in _list_ids(folder) if it not in self.maintained.values())
+        return self.maintained[folder]
+
+
+def find_created_dags(module: MutableMapping[str, Any]) -> CreatedDags:
+    """Return what was created in a DAG file, given the variables of its module."""
+    created: CreatedDags = module.setdefault(_VARIABLE, CreatedDags())
+    return created
+
+
+def _list_ids(folder: Path) -> Iterator[str]:
+    name = re.sub(r"[^A-Za-z0-9_.-]", "_", folder.name)[:NAME]
+    yield MAINTENANCE
+    yield f"{MAINTENANCE}__{name}"
+    yield from (f"{MAINTENANCE}__{name}_{number}" for number in count(2))
