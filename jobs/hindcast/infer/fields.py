@@ -1,0 +1,184 @@
+"""What is seen of one field: which JSON values, how large, how often none. Pure.
+
+`FieldStats.observe` counts a value, and what is within it; `field_types` chooses a column type from the counts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from decimal import Decimal
+
+from hindcast.infer.json_text import Number, Parsed, format_parsed
+from hindcast.infer.sensitive_values import find_sensitive_number, find_sensitive_text
+
+MAX_VALUES = 20_000
+"""The most different values of a field that are kept, to compare them with keys."""
+
+MAX_FIELDS = 300
+"""An object with more different fields is a map: its names are data."""
+
+
+@dataclass
+class NumberStats:
+    """Numbers: their range, and the digits that they need."""
+
+    count: int = 0
+    fractions: int = 0
+    exponents: int = 0
+    least: Decimal | None = None
+    most: Decimal | None = None
+    digits: int = 0
+    scale: int = 0
+
+    def observe(self, number: Number) -> None:
+        """Count one number; those that are not finite have no digits."""
+        value = number.decimal
+        self.count += 1
+        if not value.is_finite():
+            self.exponents += 1
+            return
+        self.least = value if self.least is None else min(self.least, value)
+        self.most = value if self.most is None else max(self.most, value)
+        if number.is_whole:
+            self.digits = max(self.digits, len(number.lstrip("-")))
+            return
+        self.fractions += 1
+        self.exponents += "e" in number.lower()
+        _, digits, exponent = value.as_tuple()
+        zeros = len(digits) - len("".join(map(str, digits)).rstrip("0")) if value else len(digits)
+        places = max(-int(exponent), 0)
+        self.scale = max(self.scale, places if places <= _WRITTEN_SCALE else max(places - zeros, _WRITTEN_SCALE))
+        self.digits = max(self.digits, len(digits) + int(exponent), 1)
+
+
+_WRITTEN_SCALE = 6
+"""Up to so many digits after the point zeros at the end count, as in 12.50."""
+
+
+@dataclass
+class TextStats:
+    """Texts: how many are dates, timestamps, numbers or UUIDs."""
+
+    count: int = 0
+    dates: int = 0
+    moments: int = 0
+    zoneless: int = 0
+    uuids: int = 0
+    whole: int = 0
+    base64: int = 0
+    numbers: NumberStats = field(default_factory=NumberStats)
+
+    def observe(self, text: str) -> None:
+        """Count one text."""
+        self.count += 1
+        self.base64 += _BASE64.fullmatch(text) is not None
+        if len(text) > _LONGEST_FORM:
+            return
+        if _NUMBER.fullmatch(text):
+            self.whole += _WHOLE.fullmatch(text) is not None
+            self.numbers.observe(Number(text))
+        elif _MOMENT.fullmatch(text) and _is_moment(text):
+            is_date = len(text) == _DATE_LENGTH
+            self.dates += is_date
+            self.moments += not is_date
+            self.zoneless += not is_date and not _ZONE.search(text)
+        elif _UUID.fullmatch(text):
+            self.uuids += 1
+
+
+_LONGEST_FORM, _DATE_LENGTH = 40, 10
+_NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
+_WHOLE = re.compile(r"-?(?:0|[1-9][0-9]*)")
+_MOMENT = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?:[T ][0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]{1,9})?)?(?:Z|[+-][0-9]{2}:[0-9]{2})?)?"
+)
+_ZONE = re.compile(r"(?:Z|[+-][0-9]{2}:[0-9]{2})$")
+_UUID = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
+_BASE64 = re.compile(r"(?:[A-Za-z0-9+/]{4}){0,5}(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=|[A-Za-z0-9+/]{4})")
+_FRACTION = re.compile(r"\.[0-9]+")
+
+
+def _is_moment(text: str) -> bool:
+    try:
+        datetime.fromisoformat(_FRACTION.sub("", text))
+    except ValueError:
+        return False
+    return not text.startswith("0000")
+
+
+@dataclass
+class FieldStats:
+    """The values of one field: `kinds` counts them by what they are in JSON, `places` has the first one of each."""
+
+    keeps_values: bool = False
+    kinds: Counter[str] = field(default_factory=Counter)
+    places: dict[str, str] = field(default_factory=dict)
+    numbers: NumberStats = field(default_factory=NumberStats)
+    texts: TextStats = field(default_factory=TextStats)
+    fields: dict[str, FieldStats] = field(default_factory=dict)
+    items: FieldStats | None = None
+    sensitive: Counter[str] = field(default_factory=Counter)
+    values: set[str] = field(default_factory=set)
+
+    @property
+    def count(self) -> int:
+        """The number of values that are not null."""
+        return self.kinds.total() - self.kinds["null"]
+
+    @property
+    def is_map(self) -> bool:
+        """Whether the names of its objects are data."""
+        return len(self.fields) > MAX_FIELDS
+
+    def observe(self, value: Parsed, place: str) -> None:
+        """Count a value of the record at a place, and the values within it."""
+        kind = _name_kind(value)
+        self.kinds[kind] += 1
+        if kind not in self.places:
+            self.places[kind] = place
+        if self.keeps_values and value is not None and len(self.values) < MAX_VALUES:
+            self.values.add(format_parsed(value))
+        match value:
+            case Number():
+                self.numbers.observe(value)
+                self._note_sensitive(find_sensitive_number(value))
+            case str():
+                self.texts.observe(value)
+                self._note_sensitive(find_sensitive_text(value))
+            case Mapping():
+                self._observe_fields(value, place)
+            case list():
+                self.items = self.items or FieldStats()
+                for item in value:
+                    self.items.observe(item, place)
+
+    def _observe_fields(self, value: Mapping[str, Parsed], place: str) -> None:
+        for name, inner in value.items():
+            self._note_sensitive(find_sensitive_text(name) if self.is_map or name not in self.fields else None)
+            if name in self.fields or not self.is_map:
+                self.fields.setdefault(name, FieldStats()).observe(inner, place)
+
+    def _note_sensitive(self, reason: str | None) -> None:
+        if reason is not None:
+            self.sensitive[reason] += 1
+
+
+def _name_kind(value: Parsed) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "boolean"
+        case Number():
+            return "number"
+        case str():
+            return "text"
+        case bytes():
+            return "bytes"
+        case Mapping():
+            return "object"
+    return "list"
