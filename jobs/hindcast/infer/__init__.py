@@ -16,9 +16,6 @@ from hindcast.infer.joins import propose_joins
 from hindcast.infer.sample import TopicSample
 from hindcast.infer.topic_draft import draft_topic
 
-DEFAULT_RECORDS = 10_000
-"""The most records that are read of a topic, unless the user says otherwise."""
-
 
 def infer_contract(samples: Sequence[TopicSample], pipeline: str | None, now: datetime) -> str:
     """Return the text of a contract that reads what these samples have; RecordError for one that no contract can read.
@@ -31,4 +28,4 @@ def infer_contract(samples: Sequence[TopicSample], pipeline: str | None, now: da
     return write_contract(name, topics, propose_joins(topics), now)
 
 
-__all__ = ["DEFAULT_RECORDS", "infer_contract"]
+__all__ = ["infer_contract"]

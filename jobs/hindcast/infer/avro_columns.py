@@ -70,7 +70,7 @@ def _choose_column(kind: FieldType, encoding: str, id_: int) -> AvroColumn:
 def _merge_columns(columns: Mapping[int, AvroColumn], schemas: int) -> AvroColumn:
     """Return the column that takes what all these schemas write."""
     kinds = {column.kind: column for column in columns.values() if column.kind}
-    missing = f"; {schemas - len(columns)} of {schemas} schemas do not have it" if len(columns) < schemas else ""
+    missing = f"; not in {schemas - len(columns)} of {schemas} schemas" if len(columns) < schemas else ""
     ids = ", ".join(map(str, columns))
     if not kinds:
         return AvroColumn("string", f"always null by schema {ids}: the type is a guess")

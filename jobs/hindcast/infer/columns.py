@@ -119,7 +119,7 @@ def quote_column(name: str) -> str:
     return f"`{name}`" if name.upper() in Spark.Tokenizer.KEYWORDS or name.upper() in _SQL_WORDS else name
 
 
-_SQL_WORDS = {"AT", "FOR", "IN", "IS", "NOT", "ON", "TO", "USER", "CURRENT_DATE", "CURRENT_TIMESTAMP"}
+_SQL_WORDS = {"FOR", "IN", "IS", "NOT", "ON", "TO", "USER", "CURRENT_DATE", "CURRENT_TIMESTAMP"}
 
 
 def quote_text(text: str) -> str:

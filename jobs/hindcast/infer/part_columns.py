@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -24,12 +25,16 @@ _Place = tuple[int, int]
 
 @dataclass
 class PartColumns:
-    """The columns of a key or value, with notes for who reads the contract; `rows`: the values by place, if objects."""
+    """The columns of a key or value, with notes for who reads the contract.
+
+    `rows`: the payloads by place, if they are objects; `same`: the field of the value that a key without fields has.
+    """
 
     columns: list[DraftColumn] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     rows: dict[_Place, Mapping[str, Parsed]] = field(default_factory=dict)
     envelope: EnvelopeRows | None = None
+    same: str | None = None
 
 
 def read_value_rows(sample: TopicSample, form: PartForm) -> PartColumns:
@@ -64,7 +69,8 @@ def find_key_columns(sample: TopicSample, form: PartForm, value: PartColumns) ->
             choices = _find_connect_choices(form.payloads)
         found.columns = list(_draft_key_columns(collect_fields(_with_places(form, found.rows)), choices, value))
         return found
-    found.columns = [_draft_single_column(sample, form, "key", _find_same_field(form, value.rows), _list_fields(value))]
+    found.same = _find_same_field(form, value.rows)
+    found.columns = [_draft_single_column(sample, form, "key", found.same, _list_fields(value))]
     return found
 
 
@@ -100,7 +106,7 @@ def _add_row_columns(
 def _add_envelope_columns(sample: TopicSample, form: PartForm, key: PartColumns, found: PartColumns) -> None:
     envelope = found.envelope or EnvelopeRows()
     rows = collect_fields(envelope.rows)
-    choices, encodings = _split_encodings(envelope.types)
+    choices, encodings = _find_named_types(envelope.types), dict[str, str]()
     if form.form == "Avro change event":
         typed = _find_avro_columns(sample, form, "after")
         choices = {name: TypeChoice(column.kind, column.reason) for name, column in typed.items()}
@@ -114,7 +120,17 @@ def _add_envelope_columns(sample: TopicSample, form: PartForm, key: PartColumns,
         elif _is_readable(choices.get(name), name, found.notes):
             column = draft_column(name, name, stats, rows.total, choices.get(name), envelope=True)
             encoding = encodings.get(name) or _guess_encoding(column, stats, typed=name in choices)
-            found.columns.append(replace(column, encoding=encoding))
+            if "<" not in column.kind or not _ENCODED.search(column.kind):
+                found.columns.append(replace(column, encoding=encoding))
+            elif form.form == "change event":
+                reason = f"{column.reason}, as their JSON text: decimals and times within a value are encoded"
+                found.columns.append(replace(column, kind="string", reason=reason))
+            else:
+                found.notes.append(f"the field {_show(name)} is left out: decimals and times within it are encoded")
+
+
+_ENCODED = re.compile(r"decimal|date|timestamp", re.IGNORECASE)
+"""What the type of a nested column of an envelope must not have in it, not even as a name (contract/envelope.py)."""
 
 
 def _guess_encoding(column: DraftColumn, stats: FieldStats, *, typed: bool) -> str:
@@ -122,13 +138,13 @@ def _guess_encoding(column: DraftColumn, stats: FieldStats, *, typed: bool) -> s
     return "Number" if column.kind.startswith("decimal") and not typed and stats.count else ""
 
 
-def _split_encodings(types: Mapping[str, str]) -> tuple[dict[str, TypeChoice], dict[str, str]]:
-    """Return the types of Connect's schemas as choices, and no encodings: the records' own schemas name them."""
+def _find_named_types(types: Mapping[str, str]) -> dict[str, TypeChoice]:
+    """Return the types of Connect's schemas as choices. The records themselves name the encodings."""
     choices = {}
     for name, kind in types.items():
         plain, _, encoding = kind.partition(" ") if "<" not in kind else (kind, "", "")
         choices[name] = TypeChoice(plain, f"by the records' schema{f', {encoding}' if encoding else ''}")
-    return choices, {}
+    return choices
 
 
 def _find_connect_choices(payloads: Sequence[Payload]) -> dict[str, TypeChoice]:
@@ -170,39 +186,50 @@ def _draft_single_column(
     choice = TypeChoice(form.kind, "bytes as they are" if form.kind == "binary" else f"{form.kind}, by its bytes")
     if form.form == "Avro":
         found = _find_avro_columns(sample, form, "").get("", AvroColumn("string", ""))
+        if not found.kind:
+            fix = "write the contract by hand (docs/topics/formats.md), or send what has another type to another topic"
+            raise RecordError(f"its schemas disagree: {found.reason}", where=f"topic {sample.topic}", fix=fix)
         choice = TypeChoice(found.kind, found.reason)
     elif form.form == "text":
         whole = stats.texts.whole == stats.texts.count
         reason = "text, always of whole numbers (bigint fits too)" if whole else "text"
-        choice = TypeChoice("string", f"{reason}; it is the value's {_show(same)}" if same else reason)
+        choice = TypeChoice("string", reason)
     column = draft_column(same or choose_column_name(name, others), name, stats, len(form.payloads), choice)
     sensitive = (find_sensitive_reason(stats, same) if same else None) or column.sensitive
     return replace(column, field=column.name, sensitive=sensitive)
 
 
 def _find_same_field(form: PartForm, rows: Mapping[_Place, Mapping[str, Parsed]]) -> str | None:
-    """Return the field of the values that always has the key, as text; None if there is none."""
+    """Return the field of the values that always has the key, as text; None if there is none or too few keys."""
     same: list[str] | None = None
+    if len({format_parsed(payload.parsed) for payload in form.payloads}) < _LEAST_KEYS:
+        return None
     for payload in form.payloads:
         row, text = rows.get(_place(payload)), format_parsed(payload.parsed)
         if row is not None:
             fields = row if same is None else [name for name in same if name in row]
             same = [name for name in fields if format_parsed(row[name]) == text]
-    valid = [name for name in same or () if choose_column_name(name, ()) == name]
+    others = {name for row in rows.values() for name in row}
+    valid = [name for name in same or () if choose_column_name(name, ()) == name and others - {name}]
     return valid[0] if valid else None
+
+
+_LEAST_KEYS = 3
+"""With fewer different keys it may be by chance that a field has them."""
 
 
 def _find_repeats(key: PartColumns, value: PartColumns) -> frozenset[str]:
     """Return the fields of the values that always have what the key has under their name."""
     names = {column.field for column in key.columns}
     if not key.rows:
-        return frozenset(column.name for column in key.columns if "it is the value's" in column.reason)
+        return frozenset((key.same,) if key.same is not None else ())
     pairs = [(key.rows[place], row) for place, row in value.rows.items() if place in key.rows]
-    return frozenset(
+    repeats = frozenset(
         name
         for name in names
         if pairs and all(name in theirs and name in own and theirs[name] == own[name] for own, theirs in pairs)
     )
+    return repeats if {name for row in value.rows.values() for name in row} - repeats else frozenset()
 
 
 def _find_choices(sample: TopicSample, form: PartForm, field: str, ids: set[int | None]) -> dict[str, TypeChoice]:

@@ -132,10 +132,10 @@ def describe_forms(payloads: Sequence[Payload]) -> str:
 _NAMES = {
     "change event": "change events of Debezium in JSON",
     "JSON object": "JSON objects",
-    "Avro": "Avro",
+    "Avro": "Avro records",
     "Avro change event": "change events of Debezium in Avro",
-    "text": "text that is no JSON object",
-    "bytes": "bytes that are no text",
+    "text": "texts that are not JSON objects",
+    "bytes": "byte strings that are not text",
 }
 
 

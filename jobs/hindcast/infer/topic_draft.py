@@ -82,7 +82,7 @@ def draft_topic(sample: TopicSample, name: str, now: datetime) -> TopicDraft:
     notes = [
         topic_facts.describe_sample(sample),
         *topic_facts.describe_timestamps(sample, now),
-        topic_facts.describe_lateness(lateness),
+        *topic_facts.describe_lateness(lateness),
         *_describe_keys(read, facts),
         *_describe_headers(sample),
         *key.notes,
@@ -171,7 +171,7 @@ def _find_time_expressions(columns: Sequence[DraftColumn]) -> Iterator[tuple[str
 
 
 def _list_retention_settings(read: str, lateness: topic_facts.Lateness) -> Iterator[Setting]:
-    if read == "table":
+    if read == "table" and lateness.records:
         reason = "twice the largest lateness seen, rounded up; older versions would be refused (expired)"
         yield Setting(f"history_retention: {format_duration(lateness.retention)}", reason, in_force=False)
 
@@ -185,9 +185,7 @@ def _list_malformed_settings(key_form: PartForm, value_form: PartForm, value: Pa
     share = min(max(ceil(200 * (len(odd) + others) / max(total, 1)), 1), 100)
     parts = [describe_forms(odd)] if odd else []
     parts += [f"{others:,} change events that are no change of a row, or lack a value"] if others else []
-    yield Setting(
-        f'max_malformed: "{share}%"', f"{'; '.join(parts)} would be malformed; remove the line to stop at one"
-    )
+    yield Setting(f"max_malformed: {share}%", f"{'; '.join(parts)} would be malformed; remove the line to stop at one")
 
 
 def _list_times(sample: TopicSample, value: PartColumns, form: PartForm) -> list[tuple[int, int]]:

@@ -110,14 +110,16 @@ def describe_timestamps(sample: TopicSample, now: datetime) -> Iterator[str]:
         yield f"{format_count(future, 'record')} dated more than a day ahead would be refused (max_time_skew)"
 
 
-def describe_lateness(lateness: Lateness) -> str:
-    """Return how late records come, in words."""
-    if not lateness.late:
-        return f"lateness: none of {lateness.records:,} records is dated before one that came earlier in its partition"
-    return (
-        f"lateness: {lateness.late:,} of {lateness.records:,} records are dated before one that came earlier in their "
-        f"partition; 99% by at most {_format_length(lateness.p99)}, the latest by {_format_length(lateness.most)}"
-    )
+def describe_lateness(lateness: Lateness) -> Iterator[str]:
+    """Yield how late records come, in words; nothing if they have no timestamps."""
+    if lateness.records and not lateness.late:
+        yield f"lateness: none of {lateness.records:,} records is dated before one that came earlier in its partition"
+    elif lateness.late:
+        p99, most = _format_length(lateness.p99), _format_length(lateness.most)
+        yield (
+            f"lateness: {lateness.late:,} of {lateness.records:,} records are dated before one that came earlier in "
+            f"their partition; 99% by at most {p99}, the latest by {most}"
+        )
 
 
 def _describe_keys(keys: KeyFacts) -> str:
