@@ -15,9 +15,10 @@ from hindcast.contract.valid_time import RECORD, RECORD_TIMESTAMP
 from hindcast.infer.field_types import TypeChoice, choose_type, find_sensitive_reason
 from hindcast.infer.fields import FieldStats
 from hindcast.infer.json_text import Parsed
+from hindcast.infer.sensitive_values import find_sensitive_text
 
-MAX_COLUMNS, _RARE = 500, 0.01
-"""The most columns of a value; with more fields, those in fewer than so many of the records are left out."""
+MAX_COLUMNS, _MANY, _RARE = 500, 50, 0.02
+"""The most columns of a value; with many fields, those in fewer than so many of the records are left out."""
 
 _RESERVED = {*map(str.lower, PERIOD_COLUMNS), RECORD, RECORD_TIMESTAMP}
 
@@ -51,8 +52,8 @@ class Rows:
 
     @property
     def rare(self) -> list[str]:
-        """The fields that are left out, because there are too many and these are in few objects."""
-        if len(self.fields) <= MAX_COLUMNS:
+        """The fields that are left out, because there are many and these are in few objects: names that are data."""
+        if len(self.fields) <= _MANY:
             return []
         ordered = sorted(self.fields, key=lambda name: -self.fields[name].count)
         kept = {name for name in ordered[:MAX_COLUMNS] if self.fields[name].count >= _RARE * self.total}
@@ -110,8 +111,8 @@ def choose_column_name(field: str, taken: Iterable[str]) -> str:
 
 
 def is_showable(field: str) -> bool:
-    """Return whether a contract can have a field's name: it is printable, and not too long."""
-    return field.isprintable() and 0 < len(field) <= NAME
+    """Return whether a contract can show a field's name: it is printable, not too long, and no secret itself."""
+    return field.isprintable() and 0 < len(field) <= NAME and find_sensitive_text(field) is None
 
 
 def quote_column(name: str) -> str:

@@ -18,8 +18,8 @@ from hindcast.infer.sensitive_values import find_sensitive_number, find_sensitiv
 MAX_VALUES = 20_000
 """The most different values of a field that are kept, to compare them with keys."""
 
-MAX_FIELDS = 300
-"""An object with more different fields is a map: its names are data."""
+MAX_FIELDS, _FEW_FIELDS, _LEAST_FILLED = 300, 30, 0.1
+"""An object is a map, whose names are data, with more different fields, or more than a few that are mostly absent."""
 
 
 @dataclass
@@ -69,16 +69,18 @@ class TextStats:
     zoneless: int = 0
     uuids: int = 0
     whole: int = 0
-    base64: int = 0
     numbers: NumberStats = field(default_factory=NumberStats)
 
     def observe(self, text: str) -> None:
         """Count one text."""
         self.count += 1
-        self.base64 += _BASE64.fullmatch(text) is not None
         if len(text) > _LONGEST_FORM:
             return
-        if _NUMBER.fullmatch(text):
+        if len(text) == _UUID_LENGTH and _UUID.fullmatch(text):
+            self.uuids += 1
+        elif text[:1] not in _FIRST_OF_NUMBER:
+            return
+        elif _NUMBER.fullmatch(text):
             self.whole += _WHOLE.fullmatch(text) is not None
             self.numbers.observe(Number(text))
         elif _MOMENT.fullmatch(text) and _is_moment(text):
@@ -86,11 +88,10 @@ class TextStats:
             self.dates += is_date
             self.moments += not is_date
             self.zoneless += not is_date and not _ZONE.search(text)
-        elif _UUID.fullmatch(text):
-            self.uuids += 1
 
 
-_LONGEST_FORM, _DATE_LENGTH = 40, 10
+_LONGEST_FORM, _DATE_LENGTH, _UUID_LENGTH = 40, 10, 36
+_FIRST_OF_NUMBER = frozenset("-0123456789")
 _NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
 _WHOLE = re.compile(r"-?(?:0|[1-9][0-9]*)")
 _MOMENT = re.compile(
@@ -98,7 +99,6 @@ _MOMENT = re.compile(
 )
 _ZONE = re.compile(r"(?:Z|[+-][0-9]{2}:[0-9]{2})$")
 _UUID = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
-_BASE64 = re.compile(r"(?:[A-Za-z0-9+/]{4}){0,5}(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=|[A-Za-z0-9+/]{4})")
 _FRACTION = re.compile(r"\.[0-9]+")
 
 
@@ -123,6 +123,7 @@ class FieldStats:
     items: FieldStats | None = None
     sensitive: Counter[str] = field(default_factory=Counter)
     values: set[str] = field(default_factory=set)
+    has_secret_names: bool = False
 
     @property
     def count(self) -> int:
@@ -131,8 +132,12 @@ class FieldStats:
 
     @property
     def is_map(self) -> bool:
-        """Whether the names of its objects are data."""
-        return len(self.fields) > MAX_FIELDS
+        """Whether the names of its objects are data: too many, mostly absent, or like secrets themselves."""
+        if len(self.fields) <= _FEW_FIELDS:
+            return self.has_secret_names
+        filled = sum(its.kinds.total() for its in self.fields.values())
+        mostly_absent = filled < _LEAST_FILLED * len(self.fields) * self.kinds["object"]
+        return self.has_secret_names or mostly_absent or len(self.fields) > MAX_FIELDS
 
     def observe(self, value: Parsed, place: str) -> None:
         """Count a value of the record at a place, and the values within it."""
@@ -149,7 +154,7 @@ class FieldStats:
             case str():
                 self.texts.observe(value)
                 self._note_sensitive(find_sensitive_text(value))
-            case Mapping():
+            case dict():
                 self._observe_fields(value, place)
             case list():
                 self.items = self.items or FieldStats()
@@ -158,8 +163,11 @@ class FieldStats:
 
     def _observe_fields(self, value: Mapping[str, Parsed], place: str) -> None:
         for name, inner in value.items():
-            self._note_sensitive(find_sensitive_text(name) if self.is_map or name not in self.fields else None)
-            if name in self.fields or not self.is_map:
+            if name not in self.fields:
+                reason = find_sensitive_text(name)
+                self._note_sensitive(reason)
+                self.has_secret_names |= reason is not None
+            if name in self.fields or len(self.fields) <= MAX_FIELDS:
                 self.fields.setdefault(name, FieldStats()).observe(inner, place)
 
     def _note_sensitive(self, reason: str | None) -> None:
@@ -179,6 +187,6 @@ def _name_kind(value: Parsed) -> str:
             return "text"
         case bytes():
             return "bytes"
-        case Mapping():
+        case dict():
             return "object"
     return "list"

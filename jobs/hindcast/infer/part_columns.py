@@ -248,7 +248,7 @@ def _find_avro_columns(sample: TopicSample, form: PartForm, field: str) -> dict[
 def _is_readable(choice: TypeChoice | None, name: str, notes: list[str]) -> bool:
     """Return whether a column can have a field; if not, because of its name or its schemas, add a note."""
     if not is_showable(name):
-        notes.append("a field is left out: its name is not printable, or too long")
+        notes.append("a field is left out: its name is not printable, too long, or looks like personal data")
         return False
     if choice is None or choice.kind:
         return True

@@ -67,7 +67,13 @@ class FormReader:
     """A reader of payloads, with the schemas of the registry by id."""
 
     def __init__(self, writers: Mapping[int, str]) -> None:
-        self._decoders = {id_: AvroDecoder(json.loads(schema)) for id_, schema in writers.items()}
+        self._decoders: dict[int, AvroDecoder] = {}
+        for id_, schema in writers.items():
+            try:
+                self._decoders[id_] = AvroDecoder(json.loads(schema))
+            except (ValueError, LookupError, TypeError, RecursionError):
+                fix = "register it again, or leave the topic out"
+                raise RecordError(f"schema {id_} of the registry is not an Avro schema", fix=fix) from None
 
     def read_payload(self, record: SampledRecord, raw: bytes) -> Payload:
         """Return a payload with its form."""

@@ -40,7 +40,9 @@ def _read_sample(cluster: Cluster, settings: Settings, topic: str, most: int) ->
     records: dict[tuple[int, int], SampledRecord] = {}
     parts = plan_sample(ranges, most)
     stopped = [_read_part(cluster, topic, part, records, most, MAX_BYTES // len(parts)) for part in parts]
-    if len(records) < most // 2 and not any(stopped):  # compaction or transactions left few records at these offsets
+    planned = sum(r.end - r.start for part in parts for r in part.values())
+    is_sparse = len(records) < min(most, planned) // 2  # compaction or transactions left few records at these offsets
+    if is_sparse and planned < sum(r.end - r.start for r in ranges.values()) and not any(stopped):
         stopped.append(_read_part(cluster, topic, ranges, records, most, MAX_BYTES))
     if not records:
         raise _empty_topic_error(topic, max((r.end for r in ranges.values()), default=0))

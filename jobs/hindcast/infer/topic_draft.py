@@ -89,7 +89,7 @@ def draft_topic(sample: TopicSample, name: str, now: datetime) -> TopicDraft:
         *value.notes,
         *_describe_envelope(value),
     ]
-    return TopicDraft(name, sample.topic, read, reason, key.columns, value.columns, settings, notes)
+    return TopicDraft(name, sample.topic, read, reason, key.columns, value.columns, settings, [*dict.fromkeys(notes)])
 
 
 def _list_format_settings(
