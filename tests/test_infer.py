@@ -82,6 +82,7 @@ TYPES = [
     ("price", ['"12.50"', '"3"'], "decimal(10,2)", "numbers as text"),
     ("price", ['"12"'], "decimal(10,0)", "numbers as text"),
     ("price", ['"12.50"', "3"], "decimal(10,2)", "some of them as text"),
+    ("price", ['"12.50"', "1e-300"], "string", "too long for a decimal"),
     ("price", ["0.30000000000000004"], "double", "the name sounds like money"),
     ("price", ["1.5e300"], "double", "written with exponents"),
     ("weight", ["1e999999999"], "double", "written with exponents"),
@@ -538,15 +539,23 @@ def test_avro_is_read_with_the_registry(
     assert "quantity: int # in 3 of 3; by schema 1" in text
 
 
+MOMENTS = [
+    *("2026-01-01", "2026-01-01T10:00", "2026-01-01 10:00:00", "2026-01-01T10:00:00.123456789Z"),
+    *("2026-01-01T10:00:00+17:59", "2026-01-01T10:00:00-08:30", "2026-01-01T10:00Z", "2026-01-01T10:00:00+18:30"),
+    *("2026-01-01T24:00:00Z", "2026-01-01T23:59:60Z", "2026-02-30T10:00:00Z", "0000-01-01T00:00:00Z", "12:30"),
+    *("2026-01-01T10", "20260101T100000Z", "2026-01-01T10:00:00 Z", "0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z"),
+]
+
 DECODED: list[list[tuple[Any, Any]]] = [
     [
         (
             "k",
-            '{"price": 8.50, "at": "2026-01-01T10:00Z", "both": 1, "o-id": 1, "a.b": 2, "deep": {"x": 1}}',
+            '{"price": 8.50, "at": "2026-01-01T10:00:00Z", "both": 1, "o-id": 1, "a.b": 2, "deep": {"x": 1}}',
         ),
         ("k", '{"price": "12.5", "at": "2026-01-01", "tags": ["a", null], "both": {"y": [1]}, "deep": {"z y": "q"}}'),
         ("k", '{"price": null, "big": 2147483648, "huge": 99999999999999999999, "tiny": 1e-300, "timestamp": true}'),
     ],
+    [("k", {f"t{n}": text for n, text in enumerate(MOMENTS)})],
     [(b"\0\0\0\7", (5).to_bytes(8)), (b"\0\0\0\7", (1 << 40).to_bytes(8))],
     [('{"id": 1, "b": "x"}', "curry"), ('{"id": 2, "b": "y"}', "[1]")],
     [({"id": n}, change(n, price=8.5 if n else 1000, note="x", deep={"date": "2026-01-01"})) for n in range(3)],

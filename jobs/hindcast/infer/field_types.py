@@ -63,7 +63,7 @@ def _choose_type(stats: FieldStats, name: str, plain: bool, hidden: bool, depth:
         return TypeChoice("string", "always null: the type is a guess, and string takes any")
     if sorted(kinds) == ["number", "text"] and stats.texts.numbers.count == stats.texts.count:
         both = _merge_numbers(stats.numbers, stats.texts.numbers)
-        return _choose_decimal(both, name, hidden, "numbers, some of them as text")
+        return _choose_written_decimal(both, name, hidden, "numbers, some of them as text")
     if len(kinds) > 1:
         counts = ", ".join(f"{stats.kinds[kind]:,} {kind} (the first at {stats.places[kind]})" for kind in kinds)
         return TypeChoice("string", f"of several kinds: {counts}; string takes any as its JSON text")
@@ -117,6 +117,12 @@ def _choose_decimal(numbers: NumberStats, name: str, hidden: bool, what: str) ->
     return TypeChoice(f"decimal({digits},{numbers.scale})", reason)
 
 
+def _choose_written_decimal(numbers: NumberStats, name: str, hidden: bool, what: str) -> TypeChoice:
+    """Return the type of numbers that are written as text: decimal, or string, because no double is read from text."""
+    choice = _choose_decimal(numbers, name, hidden, what)
+    return choice if choice.kind != "double" else TypeChoice("string", f"{what}, too long for a decimal")
+
+
 def _choose_text(texts: TextStats, name: str, hidden: bool, nested: bool) -> TypeChoice:
     total = texts.count
     if nested:
@@ -127,7 +133,7 @@ def _choose_text(texts: TextStats, name: str, hidden: bool, nested: bool) -> Typ
     if texts.dates == total:
         return TypeChoice("date", "ISO 8601 as text")
     if texts.numbers.count == total and (texts.numbers.fractions or _MONEY.search(name)):
-        return _choose_decimal(texts.numbers, name, hidden, "numbers as text")
+        return _choose_written_decimal(texts.numbers, name, hidden, "numbers as text")
     if texts.whole == total:
         return TypeChoice("string", "text, always of whole numbers")
     return TypeChoice("string", "UUIDs as text" if texts.uuids == total else "text")

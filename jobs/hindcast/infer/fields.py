@@ -95,8 +95,11 @@ _FIRST_OF_NUMBER = frozenset("-0123456789")
 _NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
 _WHOLE = re.compile(r"-?(?:0|[1-9][0-9]*)")
 _MOMENT = re.compile(
-    r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?:[T ][0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]{1,9})?)?(?:Z|[+-][0-9]{2}:[0-9]{2})?)?"
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
+    r"(?:[T ][0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]{1,9})?(?:Z|[+-](?:0[0-9]|1[0-7]):[0-9]{2})?)?)?"
 )
+"""What the contract's JSON takes for a timestamp, and Spark can cast: no zone without seconds, and at most 18 hours."""
+
 _ZONE = re.compile(r"(?:Z|[+-][0-9]{2}:[0-9]{2})$")
 _UUID = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
 _FRACTION = re.compile(r"\.[0-9]+")

@@ -142,4 +142,4 @@ def _format_length(length: timedelta) -> str:
     for unit in (timedelta(hours=1), timedelta(minutes=1), timedelta(seconds=1)):
         if length >= 10 * unit:
             return format_duration(-(-length // unit) * unit)
-    return format_duration(length)
+    return format_duration(length) if length else "0 s"
