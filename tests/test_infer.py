@@ -476,6 +476,17 @@ def test_topics_in_kafka_become_a_contract(kafka: str, tmp_path: Path, capsys: p
     assert path.read_text() == text
 
 
+def test_change_events_in_kafka_become_a_table(kafka: str, capsys: pytest.CaptureFixture[str]) -> None:
+    events = [({"id": n}, change(n, name=f"item {n}", token=f"t{n}")) for n in range(9)]
+    send(kafka, "infer.public.item", [*events, ({"id": 1}, change(1, "d")), ({"id": 1}, None)])
+    assert main(["infer", "infer.public.item"]) == 0
+    text = capsys.readouterr().out
+    assert "read: table # change events of a database's table" in text
+    assert "envelope: debezium # in 10 values" in text
+    assert "9 rows, 1 delete" in text
+    assert "sensitive: [token] # token: by name" in text
+
+
 def test_a_large_topic_is_read_at_three_places(kafka: str, capsys: pytest.CaptureFixture[str]) -> None:
     send(kafka, "infer.large", ((str(n), {"n": n}) for n in range(30_000)))
     assert main(["infer", "infer.large", "--records", "300"]) == 0
@@ -562,18 +573,35 @@ DECODED: list[list[tuple[Any, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize("records", DECODED)
+WRITERS = [
+    {"type": "record", "name": "Order", "fields": ORDER},
+    {"type": "record", "name": "Order", "fields": [*MORE, {"name": "_id", "type": ["null", "string"]}]},
+    "long",
+]
+DECODED_AVRO = [
+    (wire("long", 2, 5), wire(WRITERS[0], 0x100, {"item": "curry", "quantity": 1})),
+    (
+        wire("long", 2, 6),
+        wire(WRITERS[1], 1, {"item": "naan", "quantity": 2, "price": Decimal(8), "sizes": {"s": None}}),
+    ),
+]
+
+
+@pytest.mark.parametrize("records", [*DECODED, DECODED_AVRO])
 def test_spark_decodes_every_record_that_was_seen(
     spark: SparkSession, tmp_path: Path, records: list[tuple[Any, Any]]
 ) -> None:
     from hindcast.formats import decode
     from hindcast.kafka.topics import RECORD_SCHEMA
 
-    read = sample("t", records)
+    schemas = dict(zip((0x100, 1, 2), map(json.dumps, WRITERS), strict=True))
+    read = sample("t", records, writers=schemas if records is DECODED_AVRO else {})
     contract, text = infer(tmp_path, read)
     rows = [
         (0, r.offset, BEGIN, 0, r.key and bytearray(r.key), r.value and bytearray(r.value), []) for r in read.records
     ]
     frame = spark.createDataFrame(rows, RECORD_SCHEMA)
-    found = decode.decode_records(frame, contract.topics["t"], NOW).select("fate", "reason").collect()
+    writers: Any = {"key": schemas, "value": schemas}
+    decoded = decode.decode_records(frame, contract.topics["t"], NOW, writers=writers)
+    found = decoded.select("fate", "reason").collect()
     assert [tuple(row) for row in found] == [(None, None)] * len(records), text
