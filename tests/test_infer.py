@@ -9,8 +9,10 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 import fastavro
+import pyarrow as pa
 import pytest
 
 from hindcast.cli.main import main
@@ -28,6 +30,7 @@ from hindcast.infer.sensitive_values import find_sensitive_text, looks_sensitive
 from hindcast.kafka import produce
 from hindcast.kafka.produce import ProducerRecord
 from hindcast.kafka.topics import OffsetRange
+from hindcast.streams.murmur2 import assign_partitions
 from registries import peer, register
 
 if TYPE_CHECKING:
@@ -415,6 +418,29 @@ def test_a_column_dates_records_that_kafka_does_not(tmp_path: Path) -> None:
     contract, text = infer(tmp_path, sample("t", rows))
     assert contract.topics["t"].valid_time is None
     assert "# valid_time: timestamp_millis(created_at)" in text
+
+
+def test_the_partitioner_is_recognised() -> None:
+    def place(n: int, partition: int) -> SampledRecord:
+        return SampledRecord(partition, n, 0, "CreateTime", b"k%d" % n, b"{}")
+
+    ranges = dict.fromkeys(range(4), OffsetRange(0, 100))
+    by_murmur2 = assign_partitions(pa.array([b"k%d" % n for n in range(50)]), 4).to_pylist()
+    placed = {
+        "murmur2": by_murmur2,
+        "crc32": [crc32(b"k%d" % n) % 4 for n in range(50)],
+        "": [n % 4 for n in range(50)],
+    }
+    for name, partitions in placed.items():
+        records = tuple(place(n, partition) for n, partition in enumerate(partitions))
+        assert topic_facts.find_partitioner(TopicSample("t", ranges, False, records)) == name
+        assert topic_facts.find_partitioner(TopicSample("t", ranges, False, records[:5])) is None
+
+
+def test_names_of_persons_are_sensitive(tmp_path: Path) -> None:
+    rows = [("k", {"name": "Ann", "city": "Bonn"})] * 3
+    assert infer(tmp_path, sample("shop.user-events", rows))[0].topics["user_events"].sensitive == ("name",)
+    assert infer(tmp_path, sample("shop.items", rows))[0].topics["items"].sensitive is False
 
 
 def test_names_come_from_topics() -> None:

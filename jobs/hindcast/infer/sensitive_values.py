@@ -13,12 +13,19 @@ _WORDS = {
     *("credential", "credentials", "apikey", "auth", "authorization", "cookie", "session", "otp", "pin", "salt"),
     *("iban", "bic", "card", "cardnumber", "creditcard", "pan", "cvv", "cvc", "ssn", "passport", "taxid", "nif", "vat"),
     *("email", "emails", "mail", "phone", "phones", "telephone", "mobile", "fax", "msisdn", "birthday", "birthdate"),
-    *("dob", "firstname", "lastname", "surname", "fullname", "address", "street", "salary", "ip", "imei"),
+    *("dob", "firstname", "lastname", "surname", "fullname", "address", "street", "salary", "ip", "imei", "username"),
 }
 _PAIRS = {
     *(("first", "name"), ("last", "name"), ("full", "name"), ("middle", "name"), ("maiden", "name"), ("given", "name")),
     *(("family", "name"), ("api", "key"), ("private", "key"), ("access", "key"), ("secret", "key"), ("license", "key")),
-    *(("account", "number"), ("bank", "account"), ("tax", "id"), ("date", "birth"), ("birth", "date")),
+    *(
+        ("user", "name"),
+        ("account", "number"),
+        ("bank", "account"),
+        ("tax", "id"),
+        ("date", "birth"),
+        ("birth", "date"),
+    ),
     *(("social", "security"), ("national", "id"), ("e", "mail"), ("drivers", "license"), ("sort", "code")),
 }
 _PARTS = ("password", "passwd", "secret", "token", "email", "iban", "phone", "creditcard", "apikey", "privatekey")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
 from math import ceil
@@ -83,13 +83,29 @@ def draft_topic(sample: TopicSample, name: str, now: datetime) -> TopicDraft:
         topic_facts.describe_sample(sample),
         *topic_facts.describe_timestamps(sample, now),
         *topic_facts.describe_lateness(lateness),
+        *topic_facts.describe_partitioner(sample),
         *_describe_keys(read, facts),
         *_describe_headers(sample),
         *key.notes,
         *value.notes,
         *_describe_envelope(value),
     ]
-    return TopicDraft(name, sample.topic, read, reason, key.columns, value.columns, settings, [*dict.fromkeys(notes)])
+    columns = _mark_names_of_persons(name, value.columns)
+    return TopicDraft(name, sample.topic, read, reason, key.columns, columns, settings, [*dict.fromkeys(notes)])
+
+
+def _mark_names_of_persons(entry: str, columns: Sequence[DraftColumn]) -> list[DraftColumn]:
+    """Return the columns, those with names marked as sensitive if the topic's entry is about persons."""
+    if not _PERSONS.search(entry):
+        return [*columns]
+    reason = f"a name, in a topic that is called {entry}"
+    return [replace(it, sensitive=it.sensitive or reason) if it.name.lower() in _NAMES else it for it in columns]
+
+
+_PERSONS = re.compile(
+    r"(^|_)(customer|user|person|people|employee|patient|guest|member|contact|client|passenger|student|account)s?(_|$)"
+)
+_NAMES = ("name", "nickname", "display_name", "displayname", "login")
 
 
 def _list_format_settings(

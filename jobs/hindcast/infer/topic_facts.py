@@ -6,10 +6,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Literal, NamedTuple
+from zlib import crc32
+
+import pyarrow as pa
 
 from hindcast.common.plurals import format_count
 from hindcast.contract.types import format_duration
 from hindcast.infer.sample import SampledRecord, TopicSample
+from hindcast.streams.murmur2 import assign_partitions
 
 _DAY = timedelta(days=1)
 _STEPS = tuple(_DAY * days for days in (1, 2, 3, 7, 14, 30, 60, 90, 180, 365, 730, 3650))
@@ -37,6 +41,44 @@ class KeyFacts(NamedTuple):
     different: int
     repeated: int
     scattered: int
+
+
+def find_partitioner(sample: TopicSample) -> str | None:
+    """Return the hash by which keys are partitioned, `murmur2` or `crc32`; empty for another one.
+
+    None if that cannot be told: from a single partition, or from few keys.
+    """
+    partitions = {record.key: record.partition for record in sample.records if record.key is not None}
+    keys = [*partitions][:_MOST_KEYS]
+    if len(sample.ranges) == 1 or len(keys) < _LEAST_KEYS:
+        return None
+    count = len(sample.ranges)
+    by_hash = {
+        "murmur2": assign_partitions(pa.array(keys, pa.binary()), count).to_pylist(),
+        "crc32": [crc32(key) % count for key in keys],
+    }
+    actual = [partitions[key] for key in keys]
+    return next((name for name, expected in by_hash.items() if expected == actual), "")
+
+
+_LEAST_KEYS, _MOST_KEYS = 20, 2_000
+
+
+def describe_partitioner(sample: TopicSample) -> Iterator[str]:
+    """Yield how keys are partitioned, in words, if that can be told."""
+    match find_partitioner(sample):
+        case None:
+            return
+        case "":
+            yield (
+                "keys are not all partitioned by murmur2 (Java's clients) or by crc32 (librdkafka's): views with "
+                "semantics: kafka join only topics that are partitioned alike"
+            )
+        case name:
+            yield f"keys are partitioned by {name}, as by {_CLIENTS[name]}"
+
+
+_CLIENTS = {"murmur2": "Java's clients", "crc32": "librdkafka's clients"}
 
 
 def measure_lateness(times: Iterable[tuple[int, int]]) -> Lateness:

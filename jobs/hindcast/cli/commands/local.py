@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -124,7 +125,7 @@ def infer(arguments: argparse.Namespace, settings: Settings) -> int:
 
     if arguments.pipeline is not None:
         _refuse_pipeline_name(arguments.pipeline)
-    if arguments.out is not None and arguments.out.exists():
+    if arguments.out is not None and os.path.lexists(arguments.out):
         raise ContractError("exists already, and is not overwritten", where=str(arguments.out), fix="name another file")
     samples = read_samples(settings, list(dict.fromkeys(arguments.topic)), arguments.records)
     text = infer_contract(samples, arguments.pipeline, now())
