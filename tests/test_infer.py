@@ -18,18 +18,18 @@ import pytest
 from hindcast.cli.main import main
 from hindcast.common.errors import RecordError
 from hindcast.contract import Contract, load
-from hindcast.infer import infer_contract, topic_facts
-from hindcast.infer.avro_bytes import AvroDecoder
-from hindcast.infer.contract_text import choose_names
-from hindcast.infer.field_types import choose_type
-from hindcast.infer.fields import MAX_FIELDS, FieldStats
-from hindcast.infer.json_text import parse_json
-from hindcast.infer.part_formats import FormReader, find_form
-from hindcast.infer.sample import SampledRecord, TopicSample, plan_sample
-from hindcast.infer.sensitive_values import find_sensitive_text, looks_sensitive
 from hindcast.kafka import produce
 from hindcast.kafka.produce import ProducerRecord
 from hindcast.kafka.topics import OffsetRange
+from hindcast.ops.infer import infer_contract, topic_facts
+from hindcast.ops.infer.avro_bytes import AvroDecoder
+from hindcast.ops.infer.contract_text import choose_names
+from hindcast.ops.infer.field_types import choose_type
+from hindcast.ops.infer.fields import MAX_FIELDS, FieldStats
+from hindcast.ops.infer.json_text import parse_json
+from hindcast.ops.infer.part_formats import FormReader, find_form
+from hindcast.ops.infer.sample import SampledRecord, TopicSample, plan_sample
+from hindcast.ops.infer.sensitive_values import find_sensitive_text, looks_sensitive
 from hindcast.streams.murmur2 import assign_partitions
 from registries import peer, register
 

@@ -120,8 +120,8 @@ def infer(arguments: argparse.Namespace, settings: Settings) -> int:
     """Look at a sample of topics in Kafka, and write a contract that reads them, with its reasons as comments."""
     from hindcast.common.clock import now
     from hindcast.common.errors import ContractError
-    from hindcast.infer import infer_contract
-    from hindcast.infer.reader import read_samples
+    from hindcast.ops.infer import infer_contract
+    from hindcast.ops.infer.reader import read_samples
 
     if arguments.pipeline is not None:
         _refuse_pipeline_name(arguments.pipeline)

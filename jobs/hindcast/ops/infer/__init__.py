@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from hindcast.infer.contract_text import choose_names, write_contract
-from hindcast.infer.joins import propose_joins
-from hindcast.infer.sample import TopicSample
-from hindcast.infer.topic_draft import draft_topic
+from hindcast.ops.infer.contract_text import choose_names, write_contract
+from hindcast.ops.infer.joins import propose_joins
+from hindcast.ops.infer.sample import TopicSample
+from hindcast.ops.infer.topic_draft import draft_topic
 
 
 def infer_contract(samples: Sequence[TopicSample], pipeline: str | None, now: datetime) -> str:

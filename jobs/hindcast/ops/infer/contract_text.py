@@ -8,9 +8,9 @@ from datetime import datetime
 
 from hindcast.common.errors import LINE_BREAKS, escape_controls
 from hindcast.contract.names import FOLDERS, MAINTENANCE, PREVIEW, RELEASE
-from hindcast.infer.columns import DraftColumn, quote_column, quote_text
-from hindcast.infer.joins import JoinProposal
-from hindcast.infer.topic_draft import TopicDraft
+from hindcast.ops.infer.columns import DraftColumn, quote_column, quote_text
+from hindcast.ops.infer.joins import JoinProposal
+from hindcast.ops.infer.topic_draft import TopicDraft
 
 MAX_GATES = 10
 """The most columns of a topic that get a gate."""

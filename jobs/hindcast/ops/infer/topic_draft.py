@@ -14,17 +14,17 @@ from typing import Literal, NamedTuple
 from hindcast.common.errors import RecordError, show_briefly
 from hindcast.common.plurals import format_count
 from hindcast.contract.types import format_duration
-from hindcast.infer import topic_facts
-from hindcast.infer.columns import DraftColumn, quote_column, quote_text
-from hindcast.infer.part_columns import (
+from hindcast.ops.infer import topic_facts
+from hindcast.ops.infer.columns import DraftColumn, quote_column, quote_text
+from hindcast.ops.infer.part_columns import (
     ENVELOPES,
     PartColumns,
     add_value_columns,
     find_key_columns,
     read_value_rows,
 )
-from hindcast.infer.part_formats import FormReader, PartForm, Payload, describe_forms, find_form
-from hindcast.infer.sample import TopicSample
+from hindcast.ops.infer.part_formats import FormReader, PartForm, Payload, describe_forms, find_form
+from hindcast.ops.infer.sample import TopicSample
 
 
 class Setting(NamedTuple):

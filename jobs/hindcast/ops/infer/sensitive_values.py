@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from itertools import pairwise
 
-from hindcast.infer.json_text import Number
+from hindcast.ops.infer.json_text import Number
 
 _WORDS = {
     *("password", "passwd", "pwd", "passphrase", "passcode", "secret", "secrets", "token", "tokens", "jwt", "bearer"),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from decimal import Decimal
 
 from hindcast.common.json_values import JsonObject, JsonValue, list_objects
-from hindcast.infer.json_text import Number, Parsed
+from hindcast.ops.infer.json_text import Number, Parsed
 
 _Read = Callable[["_Bytes"], Parsed]
 

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from hindcast.common.plurals import format_count
 from hindcast.contract.bounds import TYPE, TYPE_DEPTH
-from hindcast.infer.fields import FieldStats, NumberStats, TextStats
-from hindcast.infer.sensitive_values import choose_reason, looks_sensitive
+from hindcast.ops.infer.fields import FieldStats, NumberStats, TextStats
+from hindcast.ops.infer.sensitive_values import choose_reason, looks_sensitive
 
 
 class TypeChoice(NamedTuple):

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
 
-from hindcast.infer.json_text import Number, Parsed, format_parsed
-from hindcast.infer.sensitive_values import find_sensitive_number, find_sensitive_text
+from hindcast.ops.infer.json_text import Number, Parsed, format_parsed
+from hindcast.ops.infer.sensitive_values import find_sensitive_number, find_sensitive_text
 
 MAX_VALUES = 20_000
 """The most different values of a field that are kept, to compare them with keys."""

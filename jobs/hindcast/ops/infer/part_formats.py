@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from hindcast.common.errors import RecordError
-from hindcast.infer.avro_bytes import AvroDecoder
-from hindcast.infer.envelope_rows import is_change_event
-from hindcast.infer.json_text import Number, Parsed, parse_json
-from hindcast.infer.sample import HEADER_SIZE, SampledRecord
+from hindcast.ops.infer.avro_bytes import AvroDecoder
+from hindcast.ops.infer.envelope_rows import is_change_event
+from hindcast.ops.infer.json_text import Number, Parsed, parse_json
+from hindcast.ops.infer.sample import HEADER_SIZE, SampledRecord
 
 Form = Literal["change event", "JSON object", "Avro", "Avro change event", "text", "bytes"]
 

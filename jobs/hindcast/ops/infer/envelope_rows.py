@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from hindcast.formats.encodings import LOGICAL
 from hindcast.formats.envelopes import PLACEHOLDER
-from hindcast.infer.json_text import Number, Parsed
+from hindcast.ops.infer.json_text import Number, Parsed
 
 _KEPT, _OPERATIONS = ("c", "u", "r"), ("c", "u", "r", "d", "t", "m")
 _TIMES = (("ts_us", 1000), ("ts_ns", 1_000_000), ("ts_ms", 1))

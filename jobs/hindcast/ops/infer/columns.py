@@ -12,10 +12,10 @@ from sqlglot.dialects import Spark
 from hindcast.contract.bounds import NAME
 from hindcast.contract.types import PERIOD_COLUMNS
 from hindcast.contract.valid_time import RECORD, RECORD_TIMESTAMP
-from hindcast.infer.field_types import TypeChoice, choose_type, find_sensitive_reason
-from hindcast.infer.fields import FieldStats
-from hindcast.infer.json_text import Parsed
-from hindcast.infer.sensitive_values import find_sensitive_text
+from hindcast.ops.infer.field_types import TypeChoice, choose_type, find_sensitive_reason
+from hindcast.ops.infer.fields import FieldStats
+from hindcast.ops.infer.json_text import Parsed
+from hindcast.ops.infer.sensitive_values import find_sensitive_text
 
 MAX_COLUMNS, _MANY, _RARE = 500, 50, 0.02
 """The most columns of a value; with many fields, those in fewer than so many of the records are left out."""

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from hindcast.infer.columns import DraftColumn, quote_column
-from hindcast.infer.topic_draft import TopicDraft
+from hindcast.ops.infer.columns import DraftColumn, quote_column
+from hindcast.ops.infer.topic_draft import TopicDraft
 
 _LEAST_SHARE, _LEAST_VALUES = 0.5, 20
 """Without the same name, so many of the field's values must be keys, and there must be so many different ones."""

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from hindcast.common.plurals import format_count
 from hindcast.contract.types import format_duration
-from hindcast.infer.sample import SampledRecord, TopicSample
+from hindcast.ops.infer.sample import SampledRecord, TopicSample
 from hindcast.streams.murmur2 import assign_partitions
 
 _DAY = timedelta(days=1)

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field, replace
 
 from hindcast.common.errors import RecordError, show_briefly
 from hindcast.common.plurals import format_count
-from hindcast.infer import avro_columns
-from hindcast.infer.avro_columns import AvroColumn
-from hindcast.infer.columns import DraftColumn, Rows, choose_column_name, collect_fields, draft_column, is_showable
-from hindcast.infer.envelope_rows import EnvelopeRows, collect_rows, read_connect_fields, unwrap
-from hindcast.infer.field_types import TypeChoice, find_sensitive_reason
-from hindcast.infer.fields import FieldStats
-from hindcast.infer.json_text import Parsed, format_parsed
-from hindcast.infer.part_formats import PartForm, Payload
-from hindcast.infer.sample import TopicSample
+from hindcast.ops.infer import avro_columns
+from hindcast.ops.infer.avro_columns import AvroColumn
+from hindcast.ops.infer.columns import DraftColumn, Rows, choose_column_name, collect_fields, draft_column, is_showable
+from hindcast.ops.infer.envelope_rows import EnvelopeRows, collect_rows, read_connect_fields, unwrap
+from hindcast.ops.infer.field_types import TypeChoice, find_sensitive_reason
+from hindcast.ops.infer.fields import FieldStats
+from hindcast.ops.infer.json_text import Parsed, format_parsed
+from hindcast.ops.infer.part_formats import PartForm, Payload
+from hindcast.ops.infer.sample import TopicSample
 
 ENVELOPES = ("change event", "Avro change event")
 
