@@ -264,7 +264,8 @@ _CONTRACT = """\
 
 One YAML file in `schemas/` is one pipeline: one DAG, one folder of the warehouse. `schemas/restaurant.yaml` is an
 example with comments. `hindcast check` checks a contract and names file and line of what is wrong; `hindcast schema`
-prints its JSON Schema for editors. A field that is not listed here is refused.
+prints its JSON Schema for editors; `hindcast infer`
+[drafts one](install.md#write-a-contract) from topics. A field that is not listed here is refused.
 
 `hindcast check` parses expressions and finds what their names mean. It does not know their types: that `sum` is asked
 of a boolean, the preview or the run says, with file and line; so does `hindcast check --spark`.

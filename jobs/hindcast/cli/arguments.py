@@ -37,6 +37,17 @@ def build_parser() -> argparse.ArgumentParser:
     check.add_argument("files", nargs="*", type=Path, metavar="FILE")
     check.add_argument("--spark", action="store_true", help="also let Spark analyse the expressions, as a run does")
     add(local.schema)
+    infer = add(local.infer)
+    infer.add_argument("topic", nargs="+", help="a topic in Kafka; for several, joins between them are proposed")
+    infer.add_argument("--pipeline", metavar="NAME", help="the pipeline's name (default: after the topics)")
+    infer.add_argument(
+        "--records",
+        type=_parse_record_count,
+        default=10_000,
+        metavar="N",
+        help="the most records to read of each topic (default: 10,000)",
+    )
+    infer.add_argument("--out", type=Path, metavar="FILE", help="write to this new file (default: print)")
     run = add_format(add(running.run))
     run.add_argument("pipeline")
     run.add_argument("--until", metavar="T", help="replay records up to this moment (default: everything available)")
@@ -223,6 +234,13 @@ def build_parser() -> argparse.ArgumentParser:
     conformance.add_argument("directory", type=Path, metavar="DIR")
     conformance.add_argument("--out", type=Path, required=True, metavar="FILE")
     return parser
+
+
+def _parse_record_count(text: str) -> int:
+    """Return a number of records; ArgumentTypeError for any other text."""
+    if not re.fullmatch(r"0*[1-9][0-9]{0,8}", text, re.ASCII):
+        raise argparse.ArgumentTypeError(f"'{text[:40]}' is not a number of records: write one from 1 to 999999999")
+    return int(text)
 
 
 def _parse_partition_count(text: str) -> int:

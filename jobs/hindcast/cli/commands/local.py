@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -113,6 +114,65 @@ def schema(_: argparse.Namespace, _settings: Settings) -> int:
 
     print(format_json_schema(), end="")
     return 0
+
+
+def infer(arguments: argparse.Namespace, settings: Settings) -> int:
+    """Look at a sample of topics in Kafka, and write a contract that reads them, with its reasons as comments."""
+    from hindcast.common.clock import now
+    from hindcast.common.errors import ContractError
+    from hindcast.ops.infer import infer_contract
+    from hindcast.ops.infer.reader import read_samples
+
+    if arguments.pipeline is not None:
+        _refuse_pipeline_name(arguments.pipeline)
+    if arguments.out is not None and os.path.lexists(arguments.out):
+        raise ContractError("exists already, and is not overwritten", where=str(arguments.out), fix="name another file")
+    samples = read_samples(settings, list(dict.fromkeys(arguments.topic)), arguments.records)
+    text = infer_contract(samples, arguments.pipeline, now())
+    _refuse_invalid_draft(text)
+    if arguments.out is None:
+        print(text, end="")
+        return 0
+    try:
+        with arguments.out.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        fix = "name a new file in a folder that exists"
+        raise ContractError(f"cannot be written: {error.strerror}", where=str(arguments.out), fix=fix) from None
+    print(f"wrote {escape_controls(str(arguments.out), LINE_BREAKS)}: read its comments before you run it")
+    return 0
+
+
+def _refuse_pipeline_name(name: str) -> None:
+    """Raise ContractError if no pipeline can have this name."""
+    from pydantic import TypeAdapter, ValidationError
+
+    from hindcast.common.errors import ContractError
+    from hindcast.contract.types import Name
+
+    try:
+        TypeAdapter(Name).validate_python(name)
+    except ValidationError:
+        fix = "use lower-case letters, digits and _, starting with a letter"
+        raise ContractError(f"'{name}' is not a valid name of a pipeline", where="--pipeline", fix=fix) from None
+
+
+def _refuse_invalid_draft(text: str) -> None:
+    """Raise ContractError if `hindcast check` would refuse the text of a contract that we wrote ourselves."""
+    from pathlib import Path
+    from tempfile import TemporaryDirectory
+
+    from hindcast.common.errors import ContractError
+    from hindcast.contract import load
+
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "draft.yaml"
+        path.write_text(text, encoding="utf-8")
+        try:
+            load(path)
+        except ContractError as error:
+            fix = "this is a bug of Hindcast: report it, with the types of the topic's fields"
+            raise ContractError(f"infer wrote an invalid contract: {error.found}", fix=fix) from None
 
 
 def produce(arguments: argparse.Namespace, settings: Settings) -> int:

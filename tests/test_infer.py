@@ -1,0 +1,633 @@
+"""`hindcast infer`: a contract that reads what a topic has, with its reasons, and without its secrets."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
+
+import fastavro
+import pyarrow as pa
+import pytest
+
+from hindcast.cli.main import main
+from hindcast.common.errors import RecordError
+from hindcast.contract import Contract, load
+from hindcast.kafka import produce
+from hindcast.kafka.produce import ProducerRecord
+from hindcast.kafka.topics import OffsetRange
+from hindcast.ops.infer import infer_contract, topic_facts
+from hindcast.ops.infer.avro_bytes import AvroDecoder
+from hindcast.ops.infer.contract_text import choose_names
+from hindcast.ops.infer.field_types import choose_type
+from hindcast.ops.infer.fields import MAX_FIELDS, FieldStats
+from hindcast.ops.infer.json_text import parse_json
+from hindcast.ops.infer.part_formats import FormReader, find_form
+from hindcast.ops.infer.sample import SampledRecord, TopicSample, plan_sample
+from hindcast.ops.infer.sensitive_values import find_sensitive_text, looks_sensitive
+from hindcast.streams.murmur2 import assign_partitions
+from registries import peer, register
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+NOW = datetime(2026, 11, 27, 12, tzinfo=UTC)
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def encode(payload: Any) -> bytes | None:
+    """The bytes of a payload: text and bytes as they are, anything else as JSON."""
+    if payload is None or isinstance(payload, bytes):
+        return payload
+    return payload.encode() if isinstance(payload, str) else json.dumps(payload).encode()
+
+
+def sample(
+    topic: str, records: Iterable[tuple[Any, Any]], *, compacted: bool = False, times: Sequence[int] = (), **more: Any
+) -> TopicSample:
+    """A topic of one partition that was read whole: keys and values, a second apart unless `times` (ms) says so."""
+    begin = int(BEGIN.timestamp() * 1000)
+    read = tuple(
+        SampledRecord(0, n, times[n] if times else begin + 1000 * n, "CreateTime", encode(key), encode(value))
+        for n, (key, value) in enumerate(records)
+    )
+    return TopicSample(topic, {0: OffsetRange(0, len(read))}, compacted, read, **more)
+
+
+def infer(folder: Path, *samples: TopicSample, pipeline: str | None = None) -> tuple[Contract, str]:
+    """The contract of these topics, as `hindcast check` reads it, and its text."""
+    text = infer_contract(samples, pipeline, NOW)
+    path = folder / "draft.yaml"
+    path.write_text(text, encoding="utf-8")
+    return load(path), text
+
+
+def wire(schema: Any, id_: int, value: Any) -> bytes:
+    """A value in the wire format of a schema registry."""
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(json.loads(json.dumps(schema))), value)
+    return b"\0" + id_.to_bytes(4) + out.getvalue()
+
+
+TYPES = [
+    ("quantity", ["1", "12345"], "int", "whole numbers 1 to 12,345"),
+    ("quantity", ["2147483647"], "bigint", "close to the end of int"),
+    ("quantity", ["2147483648"], "bigint", "too large for int"),
+    ("quantity", ["-9223372036854775809"], "decimal(38,0)", "too large for bigint"),
+    ("quantity", ["1" * 39], "string", "too large for any number"),
+    ("price", ["8", "8.50", "1.25"], "decimal(10,2)", "up to 2 digits after the point"),
+    ("price", ["123456789012.5"], "decimal(16,1)", "of up to 12 digits"),
+    ("price", ['"12.50"', '"3"'], "decimal(10,2)", "numbers as text"),
+    ("price", ['"12"'], "decimal(10,0)", "numbers as text"),
+    ("price", ['"12.50"', "3"], "decimal(10,2)", "some of them as text"),
+    ("price", ['"12.50"', "1e-300"], "string", "too long for a decimal"),
+    ("price", ["0.30000000000000004"], "double", "the name sounds like money"),
+    ("price", ["1.5e300"], "double", "written with exponents"),
+    ("weight", ["1e999999999"], "double", "written with exponents"),
+    ("weight", ["0.3333333333333333"], "double", "as floating-point numbers have"),
+    ("zip", ['"01234"'], "string", "text"),
+    ("code", ['"1234"'], "string", "text, always of whole numbers"),
+    ("at", ['"2026-01-01T10:00:00Z"', '"2026-01-01"'], "timestamp", "ISO 8601 as text"),
+    ("at", ['"2026-01-01 10:00"'], "timestamp", "1 without a zone are read as UTC"),
+    ("at", ['"12:30"'], "string", "text"),
+    ("day", ['"2026-01-31"'], "date", "ISO 8601 as text"),
+    ("day", ['"2026-02-30"'], "string", "text"),
+    ("id", ['"6fa459ea-ee8a-3ca4-894e-db77e160355e"'], "string", "UUIDs as text"),
+    ("fine", ["true", "false", "null"], "boolean", "true and false"),
+    ("note", ["null"], "string", "the type is a guess"),
+    ("tags", ['["a"]', "[]"], "array<string>", "lists of text"),
+    ("tags", ["[]"], "array<string>", "a guess"),
+    ("sizes", ["[1, 2.5]"], "array<decimal(10,1)>", "lists of numbers"),
+    (
+        "place",
+        ['{"city": "x", "at": {"lat": 1}}', "{}"],
+        "struct<city: string, at: struct<lat: int>>",
+        "2 fields, 2 of",
+    ),
+    ("place", ['{"a": 1, "A": 2}'], "string", "kept as their JSON text"),
+    ("place", ["{}"], "string", "kept as their JSON text"),
+    ("both", ["1", '"x"', "{}"], "string", "1 number (the first at place 0), 1 text (the first at place 1)"),
+]
+
+
+@pytest.mark.parametrize(("name", "values", "kind", "reason"), TYPES)
+def test_a_column_has_a_type_that_takes_all_values(name: str, values: list[str], kind: str, reason: str) -> None:
+    stats = FieldStats()
+    for place, value in enumerate(values):
+        stats.observe(parse_json(value.encode()), f"place {place}")
+    choice = choose_type(stats, name)
+    assert choice.kind == kind
+    assert reason in choice.reason
+
+
+def test_an_object_with_ever_other_fields_is_a_map() -> None:
+    stats = FieldStats()
+    for n in range(MAX_FIELDS + 1):
+        stats.observe({f"user{n}": None}, "place")
+    choice = choose_type(stats, "votes")
+    assert choice.kind == "string"
+    assert "user" not in choice.reason
+
+
+def test_names_that_are_data_are_not_shown(tmp_path: Path) -> None:
+    rows = [{"votes": {f"ann{n}@x.org": 1}, f"bob{n}@x.org": 1, "by": {f"u{n}": 1}} for n in range(40)]
+    contract, text = infer(tmp_path, sample("t", [("k", row) for row in rows]))
+    assert contract.topics["t"].value == {"votes": "string", "by": "string"}
+    assert contract.topics["t"].sensitive == ("votes",)
+    assert "x.org" not in text
+    assert "u7" not in text
+
+
+PAYLOADS = [
+    ([{"a": 1}], "JSON object", "json", ""),
+    (["curry", "[1]", "12"], "text", "string", ""),
+    ([b"\0\0\0\x2a"], "bytes", "primitive", "int"),
+    ([(1_767_225_600_000).to_bytes(8)], "bytes", "primitive", "bigint"),
+    ([b"\x3f\xc0\0\0", b"\x41\x20\0\0"], "bytes", "primitive", "float"),
+    ([b"\x3f\xf8\0\0\0\0\0\0"], "bytes", "primitive", "double"),
+    ([b"\1", b"\0"], "bytes", "primitive", "boolean"),
+    ([b"\xff\xfe\xfd", b"\x01"], "bytes", "string", "binary"),
+    ([{"op": "c", "after": {"a": 1}, "source": {}}], "change event", "json", ""),
+    ([{"op": "c", "name": "no envelope"}], "JSON object", "json", ""),
+    ([b'{"a": NaN}'] + [{"a": 1}] * 99, "JSON object", "json", ""),
+]
+
+
+@pytest.mark.parametrize(("values", "form", "format_", "kind"), PAYLOADS)
+def test_bytes_have_a_format(values: list[Any], form: str, format_: str, kind: str) -> None:
+    found = find_form("t", "value", sample("t", [("k", value) for value in values]).records, FormReader({}))
+    assert (found.form, found.format, found.kind) == (form, format_, kind)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "password",
+        "userPassword",
+        "API_KEY",
+        "authToken",
+        "iban",
+        "credit-card",
+        "e-mail",
+        "Email",
+        "ssn",
+        "phoneNumber",
+    ],
+)
+def test_a_name_gives_a_secret_away(name: str) -> None:
+    assert looks_sensitive(name)
+
+
+@pytest.mark.parametrize("name", ["item", "discard", "keyboard", "tokyo", "cardinality", "panel", "quantity", "pinned"])
+def test_other_names_do_not(name: str) -> None:
+    assert not looks_sensitive(name)
+
+
+SECRETS = [
+    ("eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl", "JSON Web Tokens"),
+    ("4111 1111 1111 1111", "card numbers"),
+    ("paid with 4111111111111111", "card numbers within text"),
+    ("DE89 3704 0044 0532 0130 00", "IBANs"),
+    ("write to ann.smith@example.org", "e-mail addresses"),
+    ("078-05-1120", "social security numbers"),
+    ("+49 170 1234567", "phone numbers"),
+    ("-----BEGIN RSA PRIVATE KEY-----", "private keys"),
+    ("AKIAIOSFODNN7EXAMPLE", "access keys"),
+    ("postgres://ann:hunter2@db/x", "URLs with passwords"),
+    ("2026-01-01T10:00:00+02:00", None),
+    ("1767225600000000", None),
+    ("DE00 3704 0044 0532 0130 00", None),
+    ("curry", None),
+]
+
+
+@pytest.mark.parametrize(("text", "found"), SECRETS)
+def test_a_value_gives_a_secret_away(text: str, found: str | None) -> None:
+    assert find_sensitive_text(text) == found
+
+
+def test_no_value_of_a_sensitive_column_is_shown(tmp_path: Path) -> None:
+    rows = [
+        {
+            "item": "curry",
+            "pin": 4711 + n,
+            "note": "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2ln",
+            "paid": 4111111111111111,
+            "user": {"email": f"a{n}@x.org"},
+        }
+        for n in range(5)
+    ]
+    contract, text = infer(tmp_path, sample("shop.orders", [(f"ann{n}@x.org", row) for n, row in enumerate(rows)]))
+    topic = contract.topics["orders"]
+    assert topic.sensitive == ("key", "pin", "note", "paid", "user")
+    assert not [secret for secret in ("471", "eyJ", "4111", "x.org", "curry") if secret in text]
+
+
+def test_a_table_and_a_stream_are_joined_where_the_values_meet(tmp_path: Path) -> None:
+    customers = sample(
+        "shop.customers",
+        [(f"c{n}", {"name": f"n{n}", "id": f"c{n}", "joined": "2026-01-01"}) for n in range(30)] + [("c1", None)],
+        compacted=True,
+    )
+    orders = sample(
+        "shop.orders",
+        [(f"o{n}", {"customerId": f"c{n % 40}", "amount": 1.25, "order-id": n, "timestamp": 5}) for n in range(80)],
+    )
+    contract, text = infer(tmp_path, orders, customers)
+    assert contract.pipeline == "shop"
+    assert {name: (topic.topic, topic.read) for name, topic in contract.topics.items()} == {
+        "orders": ("shop.orders", "stream"),
+        "customers": ("shop.customers", "table"),
+    }
+    assert contract.topics["customers"].key == {"id": "string"}, "named after the field of the value that repeats it"
+    assert contract.topics["orders"].renamed == {"order_id": ("order-id",), "timestamp_value": ("timestamp",)}
+    (view,) = contract.views.values()
+    assert (view.stream, view.join and (view.join.table, view.join.on, view.join.how)) == (
+        "orders",
+        ("customers", "customerId", "left"),
+    )
+    assert "30 of the 40 values seen of customerId are keys seen of customers" in text
+    assert 'amount: "decimal(10,2)" # in 80 of 80; numbers, all the same, up to 2 digits after the point' in text
+    assert "expect_column_values_to_not_be_null: {column: amount}" in text
+
+
+def test_fields_that_lack_in_some_records_are_counted(tmp_path: Path) -> None:
+    rows = [{"a": 1}, {"a": None}, {"a": 3, "b": "x"}]
+    _, text = infer(tmp_path, sample("t", [("k", row) for row in rows]))
+    assert "a: int # in 2 of 3, null in 1; whole numbers 1 to 3" in text
+    assert "b: string # in 1 of 3, absent in 2; text" in text
+    assert "not_be_null" not in text
+
+
+def test_numbers_are_cast_to_the_table_key(tmp_path: Path) -> None:
+    items = sample("items", [(str(n), {"price": n}) for n in range(30)], compacted=True)
+    sold = sample("sold", [(f"s{n}", {"item": n, "price": 2}) for n in range(30)])
+    contract, _ = infer(tmp_path, items, sold, pipeline="shop")
+    view = contract.views["sold_items"]
+    assert view.join is not None
+    assert view.join.on == "cast(item AS string)"
+    assert view.select == {"item": "sold.item", "price": "sold.price", "items_price": "items.price"}
+
+
+def change(n: int, op: str = "c", **row: Any) -> dict[str, Any]:
+    after = None if op == "d" else {"id": n, **row}
+    return {"op": op, "before": None, "after": after, "source": {"ts_ms": 1_767_225_600_000 - n}, "ts_ms": 1}
+
+
+def test_change_events_are_a_table_of_rows(tmp_path: Path) -> None:
+    events = [({"id": n}, change(n, price=8.5, at="2026-01-01T00:00:00Z", note="x")) for n in range(9)]
+    contract, text = infer(
+        tmp_path, sample("shop.public.item", [*events, ({"id": 1}, change(1, "d")), ({"id": 1}, None)])
+    )
+    topic = contract.topics["item"]
+    assert (topic.envelope, topic.read, topic.key) == ("debezium", "table", {"id": "int"})
+    assert topic.value == {"price": "decimal(10,1)", "at": "timestamp", "note": "string"}
+    assert topic.encoded == {"price": "Number"}
+    assert "9 rows, 1 delete" in text
+    assert "9 of 10 records are dated before one" in text, "by the time of the change"
+
+
+def test_a_schema_in_the_records_gives_the_types_of_rows(tmp_path: Path) -> None:
+    decimal = {"scale": "2", "connect.decimal.precision": "8"}
+    fields = [
+        {"field": "id", "type": "int64"},
+        {"field": "price", "type": "bytes", "name": "org.apache.kafka.connect.data.Decimal", "parameters": decimal},
+        {"field": "at", "type": "int64", "name": "io.debezium.time.MicroTimestamp"},
+        {"field": "day", "type": "int32", "name": "io.debezium.time.Date"},
+        {"field": "tags", "type": "array", "items": {"type": "string"}},
+    ]
+    schema = {"type": "struct", "fields": [{"field": "after", "type": "struct", "fields": fields}]}
+    row = {"price": "AyA=", "at": 1_767_225_600_000_000, "day": 20_454, "tags": []}
+    key = {"schema": {"type": "struct", "fields": [{"field": "id", "type": "int64"}]}, "payload": {"id": 1}}
+    contract, _ = infer(tmp_path, sample("item", [(key, {"schema": schema, "payload": change(1, **row)})]))
+    topic = contract.topics["item"]
+    assert topic.key == {"id": "bigint"}
+    assert topic.value == {"price": "decimal(8,2)", "at": "timestamp", "day": "date", "tags": "ARRAY<STRING>"}
+
+
+ORDER = [{"name": "item", "type": "string"}, {"name": "quantity", "type": "int"}]
+MORE = [
+    {"name": "item", "type": "string"},
+    {"name": "quantity", "type": "long"},
+    {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 8, "scale": 2}},
+    {"name": "sizes", "type": {"type": "map", "values": ["null", "double"]}},
+]
+
+
+def test_schemas_of_the_registry_give_exact_types(tmp_path: Path) -> None:
+    first, second = ({"type": "record", "name": "Order", "fields": fields} for fields in (ORDER, MORE))
+    more = {"item": "naan", "quantity": 2, "price": Decimal("1.25"), "sizes": {"s": 0.5}}
+    records = [(wire("long", 3, n), wire(first, 1, {"item": "curry", "quantity": n})) for n in range(5)]
+    records += [(wire("long", 3, n), wire(second, 2, more)) for n in range(5)]
+    writers = {1: json.dumps(first), 2: json.dumps(second), 3: '"long"'}
+    contract, text = infer(tmp_path, sample("orders", records, writers=writers))
+    topic = contract.topics["orders"]
+    assert (topic.key_format, topic.value_format, topic.key) == ("avro", "avro", {"key": "bigint"})
+    assert topic.value == {
+        "item": "string",
+        "quantity": "bigint",
+        "price": "decimal(8,2)",
+        "sizes": "ARRAY<STRUCT<key: STRING, value: DOUBLE>>",
+    }
+    assert "in 5 of 10, absent in 5; by schema 2; not in 1 of 2 schemas" in text
+
+
+def test_avro_is_decoded_as_it_was_written() -> None:
+    point = {"type": "record", "name": "Point", "namespace": "geo", "fields": [{"name": "x", "type": "float"}]}
+    schema = {
+        "type": "record",
+        "name": "All",
+        "namespace": "geo",
+        "fields": [
+            {"name": "long", "type": ["null", "long"]},
+            {"name": "first", "type": point},
+            {"name": "others", "type": {"type": "array", "items": "Point"}},
+            {"name": "kind", "type": {"type": "enum", "name": "Kind", "symbols": ["A", "B"]}},
+            {"name": "raw", "type": {"type": "fixed", "name": "Raw", "size": 2}},
+            {"name": "fine", "type": "boolean"},
+        ],
+    }
+    value = {"long": -(1 << 40), "first": {"x": 1.5}, "others": [{"x": 2.0}], "kind": "B", "raw": b"ab", "fine": True}
+    raw = wire(schema, 1, value)[5:]
+    expected = {**value, "long": str(-(1 << 40)), "first": {"x": "1.5"}, "others": [{"x": "2.0"}]}
+    assert AvroDecoder(schema).decode(raw) == expected
+    for wrong in (raw[:-1], raw + b"x", b""):
+        with pytest.raises(ValueError, match="is not Avro of this schema"):
+            AvroDecoder(schema).decode(wrong)
+
+
+def test_a_few_records_of_another_format_may_be_malformed(tmp_path: Path) -> None:
+    records: list[tuple[Any, Any]] = [("k", {"a": 1})] * 98
+    contract, text = infer(tmp_path, sample("t", [*records[:50], ("k", "curry"), *records[50:], ("k", b"\xff")]))
+    assert contract.topics["t"].max_malformed == "4%"
+    assert "1 texts that are not JSON objects (the first at partition 0, offset 50)" in text
+    assert "1 byte strings that are not text (the first at partition 0, offset 99) would be malformed" in text
+    assert "curry" not in text
+
+
+REFUSED = [
+    (
+        [("k", {"a": 1})] * 9 + [("k", "curry")],
+        "9 JSON objects (the first at partition 0, offset 0), 1 texts that are not JSON objects (the first at partit",
+    ),
+    ([("k", None)] * 3, "all 3 records read are tombstones"),
+    ([({"id": 1}, change(1, "d"))], "the change events have no row"),
+    ([("k", {})], "no value has a field for a column"),
+]
+
+
+@pytest.mark.parametrize(("records", "found"), REFUSED)
+def test_what_no_contract_can_read_is_refused(tmp_path: Path, records: list[tuple[Any, Any]], found: str) -> None:
+    with pytest.raises(RecordError) as error:
+        infer(tmp_path, sample("t", records))
+    assert found in str(error.value)
+    assert "what to do: " in str(error.value)
+
+
+def test_records_without_keys_are_a_stream(tmp_path: Path) -> None:
+    contract, text = infer(tmp_path, sample("t", [(None, {"a": 1})] * 3))
+    assert (contract.topics["t"].read, contract.topics["t"].key) == ("stream", {"key": "string"})
+    assert "null in all of 3 records" in text
+
+
+def test_a_table_names_its_records_without_keys(tmp_path: Path) -> None:
+    _, text = infer(tmp_path, sample("t", [(None, {"a": 1}), ("k", {"a": 1}), ("k", None)]))
+    assert "1 record without a key would be refused (null_key)" in text
+
+
+def test_lateness_gives_a_retention(tmp_path: Path) -> None:
+    hour = 3_600_000
+    times = [1000 * hour + n * 60_000 for n in range(100)] + [972 * hour]
+    table = sample("t", [("k", {"a": n}) for n in range(101)], compacted=True, times=times)
+    contract, text = infer(tmp_path, table)
+    assert contract.topics["t"].history_retention is None, "proposed, not in force"
+    assert "# history_retention: 3 days" in text
+    lateness = topic_facts.measure_lateness((0, at) for at in times)
+    assert (lateness.late, lateness.p99, lateness.most) == (1, timedelta(0), timedelta(hours=29, minutes=39))
+
+
+def test_a_column_dates_records_that_kafka_does_not(tmp_path: Path) -> None:
+    rows = [("k", {"created_at": 1_767_225_600_000 + n}) for n in range(3)]
+    contract, _ = infer(tmp_path, sample("t", rows, times=[-1, -1, -1]))
+    assert contract.topics["t"].valid_time == "timestamp_millis(created_at)"
+    contract, text = infer(tmp_path, sample("t", rows))
+    assert contract.topics["t"].valid_time is None
+    assert "# valid_time: timestamp_millis(created_at)" in text
+
+
+def test_the_partitioner_is_recognised() -> None:
+    def place(n: int, partition: int) -> SampledRecord:
+        return SampledRecord(partition, n, 0, "CreateTime", b"k%d" % n, b"{}")
+
+    ranges = dict.fromkeys(range(4), OffsetRange(0, 100))
+    by_murmur2 = assign_partitions(pa.array([b"k%d" % n for n in range(50)]), 4).to_pylist()
+    placed = {
+        "murmur2": by_murmur2,
+        "crc32": [crc32(b"k%d" % n) % 4 for n in range(50)],
+        "": [n % 4 for n in range(50)],
+    }
+    for name, partitions in placed.items():
+        records = tuple(place(n, partition) for n, partition in enumerate(partitions))
+        assert topic_facts.find_partitioner(TopicSample("t", ranges, False, records)) == name
+        assert topic_facts.find_partitioner(TopicSample("t", ranges, False, records[:5])) is None
+
+
+def test_names_of_persons_are_sensitive(tmp_path: Path) -> None:
+    rows = [("k", {"name": "Ann", "city": "Bonn"})] * 3
+    assert infer(tmp_path, sample("shop.user-events", rows))[0].topics["user_events"].sensitive == ("name",)
+    assert infer(tmp_path, sample("shop.items", rows))[0].topics["items"].sensitive is False
+
+
+def test_names_come_from_topics() -> None:
+    assert choose_names(["shop.orders"], None) == ("shop", {"shop.orders": "orders"})
+    assert choose_names(["a.logs", "b.logs"], None) == ("logs_topic", {"a.logs": "logs_topic", "b.logs": "b_logs"})
+    assert choose_names(["4711"], None) == ("topic", {"4711": "topic"})
+    assert choose_names(["OrderEvents"], "mine") == ("mine", {"OrderEvents": "order_events"})
+
+
+def test_a_sample_is_spread_over_partitions() -> None:
+    ranges = {0: OffsetRange(0, 1_000_000), 1: OffsetRange(10, 20), 2: OffsetRange(5, 5), 3: OffsetRange(0, 5_000)}
+    parts = plan_sample(ranges, 10_000)
+    read = [r for part in parts for r in part.values()]
+    assert sum(r.end - r.start for r in read) <= 10_000
+    assert parts[0][1] == (10, 20)
+    assert [part[0] for part in parts] == [(0, 1665), (499_167, 500_832), (998_335, 1_000_000)]
+    assert plan_sample({n: OffsetRange(0, 100) for n in range(50)}, 50)[0] == dict.fromkeys(range(50), (0, 1))
+
+
+def send(servers: str, topic: str, records: Iterable[tuple[Any, Any]], partitions: int = 1, **config: str) -> None:
+    produce.create_topics(servers, topic, partitions=partitions, config=config)
+    timed = (
+        ProducerRecord(encode(key), encode(value), BEGIN + timedelta(seconds=n), (("trace", b"1"),))
+        for n, (key, value) in enumerate(records)
+    )
+    produce.send_records(servers, topic, timed)
+
+
+@pytest.fixture
+def kafka(broker: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
+    monkeypatch.setenv("HINDCAST_KAFKA", broker)
+    monkeypatch.setenv("HINDCAST_VAR", str(tmp_path / "var"))
+    return broker
+
+
+def test_topics_in_kafka_become_a_contract(kafka: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    send(
+        kafka,
+        "infer.items",
+        [(f"i{n % 40}", {"price": n / 4} if n % 9 else None) for n in range(200)],
+        3,
+        **{"cleanup.policy": "compact"},
+    )
+    send(kafka, "infer.sold", [(f"o{n}", {"item": f"i{n % 50}", "email": "ann@x.org"}) for n in range(200)])
+    path = tmp_path / "infer.yaml"
+    assert main(["infer", "infer.items", "infer.sold", "--out", str(path)]) == 0
+    assert main(["check", str(path)]) == 0
+    assert "2 topics, 1 view, fine" in capsys.readouterr().out
+    contract = load(path)
+    assert {name: topic.read for name, topic in contract.topics.items()} == {"items": "table", "sold": "stream"}
+    assert contract.topics["sold"].sensitive == ("email",)
+    assert contract.views["sold_items"].join is not None
+    text = path.read_text()
+    assert "ann@" not in text
+    assert "infer.items: all 200 records of 3 partitions" in text
+    assert "the producer's (CreateTime) in 200; 2026-01-01 00:00:00 to 2026-01-01 00:03:19" in text
+    assert "trace in 200" in text
+    assert main(["infer", "infer.sold", "--out", str(path)]) == 1, "nothing is overwritten"
+    assert path.read_text() == text
+
+
+def test_change_events_in_kafka_become_a_table(kafka: str, capsys: pytest.CaptureFixture[str]) -> None:
+    events = [({"id": n}, change(n, name=f"item {n}", token=f"t{n}")) for n in range(9)]
+    send(kafka, "infer.public.item", [*events, ({"id": 1}, change(1, "d")), ({"id": 1}, None)])
+    assert main(["infer", "infer.public.item"]) == 0
+    text = capsys.readouterr().out
+    assert "read: table # change events of a database's table" in text
+    assert "envelope: debezium # in 10 values" in text
+    assert "9 rows, 1 delete" in text
+    assert "sensitive: [token] # token: by name" in text
+
+
+def test_a_large_topic_is_read_at_three_places(kafka: str, capsys: pytest.CaptureFixture[str]) -> None:
+    send(kafka, "infer.large", ((str(n), {"n": n}) for n in range(30_000)))
+    assert main(["infer", "infer.large", "--records", "300"]) == 0
+    text = capsys.readouterr().out
+    assert "300 records of 30,000 offsets in 1 partition, at the beginning, the middle and the end" in text
+    assert "whole numbers 0 to 29,999" in text or "the field n of the value is left out: it is the key's" in text
+
+
+BAD = [
+    ("infer.empty", [], "the topic has no records", "hindcast produce infer.empty FILE"),
+    ("infer.mixed", [("k", {"a": 1}), ("k", "curry")], "different formats: 1 JSON objects", "to a topic of its own"),
+    ("infer.tombs", [("k", None)], "tombstones: they have no value", "infer it again"),
+    (
+        "infer.avro",
+        [("k", b"\0\0\0\0\7\2a")] * 3,
+        "names schema 7, and there is no schema registry",
+        "HINDCAST_SCHEMA_",
+    ),
+]
+
+
+@pytest.mark.parametrize(("topic", "records", "found", "fix"), BAD)
+def test_bad_input_gets_a_clear_answer(
+    kafka: str, capsys: pytest.CaptureFixture[str], topic: str, records: list[tuple[Any, Any]], found: str, fix: str
+) -> None:
+    send(kafka, topic, records)
+    assert main(["infer", topic]) == 1
+    shown = capsys.readouterr()
+    assert found in shown.err
+    assert fix in shown.err
+    assert not shown.out
+    assert "curry" not in shown.err
+
+
+def test_an_unknown_topic_names_its_like(kafka: str, capsys: pytest.CaptureFixture[str]) -> None:
+    send(kafka, "infer.known", [("k", {"a": 1})])
+    assert main(["infer", "infer.knwon"]) == 1
+    shown = capsys.readouterr().err
+    assert "infer.knwon: the topic does not exist" in shown
+    assert "did you mean 'infer.known'?" in shown
+
+
+@pytest.mark.usefixtures("kafka")
+@pytest.mark.parametrize("name", ["Shop", "1x", ""])
+def test_a_pipeline_has_a_valid_name(capsys: pytest.CaptureFixture[str], name: str) -> None:
+    assert main(["infer", "infer.any", "--pipeline", name]) == 1
+    assert "is not a valid name of a pipeline" in capsys.readouterr().err
+
+
+def test_avro_is_read_with_the_registry(
+    kafka: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    schema = {"type": "record", "name": "Order", "fields": ORDER}
+    with peer() as url:
+        id_ = register(url, "orders-value", schema)
+        send(kafka, "infer.wire", [("k", wire(schema, id_, {"item": "curry", "quantity": 2}))] * 3)
+        monkeypatch.setenv("HINDCAST_SCHEMA_REGISTRY", url)
+        assert main(["infer", "infer.wire"]) == 0
+    text = capsys.readouterr().out
+    assert "value_format: avro" in text
+    assert "quantity: int # in 3 of 3; by schema 1" in text
+
+
+MOMENTS = [
+    *("2026-01-01", "2026-01-01T10:00", "2026-01-01 10:00:00", "2026-01-01T10:00:00.123456789Z"),
+    *("2026-01-01T10:00:00+17:59", "2026-01-01T10:00:00-08:30", "2026-01-01T10:00Z", "2026-01-01T10:00:00+18:30"),
+    *("2026-01-01T24:00:00Z", "2026-01-01T23:59:60Z", "2026-02-30T10:00:00Z", "0000-01-01T00:00:00Z", "12:30"),
+    *("2026-01-01T10", "20260101T100000Z", "2026-01-01T10:00:00 Z", "0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z"),
+]
+
+DECODED: list[list[tuple[Any, Any]]] = [
+    [
+        (
+            "k",
+            '{"price": 8.50, "at": "2026-01-01T10:00:00Z", "both": 1, "o-id": 1, "a.b": 2, "deep": {"x": 1}}',
+        ),
+        ("k", '{"price": "12.5", "at": "2026-01-01", "tags": ["a", null], "both": {"y": [1]}, "deep": {"z y": "q"}}'),
+        ("k", '{"price": null, "big": 2147483648, "huge": 99999999999999999999, "tiny": 1e-300, "timestamp": true}'),
+    ],
+    [("k", {f"t{n}": text for n, text in enumerate(MOMENTS)})],
+    [(b"\0\0\0\7", (5).to_bytes(8)), (b"\0\0\0\7", (1 << 40).to_bytes(8))],
+    [('{"id": 1, "b": "x"}', "curry"), ('{"id": 2, "b": "y"}', "[1]")],
+    [({"id": n}, change(n, price=8.5 if n else 1000, note="x", deep={"date": "2026-01-01"})) for n in range(3)],
+]
+
+
+WRITERS = [
+    {"type": "record", "name": "Order", "fields": ORDER},
+    {"type": "record", "name": "Order", "fields": [*MORE, {"name": "_id", "type": ["null", "string"]}]},
+    "long",
+]
+DECODED_AVRO = [
+    (wire("long", 2, 5), wire(WRITERS[0], 0x100, {"item": "curry", "quantity": 1})),
+    (
+        wire("long", 2, 6),
+        wire(WRITERS[1], 1, {"item": "naan", "quantity": 2, "price": Decimal(8), "sizes": {"s": None}}),
+    ),
+]
+
+
+@pytest.mark.parametrize("records", [*DECODED, DECODED_AVRO])
+def test_spark_decodes_every_record_that_was_seen(
+    spark: SparkSession, tmp_path: Path, records: list[tuple[Any, Any]]
+) -> None:
+    from hindcast.formats import decode
+    from hindcast.kafka.topics import RECORD_SCHEMA
+
+    schemas = dict(zip((0x100, 1, 2), map(json.dumps, WRITERS), strict=True))
+    read = sample("t", records, writers=schemas if records is DECODED_AVRO else {})
+    contract, text = infer(tmp_path, read)
+    rows = [
+        (0, r.offset, BEGIN, 0, r.key and bytearray(r.key), r.value and bytearray(r.value), []) for r in read.records
+    ]
+    frame = spark.createDataFrame(rows, RECORD_SCHEMA)
+    writers: Any = {"key": schemas, "value": schemas}
+    decoded = decode.decode_records(frame, contract.topics["t"], NOW, writers=writers)
+    found = decoded.select("fate", "reason").collect()
+    assert [tuple(row) for row in found] == [(None, None)] * len(records), text
