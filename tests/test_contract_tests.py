@@ -139,6 +139,22 @@ def test_an_invalid_file_is_refused_with_its_line(schemas: Path, line: int, was:
     assert refused.value.where == f"{path}:{line}"
 
 
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ("{}", "no record of 'notes', which has a pattern"),
+        ("{notes: [{value: {}, timestamp: 2026-01-01}]}", "field 'topic' is missing"),
+        ("{notes: [{topic: notes, value: {}, timestamp: 2026-01-01}]}", "does not match 'notes'"),
+    ],
+)
+def test_a_topic_with_a_pattern_has_records_that_name_one_that_it_matches(
+    schemas: Path, given: str, found: str
+) -> None:
+    path = write(schemas, "mixed", f"- {{test: one, given: {given}, then: {{busy: []}}}}", MIXED)
+    with pytest.raises(ContractError, match=found):
+        read_tests(path)
+
+
 def test_two_tests_of_one_name_and_a_file_beyond_the_bounds_of_a_contract_are_refused(schemas: Path) -> None:
     one = "- {test: one, given: {}, then: {dollars: []}}\n"
     assert len(read_tests(write(schemas, "exchange", one))) == 1

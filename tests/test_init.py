@@ -80,6 +80,7 @@ def test_a_folder_with_one_of_the_files_is_refused_and_left_as_it_is(
         ("hindcast_maintenance", "my_hindcast_maintenance"),
         ("a__preview", "a_preview"),
         ("a: b", "a_b"),
+        ("caf\udce9", "caf"),
         ("...", "my"),
     ],
 )
@@ -92,6 +93,15 @@ def test_a_name_that_no_pipeline_can_have_is_refused_with_one_that_it_can(
     assert f"hindcast init {tmp_path / suggested}" in printed
     assert not list_files(tmp_path)
     assert main.main(["init", str(tmp_path / suggested)]) == 0
+
+
+def test_a_current_folder_of_such_a_name_is_refused_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "My Shop").mkdir()
+    monkeypatch.chdir(tmp_path / "My Shop")
+    assert main.main(["init"]) == 1
+    assert capsys.readouterr().err.endswith("hindcast init my_shop\n")
 
 
 def test_a_place_that_cannot_be_written_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

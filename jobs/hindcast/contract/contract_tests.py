@@ -22,6 +22,7 @@ from hindcast.common.errors import ContractError, suggest_nearest
 from hindcast.contract.load import list_contract_files, locate_complaint_in_file, read_document
 from hindcast.contract.model import Contract
 from hindcast.contract.shapes import PERIODS, FieldPath, list_shapes
+from hindcast.contract.topic import Topic
 from hindcast.contract.types import ContractValue, format_value, parse_moment
 from hindcast.contract.view_checks import Complaint
 
@@ -137,12 +138,14 @@ def _parse_test(contract: Contract, place: FieldPath, value: ContractValue) -> C
     reserved = {name for name, kind in ((ERROR, str), (REFUSED, Mapping)) if isinstance(then.get(name), kind)}
     refused = _require_mapping((*place, "then", REFUSED), then[REFUSED]) if REFUSED in reserved else {}
     columns = _list_columns(contract)
+    given = _parse_run(contract, (*place, "given"), test["given"])
+    for topic, entry in contract.topics.items():
+        if entry.pattern is not None and not given.get(topic):
+            fix = f"give a record of a topic in Kafka that its pattern matches: {entry.pattern}"
+            _refuse((*place, "given"), f"given: no record of '{topic}', which has a pattern", fix)
     return ContractTest(
         name,
-        (
-            _parse_run(contract, (*place, "given"), test["given"]),
-            *(_parse_run(contract, at, run) for at, run in zip(places, later, strict=True)),
-        ),
+        (given, *(_parse_run(contract, at, run) for at, run in zip(places, later, strict=True))),
         {
             table: _parse_rows((*place, "then", table), columns, rows)
             for table, rows in then.items()
@@ -173,15 +176,15 @@ def _parse_run(contract: Contract, place: FieldPath, value: ContractValue) -> di
             _refuse((*place, name), f"'{name}' is {what} of {contract.pipeline}", fix)
     return {
         name: tuple(
-            _parse_record((*place, name, n), record, has_pattern=contract.topics[name].pattern is not None)
+            _parse_record((*place, name, n), record, contract.topics[name])
             for n, record in enumerate(_require_list((*place, name), records))
         )
         for name, records in run.items()
     }
 
 
-def _parse_record(place: FieldPath, value: ContractValue, *, has_pattern: bool) -> WrittenRecord:
-    required = ("value", "timestamp", *(("topic",) if has_pattern else ()))
+def _parse_record(place: FieldPath, value: ContractValue, entry: Topic) -> WrittenRecord:
+    required = ("value", "timestamp", *(("topic",) if entry.pattern else ()))
     record = _require_fields(place, value, required, ("key", "partition", "headers"))
     partition, headers, topic = record.get("partition", 0), record.get("headers") or {}, record.get("topic")
     if not isinstance(partition, int) or isinstance(partition, bool) or not 0 <= partition < MOST_PARTITIONS:
@@ -190,9 +193,9 @@ def _parse_record(place: FieldPath, value: ContractValue, *, has_pattern: bool) 
     if not _is_headers(headers):
         fix = "write a name with a text, or null, for each: {origin: shop}"
         _refuse((*place, "headers"), "headers: these are not headers", fix)
-    if has_pattern and not isinstance(topic, str):
-        fix = "write the name in Kafka of one of the topics that the pattern matches"
-        _refuse((*place, "topic"), f"topic: {format_value(topic)} is not a topic's name", fix)
+    if entry.pattern and not entry.select_topics([str(topic)]):
+        fix = "write the name in Kafka of a topic that it matches"
+        _refuse((*place, "topic"), f"topic: the pattern {entry.pattern} does not match {format_value(topic)}", fix)
     try:
         timestamp = parse_moment(record["timestamp"])
     except ValueError as error:

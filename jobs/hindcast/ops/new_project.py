@@ -6,6 +6,7 @@ The files are the templates in `project/`, in which <pipeline> stands for the pi
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
@@ -64,7 +65,7 @@ def create_project(folder: Path) -> Project:
 
 def format_next_steps(project: Project) -> str:
     """Return what was created and three lines on what to do next, as text."""
-    enter = "" if project.folder == Path() else f"cd {project.folder} && "
+    enter = "" if project.folder == Path() else f"cd {shlex.quote(str(project.folder))} && "
     if is_checkout():  # its own folders would be meant without this variable
         enter += "export HINDCAST_ROOT=$PWD && "
     pipeline = project.pipeline
@@ -86,12 +87,13 @@ def _refuse_name(folder: Path, pipeline: str, contents: Mapping[str, str]) -> No
     """Raise ContractError if a contract cannot have this name."""
     with TemporaryDirectory() as scratch:
         path = Path(scratch) / "contract.yaml"
-        path.write_text(contents.get(f"schemas/{pipeline}.yaml", ""), encoding="utf-8")
+        path.write_bytes(contents[f"schemas/{pipeline}.yaml"].encode(errors="surrogateescape"))
         try:
             load(path)
         except ContractError as error:
             found = f"its name cannot be a pipeline's: {show_briefly(error.found)}; nothing was written"
-            fix = f"choose another folder: hindcast init {folder.with_name(_suggest_name(pipeline))}"
+            other = folder.with_name(_suggest_name(pipeline)) if folder.name else Path(_suggest_name(pipeline))
+            fix = f"choose another folder: hindcast init {shlex.quote(str(other))}"
             raise ContractError(found, where=str(folder), fix=fix) from None
 
 
