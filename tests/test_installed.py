@@ -22,6 +22,7 @@ from test_dags import GATED
 
 ROOT = Path(__file__).parents[1]
 UV = Path(sys.prefix) / "bin" / "uv"
+CONTRACT = "hindcast/ops/project/contract.yaml.template"
 OTHER_AIRFLOW = "3.3.1"
 """A release of Airflow that is not the one of requirements.lock."""
 
@@ -79,9 +80,14 @@ def test_the_wheel_has_what_it_needs_and_nothing_else(wheel: Path, tmp_path: Pat
     packages = {name.partition("/")[0] for name in names}
     info = next(name for name in packages if name.endswith(".dist-info"))
     assert packages == {"hindcast", "hindcast_conformance", "hindcast_demo", "hindcast_local", info}
-    assert {"hindcast/setup/ivy.xml", "hindcast/py.typed", "hindcast/airflow/pages/templates/base.html"} <= set(names)
+    assert {
+        "hindcast/setup/ivy.xml",
+        "hindcast/py.typed",
+        "hindcast/airflow/pages/templates/base.html",
+        CONTRACT,
+    } <= set(names)
     kinds = {Path(name).suffix for name in names if not name.startswith(info)}
-    assert kinds == {".css", ".html", ".js", ".json", ".properties", ".py", ".typed", ".xml"}
+    assert kinds == {".css", ".html", ".js", ".json", ".properties", ".py", ".template", ".typed", ".xml"}
     again = build_wheel(tmp_path)
     assert hashlib.sha256(again.read_bytes()).digest() == hashlib.sha256(wheel.read_bytes()).digest(), "reproducible"
 
@@ -103,6 +109,10 @@ def test_an_empty_environment_has_contracts_queries_and_says_which_extra_is_miss
     for command, extra in {"setup": "spark", "demo": "demo"}.items():
         refused = run(programs, place, "hindcast", *command.split())
         assert (refused.returncode in (1, 2), f"hindcast[{extra}]" in refused.stderr) == (True, True), refused.stderr
+    created = run(programs, tmp_path, "hindcast", "init", "exchange")
+    assert (created.returncode, created.stderr) == (0, "")
+    checked = run(programs, tmp_path / "exchange", "hindcast", "check")
+    assert (checked.returncode, "exchange.yaml: 2 topics, 1 view, fine" in checked.stdout) == (0, True)
     (place / "schemas" / "gated.yaml").write_text(GATED)
     refused = run(programs, place, "hindcast", "check")
     assert (refused.returncode, "pip install 'hindcast[quality]'" in refused.stderr) == (1, True), refused.stderr

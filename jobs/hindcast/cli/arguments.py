@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from hindcast.cli.commands import local, reading, running, upkeep
+from hindcast.cli.commands import local, projects, reading, running, upkeep
 from hindcast.common.settings import Settings
 
 Command = Callable[[argparse.Namespace, Settings], int]
@@ -33,9 +33,23 @@ def build_parser() -> argparse.ArgumentParser:
         text = "the number of rows to show, 0 for all (default: 1,000 as text, all as JSON)"
         sub.add_argument("--limit", type=int, metavar="N", help=text)
 
+    init = add(projects.init)
+    init.add_argument(
+        "folder",
+        nargs="?",
+        type=Path,
+        default=Path(),
+        metavar="FOLDER",
+        help="the folder, which is created if it does not exist; its name becomes that of the pipeline (default: the "
+        "current one)",
+    )
     check = add(local.check)
     check.add_argument("files", nargs="*", type=Path, metavar="FILE")
     check.add_argument("--spark", action="store_true", help="also let Spark analyse the expressions, as a run does")
+    test = add(projects.test)
+    test.add_argument(
+        "pipelines", nargs="*", metavar="PIPELINE", help="the pipelines to test (default: all that have tests)"
+    )
     add(local.schema)
     infer = add(local.infer)
     infer.add_argument("topic", nargs="+", help="a topic in Kafka; for several, joins between them are proposed")

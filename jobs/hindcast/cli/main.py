@@ -63,7 +63,7 @@ def _refuse_odd_text(arguments: argparse.Namespace) -> None:
             raise QueryError(message, fix="`hindcast check` lists all contracts")
 
 
-_NAMES = ("pipeline", "table", "topic", "only")
+_NAMES = ("pipeline", "pipelines", "table", "topic", "only")
 """Arguments that name a pipeline, a table or a topic."""
 
 _LONE_SURROGATES = re.compile("[\ud800-\udfff]")

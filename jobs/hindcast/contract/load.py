@@ -328,16 +328,27 @@ def _compose(path: Path) -> yaml.Node | None:
     return node
 
 
-def _validate(path: Path, node: yaml.Node | None) -> Contract:
-    """Return the contract in a YAML node, each field validated; raise ContractError for the first invalid one."""
+def read_document(path: Path) -> ContractValue:
+    """Return the content of a YAML file within the limits of a contract (bounds.py); raise ContractError as `load`."""
+    return _construct_document(path, _compose(path))
+
+
+def _construct_document(path: Path, node: yaml.Node | None) -> ContractValue:
+    """Return the content of a YAML node; raise ContractError for a value that does not fit its tag."""
     try:
-        data = _Loader("").construct_document(node) if node else None
+        data: ContractValue = _Loader("").construct_document(node) if node else None
     except _OddValueError as odd:
         raise _build_odd_value_error(path, node, odd.node) from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}:{mark.line + 1}" if mark else str(path)
         raise ContractError(f"is not YAML: {getattr(error, 'problem', None)}", where=where, fix=_SYNTAX_FIX) from None
+    return data
+
+
+def _validate(path: Path, node: yaml.Node | None) -> Contract:
+    """Return the contract in a YAML node, each field validated; raise ContractError for the first invalid one."""
+    data = _construct_document(path, node)
     if not isinstance(data, dict) or node is None:
         raise ContractError(
             "contains no contract", where=f"{path}:1", fix="write pipeline:, start: and topics: (see README.md)"

@@ -252,7 +252,7 @@ def _string_schema(**keywords: JsonValue) -> WithJsonSchema:
     return WithJsonSchema({"type": "string", **keywords})
 
 
-def _parse_moment(value: ContractValue) -> ContractValue:
+def parse_moment(value: ContractValue) -> datetime:
     """Return a moment in UTC, of a date its start; raise ValueError for anything else, including numbers."""
     try:
         moment = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
@@ -294,7 +294,7 @@ Name = Annotated[
 ]
 Moment = Annotated[
     datetime,
-    BeforeValidator(_parse_moment),
+    BeforeValidator(parse_moment),
     WithJsonSchema(
         {
             "type": "string",

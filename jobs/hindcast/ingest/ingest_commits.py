@@ -20,7 +20,8 @@ from pyspark.sql import functions as F
 from hindcast.contract.bound import BoundContract
 from hindcast.ingest import erasure_marks, topic_log
 from hindcast.kafka import gaps, timestamp_overflow, topic_patterns
-from hindcast.kafka.topics import Cluster, OffsetRange, recreated_topic_error
+from hindcast.kafka.topic_patterns import TopicSource
+from hindcast.kafka.topics import OffsetRange, recreated_topic_error
 from hindcast.plan import journal, planner
 from hindcast.plan.plans import Plan, TopicPlan
 from hindcast.store import commit_history, commits, files, table_creation, tables
@@ -44,13 +45,15 @@ class IngestedRecords(NamedTuple):
     records: DataFrame
 
 
-def ingest_topic(spark: SparkSession, contract: BoundContract, plan: Plan, name: str) -> IngestedRecords | None:
+def ingest_topic(
+    spark: SparkSession, contract: BoundContract, plan: Plan, name: str, given: TopicSource | None = None
+) -> IngestedRecords | None:
     """Commit a topic's planned offsets to its log, chunk by chunk, then the refused records to the quarantine.
 
-    Returns the appended records; None if they are more than `MAX_KEPT_CHUNKS` chunks, if there was nothing to do, or if
-    the run did some of it before. Before a chunk is written, raises TopicError if Kafka has lost offsets and the
-    contract does not allow gaps, and RecordError if more records of the run are malformed than it allows. Earlier
-    chunks stay.
+    The records are Kafka's, or those of the `given` topics. Returns the appended records; None if they are more than
+    `MAX_KEPT_CHUNKS` chunks, if there was nothing to do, or if the run did some of it before. Before a chunk is
+    written, raises TopicError if Kafka has lost offsets and the contract does not allow gaps, and RecordError if more
+    records of the run are malformed than it allows. Earlier chunks stay.
     """
     log, topic_plan = tables.log_table(contract.warehouse, contract.pipeline, name), plan.topics[name]
     chunks, done = topic_plan.chunks, tables.read_last_run(log)
@@ -59,8 +62,8 @@ def ingest_topic(spark: SparkSession, contract: BoundContract, plan: Plan, name:
     ingested: list[DataFrame | None] = []
     if to_do:
         counted = _read_counts(log, plan) if done >= first else Counter[str]()
-        with Cluster(contract.settings.kafka) as cluster:
-            step = _TopicIngest(spark, cluster, contract, plan, name, log, chunks)
+        with topic_patterns.open_source(contract.settings, given) as source:
+            step = _TopicIngest(spark, source, contract, plan, name, log, chunks)
             for number in to_do:
                 if len(chunks) > MAX_KEPT_CHUNKS:
                     ingested.clear()  # hold one at a time
@@ -85,7 +88,7 @@ class _TopicIngest(NamedTuple):
     """The context of the commits to a topic's log."""
 
     spark: SparkSession
-    cluster: Cluster
+    topics: TopicSource
     contract: BoundContract
     plan: Plan
     name: str
@@ -102,7 +105,7 @@ class _TopicIngest(NamedTuple):
         chunk = len(self.chunks) - (plan.run - number)  # the first is 1
         parts, later = self.chunks[chunk - 1], self.chunks[chunk:]
         topic, topic_plan, kafka = contract.topics[name], plan.topics[name], contract.kafka_topic(name)
-        source = topic_patterns.offset_source(self.cluster, topic_plan.members, plan.run)
+        source = topic_patterns.offset_source(self.topics, topic_plan.members, plan.run)
         available = source.read_offset_ranges(kafka)
         lost = [gaps.find_lost_ranges(part, available) for part in parts]
         for missing in lost:
@@ -110,9 +113,11 @@ class _TopicIngest(NamedTuple):
         read = [gaps.remaining_ranges(part, missing) for part, missing in zip(parts, lost, strict=True)]
 
         def judge(by_client: Collection[int]) -> DataFrame:
-            rows = topic_log.union_frames(
-                topic_log.judge_records(spark, contract, plan, name, self.log, part, by_client) for part in read
-            )
+            def judge_part(part: dict[int, OffsetRange]) -> DataFrame:
+                raw = topic_log.read_raw_records(spark, self.topics, contract, plan, name, part, by_client)
+                return topic_log.judge_records(spark, contract, plan, name, self.log, part, raw)
+
+            rows = topic_log.union_frames(map(judge_part, read))
             # No persist: a commit to the log would drop the cache of a plan that reads it.
             return rows.localCheckpoint(eager=False, storageLevel=_ON_DISK if len(self.chunks) > 1 else None)
 
@@ -166,7 +171,7 @@ class _TopicIngest(NamedTuple):
         self, judged: DataFrame, read: list[dict[int, OffsetRange]], kafka: str, partitions: Collection[int]
     ) -> DataFrame:
         """Return the same for these partitions, which belong to one topic in Kafka."""
-        name, compacted = self.name, self.cluster.is_compacted(kafka)
+        name, compacted = self.name, self.topics.is_compacted(kafka)
         between = topic_log.union_frames(
             gaps.find_missing_offsets(judged, {p: r for p, r in part.items() if p in partitions}) for part in read
         )

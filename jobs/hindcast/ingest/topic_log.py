@@ -36,7 +36,8 @@ from hindcast.formats import limits, mismatch
 from hindcast.formats.decode import decode_records
 from hindcast.ingest import erasure_marks, requeued_records, retimestamping, schemas, trim_ledger
 from hindcast.kafka import gaps, timestamp_overflow, topic_patterns
-from hindcast.kafka.topics import HEADERS_SCHEMA, Cluster, OffsetRange
+from hindcast.kafka.topic_patterns import TopicSource
+from hindcast.kafka.topics import HEADERS_SCHEMA, OffsetRange
 from hindcast.plan import journal
 from hindcast.plan.plans import Plan, TopicPlan
 from hindcast.store import commit_history, commits, files, row_reader, table_creation, tables
@@ -123,8 +124,8 @@ def read_planned_by_fate(
 def read_planned(spark: SparkSession, contract: BoundContract, plan: Plan, name: str) -> DataFrame:
     """Return the records that a plan would add to a topic's log, as the log would have them, without writing."""
     log, topic_plan = tables.log_table(contract.warehouse, contract.pipeline, name), plan.topics[name]
-    with Cluster(contract.settings.kafka) as cluster:
-        available = topic_patterns.offset_source(cluster, topic_plan.members, plan.run).read_offset_ranges(
+    with topic_patterns.open_source(contract.settings) as source:
+        available = topic_patterns.offset_source(source, topic_plan.members, plan.run).read_offset_ranges(
             contract.kafka_topic(name)
         )
     read = [gaps.remaining_ranges(part, gaps.find_lost_ranges(part, available)) for part in topic_plan.parts]
@@ -132,9 +133,11 @@ def read_planned(spark: SparkSession, contract: BoundContract, plan: Plan, name:
         return empty_records(spark)
 
     def judge(by_client: Collection[int]) -> DataFrame:
-        return union_frames(
-            judge_records(spark, contract, plan, name, log, part, by_client, store=False) for part in read
-        )
+        def judge_part(part: dict[int, OffsetRange]) -> DataFrame:
+            raw = read_raw_records(spark, source, contract, plan, name, part, by_client)
+            return judge_records(spark, contract, plan, name, log, part, raw, store=False)
+
+        return union_frames(map(judge_part, read))
 
     members = topic_plan.members
     _, rows = timestamp_overflow.run_with_client_fallback(judge, lambda rows: rows.localCheckpoint(), members)
@@ -176,6 +179,26 @@ def run_columns(topic_plan: TopicPlan, plan: Plan) -> dict[str, Column]:
     }
 
 
+def read_raw_records(
+    spark: SparkSession,
+    source: TopicSource,
+    contract: BoundContract,
+    plan: Plan,
+    name: str,
+    ranges: Mapping[int, OffsetRange],
+    by_client: Collection[int],
+) -> DataFrame:
+    """Return the records of these ranges with their bytes (`topics.RECORD_SCHEMA`).
+
+    `by_client`: the partitions that Kafka's own client reads (timestamp_overflow.py).
+    """
+    place = (contract.settings, contract.kafka_topic(name), plan.topics[name].members)
+    raw = topic_patterns.read_records(spark, source, *place, {p: r for p, r in ranges.items() if p not in by_client})
+    if client_ranges := {p: r for p, r in ranges.items() if p in by_client}:
+        raw = raw.unionByName(timestamp_overflow.read_records_by_client(spark, *place, client_ranges))
+    return raw
+
+
 def judge_records(
     spark: SparkSession,
     contract: BoundContract,
@@ -183,20 +206,15 @@ def judge_records(
     name: str,
     log: Table,
     ranges: Mapping[int, OffsetRange],
-    by_client: Collection[int],
+    raw: DataFrame,
     *,
     store: bool = True,
 ) -> DataFrame:
-    """Return the records of these ranges as rows of the log, without `run_columns`, and with `DECODED_COLUMNS`.
+    """Return the `raw` records of these ranges as rows of the log, without `run_columns`, and with `DECODED_COLUMNS`.
 
-    `by_client`: the partitions that Kafka's own client reads (timestamp_overflow.py). `store`: whether to store the
-    schemas that records name beside the log (schemas.py).
+    `store`: whether to store the schemas that records name beside the log (schemas.py).
     """
     topic = contract.topics[name]
-    place = (contract.settings, contract.kafka_topic(name), plan.topics[name].members)
-    raw = topic_patterns.read_records(spark, *place, {p: r for p, r in ranges.items() if p not in by_client})
-    if client_ranges := {p: r for p, r in ranges.items() if p in by_client}:
-        raw = raw.unionByName(timestamp_overflow.read_records_by_client(spark, *place, client_ranges))
     with_bytes = raw.withColumns({"_rawKey": F.col("key"), "_rawValue": F.col("value")})
     writers = schemas.resolve_schemas(contract, name, raw, plan if store else None)
     span = valid_time.skew_bounds(topic, plan.known_at)

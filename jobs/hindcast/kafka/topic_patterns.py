@@ -13,7 +13,8 @@ An entry of one topic has no members: the partitions of its log are the topic's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -23,7 +24,6 @@ from pyspark.sql import functions as F
 from hindcast.common.errors import TopicError, suggest_nearest
 from hindcast.common.settings import Settings
 from hindcast.contract import Contract
-from hindcast.kafka import topics
 from hindcast.kafka.topics import Cluster, OffsetRange, recreated_topic_error
 
 
@@ -49,6 +49,29 @@ class OffsetSource(Protocol):
     def find_offsets_for_time(self, topic: str, moment: datetime, latest: datetime) -> dict[int, int | None]: ...
 
 
+class TopicSource(OffsetSource, Protocol):
+    """Topics with their offsets and records: those of a `Cluster`, or given ones (given_topics.py)."""
+
+    servers: str
+
+    def list_topics(self) -> dict[str, list[int]]: ...
+    def has_topic(self, topic: str) -> bool: ...
+    def is_compacted(self, topic: str) -> bool: ...
+    def read_topics(
+        self, spark: SparkSession, settings: Settings, ranges: Mapping[str, Mapping[int, OffsetRange]]
+    ) -> DataFrame: ...
+
+
+@contextmanager
+def open_source(settings: Settings, given: TopicSource | None = None) -> Iterator[TopicSource]:
+    """Yield the `given` topics; without them those of the brokers that the settings name."""
+    if given is not None:
+        yield given
+        return
+    with Cluster(settings.kafka) as cluster:
+        yield cluster
+
+
 class MatchedTopics:
     """Several topics queried as if they were one, whose partitions are their members; deleted topics are left out.
 
@@ -56,7 +79,7 @@ class MatchedTopics:
     it may still exist.
     """
 
-    def __init__(self, cluster: Cluster, members: MemberPartitions, run: int) -> None:
+    def __init__(self, cluster: TopicSource, members: MemberPartitions, run: int) -> None:
         self._cluster, self._members, self._run = cluster, members, run
 
     def topic_id(self, _: str) -> str:
@@ -89,13 +112,13 @@ class MatchedTopics:
         return [topic for topic in _list_topics(self._members) if topic in existing or self._cluster.has_topic(topic)]
 
 
-def offset_source(cluster: Cluster, members: MemberPartitions, run: int) -> OffsetSource:
+def offset_source(cluster: TopicSource, members: MemberPartitions, run: int) -> OffsetSource:
     """Return the source of offsets of an entry with these members: the cluster itself if it has none."""
     return MatchedTopics(cluster, members, run) if members else cluster
 
 
 def find_members(
-    cluster: Cluster, contract: Contract, name: str, known: MemberPartitions | None
+    cluster: TopicSource, contract: Contract, name: str, known: MemberPartitions | None
 ) -> dict[int, MemberPartition]:
     """Return the members of an entry: the `known` ones (None before the first run), and new matches of its pattern.
 
@@ -201,18 +224,23 @@ def member_columns(members: MemberPartitions, partition: str = "partition") -> d
 
 
 def read_records(
-    spark: SparkSession, settings: Settings, kafka: str, members: MemberPartitions, ranges: Mapping[int, OffsetRange]
+    spark: SparkSession,
+    source: TopicSource,
+    settings: Settings,
+    kafka: str,
+    members: MemberPartitions,
+    ranges: Mapping[int, OffsetRange],
 ) -> DataFrame:
     """Return the records of these ranges of an entry, as `topics.read_records` does."""
     if not members:
-        return topics.read_records(spark, settings, kafka, ranges)
+        return source.read_topics(spark, settings, {kafka: ranges}).drop("topic")
     by_topic: dict[str, dict[int, OffsetRange]] = {}
     for n, offsets in ranges.items():
         by_topic.setdefault(members[n].topic, {})[members[n].partition] = offsets
     numbers = spark.createDataFrame(
         [(n, members[n].topic, members[n].partition) for n in ranges], "_number int, topic string, partition int"
     )
-    read = topics.read_topics(spark, settings, by_topic)
+    read = source.read_topics(spark, settings, by_topic)
     named = read.join(F.broadcast(numbers), ["topic", "partition"]).withColumn("partition", F.col("_number"))
     return named.select(*(column for column in read.columns if column != "topic"))
 

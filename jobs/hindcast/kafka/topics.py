@@ -162,6 +162,12 @@ class Cluster:
         finally:
             self._consumer.unassign()
 
+    def read_topics(
+        self, spark: SparkSession, settings: Settings, ranges: Mapping[str, Mapping[int, OffsetRange]]
+    ) -> DataFrame:
+        """Return the records of these ranges, read by Spark's connector (`read_topics` of this module)."""
+        return read_topics(spark, settings, ranges)
+
     def _poll_messages(self) -> list[Message]:
         """Return the messages received from the assigned partitions; wait a second for the first.
 
@@ -334,6 +340,11 @@ def recreated_topic_error(topic: str, run: int) -> TopicError:
 def millis(moment: datetime) -> int:
     """Return a moment as Kafka's timestamps have it: whole milliseconds since 1970, rounded down."""
     return (moment - _EPOCH) // _MILLISECOND
+
+
+def floor_to_millis(moment: datetime) -> datetime:
+    """Return a moment as Kafka stores it: rounded down to a millisecond."""
+    return _EPOCH + millis(moment) * _MILLISECOND
 
 
 HEADERS_SCHEMA = "headers array<struct<key: string, value: binary>>"

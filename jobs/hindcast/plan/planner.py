@@ -12,7 +12,8 @@ from hindcast.common.errors import BusyError, RequestError, RunError, suggest_ne
 from hindcast.contract import Contract, refuse_takeover
 from hindcast.contract.bound import BoundContract
 from hindcast.kafka import gaps, topic_patterns
-from hindcast.kafka.topics import Cluster, OffsetRange, bound_ranges, recreated_topic_error, refuse_lost_offsets
+from hindcast.kafka.topic_patterns import TopicSource
+from hindcast.kafka.topics import OffsetRange, bound_ranges, recreated_topic_error, refuse_lost_offsets
 from hindcast.plan import definitions, inputs, journal, notices
 from hindcast.plan.plans import Plan, TopicPlan
 from hindcast.plan.purposes import Erasure, Release, Replay, Requeue, Upgrade
@@ -30,13 +31,14 @@ def ensure_plan(
     instead: Release | Requeue | Erasure | Upgrade | None = None,
     *,
     ahead: bool = False,
+    given: TopicSource | None = None,
 ) -> Plan:
     """Return the plan of the run `run_id`, after storing it; that of an earlier attempt if there is one.
 
-    `interval_end` (UTC) bounds what is replayed; without it, everything available is. `only` and `ahead`: as for
-    `propose_plan`. `instead`: what the run does instead of replaying. Raise BusyError if another run of the pipeline
-    has not ended, ContractError if another file has taken the pipeline (`refuse_takeover`). A stopped run is abandoned
-    for this one, even if it is an earlier attempt of `run_id`; this run ingests the records that it left.
+    `interval_end` (UTC) bounds what is replayed; without it, everything available is. `only`, `ahead` and `given`: as
+    for `propose_plan`. `instead`: what the run does instead of replaying. Raise BusyError if another run of the
+    pipeline has not ended, ContractError if another file has taken the pipeline (`refuse_takeover`). A stopped run is
+    abandoned for this one, even if it is an earlier attempt of `run_id`; this run ingests the records that it left.
     """
     warehouse = contract.warehouse
     past = journal.read_runs(warehouse, contract.pipeline)
@@ -63,7 +65,7 @@ def ensure_plan(
         refuse_takeover(contract.settings.schemas, contract.pipeline)
     if any(run.plan.erasure for run in open_runs):  # one that a gate stopped purges once more
         notices.wait_for_forgetting(warehouse, contract.pipeline)
-    plan = propose_plan(contract, run_id, interval_end, past, only, ahead=ahead)
+    plan = propose_plan(contract, run_id, interval_end, past, only, ahead=ahead, given=given)
     for run in open_runs:
         try:
             abandon_run(warehouse, run, f"given up for {run_id}")
@@ -97,14 +99,16 @@ def propose_plan(
     only: str | None = None,
     *,
     ahead: bool = False,
+    given: TopicSource | None = None,
 ) -> Plan:
     """Return the plan of a run after the `past` ones if it were planned now; nothing is stored.
 
-    With `only`, a topic, input or view, the run ingests only that topic, or reads only that input again: all other
-    topics and inputs stay where the last run left them, for the next run. That table is derived whole, then the tables
-    below it (`Contract.list_tables_below`). Raise RequestError unless the last run was completed under the same
-    contract, because otherwise the next run has to look at all tables. Raise RunError if the known-at would be more
-    than an hour ahead of the clock, unless a person consents to that (`ahead`) or did so for the run before.
+    `given`: topics to plan instead of Kafka's. With `only`, a topic, input or view, the run ingests only that topic, or
+    reads only that input again: all other topics and inputs stay where the last run left them, for the next run. That
+    table is derived whole, then the tables below it (`Contract.list_tables_below`). Raise RequestError unless the last
+    run was completed under the same contract, because otherwise the next run has to look at all tables. Raise RunError
+    if the known-at would be more than an hour ahead of the clock, unless a person consents to that (`ahead`) or did so
+    for the run before.
     """
     warehouse = contract.warehouse
     if only is not None:
@@ -115,7 +119,7 @@ def propose_plan(
         name: kept[name] if name in kept and name != only else inputs.read_as_of_system_time(warehouse, contract, name)
         for name in contract.inputs
     }
-    with Cluster(contract.settings.kafka) as cluster:
+    with topic_patterns.open_source(contract.settings, given) as cluster:
         last = {name: _find_last_ingest(warehouse, contract.pipeline, name, past) for name in contract.topics}
         topics = {n: _plan_topic(cluster, contract, n, last[n], interval_end, known_at) for n in contract.topics}
     if only is not None:
@@ -203,7 +207,7 @@ def _find_last_ingest(warehouse: str, pipeline: str, name: str, past: list[Run])
 
 
 def _plan_topic(
-    cluster: Cluster,
+    cluster: TopicSource,
     contract: BoundContract,
     name: str,
     ingested: tuple[int, TopicPlan] | None,

@@ -24,6 +24,7 @@ from hindcast.contract import list_shapes, locate_complaint
 from hindcast.contract.bound import BoundContract, find_bound_contract
 from hindcast.contract.expectation import FRESHNESS_RULE
 from hindcast.ingest import erasure_marks, fate_revisions, ingest_commits
+from hindcast.kafka.topic_patterns import TopicSource
 from hindcast.plan import journal, planner
 from hindcast.plan.inputs import locate_own_table, locate_source_table
 from hindcast.plan.plans import Plan
@@ -60,6 +61,7 @@ def plan_run(
     reason: str | None = None,
     *,
     ahead: bool = False,
+    given: TopicSource | None = None,
 ) -> int:
     """Store the plan of a run, or find that of an earlier attempt; return the run's number.
 
@@ -72,7 +74,7 @@ def plan_run(
         refuse_unfit_contract(contract)
         store_migration.refuse_unready(contract)
         write_missing_page(settings, pipeline)
-        plan = planner.ensure_plan(contract, run_id, interval_end, only=only, reason=reason, ahead=ahead)
+        plan = planner.ensure_plan(contract, run_id, interval_end, only, reason, ahead=ahead, given=given)
         record_plan(plan)
     return plan.run
 
@@ -89,10 +91,13 @@ def refuse_unfit_contract(contract: BoundContract) -> None:
             raise locate_complaint(settings.schemas, contract.pipeline, complaint)
 
 
-def replay_topic(spark: SparkSession, settings: Settings, pipeline: str, run: int, topic: str) -> TableNote:
+def replay_topic(
+    spark: SparkSession, settings: Settings, pipeline: str, run: int, topic: str, given: TopicSource | None = None
+) -> TableNote:
     """Append a topic's planned records to its log, each with its fate, and publish its table; return the commit's note.
 
-    Raise RecordError, before anything is written, if more records do not decode than `max_malformed` allows.
+    The records are Kafka's, or those of the `given` topics. Raise RecordError, before anything is written, if more
+    records do not decode than `max_malformed` allows.
     """
     with _record_table_step("replay", settings, pipeline, run, topic) as (contract, plan):
         log = tables.log_table(settings.warehouse, pipeline, topic)
@@ -103,7 +108,7 @@ def replay_topic(spark: SparkSession, settings: Settings, pipeline: str, run: in
         )
         with stops, explained, fit_to_rows(spark, rows), ChangeReader(spark) as sources:
             expression_checks.refuse_unfit_valid_time(spark, settings.schemas, contract, topic)
-            ingested = ingest_commits.ingest_topic(spark, contract, plan, topic)
+            ingested = ingest_commits.ingest_topic(spark, contract, plan, topic, given)
             fate_revisions.revise_fates(spark, contract, plan, topic)
             store_migration.begin_upgrade(spark, contract, plan, topic)
             fates = tables.fates_table(settings.warehouse, pipeline, topic)

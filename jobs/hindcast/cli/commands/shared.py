@@ -18,8 +18,11 @@ if TYPE_CHECKING:
     from hindcast.plan.runs import Run
 
 
-def open_session(settings: Settings, pipeline: str) -> SparkSession:
-    """Return a session for a pipeline: on the Spark Connect server of `hindcast up` if it runs, else in a new JVM."""
+def open_session(settings: Settings, pipeline: str, *, small: bool = False) -> SparkSession:
+    """Return a session for a pipeline: on the Spark Connect server of `hindcast up` if it runs, else in a new JVM.
+
+    `small`: let a new JVM start faster, for few records.
+    """
     from hindcast.common.session import open_session
     from hindcast.common.spark_connect import TOKEN_VARIABLE, read_token, token_path
 
@@ -28,7 +31,7 @@ def open_session(settings: Settings, pipeline: str) -> SparkSession:
 
         if url := stack.find_shared_spark(settings):
             os.environ.update({"SPARK_REMOTE": url, TOKEN_VARIABLE: read_token(token_path(settings))})
-    return open_session(f"hindcast {pipeline}")
+    return open_session(f"hindcast {pipeline}", small=small)
 
 
 LOCAL_STACK = "hindcast_local", "psutil"
