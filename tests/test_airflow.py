@@ -383,7 +383,7 @@ def test_runs_by_spark_submit_answer_the_same(tmp_path: Path) -> None:
 
 def test_what_tasks_are_forked_with_has_started_no_thread() -> None:
     imports = f"import importlib; [importlib.import_module(name) for name in {PRELOADED}]"
-    ours = "from hindcast.quality import expectations; expectations.import_gx", held_changes
+    ours = "from hindcast.quality import expectations; expectations.import_gx()"
     code = f"{imports}; {ours}; import threading; print(threading.active_count())"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert ran.stdout.split()[-1] == "1"

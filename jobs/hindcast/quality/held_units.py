@@ -3,7 +3,7 @@
 | hold | table | unit |
 | --- | --- | --- |
 | key | any | the whole change of a key |
-| row | versions, of a topic | a record (`row_holds` derives the table without it) |
+| row | versions, of a topic | a record (`held_records` derives the table without it) |
 | row | events | an event |
 | row | windows | a window; a session with those that it replaces |
 | row | pairs | a pair |
