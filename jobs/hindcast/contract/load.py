@@ -143,7 +143,7 @@ class _ReadingBudget:
         self.slowest = (0.0, "")
 
     @property
-    def allowed(self) -> float:
+    def next_limit(self) -> float:
         """The seconds that the next file may take."""
         left = bounds.FOLDER_SECONDS - self.used
         late = bounds.LATE_FILE_SECONDS if left > -bounds.LATE_SECONDS else bounds.LAST_FILE_SECONDS
@@ -151,7 +151,7 @@ class _ReadingBudget:
 
     def read(self, path: Path, read_one: Callable[[Path, float], Contract | ContractError]) -> Contract | ContractError:
         """Return what a file holds; an error that names the budget if it takes too long because others did."""
-        allowed, begun = self.allowed, time.thread_time()
+        allowed, begun = self.next_limit, time.thread_time()
         result = read_one(path, allowed)
         taken, before = time.thread_time() - begun, self.used
         self.used += taken
