@@ -334,6 +334,24 @@ def test_what_was_rejected_is_released_by_its_name_alone(tmp_path: Path) -> None
     assert find(["curry"]) == ['{"item": "curry"}']
 
 
+def test_tables_of_which_all_is_rejected_hinder_no_release_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    contract(tmp_path)
+    monkeypatch.setenv("HINDCAST_SCHEMAS", str(tmp_path))
+    monkeypatch.setenv("HINDCAST_WAREHOUSE", str(tmp_path))
+    enter(
+        str(tmp_path),
+        held(1, "curry", 1),
+        held(1, "ann", 2, table="orders", entry="rejected"),
+        held(1, "ann", 2, table="orders"),
+    )
+    rejected = {"orders": ['{"item": "ann"}']}
+    held_changes.reject_keys(str(tmp_path), "restaurant", rejected, "ann", T0 + timedelta(hours=1))
+    assert main.main(["release", "restaurant", "--reject", "--by", "eve"]) == 0
+    assert capsys.readouterr().out == "restaurant.menu: 1 key held, rejected by eve\n"
+
+
 def test_entries_of_before_there_were_units_are_read(tmp_path: Path) -> None:
     warehouse = str(tmp_path)
     table = failing_rows.failing_table(warehouse, "restaurant")

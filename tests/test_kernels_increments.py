@@ -132,9 +132,7 @@ def reader(rows: list[Row], types: dict[str, pa.DataType]) -> Callable[[tuple[in
     def is_among(row: Row, among: increment_rows.Among) -> bool:
         end = sweeps.FOREVER if row[last] is None else row[last]
         values = among.list_values(row[first], end)
-        return values is not None and all(
-            row[name] in those.to_pylist() for name, those in values.items() if name in row
-        )
+        return values is not None and all(row[name] in those.to_pylist() for name, those in values if name in row)
 
     def read(span: tuple[int, int], *among: increment_rows.Among) -> pa.Table:
         near = [row for row in rows if row[first] <= span[1] and (row[last] is None or row[last] >= span[0])]

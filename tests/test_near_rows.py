@@ -74,6 +74,27 @@ def test_islands_are_periods_that_touch() -> None:
             assert grown.high[place] >= island[2], seed
 
 
+def test_islands_that_too_many_rows_touch_are_hulls(monkeypatch: pytest.MonkeyPatch) -> None:
+    islands = hulls.build_islands(periods([(0, 1, 2), (0, 5, 6), (0, 9, 9), (2, 3, 4)]))
+    rows = periods([(0, 0, 10), (0, 5, 9), (2, 0, 1)])
+    monkeypatch.setattr(hulls, "MAX_PAIRS", 5)
+    assert islands.join_crowded(rows) is islands, "three pairs and two"
+    monkeypatch.setattr(hulls, "MAX_PAIRS", 4)
+    assert [part.tolist() for part in islands.join_crowded(rows)] == [[0, 2], [1, 3], [9, 4]]
+
+
+def test_a_column_may_stand_for_several() -> None:
+    rows = pa.table({"a": [1, 2], "b": [3, None]})
+    among = list_among(("k", "k"), Needs(rows, ("a", "b"), np.array([0, 5]), np.array([4, 9])))
+    found = among.list_values(4, 5)
+    assert found is not None
+    assert [(name, values.to_pylist()) for name, values in found] == [("k", [1, 2]), ("k", [3, None])]
+    assert among.rename_columns(("x", "y")).select_columns({"y"}).columns == ("y",)
+    assert not among.has_values(10, 20)
+    twice = list_among(("k", "n"), Needs(rows, ("a", "a"), np.array([0, 5]), np.array([4, 9])))
+    assert [values.to_pylist() for values in twice.values] == [[1, 2], [1, 2]]
+
+
 def micros(second: int) -> int:
     return (T0 + timedelta(seconds=second) - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 

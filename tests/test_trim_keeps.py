@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hindcast.cli import main
-from hindcast.common.errors import RequestError
+from hindcast.common.errors import RequestError, TableError
 from hindcast.common.settings import read_settings
-from hindcast.ops import retention
+from hindcast.contract.bound import find_bound_contract
+from hindcast.ops import retention, trim_horizons
 from hindcast.ops.erase import forget, records
 from hindcast.ops.erase.erasure_step import ErasureStep
 from hindcast.ops.erase.proof import Proof, format_proof
@@ -163,6 +165,23 @@ def test_what_another_pipeline_holds_is_not_trimmed_away_before_somebody_decides
         special_runs.run_release(spark, ledger.settings, "ledger", "released", keys, "eve", datetime.now(UTC))
         assert [row[0] for row in ledger.believed("invoices")] == ["high", "later", "low"]
         assert retention.trim_pipeline(spark, shop.contract).tables["orders"].removed == 2
+
+
+def test_damaged_pipelines_hold_back_only_what_they_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    others = {"shop": ORDERS, "ledger": GATED_INVOICES, "cellar": ORDERS.replace("shop", "cellar")}
+    for name, text in others.items():
+        (tmp_path / f"{name}.yaml").write_text(text, encoding="utf-8")
+    monkeypatch.setenv("HINDCAST_SCHEMAS", str(tmp_path))
+    read_held_rows = held_changes.read_held_rows
+
+    def read_damaged(warehouse: str, pipeline: str) -> Any:
+        if pipeline != "shop":
+            raise TableError("is damaged")
+        return read_held_rows(warehouse, pipeline)
+
+    monkeypatch.setattr(held_changes, "read_held_rows", read_damaged)
+    contract = find_bound_contract(replace(read_settings(), warehouse=str(tmp_path / "w")), "shop")
+    assert trim_horizons.find_undecided_tables(contract) == {"orders": {"ledger.invoices"}}
 
 
 MENU = """

@@ -52,7 +52,9 @@ def refresh_aggregate(form: AggregateIncrement, source: ChangedRows, read_view: 
     (*groups, members, units), _ = integer_encoding.encode_keys(
         [closed, opened, near, current], [key] * 4, whole=form.whole
     )
-    learnt = hulls.build_islands(changes.find_periods(groups))
+    learnt = hulls.build_islands(changes.find_periods(groups)).join_crowded(
+        read_periods(near, members), read_periods(current, units)
+    )
     touching = np.unique(learnt.find_touching(read_periods(current, units))[0])
     current, units = current.take(pa.array(touching)), units[touching]
     grown, places = learnt.include_periods(read_periods(current, units))

@@ -78,6 +78,10 @@ def intersect_hulls(rows: Periods, of: Hulls, unit: Integers) -> Periods:
     return Periods(unit[touching], start, end)
 
 
+MAX_PAIRS = 5_000_000
+"""So many pairs of a row and an island that it touches are looked at; there can be far more of them than rows."""
+
+
 class Islands(NamedTuple):
     """Periods of keys of which none touches another one of its key: parallel arrays in the order of keys and times."""
 
@@ -85,11 +89,25 @@ class Islands(NamedTuple):
     low: Integers
     high: Integers
 
+    def join_crowded(self, *rows: Periods) -> Islands:
+        """Return the hulls of all keys as islands if rows touch more than `MAX_PAIRS` of the islands, else these."""
+        if sum(int(np.sum(np.maximum(np.subtract(*self._find_range(some)[::-1]), 0))) for some in rows) <= MAX_PAIRS:
+            return self
+        starts = np.flatnonzero(np.append(True, self.key[1:] != self.key[:-1]))
+        ends = np.append(starts[1:], len(self.key)) - 1
+        return Islands(self.key[starts], self.low[starts], self.high[ends])
+
     def find_touching(self, rows: Periods) -> tuple[Integers, Integers]:
         """Return which rows touch which islands of their keys, if only at a single moment: a pair of numbers for each.
 
         The rows of NOTHING touch none.
         """
+        first, behind = self._find_range(rows)
+        numbers, nth = integer_encoding.repeat_numbers(np.maximum(behind - first, 0))
+        return numbers, first[numbers] + nth
+
+    def _find_range(self, rows: Periods) -> tuple[Integers, Integers]:
+        """Return the first island that each row touches, and the one behind the last."""
         moments = np.concatenate([self.low, self.high, rows.start, rows.end])
         ranks = np.unique(moments, return_inverse=True)[1].astype(np.int64)
         width = np.int64(len(moments) + 1)
@@ -97,9 +115,7 @@ class Islands(NamedTuple):
         low, high, start, end = np.split(ranks, bounds)
         # rule: a row that only touches an island counts
         first = np.searchsorted(self.key * width + high, rows.key * width + start, "left")
-        behind = np.searchsorted(self.key * width + low, rows.key * width + end, "right")
-        numbers, nth = integer_encoding.repeat_numbers(np.maximum(behind - first, 0))
-        return numbers, first[numbers] + nth
+        return first, np.searchsorted(self.key * width + low, rows.key * width + end, "right")
 
     def include_periods(self, rows: Periods) -> tuple[Islands, Integers]:
         """Return islands that have these periods of their keys too, and for each of these islands its number there."""

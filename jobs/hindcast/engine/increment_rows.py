@@ -17,33 +17,44 @@ from hindcast.store import closing
 from hindcast.store.tables import ARROW_TIMESTAMP
 
 if TYPE_CHECKING:
-    from hindcast.common.jit import Integers
+    from hindcast.common.jit import Booleans, Integers
 
 
 class Among(NamedTuple):
-    """Values of some columns, by column, each with the period in which it matters: parallel arrays.
+    """Values of some columns, which may repeat, each with the period in which it matters: parallel arrays.
 
     A row is among them if it has, in each of the columns, a value that matters at a moment of the row.
     """
 
-    values: Mapping[str, pa.ChunkedArray]
+    columns: tuple[str, ...]
+    values: tuple[pa.ChunkedArray, ...]
     low: Integers
     high: Integers
 
     def select_columns(self, names: Container[str]) -> Among:
         """Return the values of these columns alone."""
-        return self._replace(values={name: values for name, values in self.values.items() if name in names})
+        kept = [pair for pair in zip(self.columns, self.values, strict=True) if pair[0] in names]
+        return self._replace(columns=tuple(name for name, _ in kept), values=tuple(values for _, values in kept))
 
     def rename_columns(self, names: Sequence[str]) -> Among:
         """Return the values of columns with other names, in the same order."""
-        return self._replace(values=dict(zip(names, self.values.values(), strict=True)))
+        return self._replace(columns=tuple(names))
 
-    def list_values(self, low: int, high: int) -> dict[str, pa.Array] | None:
-        """Return the values that matter in a span of time, each once; None if none does."""
-        is_near = (self.low <= high) & (self.high >= low)
+    def has_values(self, low: int, high: int) -> bool:
+        """Return whether a value matters in a span of time."""
+        return bool(self._find_near(low, high).any())
+
+    def list_values(self, low: int, high: int) -> list[tuple[str, pa.Array]] | None:
+        """Return the values that matter in a span of time, each once, by column; None if none does."""
+        is_near = self._find_near(low, high)
         if not is_near.any():
             return None
-        return {name: pc.unique(values.filter(pa.array(is_near))) for name, values in self.values.items()}
+        near = pa.array(is_near)
+        return [(name, pc.unique(values.filter(near))) for name, values in zip(self.columns, self.values, strict=True)]
+
+    def _find_near(self, low: int, high: int) -> Booleans:
+        near: Booleans = (self.low <= high) & (self.high >= low)
+        return near
 
 
 ReadNear = Callable[..., pa.Table]
@@ -185,10 +196,13 @@ class Needs(NamedTuple):
 
 def list_among(columns: Sequence[str], *needs: Needs) -> Among:
     """Return the values that rows have in columns of their own, as values of other `columns`."""
-    parts = [_decode(part.rows.select(list(part.columns))).rename_columns(list(columns)) for part in needs]
-    every = pa.concat_tables(parts)
+    parts = [_decode(part.rows.select(list(part.columns))).columns for part in needs]
     low, high = (np.concatenate([getattr(part, bound) for part in needs]) for bound in ("low", "high"))
-    return Among({name: every.column(name) for name in columns}, low, high)
+    values = (
+        pa.chunked_array([chunk for column in same for chunk in column.chunks], same[0].type)
+        for same in zip(*parts, strict=True)
+    )
+    return Among(tuple(columns), tuple(values), low, high)
 
 
 def list_changed(columns: Sequence[str], *changes: tuple[ChangedVersions, Sequence[str]]) -> Among:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from functools import reduce
+from functools import partial, reduce
 from operator import and_, or_
 
 import pyarrow as pa
@@ -78,30 +78,31 @@ def read_near(side: KernelInput, span: tuple[int, int], *among: Among) -> pa.Tab
     low, high = parse_micros(span[0]), parse_micros(span[1] + 1) if span[1] < FOREVER else None
     touching = TimeSlice(low, high)
     conditions = _slice_conditions(side, touching)
-    stored = [some.select_columns(some.values.keys() - side.computed.keys()) for some in among]
+    stored = [some.select_columns(set(some.columns) - side.computed.keys()) for some in among]
     return _read_current_rows(side, _slice_bounds(side, touching), conditions, stored)
 
 
 def _find_conditions(
     side: KernelInput, found: DeltaTable, files: Iterable[str], where: pc.Expression, among: Sequence[Among]
-) -> dict[str, pc.Expression]:
-    """Return the condition of the rows of each file that can be among some, by path; no other file has any."""
-    spans = duckdb_reader.read_time_spans(found, side.periods[0], side.periods[-1])
-    conditions = {}
-    for path in files:
-        first, last = spans[path]
-        values = [
-            some.list_values(-FOREVER if first is None else first, FOREVER if last is None else last) for some in among
-        ]
-        if near := [some for some in values if some is not None]:
-            conditions[path] = where & _is_among(near) if all(near) else where
-    return conditions
+) -> dict[str, Callable[[], pc.Expression]]:
+    """Return what makes the condition of the rows of each file that can be among some, by path; no other file has any.
+
+    The conditions of many files and keys together would take much memory.
+    """
+    spans = {}
+    for path, (first, last) in duckdb_reader.read_time_spans(found, side.periods[0], side.periods[-1]).items():
+        spans[path] = -FOREVER if first is None else first, FOREVER if last is None else last
+    near = [path for path in files if any(some.has_values(*spans[path]) for some in among)]
+    return {path: partial(_build_condition, where, among, spans[path]) for path in near}
 
 
-def _is_among(among: Sequence[Mapping[str, pa.Array]]) -> pc.Expression:
-    """Return the condition of rows that have one of the values in each column of one of them; null is a value too."""
-    parts = (reduce(and_, (pc.field(name).isin(values) for name, values in some.items())) for some in among)
-    return reduce(or_, parts)
+def _build_condition(where: pc.Expression, among: Sequence[Among], span: tuple[int, int]) -> pc.Expression:
+    """Return the condition of rows that meet another one and are among some in a span; null is a value too."""
+    values = [some for some in (some.list_values(*span) for some in among) if some is not None]
+    if not all(values):
+        return where
+    parts = (reduce(and_, (pc.field(name).isin(own) for name, own in some)) for some in values)
+    return where & reduce(or_, parts)
 
 
 def read_changes(side: KernelInput, seen: datetime) -> tuple[pa.Table, pa.Table]:

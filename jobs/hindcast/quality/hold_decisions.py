@@ -89,8 +89,7 @@ def hold_changes(
         .join(reasons, (place == F.col("_place")) & (F.col("_change") == "open"), "left")
         .drop("_place")
     )
-    rederived_units = _select_rederived(waiting, rederived)
-    return _build_held_change(candidate, judged, rows, rederived_units)._replace(unpublished=unpublished)
+    return _build_held_change(candidate, judged, rows, waiting, rederived)._replace(unpublished=unpublished)
 
 
 def digest_change(candidate: StagedChange, rows: DataFrame) -> DataFrame:
@@ -122,7 +121,7 @@ def hold_records(
     units = rows.select(*(F.col(f"_{name}").alias(name) for name in ("key", "unit", "digest")))
     judged = _judge_units(candidate, units, waiting, after, _group_by_key(waiting))
     keys = judged.select(*(F.col(name).alias(f"_{name}") for name in _UNIT_COLUMNS)).drop("_key", "_digest")
-    return _build_held_change(candidate, judged, rows.join(keys, "_unit"), _select_rederived(waiting, rederived))
+    return _build_held_change(candidate, judged, rows.join(keys, "_unit"), waiting, rederived)
 
 
 def _select_rederived(waiting: DataFrame, rederived: DataFrame | None) -> DataFrame:
@@ -230,19 +229,25 @@ def _judge_units(
     )
 
 
-def _build_held_change(candidate: StagedChange, judged: DataFrame, rows: DataFrame, rederived: DataFrame) -> HeldChange:
-    """Return what is held, given the `judged` units and their `rows`; what `rederived` has besides is no longer held.
+def _build_held_change(
+    candidate: StagedChange, judged: DataFrame, rows: DataFrame, waiting: DataFrame, rederived: DataFrame | None
+) -> HeldChange:
+    """Return what is held, given the `judged` units and their `rows`. Of the `waiting` units those that are `rederived`
+    (None: all) and not among them are no longer held.
 
     A unit may go on under another key.
     """
     failing = judged.where("NOT passing").select("unit")
     held = rows.select(F.col("_key").alias("key"), F.col("_unit").alias("unit")).join(failing, "unit", "left_semi")
-    ended = rederived.join(held.distinct(), ["key", "unit"], "left_anti")
-    released = find_released_units(candidate.plan, candidate.name, rederived).select("unit")
+    ended = _select_rederived(waiting, rederived).join(held.distinct(), ["key", "unit"], "left_anti")
+    released = find_released_units(candidate.plan, candidate.name, waiting).select("key", "unit")
     return HeldChange(
         judged.where("NOT passing").select("key").distinct().count(),
         rows,
-        {"released": ended.join(released, "unit", "left_semi"), "mended": ended.join(released, "unit", "left_anti")},
+        {
+            "released": ended.join(released, ["key", "unit"], "left_semi"),
+            "mended": ended.join(released, ["key", "unit"], "left_anti"),
+        },
     )
 
 

@@ -5,7 +5,7 @@ So it reads those of tables with widened types too, which delta-rs refuses to re
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -21,13 +21,13 @@ def read_rows(
     delta_table: DeltaTable,
     paths: Sequence[str] | None = None,
     columns: Container[str] | None = None,
-    where: pc.Expression | Mapping[str, pc.Expression] | None = None,
+    where: pc.Expression | Mapping[str, Callable[[], pc.Expression]] | None = None,
     packed: Container[str] = (),
 ) -> pa.RecordBatchReader:
     """Return the rows of a table as a stream, to be read once, without the partition columns.
 
     Reads all rows, unless limited to `paths` (of files, in the table), `columns` or rows that pass `where` (over these
-    columns; one condition, or one for each path). The columns `packed` come as dictionaries.
+    columns; one condition, or what makes one for each path). The columns `packed` come as dictionaries.
     """
     schema, partitions = pa.schema(delta_table.schema().to_arrow()), delta_table.metadata().partition_columns
     fields = [f for f in schema if f.name not in partitions and (columns is None or f.name in columns)]
@@ -41,7 +41,7 @@ def read_rows(
     def batches() -> Iterator[pa.RecordBatch]:
         for path in read_from:
             file = open_file(filesystem, path, read_schema, own)
-            condition = where[path] if isinstance(where, Mapping) else where
+            condition = where[path]() if isinstance(where, Mapping) else where
             if path in deleted:
                 read = file.to_table()
                 remaining = np.ones(read.num_rows, dtype=bool)

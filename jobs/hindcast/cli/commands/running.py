@@ -182,7 +182,8 @@ def release(arguments: argparse.Namespace, settings: Settings) -> int:
         return 0
     warehouse = settings.warehouse
     looked_at = failing_rows.read_last_entry_time(warehouse, pipeline)
-    held = set(held_changes.read_held_rows(warehouse, pipeline).column("table").to_pylist())
+    rows = held_changes.read_held_rows(warehouse, pipeline).select(["table", "entry"]).to_pylist()
+    held = {row["table"] for row in rows if row["entry"] == "held"}
     if not table and (gone := held - {*contract.topics, *contract.views}):
         held -= gone
         for name in sorted(gone):
