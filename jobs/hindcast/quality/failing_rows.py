@@ -81,15 +81,16 @@ def read_last_entry_time(warehouse: str, pipeline: str) -> datetime:
 
     A run that is under way may still enter something with the moment of its first entry.
     """
-    under_way = [run.number for run in journal.read_runs(warehouse, pipeline) if run.state == "planned"]
-    query = 'SELECT max("at") AS last FROM failing WHERE NOT list_contains(?::BIGINT[], run)'
-    last: datetime | None = query_entries(warehouse, pipeline, query, [under_way])["last"][0].as_py()
-    return last or datetime.min.replace(tzinfo=UTC)
+    rows = query_entries(warehouse, pipeline, 'SELECT run, max("at") AS last FROM failing GROUP BY run', []).to_pylist()
+    # After the entries: a run that is planned in between has none of them.
+    under_way = {run.number for run in journal.read_runs(warehouse, pipeline) if run.state == "planned"}
+    moments = (row["last"] for row in rows if row["run"] not in under_way)
+    return max(moments, default=datetime.min.replace(tzinfo=UTC))
 
 
 RECORD_ORDER = 'topic, "partition", "offset", gate, "change"'
 """Orders the rows of one key by their records."""
-Parameter: TypeAlias = int | str | list[str] | list[int] | None
+Parameter: TypeAlias = int | str | list[str] | None
 
 
 def query_entries(warehouse: str, pipeline: str, query: str, values: Sequence[Parameter]) -> pa.Table:
