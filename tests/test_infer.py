@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -14,6 +15,7 @@ from zlib import crc32
 import fastavro
 import pyarrow as pa
 import pytest
+import yaml
 
 from hindcast.cli.main import main
 from hindcast.common.errors import RecordError
@@ -141,6 +143,19 @@ def test_names_that_are_data_are_not_shown(tmp_path: Path) -> None:
     assert contract.topics["t"].sensitive == ("votes",)
     assert "x.org" not in text
     assert "u7" not in text
+
+
+def test_names_of_headers_that_are_secrets_are_not_shown(tmp_path: Path) -> None:
+    secrets = ("ann@example.com", "Bearer abcdefghijk12345", "AKIAABCDEFGHIJKLMNOP", "x" * 300, "bell\a")
+    read = sample("t", [("k", {"a": 1})] * 3)
+    records = tuple(record._replace(headers=("trace", *secrets)) for record in read.records)
+    _, text = infer(tmp_path, replace(read, records=records))
+    assert "can read: trace in 3; 5 more names left out: not printable, too long, or like secrets" in text
+    assert not [secret for secret in ("ann@", "abcdefghijk", "AKIA", "xxx", "bell") if secret in text]
+    many = tuple(record._replace(headers=tuple(f"h{n}" for n in range(12))) for record in read.records)
+    assert "; 2 more names are in fewer records" in infer(tmp_path, replace(read, records=many))[1]
+    hidden = tuple(record._replace(headers=secrets[:1]) for record in read.records)
+    assert "headers: 1 name left out: not printable" in infer(tmp_path, replace(read, records=hidden))[1]
 
 
 PAYLOADS = [
@@ -441,6 +456,29 @@ def test_names_of_persons_are_sensitive(tmp_path: Path) -> None:
     rows = [("k", {"name": "Ann", "city": "Bonn"})] * 3
     assert infer(tmp_path, sample("shop.user-events", rows))[0].topics["user_events"].sensitive == ("name",)
     assert infer(tmp_path, sample("shop.items", rows))[0].topics["items"].sensitive is False
+
+
+WORDS = [
+    *("null", "NULL", "Null", "true", "True", "false", "yes", "No", "on", "OFF", "y", "N", "12", "1.5", "1e3", "0x1f"),
+    *("2026-01-01", ".nan", ".inf", "-1", "_", "shop.orders-v2"),
+]
+
+
+@pytest.mark.parametrize("topic", WORDS)
+def test_names_that_are_words_of_yaml_stay_names(tmp_path: Path, topic: str) -> None:
+    field = f"-{topic}"
+    contract, _ = infer(tmp_path, sample(topic, [("k", {field: 1, "a": 1})]))
+    (entry,) = contract.topics.values()
+    assert entry.topic == topic
+    (name,) = {*entry.value} - {"a"}
+    assert entry.renamed == {name: (field,)}
+    day = {"field": topic, "type": "int32", "name": "io.debezium.time.Date"}
+    schema = {"type": "struct", "fields": [{"field": "after", "type": "struct", "fields": [day]}]}
+    event = {"schema": schema, "payload": change(1, **{topic: 9, "b": 1})}
+    contract, text = infer(tmp_path, sample(topic, [({"id": 1}, event)]))
+    (entry,) = contract.topics.values()
+    assert (entry.topic, entry.value.get(topic, "date")) == (topic, "date")
+    assert [it["topic"] for it in yaml.safe_load(text)["topics"].values()] == [topic], "also to YAML 1.1"
 
 
 def test_names_come_from_topics() -> None:
