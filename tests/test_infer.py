@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -23,7 +24,7 @@ from hindcast.contract import Contract, load
 from hindcast.kafka import produce
 from hindcast.kafka.produce import ProducerRecord
 from hindcast.kafka.topics import OffsetRange
-from hindcast.ops.infer import infer_contract, topic_facts
+from hindcast.ops.infer import infer_contract, sensitive_values, topic_facts
 from hindcast.ops.infer.avro_bytes import AvroDecoder
 from hindcast.ops.infer.contract_text import choose_names
 from hindcast.ops.infer.field_types import choose_type
@@ -224,6 +225,60 @@ SECRETS = [
 @pytest.mark.parametrize(("text", "found"), SECRETS)
 def test_a_value_gives_a_secret_away(text: str, found: str | None) -> None:
     assert find_sensitive_text(text) == found
+
+
+SLOW = [
+    *(
+        "eyJ",
+        "eyJaaaa.",
+        "-----BEGIN ",
+        "A ",
+        "AKIA",
+        "ghp_",
+        "xoxa-",
+        "sk_live_",
+        "$argon2",
+        "://a",
+        "://a:",
+        "://a:b",
+    ),
+    *(
+        "Bearer ",
+        "bearer a",
+        "a@",
+        "a@a",
+        "a-.",
+        "a.",
+        "123-45-",
+        "+1",
+        "+1 ",
+        "+1(",
+        "DE89 3704 ",
+        "AA11",
+        "AA11 AAAA ",
+    ),
+    *("4111 ", "4-1", "4", "A", "a", " ", "-", "1"),
+]
+
+
+@pytest.mark.parametrize("part", SLOW)
+def test_long_texts_are_searched_in_no_time(part: str) -> None:
+    text = part * (1_000_000 // len(part))
+    whole = (*sensitive_values._PATTERNS.values(), sensitive_values._IBAN, sensitive_values._CARD)
+    for head in ("", "eyJaaaa.", "-----BEGIN ", "$argon2", "://a:", "a@", "+1", "4111"):
+        begin = time.process_time()
+        find_sensitive_text(head + text)
+        assert time.process_time() - begin < 0.1
+    begin = time.process_time()
+    for pattern in whole:
+        pattern.search(text[:60_000])
+    assert time.process_time() - begin < 0.5, "each is linear by itself"
+
+
+def test_a_token_is_found_wherever_it_begins() -> None:
+    token = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl"
+    for before in ("", "20", "x_eyJ-", "eyJa.", "eyJ", "a" * 5_000, "eyJ" * 1_000):
+        assert find_sensitive_text(before + token) == "JSON Web Tokens"
 
 
 def test_no_value_of_a_sensitive_column_is_shown(tmp_path: Path) -> None:
