@@ -87,14 +87,16 @@ def _fill_template(name: str, pipeline: str) -> str:
 
 def _refuse_existing(folder: Path, paths: Sequence[str]) -> None:
     """Raise PlatformError if one of the files exists, or a folder for them is a link or something else."""
-    parents = dict.fromkeys(parent for path in paths for parent in PurePath(path).parents if parent != PurePath())
-    links = [f"{parent} is a link" for parent in parents if (folder / parent).is_symlink()]
-    others = [f"{it} is no folder" for it in parents if (folder / it).exists() and not (folder / it).is_dir()]
-    existing = [path for path in paths if not links and ((folder / path).is_symlink() or (folder / path).exists())]
-    problems = links or others or ([f"there is already {', '.join(existing)}"] if existing else [])
-    if problems:
-        found = f"{', '.join(problems)}; nothing was written"
-        raise PlatformError(found, where=str(folder), fix="choose an empty folder: hindcast init FOLDER")
+    parents = dict.fromkeys(parent for path in paths for parent in [*PurePath(path).parents][-2::-1])
+    fix = "choose an empty folder: hindcast init FOLDER"
+    for parent in parents:
+        if (folder / parent).is_symlink():
+            raise PlatformError(f"{parent} is a link; nothing was written", where=str(folder), fix=fix)
+        if (folder / parent).exists() and not (folder / parent).is_dir():
+            raise PlatformError(f"{parent} is no folder; nothing was written", where=str(folder), fix=fix)
+    if existing := [path for path in paths if (folder / path).is_symlink() or (folder / path).exists()]:
+        found = f"there is already {', '.join(existing)}; nothing was written"
+        raise PlatformError(found, where=str(folder), fix=fix)
 
 
 def _write_files(folder: Path, contents: Mapping[str, str], made: list[Path]) -> None:
