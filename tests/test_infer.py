@@ -583,6 +583,21 @@ def test_schemas_of_the_registry_give_exact_types(tmp_path: Path) -> None:
     assert "in 5 of 10, absent in 5; by schema 2; not in 1 of 2 schemas" in text
 
 
+def test_names_within_schemas_of_the_registry_are_checked(tmp_path: Path) -> None:
+    inner = {"type": "record", "name": "Inner", "fields": [{"name": "AKIAABCDEFGHIJKLMNOP", "type": "int"}]}
+    fields = [
+        {"name": "a", "type": "int"},
+        {"name": "place", "type": inner},
+        {"name": "places", "type": {"type": "array", "items": "Inner"}},
+    ]
+    schema = json.dumps({"type": "record", "name": "Order", "fields": fields})
+    read = sample("orders", [("k", b"\0\0\0\0\1" + b"\2\2\0")] * 3, writers={1: schema})
+    contract, text = infer(tmp_path, read)
+    assert contract.topics["orders"].value == {"a": "int"}
+    assert "the field places is left out: a name within it" in text
+    assert "AKIA" not in text
+
+
 def test_avro_is_decoded_as_it_was_written() -> None:
     point = {"type": "record", "name": "Point", "namespace": "geo", "fields": [{"name": "x", "type": "float"}]}
     schema = {
