@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import io
 import json
+import time
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 import fastavro
 import pyarrow as pa
 import pytest
+import yaml
 
 from hindcast.cli.main import main
 from hindcast.common.errors import RecordError
@@ -21,7 +25,7 @@ from hindcast.contract import Contract, load
 from hindcast.kafka import produce
 from hindcast.kafka.produce import ProducerRecord
 from hindcast.kafka.topics import OffsetRange
-from hindcast.ops.infer import infer_contract, topic_facts
+from hindcast.ops.infer import infer_contract, sensitive_values, topic_facts
 from hindcast.ops.infer.avro_bytes import AvroDecoder
 from hindcast.ops.infer.contract_text import choose_names
 from hindcast.ops.infer.field_types import choose_type
@@ -143,6 +147,19 @@ def test_names_that_are_data_are_not_shown(tmp_path: Path) -> None:
     assert "u7" not in text
 
 
+def test_names_of_headers_that_are_secrets_are_not_shown(tmp_path: Path) -> None:
+    secrets = ("ann@example.com", "Bearer abcdefghijk12345", "AKIAABCDEFGHIJKLMNOP", "x" * 300, "bell\a")
+    read = sample("t", [("k", {"a": 1})] * 3)
+    records = tuple(record._replace(headers=("trace", *secrets)) for record in read.records)
+    _, text = infer(tmp_path, replace(read, records=records))
+    assert "can read: trace in 3; 5 more names left out: not printable, too long, or like secrets" in text
+    assert not [secret for secret in ("ann@", "abcdefghijk", "AKIA", "xxx", "bell") if secret in text]
+    many = tuple(record._replace(headers=tuple(f"h{n}" for n in range(12))) for record in read.records)
+    assert "; 2 more names are in fewer records" in infer(tmp_path, replace(read, records=many))[1]
+    hidden = tuple(record._replace(headers=secrets[:1]) for record in read.records)
+    assert "headers: 1 name left out: not printable" in infer(tmp_path, replace(read, records=hidden))[1]
+
+
 PAYLOADS = [
     ([{"a": 1}], "JSON object", "json", ""),
     (["curry", "[1]", "12"], "text", "string", ""),
@@ -209,6 +226,70 @@ SECRETS = [
 @pytest.mark.parametrize(("text", "found"), SECRETS)
 def test_a_value_gives_a_secret_away(text: str, found: str | None) -> None:
     assert find_sensitive_text(text) == found
+
+
+SLOW = [
+    *(
+        "eyJ",
+        "eyJaaaa.",
+        "-----BEGIN ",
+        "A ",
+        "AKIA",
+        "ghp_",
+        "xoxa-",
+        "sk_live_",
+        "$argon2",
+        "://a",
+        "://a:",
+        "://a:b",
+    ),
+    *(
+        "Bearer ",
+        "bearer a",
+        "a@",
+        "a@a",
+        "a-.",
+        "a.",
+        "123-45-",
+        "+1",
+        "+1 ",
+        "+1(",
+        "DE89 3704 ",
+        "AA11",
+        "AA11 AAAA ",
+    ),
+    *("4111 ", "4-1", "4", "A", "a", " ", "-", "1"),
+]
+
+
+@pytest.mark.parametrize("part", SLOW)
+def test_long_texts_are_searched_in_no_time(part: str) -> None:
+    text = part * (1_000_000 // len(part))
+    whole = (*sensitive_values._PATTERNS.values(), sensitive_values._IBAN, sensitive_values._CARD)
+    for head in ("", "eyJaaaa.", "-----BEGIN ", "$argon2", "://a:", "a@", "+1", "4111"):
+        begin = time.process_time()
+        find_sensitive_text(head + text)
+        assert time.process_time() - begin < 0.1
+    begin = time.process_time()
+    for pattern in whole:
+        pattern.search(text[:60_000])
+    assert time.process_time() - begin < 0.5, "each is linear by itself"
+
+
+def test_a_token_is_found_wherever_it_begins() -> None:
+    text = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl"
+    for before in ("", "20", "x_eyJ-", "eyJa.", "eyJ", "a" * 5_000, "eyJ" * 1_000):
+        assert find_sensitive_text(before + text) == "JSON Web Tokens"
+
+
+def test_fields_whose_names_are_secrets_are_not_shown(tmp_path: Path) -> None:
+    key = "AKIAABCDEFGHIJKLMNOP"
+    rows = [(f"k{n}", {key: f"k{n}", "a": n, "-": {"a" * 30_000: "ann@example.com"}}) for n in range(9)]
+    _, text = infer(tmp_path, sample("t", rows))
+    assert (key in text, len(text) < 3_000) == (False, True), "also if the key is named after it"
+    events = [({"id": n}, change(n, name="x", **{"ann@example.com": 1, key: 2, "a-b": 3})) for n in range(9)]
+    _, text = infer(tmp_path, sample("item", events))
+    assert (key in text, "ann@" in text, "the field a-b is left out" in text) == (False, False, True)
 
 
 def test_no_value_of_a_sensitive_column_is_shown(tmp_path: Path) -> None:
@@ -310,6 +391,171 @@ def test_a_schema_in_the_records_gives_the_types_of_rows(tmp_path: Path) -> None
     assert topic.value == {"price": "decimal(8,2)", "at": "timestamp", "day": "date", "tags": "ARRAY<STRING>"}
 
 
+def with_schema(*fields: dict[str, Any], **row: Any) -> dict[str, Any]:
+    """A change event with Connect's schema around it, whose rows have these fields."""
+    after = [{"field": "id", "type": "int64"}, {"field": "name", "type": "string"}, *fields]
+    schema = {"type": "struct", "fields": [{"field": "after", "type": "struct", "fields": after}]}
+    return {"schema": schema, "payload": change(1, name="x", **row)}
+
+
+def nested(depth: int) -> str:
+    return '{"a": ' * depth + "1" + "}" * depth
+
+
+INNER = [
+    ({"field": "ann@example.com` x", "type": "string"}, "string"),
+    ({"field": "ann@example.com", "type": "string"}, "string"),
+    ({"field": "AKIAABCDEFGHIJKLMNOP", "type": "string"}, "string"),
+    ({"field": "a\nb", "type": "string"}, "string"),
+    ({"field": "x" * 101, "type": "string"}, "string"),
+    ({"field": "CITY", "type": "string"}, "string"),
+    ({"field": ["ann@example.com"], "type": "string"}, "string"),
+    ({"type": "string"}, "string"),
+    ({"field": "zip", "type": {"ann@example.com": 1}}, "STRUCT<city: STRING, zip: STRING>"),
+]
+
+
+@pytest.mark.parametrize(("inner", "kind"), INNER)
+def test_names_within_the_schema_of_records_are_checked(tmp_path: Path, inner: dict[str, Any], kind: str) -> None:
+    place = {"field": "place", "type": "struct", "fields": [{"field": "city", "type": "string"}, inner]}
+    many = {"field": "places", "type": "array", "items": place}
+    event = with_schema(place, many, place={}, places=[])
+    contract, text = infer(tmp_path, sample("item", [({"id": 1}, event)]))
+    value = contract.topics["item"].value
+    assert (value["place"], value["places"]) == (kind, f"ARRAY<{kind if '<' in kind else kind.upper()}>")
+    assert not [secret for secret in ("ann@", "AKIA", "xxx") if secret in text]
+
+
+def test_a_schema_that_is_too_deep_for_a_type_gives_none(tmp_path: Path) -> None:
+    kind: dict[str, Any] = {"type": "string"}
+    for _ in range(30):
+        kind = {"type": "array", "items": kind}
+    contract, _ = infer(tmp_path, sample("item", [({"id": 1}, with_schema({**kind, "field": "deep"}, deep=[]))]))
+    assert contract.topics["item"].value["deep"] == "string"
+
+
+@pytest.mark.parametrize(
+    ("parameters", "kind"),
+    [
+        ({"scale": "ann@example.com"}, "string"),
+        ({"scale": "2", "connect.decimal.precision": "ann@example.com"}, "string"),
+        ({"scale": "1" * 5_000}, "string"),
+        ({"scale": True}, "string"),
+        ({"scale": ["ann@example.com"]}, "string"),
+        ({"scale": "-2"}, "decimal(38,0)"),
+        ({"scale": "0", "connect.decimal.precision": "0"}, "decimal(1,0)"),
+        ({"scale": "99"}, "decimal(38,38)"),
+        ("ann@example.com", "decimal(38,0)"),
+    ],
+)
+def test_a_decimal_whose_schema_says_nonsense_is_what_its_values_are(
+    tmp_path: Path, parameters: Any, kind: str
+) -> None:
+    price = {"field": "price", "type": "bytes", "name": "org.apache.kafka.connect.data.Decimal"}
+    event = with_schema({**price, "parameters": parameters}, price="A+g=")
+    contract, text = infer(tmp_path, sample("item", [({"id": 1}, event)]))
+    assert contract.topics["item"].value["price"] == kind
+    assert "ann@" not in text
+
+
+@pytest.mark.parametrize("time", ["1" * 5_000, "1" * 20, "9223372036854775807", "1e5000", "-1", '"ann@example.com"'])
+@pytest.mark.parametrize("unit", ["ts_ms", "ts_us", "ts_ns"])
+def test_a_change_at_an_impossible_time_stops_nothing(tmp_path: Path, time: str, unit: str) -> None:
+    event = json.dumps(change(1, name="x")).replace('"ts_ms": 1767225599999', f'"{unit}": {time}')
+    assert time in event
+    contract, _ = infer(tmp_path, sample("item", [({"id": 1}, event), ({"id": 2}, change(2, name="y"))]))
+    assert contract.topics["item"].value == {"name": "string"}
+
+
+def test_records_dated_at_impossible_times_stop_nothing(tmp_path: Path) -> None:
+    _, text = infer(tmp_path, sample("t", [("k", {"a": 1})] * 3, times=[2**63 - 1, 0, -(2**63)]))
+    assert "1 of 2 records are dated before one" in text
+
+
+ODD = [
+    nested(101),
+    nested(900),
+    nested(100_000),
+    '{"a": ' + "[" * 900 + "]" * 900 + "}",
+    '{"a": "\\u00e9", "b": ' + nested(900) + "}",
+    json.dumps(with_schema(deep="DEEP")).replace('"DEEP"', nested(900)),
+    json.dumps(with_schema({"field": "DEEP", "type": "struct"})).replace('"DEEP"', nested(900)),
+]
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_a_record_that_is_nested_too_deeply_is_malformed(tmp_path: Path, odd: str) -> None:
+    contract, text = infer(
+        tmp_path, sample("t", [({"id": n}, change(n, name="x")) for n in range(99)] + [({"id": 0}, odd)])
+    )
+    assert contract.topics["t"].value == {"name": "string"}
+    assert "1 texts that are not JSON objects (the first at partition 0, offset 99) would be malformed" in text
+    assert find_form("t", "value", sample("t", [("k", nested(100))]).records, FormReader({})).form == "JSON object"
+
+
+def test_avro_that_is_nested_too_deeply_is_malformed() -> None:
+    node: Any = {"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["null", "Node"]}]}
+    assert AvroDecoder(node).decode(b"\2" * 50 + b"\0")
+    with pytest.raises(ValueError, match="nested too deeply"):
+        AvroDecoder(node).decode(b"\2" * 200 + b"\0")
+    large = {"type": "bytes", "logicalType": "decimal", "precision": 8, "scale": 2}
+    with pytest.raises(ValueError, match="is not Avro"):
+        AvroDecoder(large).decode(wire(large | {"logicalType": "none"}, 1, b"\1" * 500_000)[5:])
+
+
+def test_a_number_of_a_million_digits_stops_nothing(tmp_path: Path) -> None:
+    rows = ["1" * 1_010_000, "0." + "0" * 5_000 + "1", "-" + "1" * 5_000]
+    for row in rows:
+        contract, text = infer(tmp_path, sample("t", [("k", f'{{"a": {row}}}')]))
+        assert contract.topics["t"].value["a"] in ("string", "double")
+        assert len(text) < 2_000
+
+
+def test_odd_records_stop_nothing_and_show_no_secret() -> None:
+    """Change events in which any part is replaced by something odd: a contract, or an error of ours."""
+    random = Random(6)  # noqa: S311  # a test's
+    name = "ann@example.com` x"
+    odd: list[Any] = [
+        *(None, True, 0, -1, 10**19, 1.5, 1e300, "", name, "x" * 300, "2", "9" * 5_000, [], {}, [name]),
+        *({name: 1}, {"a": {name: {}}}, {"fields": name}, [[[]]], [{"field": name}], [None], "struct", "array"),
+    ]
+    fields = [
+        {
+            "field": "price",
+            "type": "bytes",
+            "name": "org.apache.kafka.connect.data.Decimal",
+            "parameters": {"scale": 2},
+        },
+        {"field": "at", "type": "int64", "name": "io.debezium.time.MicroTimestamp"},
+        {"field": "place", "type": "struct", "fields": [{"field": "city", "type": "string"}]},
+        {"field": "tags", "type": "array", "items": {"type": "struct", "fields": [{"field": "n", "type": "int32"}]}},
+    ]
+    row = {"price": "A+g=", "at": 5, "place": {"city": "x"}, "tags": [{"n": 1}]}
+
+    def change_part(part: Any) -> Any:
+        if random.random() < 0.04:
+            return random.choice(odd)
+        if isinstance(part, dict):
+            return {(name if random.random() < 0.02 else n): change_part(it) for n, it in part.items()}
+        return [change_part(it) for it in part] if isinstance(part, list) else part
+
+    read = 0
+    for _ in range(400):
+        key = {"schema": {"type": "struct", "fields": [{"field": "id", "type": "int64"}]}, "payload": {"id": 1}}
+        event = with_schema(*fields, **row)
+        event["payload"]["source"]["ts_us"] = 5
+        records = [(change_part(key), change_part(event)) for _ in range(2)]
+        try:
+            text = infer_contract([sample("item", records)], None, NOW)
+        except RecordError as error:
+            text = str(error)
+        else:
+            read += 1
+        assert "ann@" not in text
+        assert "xxx" not in text
+    assert read > 100
+
+
 ORDER = [{"name": "item", "type": "string"}, {"name": "quantity", "type": "int"}]
 MORE = [
     {"name": "item", "type": "string"},
@@ -335,6 +581,21 @@ def test_schemas_of_the_registry_give_exact_types(tmp_path: Path) -> None:
         "sizes": "ARRAY<STRUCT<key: STRING, value: DOUBLE>>",
     }
     assert "in 5 of 10, absent in 5; by schema 2; not in 1 of 2 schemas" in text
+
+
+def test_names_within_schemas_of_the_registry_are_checked(tmp_path: Path) -> None:
+    inner = {"type": "record", "name": "Inner", "fields": [{"name": "AKIAABCDEFGHIJKLMNOP", "type": "int"}]}
+    fields = [
+        {"name": "a", "type": "int"},
+        {"name": "place", "type": inner},
+        {"name": "places", "type": {"type": "array", "items": "Inner"}},
+    ]
+    schema = json.dumps({"type": "record", "name": "Order", "fields": fields})
+    read = sample("orders", [("k", b"\0\0\0\0\1" + b"\2\2\0")] * 3, writers={1: schema})
+    contract, text = infer(tmp_path, read)
+    assert contract.topics["orders"].value == {"a": "int"}
+    assert "the field places is left out: a name within it" in text
+    assert "AKIA" not in text
 
 
 def test_avro_is_decoded_as_it_was_written() -> None:
@@ -441,6 +702,29 @@ def test_names_of_persons_are_sensitive(tmp_path: Path) -> None:
     rows = [("k", {"name": "Ann", "city": "Bonn"})] * 3
     assert infer(tmp_path, sample("shop.user-events", rows))[0].topics["user_events"].sensitive == ("name",)
     assert infer(tmp_path, sample("shop.items", rows))[0].topics["items"].sensitive is False
+
+
+WORDS = [
+    *("null", "NULL", "Null", "true", "True", "false", "yes", "No", "on", "OFF", "y", "N", "12", "1.5", "1e3", "0x1f"),
+    *("2026-01-01", ".nan", ".inf", "-1", "_", "shop.orders-v2"),
+]
+
+
+@pytest.mark.parametrize("topic", WORDS)
+def test_names_that_are_words_of_yaml_stay_names(tmp_path: Path, topic: str) -> None:
+    field = f"-{topic}"
+    contract, _ = infer(tmp_path, sample(topic, [("k", {field: 1, "a": 1})]))
+    (entry,) = contract.topics.values()
+    assert entry.topic == topic
+    (name,) = {*entry.value} - {"a"}
+    assert entry.renamed == {name: (field,)}
+    day = {"field": topic, "type": "int32", "name": "io.debezium.time.Date"}
+    schema = {"type": "struct", "fields": [{"field": "after", "type": "struct", "fields": [day]}]}
+    event = {"schema": schema, "payload": change(1, **{topic: 9, "b": 1})}
+    contract, text = infer(tmp_path, sample(topic, [({"id": 1}, event)]))
+    (entry,) = contract.topics.values()
+    assert (entry.topic, entry.value.get(topic, "date")) == (topic, "date")
+    assert [it["topic"] for it in yaml.safe_load(text)["topics"].values()] == [topic], "also to YAML 1.1"
 
 
 def test_names_come_from_topics() -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -81,6 +84,16 @@ def test_a_folder_with_one_of_the_files_is_refused_and_left_as_it_is(
         ("a__preview", "a_preview"),
         ("a: b", "a_b"),
         ("caf\udce9", "caf"),
+        ("orders # note", "orders_note"),
+        ("!!str shop", "str_shop"),
+        ("&shop shop", "shop_shop"),
+        ("'shop'", "shop"),
+        ('"shop"', "shop"),
+        ("shop\nschedule", "shop_schedule"),
+        (" shop", "shop"),
+        ("shop ", "shop"),
+        ("! shop", "shop"),
+        ("| shop", "shop"),
         ("...", "my"),
     ],
 )
@@ -108,6 +121,81 @@ def test_a_place_that_cannot_be_written_is_said(tmp_path: Path, capsys: pytest.C
     (tmp_path / "shop").write_text("a file")
     assert main.main(["init", str(tmp_path / "shop")]) == 1
     assert "cannot be written" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["schemas", "schemas/tests", "dags", "tests", ".github", ".github/workflows"])
+@pytest.mark.parametrize("kind", ["link", "dangling link", "file"])
+def test_nothing_is_written_through_a_link_or_in_place_of_a_file(
+    tmp_path: Path, name: str, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    place = tmp_path / "shop" / name
+    place.parent.mkdir(parents=True)
+    if kind == "file":
+        place.write_text("mine")
+    else:
+        place.symlink_to(tmp_path / ("elsewhere" if kind == "link" else "nowhere"), target_is_directory=True)
+    assert main.main(["init", str(tmp_path / "shop")]) == 1
+    printed = capsys.readouterr().err
+    assert (f"{name} is {'no folder' if kind == 'file' else 'a link'}" in printed) is True
+    assert "nothing was written" in printed
+    assert list_files(tmp_path) <= {f"shop/{name}"}, "which is no file if it is a link to a folder"
+    assert sorted(it.name for it in tmp_path.iterdir()) == ["elsewhere", "shop"]
+
+
+def test_the_folder_itself_can_be_a_link(tmp_path: Path) -> None:
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "link").symlink_to("shop", target_is_directory=True)
+    assert main.main(["init", str(tmp_path / "link")]) == 0
+    assert list_files(tmp_path / "shop") == FILES
+
+
+@pytest.mark.parametrize("existing", [False, True])
+@pytest.mark.parametrize("number", range(len(FILES)))
+def test_what_was_written_is_removed_if_one_file_cannot_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: int, existing: bool
+) -> None:
+    if existing:
+        (tmp_path / "shop" / "schemas").mkdir(parents=True)
+        (tmp_path / "shop" / "schemas" / "other.yaml").write_text("mine")
+    before = {*tmp_path.rglob("*")}
+    written: list[Path] = []
+    open_file = Path.open
+
+    class FullDisk(io.StringIO):
+        def write(self, _: str) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    def open_until_full(path: Path, mode: str = "r", *more: Any, **options: Any) -> Any:
+        if mode != "x":
+            return open_file(path, mode, *more, **options)
+        written.append(path)
+        file = open_file(path, mode, *more, **options)
+        if len(written) <= number:
+            return file
+        file.close()
+        return FullDisk()
+
+    monkeypatch.setattr(Path, "open", open_until_full)
+    assert main.main(["init", str(tmp_path / "shop")]) == 1
+    printed = capsys.readouterr().err
+    assert ("No space left on device" in printed, "nothing was left" in printed) == (True, True)
+    assert len(written) == number + 1
+    assert {*tmp_path.rglob("*")} == before
+
+
+def test_a_file_of_somebody_else_is_not_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that came while the others were written."""
+    open_file = Path.open
+
+    def open_later(path: Path, mode: str = "r", *more: Any, **options: Any) -> Any:
+        if mode == "x" and path.name == "README.md":
+            path.write_bytes(b"theirs")
+        return open_file(path, mode, *more, **options)
+
+    monkeypatch.setattr(Path, "open", open_later)
+    assert main.main(["init", str(tmp_path / "shop")]) == 1
+    assert list_files(tmp_path / "shop") == {"README.md"}
 
 
 def test_it_needs_none_of_the_extras(tmp_path: Path) -> None:

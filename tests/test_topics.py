@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import itertools
 import time
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -197,6 +199,51 @@ def test_bytes_headers_and_no_timestamp_are_sent_as_they_are(broker: str) -> Non
             "topics.lines",
             [produce.ProducerRecord(b"a", b"", None), produce.ProducerRecord(b"a", b"x" * 2**21, None)],
         )
+
+
+class Sent(NamedTuple):
+    """A message of a broker, as its client has it."""
+
+    its_partition: int
+    its_offset: int
+
+    def partition(self) -> int:
+        return self.its_partition
+
+    def offset(self) -> int:
+        return self.its_offset
+
+    def error(self) -> None:
+        return None
+
+
+def read_fake(monkeypatch: pytest.MonkeyPatch, polls: Iterable[list[Sent]]) -> Iterator[list[Any]]:
+    """The records of 2 of partition 0, and 2 of partition 1, if polling takes 5 s each time, and using them 60 s."""
+    clock, came = itertools.count(0, 5), iter(polls)
+    spent = [0.0]
+    cluster = Cluster.__new__(Cluster)
+    consumer = SimpleNamespace(assign=lambda _: None, unassign=lambda: None)
+    monkeypatch.setattr(cluster, "_consumer", consumer, raising=False)
+    monkeypatch.setattr(cluster, "_ask", lambda question, *_: question())
+    monkeypatch.setattr(cluster, "_poll_messages", lambda: next(came))
+    monkeypatch.setattr(topics, "time", SimpleNamespace(monotonic=lambda: next(clock) + spent[0]))
+    for records in cluster.read_committed_records("menu", {0: OffsetRange(0, 2), 1: OffsetRange(0, 2)}):
+        yield records
+        spent[0] += 60
+
+
+def test_a_partition_that_sends_nothing_is_missed_while_others_send_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    polls = ([Sent(0, n)] for n in range(100))
+    with pytest.raises(TopicError, match="the broker sends no records") as caught:
+        list(read_fake(monkeypatch, polls))
+    assert caught.value.where == "menu partition 1"
+    assert 5 < next(polls)[0].its_offset < 20
+
+
+def test_time_that_a_reader_takes_is_not_the_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
+    polls = [[Sent(0, 0)], [], [Sent(1, 0)], [], [Sent(0, 1), Sent(0, 2)], [], [Sent(1, 1)]]
+    came = [record for records in read_fake(monkeypatch, polls) for record in records]
+    assert came == [Sent(0, 0), Sent(1, 0), Sent(0, 1), Sent(1, 1)]
 
 
 def test_milliseconds_are_exact() -> None:

@@ -137,7 +137,9 @@ class _TopicIngest(NamedTuple):
             hidden=contract.has_sensitive_entry(kafka),
             weigh=files.is_small(planned),
         )
-        judged, (read_counts, bytes_) = timestamp_overflow.run_with_client_fallback(judge, count, topic_plan.members)
+        judged, (read_counts, bytes_) = timestamp_overflow.run_with_client_fallback(
+            judge, count, topic_plan.members, self.topics
+        )
         if source.topic_id(kafka) != topic_plan.topic_id:
             raise recreated_topic_error(kafka, plan.run)
         empty = [gaps.lost_rows(spark, missing, available) for missing in lost if missing]

@@ -140,7 +140,7 @@ def read_planned(spark: SparkSession, contract: BoundContract, plan: Plan, name:
         return union_frames(map(judge_part, read))
 
     members = topic_plan.members
-    _, rows = timestamp_overflow.run_with_client_fallback(judge, lambda rows: rows.localCheckpoint(), members)
+    _, rows = timestamp_overflow.run_with_client_fallback(judge, lambda rows: rows.localCheckpoint(), members, source)
     rows = erasure_marks.exclude_forgotten(rows).drop(*DECODED_COLUMNS.values())
     return rows.withColumns(run_columns(topic_plan, plan))
 

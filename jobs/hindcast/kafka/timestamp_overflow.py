@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from hindcast.common.column_values import Row
 from hindcast.common.settings import Settings
 from hindcast.kafka import jvm_credentials
-from hindcast.kafka.topic_patterns import MemberPartitions, kafka_partition, log_partition
+from hindcast.kafka.topic_patterns import MemberPartitions, TopicSource, kafka_partition, log_partition
 from hindcast.kafka.topics import RECORD_SCHEMA, Cluster, OffsetRange
 
 Used = TypeVar("Used")
@@ -40,12 +40,16 @@ _ARROW = pa.schema(
 
 
 def run_with_client_fallback(
-    make: Callable[[frozenset[int]], DataFrame], use: Callable[[DataFrame], Used], members: MemberPartitions
+    make: Callable[[frozenset[int]], DataFrame],
+    use: Callable[[DataFrame], Used],
+    members: MemberPartitions,
+    topics: TopicSource,
 ) -> tuple[DataFrame, Used]:
     """Return what `make` makes of records, and what `use` returns for it.
 
     `make` gets the partitions that Kafka's own client has to read: none at first, then those of which Spark's connector
-    refuses a record in `use`.
+    refuses a record in `use`. Given `topics` have no such records, and no broker that a client could ask: whatever an
+    error of theirs says, it is raised.
     """
     by_client = frozenset[int]()
     while True:
@@ -53,7 +57,7 @@ def run_with_client_fallback(
             rows = make(by_client)
             return rows, use(rows)
         except (PySparkException, Py4JJavaError) as error:
-            refused = _OVERFLOW.search(str(error))
+            refused = _OVERFLOW.search(str(error)) if isinstance(topics, Cluster) else None
             if refused is None or (partition := log_partition(members, refused[1], int(refused[2]))) in by_client:
                 raise
             by_client |= {partition}

@@ -136,17 +136,22 @@ class Cluster:
     def read_committed_records(
         self, topic: str, ranges: Mapping[int, OffsetRange]
     ) -> Generator[list[Message], None, None]:
-        """Yield the committed records of these ranges, a few thousand at a time; each partition in order."""
+        """Yield the committed records of these ranges, a few thousand at a time; each partition in order.
+
+        Raise TopicError if nothing more comes of the partitions that are not finished. What the others send beyond
+        their ranges does not count, and neither does the time for which the reader keeps us waiting.
+        """
         left = {partition: offsets.end for partition, offsets in ranges.items() if offsets.end > offsets.start}
         self._ask(lambda: None, topic)  # greets the broker first: greeting polls, which would consume a record later
         self._consumer.assign([TopicPartition(topic, partition, ranges[partition].start) for partition in left])
-        last_message = time.monotonic()
+        last_progress = time.monotonic()
         try:
             while left:
                 messages = self._ask(self._poll_messages, topic)
-                if not messages and time.monotonic() - last_message > TIMEOUT:
+                if any((message.partition() or 0) in left for message in messages):
+                    last_progress = time.monotonic()
+                elif time.monotonic() - last_progress > TIMEOUT:
                     raise TopicError("the broker sends no records", where=f"{topic} partition {min(left)}")
-                last_message = time.monotonic() if messages else last_message
                 records = []
                 for message in messages:
                     partition, offset, error = message.partition() or 0, message.offset() or 0, message.error()
@@ -159,6 +164,7 @@ class Cluster:
                         left.pop(partition, None)
                 if records:
                     yield records
+                    last_progress = time.monotonic()
         finally:
             self._consumer.unassign()
 

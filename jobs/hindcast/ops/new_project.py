@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib.resources import files
-from pathlib import Path
+from pathlib import Path, PurePath
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-from hindcast.common.errors import ContractError, PlatformError, show_briefly
+from pydantic import TypeAdapter, ValidationError
+
+from hindcast.common.errors import ContractError, PlatformError, escape_controls, show_briefly
 from hindcast.common.settings import is_checkout
 from hindcast.contract import load
+from hindcast.contract.types import Name
 
 _TEMPLATES = {
     "schemas/<pipeline>.yaml": "contract.yaml",
@@ -41,24 +45,22 @@ def create_project(folder: Path) -> Project:
     """Create the files of a project in a folder, and the folder if it does not exist; return the project.
 
     Write nothing and raise ContractError if the folder's name cannot be a pipeline's, PlatformError if one of the files
-    exists. Raise PlatformError also for a file that cannot be written.
+    exists, or if a folder for them is a link, which may lead out of the project. Raise PlatformError also for a file
+    that cannot be written, and remove the others.
     """
     pipeline = folder.absolute().resolve().name
     contents = {
         path.replace("<pipeline>", pipeline): _fill_template(name, pipeline) for path, name in _TEMPLATES.items()
     }
     _refuse_name(folder, pipeline, contents)
+    made: list[Path] = []
     try:
-        if existing := [path for path in contents if (folder / path).is_symlink() or (folder / path).exists()]:
-            found = f"there is already {', '.join(existing)}; nothing was written"
-            fix = "choose an empty folder: hindcast init FOLDER"
-            raise PlatformError(found, where=str(folder), fix=fix)
-        for path, text in contents.items():
-            (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            with (folder / path).open("x", encoding="utf-8") as file:
-                file.write(text)
+        _refuse_existing(folder, [*contents])
+        _write_files(folder, contents, made)
     except OSError as error:
-        found = f"cannot be written: {error.strerror}"
+        left = ", ".join(str(path) for path in made if path.exists())
+        state = f"remove {left}" if left else "nothing was left" if made else "nothing was written"
+        found = f"cannot be written: {error.strerror}; {state}"
         raise PlatformError(found, where=str(error.filename or folder), fix="choose another folder") from None
     return Project(folder, pipeline, tuple(contents))
 
@@ -83,18 +85,59 @@ def _fill_template(name: str, pipeline: str) -> str:
     return text.replace("<pipeline>", pipeline)
 
 
+def _refuse_existing(folder: Path, paths: Sequence[str]) -> None:
+    """Raise PlatformError if one of the files exists, or a folder for them is a link or something else."""
+    parents = dict.fromkeys(parent for path in paths for parent in [*PurePath(path).parents][-2::-1])
+    fix = "choose an empty folder: hindcast init FOLDER"
+    for parent in parents:
+        if (folder / parent).is_symlink():
+            raise PlatformError(f"{parent} is a link; nothing was written", where=str(folder), fix=fix)
+        if (folder / parent).exists() and not (folder / parent).is_dir():
+            raise PlatformError(f"{parent} is no folder; nothing was written", where=str(folder), fix=fix)
+    if existing := [path for path in paths if (folder / path).is_symlink() or (folder / path).exists()]:
+        found = f"there is already {', '.join(existing)}; nothing was written"
+        raise PlatformError(found, where=str(folder), fix=fix)
+
+
+def _write_files(folder: Path, contents: Mapping[str, str], made: list[Path]) -> None:
+    """Write files, and the folders that lack, and add them to `made`; remove all again if one cannot be written."""
+    try:
+        for path in (folder / name for name in contents):
+            for parent in [it for it in (path.parent, *path.parent.parents) if not it.exists()][::-1]:
+                parent.mkdir()
+                made.append(parent)
+            with path.open("x", encoding="utf-8") as file:
+                made.append(path)
+                file.write(contents[str(path.relative_to(folder))])
+    except BaseException:
+        for path in reversed(made):
+            with suppress(OSError):  # a folder in which there is something else by now
+                path.rmdir() if path.is_dir() else path.unlink()
+        raise
+
+
 def _refuse_name(folder: Path, pipeline: str, contents: Mapping[str, str]) -> None:
-    """Raise ContractError if a contract cannot have this name."""
+    """Raise ContractError if a contract cannot have this name, or does not when it is written into one as it is."""
+    if (found := _find_problem(pipeline, contents)) is not None:
+        other = folder.with_name(_suggest_name(pipeline)) if folder.name else Path(_suggest_name(pipeline))
+        fix = f"choose another folder: hindcast init {shlex.quote(str(other))}"
+        found = f"its name cannot be a pipeline's: {show_briefly(found)}; nothing was written"
+        raise ContractError(found, where=str(folder), fix=fix)
+
+
+def _find_problem(pipeline: str, contents: Mapping[str, str]) -> str | None:
+    try:
+        TypeAdapter(Name).validate_python(escape_controls(pipeline))  # a name with half a character is none either
+    except ValidationError as error:
+        return error.errors()[0]["msg"].removeprefix("Value error, ")
     with TemporaryDirectory() as scratch:
         path = Path(scratch) / "contract.yaml"
-        path.write_bytes(contents[f"schemas/{pipeline}.yaml"].encode(errors="surrogateescape"))
+        path.write_text(contents[f"schemas/{pipeline}.yaml"], encoding="utf-8")
         try:
-            load(path)
+            read = load(path).pipeline
         except ContractError as error:
-            found = f"its name cannot be a pipeline's: {show_briefly(error.found)}; nothing was written"
-            other = folder.with_name(_suggest_name(pipeline)) if folder.name else Path(_suggest_name(pipeline))
-            fix = f"choose another folder: hindcast init {shlex.quote(str(other))}"
-            raise ContractError(found, where=str(folder), fix=fix) from None
+            return error.found
+    return f"it is read as '{read}'" if read != pipeline else None
 
 
 def _suggest_name(name: str) -> str:

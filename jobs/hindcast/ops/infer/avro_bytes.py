@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping
-from decimal import Decimal
+from decimal import Context, Decimal
 
 from hindcast.common.json_values import JsonObject, JsonValue, list_objects
-from hindcast.ops.infer.json_text import Number, Parsed
+from hindcast.ops.infer.json_text import Number, Parsed, refuse_depth
 
 _Read = Callable[["_Bytes"], Parsed]
 
@@ -20,14 +20,15 @@ class AvroDecoder:
         self._read = self._compile(schema, "")
 
     def decode(self, raw: bytes) -> Parsed:
-        """Return the value in these bytes; ValueError if they are not exactly one."""
+        """Return the value in these bytes; ValueError if they are not exactly one, or it is nested too deeply."""
         source = _Bytes(raw)
         try:
             value = self._read(source)
-        except (IndexError, KeyError, struct.error, RecursionError, UnicodeDecodeError) as error:
+        except (IndexError, KeyError, struct.error, RecursionError, UnicodeDecodeError, ArithmeticError) as error:
             raise ValueError(f"is not Avro of this schema: {type(error).__name__}") from None
         if source.place != len(raw):
             raise ValueError("is not Avro of this schema: something follows it")
+        refuse_depth(value)
         return value
 
     def _compile(self, schema: JsonValue, namespace: str) -> _Read:
@@ -132,10 +133,18 @@ def _decimal_reader(read: Callable[[_Bytes], Parsed], schema: JsonObject) -> _Re
 
     def read_decimal(source: _Bytes) -> Parsed:
         raw = read(source)
-        unscaled = int.from_bytes(raw if isinstance(raw, bytes) else b"", signed=True)
-        return Number(f"{Decimal(unscaled).scaleb(-scale):f}")
+        if not isinstance(raw, bytes) or len(raw) > _LONGEST_DECIMAL:
+            raise IndexError(scale)
+        unscaled = int.from_bytes(raw, signed=True)
+        return Number(f"{Decimal(unscaled).scaleb(-scale, _EXACT):f}")
 
     return read_decimal
+
+
+_LONGEST_DECIMAL = 1_000
+"""More bytes than a decimal of a column has, by far."""
+
+_EXACT = Context(prec=3 * _LONGEST_DECIMAL)
 
 
 def _read_block(source: _Bytes) -> int:

@@ -10,6 +10,7 @@ from hindcast.common.errors import RecordError
 from hindcast.common.json_values import JsonObject, JsonValue, list_objects
 from hindcast.contract.avro import ArrayType, FieldType, MapType, RecordType, ScalarType, SchemaError, parse_schema
 from hindcast.formats.encodings import LOGICAL
+from hindcast.ops.infer.field_types import can_name_fields
 
 
 class AvroColumn(NamedTuple):
@@ -27,6 +28,7 @@ def find_columns(topic: str, writers: Mapping[int, str], field: str = "") -> dic
     have.
     """
     found: dict[str, dict[int, AvroColumn]] = {}
+    unnamed: set[str] = set()
     for id_, text in sorted(writers.items()):
         schema = json.loads(text)
         try:
@@ -39,8 +41,12 @@ def find_columns(topic: str, writers: Mapping[int, str], field: str = "") -> dic
         fields = kind.fields if isinstance(kind, RecordType) else {} if field else {"": kind}
         named = dict(_find_encodings(schema)) if field else {}
         for name, its in fields.items():
+            unnamed |= set() if _has_usable_names(its) else {name}
             found.setdefault(name, {})[id_] = _choose_column(its, named.get(name, ""), id_)
-    return {name: _merge_columns(columns, len(writers)) for name, columns in found.items()}
+    return {
+        name: AvroColumn("", _UNNAMED) if name in unnamed else _merge_columns(columns, len(writers))
+        for name, columns in found.items()
+    }
 
 
 def format_type(kind: FieldType) -> str:
@@ -54,6 +60,19 @@ def format_type(kind: FieldType) -> str:
             return f"struct<{', '.join(f'`{name}`: {format_type(its)}' for name, its in kind.fields.items())}>"
         case _:
             return {"timestamp_ntz": "timestamp", "void": "string"}.get(kind.name, kind.name)
+
+
+def _has_usable_names(kind: FieldType) -> bool:
+    """Return whether a contract can show all names within a type: they may be secrets, and differ in case alone."""
+    match kind:
+        case ArrayType() | MapType():
+            return _has_usable_names(kind.element)
+        case RecordType():
+            return can_name_fields(kind.fields) and all(map(_has_usable_names, kind.fields.values()))
+    return True
+
+
+_UNNAMED = "a name within it is one that no struct can have, or looks like a secret"
 
 
 def _choose_column(kind: FieldType, encoding: str, id_: int) -> AvroColumn:

@@ -125,10 +125,11 @@ _SQL_WORDS = {"FOR", "IN", "IS", "NOT", "ON", "TO", "USER", "CURRENT_DATE", "CUR
 
 def quote_text(text: str) -> str:
     """Return a text as YAML has it: in quotes unless it is a plain word."""
-    if re.fullmatch(r"[A-Za-z][A-Za-z0-9_.]*(\([A-Za-z0-9_]+\))?", text) and text.lower() not in _YAML_WORDS:
+    if re.fullmatch(r"[A-Za-z][A-Za-z0-9_.]*(\([A-Za-z0-9_]+\))?", text) and text.lower() not in YAML_WORDS:
         return text
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
 
 
-_YAML_WORDS = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}
+YAML_WORDS = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}
+"""What YAML does not read as text, without quotes."""

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from hindcast.common.errors import LINE_BREAKS, escape_controls
 from hindcast.contract.names import FOLDERS, MAINTENANCE, PREVIEW, RELEASE
-from hindcast.ops.infer.columns import DraftColumn, quote_column, quote_text
+from hindcast.ops.infer.columns import YAML_WORDS, DraftColumn, quote_column, quote_text
 from hindcast.ops.infer.joins import JoinProposal
 from hindcast.ops.infer.topic_draft import TopicDraft
 
@@ -143,7 +143,8 @@ def _list_join_lines(join: JoinProposal) -> Iterator[str]:
 
 
 def _quote_name(topic: str) -> str:
-    return topic if re.fullmatch(r"[A-Za-z][A-Za-z0-9._-]*", topic) else f'"{topic}"'
+    is_plain = re.fullmatch(r"[A-Za-z][A-Za-z0-9._-]*", topic) and topic.lower() not in YAML_WORDS
+    return topic if is_plain else quote_text(topic)
 
 
 def _comment(text: str) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hindcast.formats.encodings import LOGICAL
 from hindcast.formats.envelopes import PLACEHOLDER
+from hindcast.ops.infer.field_types import TypeChoice, can_name_fields, limit_type, quote_field
 from hindcast.ops.infer.json_text import Number, Parsed
 
 _KEPT, _OPERATIONS = ("c", "u", "r"), ("c", "u", "r", "d", "t", "m")
@@ -88,14 +90,19 @@ def read_connect_fields(schema: Parsed, name: str = "") -> dict[str, str]:
     if name:
         inner = next((part for part in fields if part.get("field") == name), None)
         return read_connect_fields(inner) if inner is not None else {}
-    return {str(part["field"]): _find_type(part, nested=False) for part in fields if "field" in part}
+    types = {str(part["field"]): _find_type(part, nested=False) for part in fields if "field" in part}
+    return {field: limit_type(TypeChoice(kind, "")).kind for field, kind in types.items() if kind}
 
 
 def _find_type(part: Mapping[str, Parsed], *, nested: bool) -> str:
-    """Return a field's column type, followed by its encoding if it has one: `decimal(8,2) Decimal`."""
+    """Return a field's column type, followed by its encoding if it has one: `decimal(8,2) Decimal`.
+
+    Empty if the schema says what no schema can say. Nothing of it is taken unchecked: it is a record's.
+    """
     encoding = LOGICAL.get(str(part.get("name")))
     if encoding is not None and not nested:
-        return f"{_find_encoded_type(part, encoding)} {encoding}"
+        encoded = _find_encoded_type(part, encoding)
+        return f"{encoded} {encoding}" if encoded else ""
     if part.get("name") == "io.debezium.time.ZonedTimestamp" and not nested:
         return "timestamp"
     match part.get("type"):
@@ -103,8 +110,12 @@ def _find_type(part: Mapping[str, Parsed], *, nested: bool) -> str:
             items = part.get("items")
             return f"array<{_find_type(items, nested=True) if isinstance(items, Mapping) else 'string'}>"
         case "struct":
-            parts = [f"`{it['field']!s}`: {_find_type(it, nested=True)}" for it in _list_fields(part)]
-            return f"struct<{', '.join(parts)}>" if parts else "string"
+            inner = _list_fields(part)
+            names = [name for it in inner if isinstance(name := it.get("field"), str)]
+            if not inner or len(names) < len(inner) or not can_name_fields(names):
+                return "string"
+            parts = (f"{quote_field(n)}: {_find_type(it, nested=True)}" for n, it in zip(names, inner, strict=True))
+            return f"struct<{', '.join(parts)}>"
         case kind:
             return _CONNECT.get(str(kind), "string")
 
@@ -114,9 +125,11 @@ def _find_encoded_type(part: Mapping[str, Parsed], encoding: str) -> str:
     known = parameters if isinstance(parameters, Mapping) else {}
     match encoding:
         case "Decimal":
-            scale = int(str(known.get("scale", 0)))
-            digits = int(str(known.get("connect.decimal.precision", 38)))
-            return f"decimal({min(max(digits, scale), 38)},{min(max(scale, 0), 38)})"
+            scale = _read_digits(known.get("scale", "0"))
+            digits = _read_digits(known.get("connect.decimal.precision", "38"))
+            if scale is None or digits is None:
+                return ""
+            return f"decimal({min(max(digits, scale, 1), 38)},{min(max(scale, 0), 38)})"
         case "VariableScaleDecimal":
             return "decimal(38,10)"
         case "Date":
@@ -134,6 +147,14 @@ def _find_time(envelope: Mapping[str, Parsed]) -> int:
     for place in (envelope.get("source"), envelope):
         for name, per_milli in _TIMES:
             value = place.get(name) if isinstance(place, Mapping) else None
-            if isinstance(value, Number) and value.is_whole and int(value) > 0:
-                return int(value) // per_milli
+            if isinstance(value, Number) and (number := _read_digits(value)) is not None and number > 0:
+                return number // per_milli
     return -1
+
+
+def _read_digits(value: Parsed) -> int | None:
+    """Return a whole number of a record, given as a number or as text; None for anything else, and for too large."""
+    return int(value) if isinstance(value, str) and _DIGITS.fullmatch(value) else None
+
+
+_DIGITS = re.compile(r"-?[0-9]{1,19}")

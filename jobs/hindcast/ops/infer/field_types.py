@@ -7,13 +7,15 @@ takes any JSON value as its text.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from decimal import Decimal
 from typing import NamedTuple
 
+from hindcast.common.errors import show_briefly
 from hindcast.common.plurals import format_count
 from hindcast.contract.bounds import TYPE, TYPE_DEPTH
 from hindcast.ops.infer.fields import FieldStats, NumberStats, TextStats
-from hindcast.ops.infer.sensitive_values import choose_reason, looks_sensitive
+from hindcast.ops.infer.sensitive_values import choose_reason, find_sensitive_text, looks_sensitive
 
 
 class TypeChoice(NamedTuple):
@@ -54,7 +56,7 @@ def find_sensitive_reason(stats: FieldStats, name: str) -> str | None:
     if stats.is_map:
         return None
     found = ((inner, find_sensitive_reason(its, inner)) for inner, its in stats.fields.items())
-    return next((f"{inner} within it, {reason}" for inner, reason in found if reason), None)
+    return next((f"{show_briefly(inner, 60)} within it, {reason}" for inner, reason in found if reason), None)
 
 
 def _choose_type(stats: FieldStats, name: str, plain: bool, hidden: bool, depth: int) -> TypeChoice:
@@ -144,7 +146,7 @@ def _choose_array(stats: FieldStats, name: str, plain: bool, hidden: bool, depth
     if items is None or not items.count:
         return TypeChoice("array<string>", "lists without a value: the type of their items is a guess")
     inner = _choose_type(items, name, plain, hidden, depth + 1)
-    return _limit_type(TypeChoice(f"array<{inner.kind}>", f"lists of {inner.reason}"), depth)
+    return limit_type(TypeChoice(f"array<{inner.kind}>", f"lists of {inner.reason}"), depth)
 
 
 def _choose_struct(stats: FieldStats, plain: bool, hidden: bool, depth: int) -> TypeChoice:
@@ -152,28 +154,35 @@ def _choose_struct(stats: FieldStats, plain: bool, hidden: bool, depth: int) -> 
         return TypeChoice("string", "objects with ever other fields: a map, kept as its JSON text")
     if not stats.fields:
         return TypeChoice("string", "empty objects, kept as their JSON text")
-    names = [name.lower() for name in stats.fields]
-    if len({*names}) < len(names) or not all(_FIELD.fullmatch(name) and name.isprintable() for name in stats.fields):
+    if not can_name_fields(stats.fields):
         return TypeChoice("string", "objects with field names that a struct cannot have, kept as their JSON text")
     parts = {name: _choose_type(its, name, plain, hidden, depth + 1) for name, its in stats.fields.items()}
-    kind = f"struct<{', '.join(f'{_quote_field(name)}: {part.kind}' for name, part in parts.items())}>"
+    kind = f"struct<{', '.join(f'{quote_field(name)}: {part.kind}' for name, part in parts.items())}>"
     absent = sum(its.kinds.total() < stats.kinds["object"] for its in stats.fields.values())
     missing = f", {absent} of them not in every object" if absent else ""
     choice = TypeChoice(kind, f"objects of {format_count(len(parts), 'field')}{missing}")
-    return _limit_type(choice, depth)
+    return limit_type(choice, depth)
+
+
+def can_name_fields(names: Collection[str]) -> bool:
+    """Return whether a struct can have fields of these names, and a contract can show them."""
+    if len({name.lower() for name in names}) < len(names):
+        return False
+    return all(_FIELD.fullmatch(name) and name.isprintable() and not find_sensitive_text(name) for name in names)
 
 
 _FIELD = re.compile(r"[^\x00-\x1f`<>()\[\],:\"'\\]{1,100}")
 
 
-def _quote_field(name: str) -> str:
+def quote_field(name: str) -> str:
+    """Return the name of a struct's field as a type has it."""
     return name if re.fullmatch(r"[a-z_][a-z0-9_]*", name) and name not in _TYPE_WORDS else f"`{name}`"
 
 
 _TYPE_WORDS = {"array", "struct", "map", "select", "from", "not", "comment", "default", "collate", "null", "order"}
 
 
-def _limit_type(choice: TypeChoice, depth: int) -> TypeChoice:
+def limit_type(choice: TypeChoice, depth: int = 0) -> TypeChoice:
     """Return a nested type, or string in place of one that is too deep or too long for a contract."""
     nesting = choice.kind.count("<")
     if depth == 0 and (
@@ -195,9 +204,15 @@ def _format_range(numbers: NumberStats, hidden: bool) -> str:
     least, most = numbers.least, numbers.most
     if least is None or most is None or hidden or numbers.exponents:
         return ""
-    if max(abs(least), abs(most)) >= _SHOWN:
+    if max(least.copy_abs(), most.copy_abs()) >= _SHOWN:
         return f" of up to {numbers.digits} digits"
-    return f" {least:,f} to {most:,f}" if least != most else ", all the same"
+    if least == most:
+        return ", all the same"
+    shown = f" {least:,f} to {most:,f}"
+    return shown if len(shown) <= _LONGEST_RANGE else ""
+
+
+_LONGEST_RANGE = 60
 
 
 def _merge_numbers(one: NumberStats, other: NumberStats) -> NumberStats:

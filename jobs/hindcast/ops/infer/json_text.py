@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import TypeAlias
 
@@ -27,19 +27,49 @@ class Number(str):
             return Decimal("Infinity")
 
 
+MAX_DEPTH = 100
+"""The deepest nesting of a value that is read: all that is done with values recurses into them."""
+
 Parsed: TypeAlias = bool | Number | str | bytes | Sequence["Parsed"] | Mapping[str, "Parsed"] | None
 """A value of a record: what JSON has, and the bytes of Avro."""
 
 
 def parse_json(raw: bytes) -> Parsed:
-    """Return the value of JSON in UTF-8; ValueError for any other bytes, NaN, Infinity, and half a character."""
+    """Return the value of JSON in UTF-8; ValueError for any other bytes.
+
+    So too for NaN, Infinity, half a character, and what is nested too deeply.
+    """
     try:
         parsed: Parsed = json.loads(raw.decode(), parse_float=Number, parse_int=Number, parse_constant=_refuse_constant)
     except RecursionError:
-        raise ValueError("is nested too deeply") from None
+        raise ValueError(_TOO_DEEP) from None
+    if raw.count(b"{") + raw.count(b"[") > MAX_DEPTH:
+        refuse_depth(parsed)
     if b"\\u" in raw:
         json.dumps(parsed, ensure_ascii=False).encode()
     return parsed
+
+
+def refuse_depth(value: Parsed) -> None:
+    """Raise ValueError for a value that is nested too deeply."""
+    level: list[Parsed] = [value]
+    for _ in range(MAX_DEPTH + 1):
+        level = [part for it in level for part in _list_parts(it)]
+        if not level:
+            return
+    raise ValueError(_TOO_DEEP)
+
+
+def _list_parts(value: Parsed) -> Iterable[Parsed]:
+    match value:
+        case dict():
+            return value.values()
+        case list():
+            return value
+    return ()
+
+
+_TOO_DEEP = "is nested too deeply"
 
 
 def format_parsed(value: Parsed) -> str:

@@ -115,9 +115,11 @@ def _add_envelope_columns(sample: TopicSample, form: PartForm, key: PartColumns,
     for name, stats in rows.fields.items():
         if name in keys:
             continue
+        if not _is_readable(choices.get(name), name, found.notes):
+            continue
         if choose_column_name(name, [column.name for column in (*key.columns, *found.columns)]) != name:
             found.notes.append(f"the field {_show(name)} is left out: a column of an envelope cannot be renamed")
-        elif _is_readable(choices.get(name), name, found.notes):
+        else:
             column = draft_column(name, name, stats, rows.total, choices.get(name), envelope=True)
             encoding = encodings.get(name) or _guess_encoding(column, stats, typed=name in choices)
             if "<" not in column.kind or not _ENCODED.search(column.kind):
@@ -210,7 +212,9 @@ def _find_same_field(form: PartForm, rows: Mapping[_Place, Mapping[str, Parsed]]
             fields = row if same is None else [name for name in same if name in row]
             same = [name for name in fields if format_parsed(row[name]) == text]
     others = {name for row in rows.values() for name in row}
-    valid = [name for name in same or () if choose_column_name(name, ()) == name and others - {name}]
+    valid = [
+        name for name in same or () if choose_column_name(name, ()) == name and is_showable(name) and others - {name}
+    ]
     return valid[0] if valid else None
 
 

@@ -15,7 +15,7 @@ from hindcast.common.errors import RecordError, show_briefly
 from hindcast.common.plurals import format_count
 from hindcast.contract.types import format_duration
 from hindcast.ops.infer import topic_facts
-from hindcast.ops.infer.columns import DraftColumn, quote_column, quote_text
+from hindcast.ops.infer.columns import DraftColumn, is_showable, quote_column, quote_text
 from hindcast.ops.infer.part_columns import (
     ENVELOPES,
     PartColumns,
@@ -122,11 +122,13 @@ def _list_format_settings(
         yield Setting(f"value_format: {value_form.format}", f"in {len(value_form.payloads):,} values")
     renamed = {} if is_envelope else {**_find_renamed(key, key_form), **_find_renamed(value, value_form)}
     if renamed:
-        pairs = ", ".join(f"{name}: [{quote_text(field)}]" for name, field in renamed.items())
+        pairs = ", ".join(f"{quote_text(name)}: [{quote_text(field)}]" for name, field in renamed.items())
         yield Setting(f"renamed: {{{pairs}}}", "fields whose name no column can have, or another one has")
     encoded = {column.name: column.encoding for column in value.columns if column.encoding}
     if encoded:
-        yield Setting(f"encoded: {{{', '.join(f'{n}: {e}' for n, e in encoded.items())}}}", "how they are written")
+        yield Setting(
+            f"encoded: {{{', '.join(f'{quote_text(n)}: {e}' for n, e in encoded.items())}}}", "how they are written"
+        )
     if is_envelope and value_form.form == "change event":
         yield from _suggest_encodings(value)
 
@@ -145,10 +147,10 @@ def _suggest_encodings(value: PartColumns) -> Iterator[Setting]:
     for column in value.columns:
         if column.kind == "bigint" and _TIME.search(column.name):
             reason = f"if the database has a timestamp in {column.name}, with type timestamp"
-            yield Setting(f"encoded: {{{column.name}: MicroTimestamp}}", reason, in_force=False)
+            yield Setting(f"encoded: {{{quote_text(column.name)}: MicroTimestamp}}", reason, in_force=False)
         elif column.kind == "string" and _MONEY.search(column.name):
             reason = f"if the database has a decimal in {column.name}, with its type"
-            yield Setting(f"encoded: {{{column.name}: Decimal}}", reason, in_force=False)
+            yield Setting(f"encoded: {{{quote_text(column.name)}: Decimal}}", reason, in_force=False)
 
 
 _TIME = re.compile(r"time|date|_at$|At$|^at$|^ts|_ts$|Ts$|when|created|updated|since", re.I)
@@ -221,10 +223,19 @@ def _describe_keys(read: str, facts: topic_facts.KeyFacts) -> Iterator[str]:
 
 
 def _describe_headers(sample: TopicSample) -> Iterator[str]:
+    """Yield the names of headers, and how many are not shown: names can be secrets as values can."""
     counts = Counter(name for record in sample.records for name in {*record.headers})
-    if counts:
-        shown = ", ".join(f"{show_briefly(name, 60)} in {n:,}" for name, n in counts.most_common(_MOST_HEADERS))
-        yield f"headers, which the columns in `headers:` can read: {shown}"
+    shown = Counter({name: n for name, n in counts.items() if is_showable(name)})
+    listed = shown.most_common(_MOST_HEADERS)
+    parts = [", ".join(f"{show_briefly(name, 60)} in {n:,}" for name, n in listed)] if listed else []
+    more = "more " if listed else ""
+    if rarer := len(shown) - len(listed):
+        parts.append(f"{format_count(rarer, 'more name')} {'is' if rarer == 1 else 'are'} in fewer records")
+    if hidden := len(counts) - len(shown):
+        names = format_count(hidden, f"{more}name")
+        parts.append(f"{names} left out: not printable, too long, or like secrets or personal data")
+    if parts:
+        yield f"headers{', which the columns in `headers:` can read' if listed else ''}: {'; '.join(parts)}"
 
 
 _MOST_HEADERS = 10

@@ -87,8 +87,9 @@ def measure_lateness(times: Iterable[tuple[int, int]]) -> Lateness:
     behind: list[int] = []
     for partition, at in times:
         if at >= 0:
-            latest = stream_time[partition] = max(at, stream_time.get(partition, at))
-            behind.append(latest - at)
+            known = min(at, _MAX)  # a timedelta has no more
+            latest = stream_time[partition] = max(known, stream_time.get(partition, known))
+            behind.append(latest - known)
     ordered = sorted(behind)
     p99 = ordered[(99 * len(ordered) - 1) // 100] if ordered else 0
     most = ordered[-1] if ordered else 0
