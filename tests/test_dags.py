@@ -338,7 +338,7 @@ def test_the_pages_know_a_broken_contract_by_the_id_of_its_dag(tmp_path: Path, m
     (tmp_path / "gated.yaml").write_text(GATED)
     names = ("restaurant", "restaurant__broken", "restaurant__preview", "restaurant__release", "gated__release")
     for name in (*names, "my pipeline", "my?pipeline", "hindcast_maintenance", "x" * 240):
-        (tmp_path / f"{name}.yaml").write_text("x")
+        (tmp_path / f"{name}.yaml").write_text("pipeline: other" if name == "restaurant" else "x")
     (tmp_path / "my pipeline.yml").write_text("y")
     monkeypatch.setenv("HINDCAST_SCHEMAS", str(tmp_path))
     dags = {dag_id: dag["doc"] for dag_id, dag in parsed(tmp_path)["dags"].items() if "broken contract" in dag["tags"]}

@@ -187,15 +187,18 @@ def _refuse_repeated_pipelines(read: dict[Path, Contract | ContractError]) -> di
 
 
 def find_owners(read: Mapping[Path, Contract | ContractError]) -> dict[str, Path]:
-    """Return the file that keeps each pipeline's name, of those that load: NAME.yaml, else NAME.yml, else the first.
+    """Return the file that keeps each pipeline's name: NAME.yaml, else NAME.yml, else the first.
 
-    So a pipeline whose file has its own name is taken by no other file, and one that loads by none that does not. If a
-    file with the pipeline's own name no longer loads, `refuse_takeover` keeps another contract from its tables.
+    A file with the pipeline's own name keeps it also while it does not load (`is_meant_as`): no other contract then
+    takes its place, changes its tables, or shows what it calls sensitive.
     """
     files: dict[str, list[Path]] = {}
     for path, contract in read.items():
         if isinstance(contract, Contract):
             files.setdefault(contract.pipeline, []).append(path)
+    for path, contract in read.items():
+        if isinstance(contract, ContractError) and path.stem in files and is_meant_as(path, path.stem):
+            files[path.stem].append(path)
     return {pipeline: _choose_owner(pipeline, candidates) for pipeline, candidates in files.items()}
 
 
@@ -204,34 +207,22 @@ def _choose_owner(pipeline: str, files: Sequence[Path]) -> Path:
     return min(files, key=lambda path: names.index(path.name) if path.name in names else len(names))
 
 
-def refuse_takeover(folder: Path, pipeline: str) -> None:
-    """Raise ContractError if the file with a pipeline's own name does not load, though it says that it is the pipeline.
+def is_meant_as(path: Path, pipeline: str) -> bool:
+    """Return whether a file with a pipeline's name that does not load is that pipeline's.
 
-    For a run by another contract than before, which would change the tables: it is that of another file.
+    It is unless it clearly names another one, in a line of its own: a file that cannot be read may be that pipeline's.
     """
-    for name in (f"{pipeline}.yaml", f"{pipeline}.yml"):
-        path = folder / name
-        if os.access(path, os.F_OK) and isinstance(error := try_load(path), ContractError):
-            if _is_meant_as(path, pipeline):
-                raise ContractError(
-                    f"this file of '{pipeline}' does not load, and another would change its tables: {error.found}",
-                    where=error.where,
-                    fix=f"fix {name}, or remove it if the other file is meant",
-                )
-            return
-
-
-def _is_meant_as(path: Path, pipeline: str) -> bool:
-    """Return whether a file that does not load says that it is this pipeline, or nobody can tell what it says."""
     try:
         text = bounds.read_text(path)
-    except PermissionError:
-        return True
+    except FileNotFoundError:
+        return os.path.lexists(path)  # a link to nowhere may lead somewhere again
     except (OSError, ValueError):
-        return False
-    return (
-        re.search(rf"""^pipeline:[ \t]+["']?{re.escape(pipeline)}["']?[ \t]*(#.*)?$""", text, re.MULTILINE) is not None
-    )
+        return True
+    named = re.search(rf"""(?:^|[{{,])[ \t]*["']?pipeline["']?[ \t]*:[ \t]*["']?{re.escape(pipeline)}\b""", text, re.M)
+    return named is not None or _NAMED_PIPELINE.search(text) is None
+
+
+_NAMED_PIPELINE = re.compile(r"""^pipeline:[ \t]+["']?[A-Za-z0-9_]+["']?[ \t\r]*(?:#.*)?$""", re.MULTILINE)
 
 
 def repeated_name_error(pipeline: str, path: Path, first: Path) -> ContractError:
