@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
@@ -173,54 +172,103 @@ def test_a_file_that_takes_long_to_read_stops_no_neighbour(
             assert read[slow].where == f"{slow}:1"
 
 
-def slow_reader(monkeypatch: pytest.MonkeyPatch, needed: float) -> tuple[list[str], Callable[[Path, float], Any]]:
-    """Return the files that were read, in their order, and a reader that needs so many seconds for a large one."""
-    names: list[str] = []
-    now = 0.0
-    monkeypatch.setattr(time, "thread_time", lambda: now)
+class SlowReader:
+    """Reads files that need the time in their name: `large_3_4.9.yaml` 4.9 s; `small.yaml` none."""
 
-    def read(path: Path, seconds: float) -> Contract | ContractError:
-        nonlocal now
-        names.append(path.name)
-        if "large" not in path.name:
-            return try_load(path, seconds)
-        now += min(needed, seconds)
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder, self.now, self.names = folder, 0.0, list[str]()
+        monkeypatch.setattr(time, "thread_time", lambda: self.now)
+
+    def add_files(self, name: str, needed: float, count: int, size: int) -> None:
+        for n in range(count):
+            text = GOOD.replace("pipeline: restaurant", f"pipeline: {name}_{n}") + "#" * (size + n)
+            contract(self.folder, text, f"{name}_{n}_{needed}.yaml")
+
+    def read(self, path: Path, seconds: float) -> Contract | ContractError:
+        self.names.append(path.name)
+        needed = float(path.stem.rpartition("_")[2]) if "_" in path.stem else 0.0
+        self.now += min(needed, seconds)
         return try_load(path) if needed <= seconds else SlowContractError("takes too long", where=str(path))
 
-    return names, read
+    def count_loaded(self, name: str) -> int:
+        """Read the folder; return how many contracts whose file begins with a name have loaded."""
+        self.now, results = 0.0, try_load_all(self.folder, self.read)
+        assert [*results] == sorted(results), "returned by name"
+        return sum(isinstance(it, Contract) for path, it in results.items() if path.name.startswith(name))
 
 
-@pytest.mark.parametrize("needed", [4.9, 0.9, 60.0])
+@pytest.mark.parametrize(("needed", "loaded"), [(4.9, 0), (0.9, 14), (60.0, 0)])
 def test_contracts_that_take_long_leave_time_for_all_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, needed: float
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, needed: float, loaded: int
 ) -> None:
     """Also if each loads by itself: small files are read first, and what the folder may take is not much more."""
-    for n in range(30):
-        text = GOOD.replace("pipeline: restaurant", f"pipeline: large_{n}") + "#" * (1_000 + n)
-        contract(tmp_path, text, f"large_{n}.yaml")
+    reader = SlowReader(tmp_path, monkeypatch)
+    reader.add_files("large", needed, 30, 1_000)
     contract(tmp_path, GOOD, "zoo.yaml")
-    names, read = slow_reader(monkeypatch, needed)
-    results = try_load_all(tmp_path, read)
-    assert (names[0], [*results]) == ("zoo.yaml", sorted(results)), "read by size, returned by name"
-    assert isinstance(results[tmp_path / "zoo.yaml"], Contract)
-    assert time.thread_time() < bounds.FOLDER_SECONDS + bounds.LATE_SECONDS + 1 + 30 * bounds.LAST_FILE_SECONDS < 20
-    loaded = [path.name for path, it in results.items() if isinstance(it, Contract) and path.name != "zoo.yaml"]
-    assert len(loaded) == {4.9: 2, 0.9: 17, 60.0: 0}[needed]
-    error = results[tmp_path / "large_29.yaml"]
+    assert reader.count_loaded("zoo") == 1
+    assert reader.names[0] == "zoo.yaml", "read by size"
+    assert time.thread_time() < 17
+    assert reader.count_loaded("large") == loaded
+    error = try_load_all(tmp_path, reader.read)[tmp_path / f"large_15_{needed}.yaml"]
     assert isinstance(error, SlowContractError)
     assert re.fullmatch(
-        r"takes more than 0\.1 s of a processor to read, after the folder's other contracts took 1\d s, "
-        r"large_\d+\.yaml alone [15] s",
+        r"takes more than (0\.1|1) s of a processor to read, and no more is left: the folder's other contracts took "
+        r"1\d s, large_\d+_[\d.]+\.yaml alone [12] s",
         error.found,
     ), error.found
     assert "simplify the contracts that take long" in error.fix
 
 
+@pytest.mark.parametrize("hostile", [3, 8])
+def test_small_files_that_take_for_ever_cost_a_contract_of_a_second_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hostile: int
+) -> None:
+    reader = SlowReader(tmp_path, monkeypatch)
+    reader.add_files("hostile", 60.0, hostile, 0)
+    reader.add_files("sound", 0.95, 12, 1_000)
+    assert reader.count_loaded("sound") == 12
+    assert time.thread_time() < 23
+
+
+@pytest.mark.parametrize(("hostile", "needed"), [(1, 4.5), (3, 4.5), (6, 3.5)])
+def test_a_large_contract_is_read_again_with_what_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hostile: int, needed: float
+) -> None:
+    reader = SlowReader(tmp_path, monkeypatch)
+    reader.add_files("hostile", 60.0, hostile, 0)
+    reader.add_files("large", needed, 1, 10_000)
+    assert reader.count_loaded("large") == 1
+    assert time.thread_time() <= bounds.FOLDER_SECONDS
+
+
+def test_a_hundred_files_that_take_for_ever_leave_time_for_ordinary_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = SlowReader(tmp_path, monkeypatch)
+    reader.add_files("hostile", 60.0, 100, 0)
+    reader.add_files("sound", 0.09, 20, 1_000)
+    assert reader.count_loaded("sound") == 20
+    assert time.thread_time() < 23
+
+
+def test_a_file_whose_reading_cannot_be_stopped_is_not_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = SlowReader(tmp_path, monkeypatch)
+    path = contract(tmp_path, GOOD)
+
+    def read_long(path: Path, _: float) -> ContractError:
+        reader.now += 9
+        return SlowContractError("takes too long", where=str(path))
+
+    assert str(try_load_all(tmp_path, read_long)[path]) == str(SlowContractError("takes too long", where=str(path)))
+    assert time.thread_time() == 9
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_large_contracts_are_read_in_time_for_airflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounds, "FOLDER_SECONDS", 0.5)
-    monkeypatch.setattr(bounds, "LATE_SECONDS", 0.2)
-    monkeypatch.setattr(bounds, "LATE_FILE_SECONDS", 0.2)
+    monkeypatch.setattr(bounds, "FIRST_SECONDS", 0.2)
     for n in range(6):
         path = wide(tmp_path, 1_500)
         path.rename(
