@@ -90,6 +90,23 @@ def test_while_a_request_reads_a_file_others_get_what_it_held(tmp_path: Path, mo
     assert [*catalog.load_contracts(tmp_path)[0]] == ["bakery"]
 
 
+def test_a_contract_that_takes_long_is_no_error_while_its_change_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "bakery.yaml"
+    (tmp_path / "loaves.avsc").write_text(json.dumps(SCHEMA), encoding="utf-8")
+
+    def need_three_seconds(path: Path, seconds: float) -> Contract | ContractError:
+        return try_load(path) if seconds > 3 else SlowContractError("takes too long", where=str(path))
+
+    monkeypatch.setattr(catalog, "try_load", need_three_seconds)
+    for text in (CONTRACT, f"{CONTRACT}# changed"):
+        path.write_text(text, encoding="utf-8")
+        assert [*catalog.load_contracts(tmp_path)[0]] == ["bakery"]
+    path.write_text(f"{CONTRACT}# changed again", encoding="utf-8")
+    assert isinstance(catalog._read_contract(path, 1.0), Contract), "at the first reading"
+
+
 def test_a_file_that_took_too_long_is_read_again_only_with_more_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -337,14 +337,15 @@ def test_the_pages_know_a_broken_contract_by_the_id_of_its_dag(tmp_path: Path, m
     (tmp_path / "restaurant.yml").write_text(RESTAURANT)
     (tmp_path / "gated.yaml").write_text(GATED)
     names = ("restaurant", "restaurant__broken", "restaurant__preview", "restaurant__release", "gated__release")
-    for name in (*names, "my pipeline", "my?pipeline", "hindcast_maintenance", "x" * 240):
-        (tmp_path / f"{name}.yaml").write_text("x")
+    for name in (*names, "my pipeline", "my?pipeline", "hindcast_maintenance", "hindcast_maintenance__b", "x" * 240):
+        (tmp_path / f"{name}.yaml").write_text("pipeline: other" if name == "restaurant" else "x")
     (tmp_path / "my pipeline.yml").write_text("y")
     monkeypatch.setenv("HINDCAST_SCHEMAS", str(tmp_path))
     dags = {dag_id: dag["doc"] for dag_id, dag in parsed(tmp_path)["dags"].items() if "broken contract" in dag["tags"]}
     assert dags == {dag_id: f"```\n{error}\n```" for dag_id, error in catalog.load_contracts(tmp_path)[1].items()}
     assert sorted(dags) == [
-        *("gated__release__broken", "hindcast_maintenance__broken", "my_pipeline", "my_pipeline__broken"),
+        *("broken__hindcast_maintenance", "broken__hindcast_maintenance__b", "gated__release__broken"),
+        *("my_pipeline", "my_pipeline__broken"),
         *("my_pipeline__broken__broken", "restaurant__broken", "restaurant__broken__broken"),
         *("restaurant__preview__broken", "restaurant__release", "x" * 200),
     ]
@@ -372,8 +373,8 @@ except Exception as error:
 
 def test_no_folder_replaces_the_dags_of_another(tmp_path: Path) -> None:
     for folder, files in {
-        "a": {"restaurant": RESTAURANT, "half": "x", "hourly": "pipeline: hourly"},
-        "b": {"restaurant": RESTAURANT + "# of b", "half": "y", "tips": TIPS},
+        "a": {"restaurant": RESTAURANT, "half": "x", "hourly": "pipeline: other", "gated": "pipeline: gated"},
+        "b": {"restaurant": RESTAURANT + "# of b", "half": "y", "tips": TIPS, "gates": GATED},
         "c/b": {},
     }.items():
         (tmp_path / "dags" / folder).mkdir(parents=True)
@@ -381,23 +382,30 @@ def test_no_folder_replaces_the_dags_of_another(tmp_path: Path) -> None:
             (tmp_path / "dags" / folder / f"{name}.yaml").write_text(text)
     hourly = RESTAURANT.replace("pipeline: restaurant", "pipeline: hourly")
     (tmp_path / "dags" / "b" / "hourly.yml").write_text(hourly)
+    for name in ("hindcast_maintenance__b", "tips__preview"):
+        (tmp_path / "dags" / "a" / f"{name}.yaml").write_text("z")
     (tmp_path / "dags" / "ours.py").write_text(FOLDERS)
     read = parsed(tmp_path, dags=tmp_path / "dags")
     assert read["errors"] == {}
     docs = {dag_id: dag["doc"] for dag_id, dag in read["dags"].items() if "broken contract" in dag["tags"]}
     assert sorted(docs) == [
-        *("error_of_pipeline", "half", "half__broken", "hourly__broken", "restaurant__broken"),
+        *("broken__hindcast_maintenance__b", "error_of_pipeline", "gated", "gates", "half", "half__broken"),
+        *("hourly__broken", "restaurant__broken", "tips__preview__broken"),
     ]
+    assert "dags/a/gated.yaml" in docs["gated"], "a contract keeps its pipeline while it does not load"
+    assert f"b/gates.yaml:2: pipeline 'gated' is already used in {tmp_path}/dags/a" in docs["gates"]
     for dag_id in ("restaurant__broken", "error_of_pipeline"):
         assert f"b/restaurant.yaml:2: pipeline 'restaurant' is already used in {tmp_path}/dags/a" in docs[dag_id]
     assert "dags/a/half.yaml" in docs["half"]
     assert "dags/b/half.yaml" in docs["half__broken"]
-    assert "dags/a/hourly.yaml" in docs["hourly__broken"], "a contract that loads replaces one that does not"
+    assert "dags/a/hourly.yaml" in docs["hourly__broken"], (
+        "a contract that loads replaces one of another pipeline that does not"
+    )
     assert sorted(read["dags"].keys() - docs.keys()) == [
         *("hindcast_maintenance", "hindcast_maintenance__b", "hindcast_maintenance__b_2"),
         *("hourly", "hourly__preview", "restaurant", "restaurant__preview", "tips", "tips__preview"),
     ]
-    for started in ("hourly", "restaurant__broken"):
+    for started in ("hourly", "restaurant__broken", "gated"):
         own = parsed(tmp_path, dags=tmp_path / "dags", _AIRFLOW_PARSING_CONTEXT_DAG_ID=started)["dags"]
         assert own[started]["doc"] == read["dags"][started]["doc"], started
 

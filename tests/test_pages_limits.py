@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from decimal import Decimal
@@ -308,6 +311,55 @@ def test_an_engine_of_the_pages_opens_no_other_file(settings: Settings, name: st
             with pytest.raises(duckdb.InvalidInputException, match="locked"):
                 engine.execute(f"SET GLOBAL {setting}")
     assert [path.name for path in tmp_path.iterdir()] == ["secret.csv"]
+
+
+def test_several_engines_of_the_pages_leave_memory_for_others() -> None:
+    def read_memory(engine: duckdb.DuckDBPyConnection) -> float:
+        sizes = {"MiB": 1, "GiB": 1 << 10, "TiB": 1 << 20}
+        number, unit = engine.execute("SELECT current_setting('memory_limit')").fetchall()[0][0].split()
+        return float(number) * sizes[unit]
+
+    with duckdb_reader.open_arrow_engine() as limited, duckdb.connect() as free:
+        assert read_memory(limited) == pytest.approx(read_memory(free) / 4, rel=0.05)
+        assert limited.execute("SELECT current_setting('threads')").fetchall()[0][0] <= 4
+
+
+FORKED = """
+import os, signal
+from hindcast.store import duckdb_reader
+
+os.register_at_fork(after_in_child=lambda: signal.alarm(20))  # it kills one that hangs
+
+def query(names):
+    for name in names:
+        with duckdb_reader._DATABASES.open_limited(name).cursor() as engine:
+            assert engine.execute("SELECT sum(i) FROM range(1000000) t(i)").fetchall() == [(499999500000,)]
+    with duckdb_reader.open_engine() as engine, duckdb_reader.open_arrow_engine() as limited:
+        assert engine.execute("SELECT 1").fetchall() == limited.execute("SELECT 1").fetchall() == [(1,)]
+    assert len(duckdb_reader._DATABASES.limited) <= 8
+
+query(map(str, range(12)))
+inherited = duckdb_reader._DATABASES
+duckdb_reader._DATABASES.lock.acquire()  # as a thread that is opening one would have it
+child = os.fork()
+if not child:
+    query(map(str, range(20)))
+    assert duckdb_reader._INHERITED == [inherited] and len(inherited.limited) == 8
+    grandchild = os.fork()
+    if not grandchild:
+        query(map(str, range(20)))
+        os._exit(0)
+    os._exit(os.waitpid(grandchild, 0)[1])
+print("ended with", os.waitpid(child, 0)[1])
+"""
+
+
+def test_a_forked_process_opens_databases_of_its_own_and_frees_none_that_it_inherited() -> None:
+    """Freeing one waits for threads that the fork has not copied: for ever, or until it crashes."""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-W", "ignore", "-c", FORKED]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.stderr) == ("ended with 0\n", "")
 
 
 def test_what_gets_past_every_check_reads_no_file(

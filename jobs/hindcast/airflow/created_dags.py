@@ -22,7 +22,9 @@ _VARIABLE = "__hindcast_created_dags__"
 
 @dataclass
 class CreatedDags:
-    """The DAGs that one DAG file has created: their folders, and the errors of those that only report one."""
+    """The DAGs that one DAG file has created: their folders; the errors of those that only report one and give way to a
+    pipeline of another folder.
+    """
 
     folders: dict[str, Path] = field(default_factory=dict)
     errors: dict[str, Exception] = field(default_factory=dict)
@@ -33,7 +35,7 @@ class CreatedDags:
         return {dag_id: other for dag_id, other in self.folders.items() if other != folder}
 
     def replace(self, folder: Path, dags: Iterable[str], errors: Mapping[str, Exception]) -> None:
-        """Record all DAGs of a folder, also if others were recorded before; `errors`: of those that only report one."""
+        """Record all DAGs of a folder, also if others were recorded before; `errors`: of those that give way."""
         former = [dag_id for dag_id, other in self.folders.items() if other == folder]
         for dag_id in former:
             del self.folders[dag_id]

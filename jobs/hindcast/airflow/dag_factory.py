@@ -35,8 +35,16 @@ from hindcast.airflow.release_dag import create_release_dag
 from hindcast.airflow.spark_tasks import create_spark_task, read_contracts_of
 from hindcast.common.errors import ContractError
 from hindcast.common.settings import Settings
-from hindcast.contract import Contract, find, list_contract_files, repeated_name_error, try_load, try_load_all
-from hindcast.contract.names import PREVIEW, RELEASE, list_dag_ids, name_stand_ins
+from hindcast.contract import (
+    Contract,
+    find,
+    is_meant_as,
+    list_contract_files,
+    repeated_name_error,
+    try_load,
+    try_load_all,
+)
+from hindcast.contract.names import PREVIEW, RELEASE, can_be_pipeline, list_dag_ids, name_stand_ins
 from hindcast.runs.table_steps import TABLE_STEPS
 
 RUN = "{{ ti.xcom_pull(task_ids='plan') }}"
@@ -211,14 +219,21 @@ def load_dags(settings: Settings, created: CreatedDags) -> dict[str, DAG]:
             created.add(folder, loaded)
             return loaded
     loaded, broken = create_dags(settings, _refuse_taken(try_load_all(folder), created, folder), started)
-    errors = {dag_id: broken[path] for dag_id, path in name_stand_ins(broken, {*loaded, *taken}).items()}
+    stand_ins = name_stand_ins(broken, {*loaded, *taken})
+    errors: dict[str, Exception] = {dag_id: broken[path] for dag_id, path in stand_ins.items()}
     # A contract that loads replaces a stand-in of another folder, which gets another name.
     displaced = {Path(f"{dag_id}.yaml"): created.errors[dag_id] for dag_id in loaded if dag_id in taken}
     ids = name_stand_ins(displaced, {*loaded, *taken, *errors})
     errors |= {dag_id: displaced[place] for dag_id, place in ids.items()}
     dags = loaded | {dag_id: create_broken_dag(dag_id, error) for dag_id, error in errors.items()}
-    created.replace(folder, dags, errors)
+    kept = {dag_id for dag_id, path in stand_ins.items() if _keeps_pipeline(dag_id, path)}
+    created.replace(folder, dags, {dag_id: error for dag_id, error in errors.items() if dag_id not in kept})
     return dags
+
+
+def _keeps_pipeline(dag_id: str, path: Path) -> bool:
+    """Return whether no other folder may give the pipeline of this name, though its contract's file does not load."""
+    return path.stem == dag_id and can_be_pipeline(dag_id) and is_meant_as(path, dag_id)
 
 
 def load_pipeline_dags(settings: Settings, name: str, created: CreatedDags) -> dict[str, DAG]:

@@ -21,12 +21,15 @@ SECONDS = 5.0
 of SQL, which may try every way to read a text, does with texts that nobody foresaw.
 """
 
-FOLDER_SECONDS, LATE_SECONDS = 12.0, 3.0
-"""The time of a processor for all contracts of a folder, after which each may take only LATE_FILE_SECONDS; and the time
-for these together, after which each may take only LAST_FILE_SECONDS. Airflow waits half a minute for a file of DAGs.
+FOLDER_SECONDS = 12.0
+"""The time of a processor for all contracts of a folder (load.try_load_all). Airflow waits half a minute for a file of
+DAGs.
 """
 
-LATE_FILE_SECONDS, LAST_FILE_SECONDS = 1.0, 0.1
+FIRST_SECONDS, SLOW_SECONDS, LAST_SECONDS = 1.0, 9.0, 0.1
+"""Of a folder: the time that each contract may take at first, or only LAST_SECONDS once those that took longer have
+taken SLOW_SECONDS, or the others FOLDER_SECONDS.
+"""
 
 BYTES = 1 << 20
 """The most bytes of a file, and characters of YAML once its aliases are expanded."""

@@ -127,42 +127,73 @@ def try_load_all(
     """Return the contract of each file of a folder, or its error: no file takes another one down.
 
     Of two contracts with one name, `find_owners` picks the file that keeps it; the other is an error. All files share
-    one budget of time (`bounds.FOLDER_SECONDS`), and small files are read first: what is left of it is for the large
-    ones.
+    one budget of time (`_FolderReader`).
     """
-    files, budget = list_contract_files(folder), _ReadingBudget()
-    results = {path: budget.read(path, read_one) for path in sorted(files, key=lambda path: (_find_size(path), path))}
+    files = list_contract_files(folder)
+    results = _FolderReader(files, read_one).read()
     return _refuse_repeated_pipelines({path: results[path] for path in files})
 
 
-class _ReadingBudget:
-    """The time of a processor that the contracts of a folder may take."""
+class _FolderReader:
+    """Reads the contracts of a folder in bounded time: those that take long cost the others little.
 
-    def __init__(self) -> None:
-        self.used = 0.0
-        self.slowest = (0.0, "")
+    Small files are read first. Each may take a second (`bounds.FIRST_SECONDS`); those that were too slow are read again
+    once all have been, the largest first, with what is left of the folder's time. So a contract that takes less than a
+    second loads beside eight that would take for ever, and one that takes less than a tenth beside any number. The
+    whole takes at most 23 s of a processor (slow ones `bounds.SLOW_SECONDS`, others `bounds.FOLDER_SECONDS`, and a
+    second more each), and then a tenth for each further file.
+    """
 
-    @property
-    def next_limit(self) -> float:
-        """The seconds that the next file may take."""
-        left = bounds.FOLDER_SECONDS - self.used
-        late = bounds.LATE_FILE_SECONDS if left > -bounds.LATE_SECONDS else bounds.LAST_FILE_SECONDS
-        return min(bounds.SECONDS, max(left, late))
+    def __init__(self, files: Sequence[Path], read_one: Callable[[Path, float], Contract | ContractError]) -> None:
+        self.sizes = {path: _find_size(path) for path in files}
+        self.read_one = read_one
+        self.results: dict[Path, Contract | ContractError] = {}
+        self.taken = dict.fromkeys(files, 0.0)
+        self.allowed = dict.fromkeys(files, 0.0)
 
-    def read(self, path: Path, read_one: Callable[[Path, float], Contract | ContractError]) -> Contract | ContractError:
-        """Return what a file holds; an error that names the budget if it takes too long because others did."""
-        allowed, begun = self.next_limit, time.thread_time()
-        result = read_one(path, allowed)
-        taken, before = time.thread_time() - begun, self.used
-        self.used += taken
-        if isinstance(result, SlowContractError) and allowed < bounds.SECONDS:
-            others = (
-                f"the folder's other contracts took {before:.0f} s, {self.slowest[1]} alone {self.slowest[0]:.0f} s"
-            )
-            found = f"takes more than {allowed:.2g} s of a processor to read, after {others}"
-            result = SlowContractError(found, where=f"{path}:1", fix=_BUDGET_FIX)
-        self.slowest = max(self.slowest, (taken, path.name))
-        return result
+    def read(self) -> dict[Path, Contract | ContractError]:
+        """Return what each file holds, in the given order; an error that names the budget if it was not enough."""
+        for path in sorted(self.sizes, key=lambda path: (self.sizes[path], path)):
+            self._read_file(path, self._find_first_limit())
+        while again := {path: seconds for path in self._list_slow() if (seconds := self._find_next_limit(path))}:
+            # Those that were given only a moment come first: they may need little more.
+            path = min(again, key=lambda path: (self.allowed[path], -self.sizes[path], path))
+            self._read_file(path, again[path])
+        return {path: self._explain(path) for path in self.sizes}
+
+    def _find_first_limit(self) -> float:
+        """Return the seconds that the next file may take when it is read for the first time."""
+        slow = sum(self.taken[path] for path in self._list_slow())
+        late = slow >= bounds.SLOW_SECONDS or sum(self.taken.values()) - slow >= bounds.FOLDER_SECONDS
+        return min(bounds.SECONDS, bounds.LAST_SECONDS if late else bounds.FIRST_SECONDS)
+
+    def _find_next_limit(self, path: Path) -> float | None:
+        """Return the seconds that a slow file may take when it is read again; None if no more than it has taken."""
+        more = bounds.FIRST_SECONDS if self.allowed[path] < bounds.FIRST_SECONDS else bounds.SECONDS
+        seconds = min(more, bounds.SECONDS, bounds.FOLDER_SECONDS - sum(self.taken.values()))
+        return seconds if seconds > max(self.allowed[path], self.taken[path]) else None
+
+    def _list_slow(self) -> list[Path]:
+        return [path for path, result in self.results.items() if isinstance(result, SlowContractError)]
+
+    def _read_file(self, path: Path, seconds: float) -> None:
+        begun = time.thread_time()
+        self.results[path] = self.read_one(path, seconds)
+        self.taken[path] += time.thread_time() - begun
+        self.allowed[path] = seconds
+
+    def _explain(self, path: Path) -> Contract | ContractError:
+        """Return what a file holds; an error that names the budget if others left too little of it."""
+        result, allowed = self.results[path], self.allowed[path]
+        others = {other.name: taken for other, taken in self.taken.items() if other != path}
+        if not isinstance(result, SlowContractError) or allowed >= bounds.SECONDS or not others:
+            return result
+        slowest = max(others, key=lambda name: others[name])
+        found = (
+            f"takes more than {allowed:.2g} s of a processor to read, and no more is left: the folder's other "
+            f"contracts took {sum(others.values()):.0f} s, {slowest} alone {others[slowest]:.0f} s"
+        )
+        return SlowContractError(found, where=f"{path}:1", fix=_BUDGET_FIX)
 
 
 _BUDGET_FIX = (
@@ -187,15 +218,18 @@ def _refuse_repeated_pipelines(read: dict[Path, Contract | ContractError]) -> di
 
 
 def find_owners(read: Mapping[Path, Contract | ContractError]) -> dict[str, Path]:
-    """Return the file that keeps each pipeline's name, of those that load: NAME.yaml, else NAME.yml, else the first.
+    """Return the file that keeps each pipeline's name: NAME.yaml, else NAME.yml, else the first.
 
-    So a pipeline whose file has its own name is taken by no other file, and one that loads by none that does not. If a
-    file with the pipeline's own name no longer loads, `refuse_takeover` keeps another contract from its tables.
+    A file with the pipeline's own name keeps it also while it does not load (`is_meant_as`): no other contract then
+    takes its place, changes its tables, or shows what it calls sensitive.
     """
     files: dict[str, list[Path]] = {}
     for path, contract in read.items():
         if isinstance(contract, Contract):
             files.setdefault(contract.pipeline, []).append(path)
+    for path, contract in read.items():
+        if isinstance(contract, ContractError) and path.stem in files and is_meant_as(path, path.stem):
+            files[path.stem].append(path)
     return {pipeline: _choose_owner(pipeline, candidates) for pipeline, candidates in files.items()}
 
 
@@ -204,34 +238,22 @@ def _choose_owner(pipeline: str, files: Sequence[Path]) -> Path:
     return min(files, key=lambda path: names.index(path.name) if path.name in names else len(names))
 
 
-def refuse_takeover(folder: Path, pipeline: str) -> None:
-    """Raise ContractError if the file with a pipeline's own name does not load, though it says that it is the pipeline.
+def is_meant_as(path: Path, pipeline: str) -> bool:
+    """Return whether a file with a pipeline's name that does not load is that pipeline's.
 
-    For a run by another contract than before, which would change the tables: it is that of another file.
+    It is unless it clearly names another one, in a line of its own: a file that cannot be read may be that pipeline's.
     """
-    for name in (f"{pipeline}.yaml", f"{pipeline}.yml"):
-        path = folder / name
-        if os.access(path, os.F_OK) and isinstance(error := try_load(path), ContractError):
-            if _is_meant_as(path, pipeline):
-                raise ContractError(
-                    f"this file of '{pipeline}' does not load, and another would change its tables: {error.found}",
-                    where=error.where,
-                    fix=f"fix {name}, or remove it if the other file is meant",
-                )
-            return
-
-
-def _is_meant_as(path: Path, pipeline: str) -> bool:
-    """Return whether a file that does not load says that it is this pipeline, or nobody can tell what it says."""
     try:
         text = bounds.read_text(path)
-    except PermissionError:
-        return True
+    except FileNotFoundError:
+        return os.path.lexists(path)  # a link to nowhere may lead somewhere again
     except (OSError, ValueError):
-        return False
-    return (
-        re.search(rf"""^pipeline:[ \t]+["']?{re.escape(pipeline)}["']?[ \t]*(#.*)?$""", text, re.MULTILINE) is not None
-    )
+        return True
+    named = re.search(rf"""(?:^|[{{,])[ \t]*["']?pipeline["']?[ \t]*:[ \t]*["']?{re.escape(pipeline)}\b""", text, re.M)
+    return named is not None or _NAMED_PIPELINE.search(text) is None
+
+
+_NAMED_PIPELINE = re.compile(r"""^pipeline:[ \t]+["']?[A-Za-z0-9_]+["']?[ \t\r]*(?:#.*)?$""", re.MULTILINE)
 
 
 def repeated_name_error(pipeline: str, path: Path, first: Path) -> ContractError:

@@ -35,8 +35,7 @@ AS_OF, BETWEEN, CLOSED_UP_TO, MOMENT = "_as_of", "_between", "__closed_up_to", "
 
 def check_names(contract: Contract) -> Iterator[Complaint]:
     """Yield a complaint about every name that is taken by something else."""
-    is_maintenance = contract.pipeline == MAINTENANCE or contract.pipeline.startswith(f"{MAINTENANCE}__")
-    if is_maintenance or contract.pipeline.endswith((RELEASE, PREVIEW)):
+    if not can_be_pipeline(contract.pipeline):
         found = f"'{contract.pipeline}' is the name of one of Hindcast's own DAGs"
         fix = f"choose a name that does not begin with {MAINTENANCE}, and does not end in {RELEASE} or {PREVIEW}"
         yield Complaint(("pipeline",), found, fix)
@@ -68,9 +67,20 @@ def name_stand_ins(files: Iterable[Path], taken: Collection[str]) -> dict[str, P
     named: dict[str, Path] = {}
     for file in files:
         stem = re.sub(r"[^A-Za-z0-9_.-]", "_", file.stem)[:NAME]
+        if _is_maintenance(stem):  # with any suffix it could be the id of a folder's
+            stem = f"broken__{stem}"
         free = (f"{stem}{BROKEN * n}" for n in count())
-        named[next(dag_id for dag_id in free if dag_id not in (*taken, *named, MAINTENANCE))] = file
+        named[next(dag_id for dag_id in free if dag_id not in (*taken, *named))] = file
     return named
+
+
+def can_be_pipeline(dag_id: str) -> bool:
+    """Return whether a pipeline can have the id of a DAG as its name: it is not that of one of Hindcast's own DAGs."""
+    return not _is_maintenance(dag_id) and not dag_id.endswith((RELEASE, PREVIEW))
+
+
+def _is_maintenance(dag_id: str) -> bool:
+    return dag_id == MAINTENANCE or dag_id.startswith(f"{MAINTENANCE}__")
 
 
 def list_sql_functions(contract: Contract) -> dict[str, str]:

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from hindcast.bitemporal import valid_time
 from hindcast.common import clock
 from hindcast.common.errors import BusyError, RequestError, RunError, suggest_nearest
-from hindcast.contract import Contract, refuse_takeover
+from hindcast.contract import Contract
 from hindcast.contract.bound import BoundContract
 from hindcast.kafka import gaps, topic_patterns
 from hindcast.kafka.topic_patterns import TopicSource
@@ -37,8 +37,8 @@ def ensure_plan(
 
     `interval_end` (UTC) bounds what is replayed; without it, everything available is. `only`, `ahead` and `given`: as
     for `propose_plan`. `instead`: what the run does instead of replaying. Raise BusyError if another run of the
-    pipeline has not ended, ContractError if another file has taken the pipeline (`refuse_takeover`). A stopped run is
-    abandoned for this one, even if it is an earlier attempt of `run_id`; this run ingests the records that it left.
+    pipeline has not ended. A stopped run is abandoned for this one, even if it is an earlier attempt of `run_id`; this
+    run ingests the records that it left.
     """
     warehouse = contract.warehouse
     past = journal.read_runs(warehouse, contract.pipeline)
@@ -61,8 +61,6 @@ def ensure_plan(
                 where=contract.pipeline,
                 fix=f"wait for it or {_retry_fix(run)}; if it cannot be finished: hindcast abandon {contract.pipeline}",
             )
-    if not past or past[-1].plan.contract != contract.hash:
-        refuse_takeover(contract.settings.schemas, contract.pipeline)
     if any(run.plan.erasure for run in open_runs):  # one that a gate stopped purges once more
         notices.wait_for_forgetting(warehouse, contract.pipeline)
     plan = propose_plan(contract, run_id, interval_end, past, only, ahead=ahead, given=given)

@@ -7,9 +7,9 @@ of all rows.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
-from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -31,15 +31,15 @@ def open_engine(delta_table: DeltaTable | None = None) -> duckdb.DuckDBPyConnect
     """
     if delta_table is not None:
         folder = _local_folder(delta_table)
-        return _open_limited_database(os.getpid(), folder and str(Path(folder))).cursor()
-    engine = _open_database(os.getpid()).cursor()
+        return _DATABASES.open_limited(folder and str(Path(folder))).cursor()
+    engine = _DATABASES.open_unlimited().cursor()
     engine.execute("SET TimeZone = 'UTC'")
     return engine
 
 
 def open_arrow_engine() -> duckdb.DuckDBPyConnection:
     """Return a connection, as `open_engine` does, that can open no file: all rows are registered with it."""
-    return _open_limited_database(os.getpid(), None).cursor()
+    return _DATABASES.open_limited(None).cursor()
 
 
 def register_rows(
@@ -142,17 +142,58 @@ def find_latest_moment(delta_table: DeltaTable, column: str) -> datetime | None:
     return max((moment if moment.tzinfo else moment.replace(tzinfo=UTC) for moment in moments), default=None)
 
 
-@cache
-def _open_database(_process: int) -> duckdb.DuckDBPyConnection:
-    """Return the database of a process. It is slow to open, and its threads do not survive a fork."""
-    return duckdb.connect()
+class _Databases:
+    """The databases of this process. They are slow to open, and their threads do not survive a fork."""
+
+    def __init__(self) -> None:
+        self.unlimited: duckdb.DuckDBPyConnection | None = None
+        self.limited: dict[str | None, duckdb.DuckDBPyConnection] = {}
+        self.lock = threading.Lock()
+
+    def open_unlimited(self) -> duckdb.DuckDBPyConnection:
+        """Return a database that can open any file."""
+        with self.lock:
+            if self.unlimited is None:
+                self.unlimited = duckdb.connect()
+            return self.unlimited
+
+    def open_limited(self, folder: str | None) -> duckdb.DuckDBPyConnection:
+        """Return a database that can open files in one folder only, or none. The last few that were used are kept."""
+        with self.lock:
+            database = self.limited.pop(folder, None) or _create_limited_database(folder)
+            self.limited[folder] = database
+            while len(self.limited) > _MOST_LIMITED:
+                del self.limited[next(iter(self.limited))]
+            return database
 
 
-@lru_cache(maxsize=8)
-def _open_limited_database(_process: int, folder: str | None) -> duckdb.DuckDBPyConnection:
-    """Return a database of a process that can open files in one folder only, or none; its settings are locked."""
+_MOST_LIMITED = 8
+_LIMITED_THREADS = 4
+
+_DATABASES = _Databases()
+_INHERITED: list[_Databases] = []
+"""Those of the processes that this one was forked from, never freed: that would wait for ever for their threads, or
+crash.
+"""
+
+
+def _replace_databases() -> None:
+    global _DATABASES  # noqa: PLW0603  # a forked process begins with none
+    _INHERITED.append(_DATABASES)
+    _DATABASES = _Databases()
+
+
+os.register_at_fork(after_in_child=_replace_databases)
+
+
+def _create_limited_database(folder: str | None) -> duckdb.DuckDBPyConnection:
+    """Return a database that can open files in one folder only, or none; its settings are locked."""
     database = duckdb.connect(":memory:")  # without a name it is nobody else's
     database.execute("SET GLOBAL TimeZone = 'UTC'")
+    defaults = database.execute("SELECT current_setting('memory_limit'), current_setting('threads')").fetchall()
+    memory, unit = defaults[0][0].split()
+    database.execute(f"SET memory_limit = '{float(memory) / 4:.1f} {unit}'")  # there are several
+    database.execute(f"SET threads = {min(_LIMITED_THREADS, defaults[0][1])}")
     database.execute(f"SET allowed_directories = [{_quote_text(f'{folder}/') if folder else ''}]")
     database.execute("SET enable_external_access = false")
     database.execute("SET lock_configuration = true")

@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from hindcast.common.errors import ContractError, UnknownError, suggest_nearest
-from hindcast.contract import Contract, try_load, try_load_all
+from hindcast.contract import Contract, bounds, try_load, try_load_all
 from hindcast.contract.avro import record_named_files
 from hindcast.contract.bounds import FileState, find_state
 from hindcast.contract.load import SlowContractError
@@ -84,8 +84,13 @@ class _CachedFile:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def read(self, path: Path, seconds: float) -> Contract | ContractError:
-        """Return what a file holds; while another request reads it, what it held before."""
+        """Return what a file holds; while another request reads it, what it held before.
+
+        A file that held a contract may take as long as any: a large one is not an error while its change is read.
+        """
         last = self.last
+        if last is not None and isinstance(last.result, Contract):
+            seconds = bounds.SECONDS
         if last is not None and last.is_current(path, seconds):
             return last.result
         if not self.lock.acquire(blocking=last is None):

@@ -41,7 +41,7 @@ def check(arguments: argparse.Namespace, settings: Settings) -> int:
     makers: dict[str, Path] = {}
 
     def find_errors(path: Path, contract: Contract) -> Iterator[ContractError]:
-        if not (first := owners[contract.pipeline]).samefile(path):
+        if (first := owners[contract.pipeline]) != path and not (first.exists() and first.samefile(path)):
             yield repeated_name_error(contract.pipeline, path, first)
         for function, table in list_sql_functions(contract).items():
             if not (maker := makers.setdefault(function, path)).samefile(path):
@@ -60,6 +60,7 @@ def check(arguments: argparse.Namespace, settings: Settings) -> int:
         warnings = _check_widening(settings, path, contract)
         if arguments.spark:
             _check_in_spark(settings, path, contract)
+        _warn_of_file_name(path, contract)
         counts = f"{format_count(len(contract.topics), 'topic')}, {format_count(len(contract.views), 'view')}"
         return [f"{escape_controls(str(path), LINE_BREAKS)}: {counts}, fine", *map(escape_controls, warnings)]
 
@@ -75,6 +76,14 @@ def check(arguments: argparse.Namespace, settings: Settings) -> int:
             fix = "take out what was added last"
             print(f"hindcast: {ContractError(found, where=f'{path}:1', fix=fix)}", file=sys.stderr)
     return 1 if problems else 0
+
+
+def _warn_of_file_name(path: Path, contract: Contract) -> None:
+    """Print a warning for a file that is not named after its pipeline: one that is, even a broken one, takes it."""
+    if path.stem != contract.pipeline:
+        name = f"{contract.pipeline}.yaml"
+        warning = f"warning: {path}: rename it {name}: any other file of that name would take the pipeline"
+        print(escape_controls(warning, LINE_BREAKS), file=sys.stderr)
 
 
 def _check_in_spark(settings: Settings, path: Path, contract: Contract) -> None:
