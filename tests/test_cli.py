@@ -407,5 +407,5 @@ def test_a_command_whose_extra_is_not_installed_names_it(
 def test_a_session_needs_no_local_stack(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SPARK_REMOTE", raising=False)
     monkeypatch.setitem(sys.modules, "psutil", None)
-    monkeypatch.setattr(session, "open_session", lambda name: name)
+    monkeypatch.setattr(session, "open_session", lambda name, *, small: name)  # noqa: ARG005
     assert shared.open_session(read_settings(), "restaurant") == "hindcast restaurant"
