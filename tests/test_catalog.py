@@ -104,7 +104,11 @@ def test_a_contract_that_takes_long_is_no_error_while_its_change_is_read(
         path.write_text(text, encoding="utf-8")
         assert [*catalog.load_contracts(tmp_path)[0]] == ["bakery"]
     path.write_text(f"{CONTRACT}# changed again", encoding="utf-8")
-    assert isinstance(catalog._read_contract(path, 1.0), Contract), "at the first reading"
+    assert isinstance(catalog._read_contract(path, 1.0), SlowContractError), "so that it is read again with more time"
+    former = catalog._find_cached_file(path).last
+    assert former is not None
+    assert isinstance(former.result, Contract), "what other requests get meanwhile"
+    assert isinstance(catalog._read_contract(path, 5.0), Contract)
 
 
 def test_a_file_that_took_too_long_is_read_again_only_with_more_time(

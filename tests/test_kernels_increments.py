@@ -22,6 +22,7 @@ from hindcast.contract.shapes import PERIODS
 from hindcast.engine import (
     aggregate_increments,
     arrow_expressions,
+    hulls,
     increment_rows,
     increments,
     integer_encoding,
@@ -344,6 +345,31 @@ def test_a_view_after_increments_is_what_deriving_it_whole_gives(name: str) -> N
             assert count_rows(view) == count_rows(wanted), (before, after)
             before, closed = after, closed + len(gone)
     assert closed > HISTORIES / 10
+
+
+@pytest.mark.parametrize("most", [5_000_000, 0])
+def test_groups_with_too_many_islands_are_read_in_their_hulls(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    """What lies between the islands of a group is read too if its hull is derived."""
+    monkeypatch.setattr(hulls, "MAX_PAIRS", most)
+    case = Aggregate("versions", "named")
+    form, types = case.form(), input_types("versions")
+    output = dict(zip(form.columns, (form.output.types.field(c).type for c in form.columns), strict=True))
+
+    def row(key: str, start: int, end: int, value: int) -> Row:
+        own = {"k": key, "v": value, "named": "x", "validFrom": start, "validTo": end}
+        return dict.fromkeys(types) | own | {"systemFrom": 0}
+
+    kept = [row("a", 0, 30, 2), row("b", 12, 15, 2)]
+    before, after = [*kept, row("c", 1, 2, 2)], [*kept, row("c", 1, 2, 5), row("d", 25, 26, 2)]
+    add = partial(slice_reader.add_computed_columns, form.sides[0])
+    view, wanted = (
+        list_rows(case.derive(form, [add(table(rows, types))]).select(form.columns)) for rows in (before, after)
+    )
+    sources = [changed_rows(before, after, types, add)]
+    change = list_rows(increments.find_change(form, sources, reader(view, output | {form.view.key[0]: PACKED})).rows)
+    gone = strip([row for row in change if row["_change"] == "close"])
+    new = strip([row for row in change if row["_change"] == "open"])
+    assert count_rows([row for row in view if row not in gone] + new) == count_rows(wanted)
 
 
 def check_units(form: Any, sources: list[ChangedRows], read_view: Any, change: list[Row]) -> None:

@@ -78,9 +78,15 @@ def test_islands_that_too_many_rows_touch_are_hulls(monkeypatch: pytest.MonkeyPa
     islands = hulls.build_islands(periods([(0, 1, 2), (0, 5, 6), (0, 9, 9), (2, 3, 4)]))
     rows = periods([(0, 0, 10), (0, 5, 9), (2, 0, 1)])
     monkeypatch.setattr(hulls, "MAX_PAIRS", 5)
-    assert islands.join_crowded(rows) is islands, "three pairs and two"
+    assert len(islands.find_touching(rows)[0]) == 5, "three pairs and two"
     monkeypatch.setattr(hulls, "MAX_PAIRS", 4)
-    assert [part.tolist() for part in islands.join_crowded(rows)] == [[0, 2], [1, 3], [9, 4]]
+    with pytest.raises(hulls.CrowdedError):
+        islands.find_touching(rows)
+    joined = islands.join_by_key()
+    assert [part.tolist() for part in joined] == [[0, 2], [1, 3], [9, 4]]
+    monkeypatch.setattr(hulls, "MAX_PAIRS", 0)
+    assert len(joined.find_touching(rows)[0]) == 2, "a hull is touched once by a row"
+    assert [part.tolist() for part in hulls.build_islands(periods([])).join_by_key()] == [[], [], []]
 
 
 def test_a_column_may_stand_for_several() -> None:

@@ -24,18 +24,25 @@ _VARIABLE = "__hindcast_created_dags__"
 class CreatedDags:
     """The DAGs that one DAG file has created: their folders; the errors of those that only report one and give way to a
     pipeline of another folder.
+
+    `reserved`: the pipelines whose contracts do not load, each with its folder: no other folder gives them.
     """
 
     folders: dict[str, Path] = field(default_factory=dict)
     errors: dict[str, Exception] = field(default_factory=dict)
     maintained: dict[Path, str] = field(default_factory=dict)
+    reserved: dict[str, Path] = field(default_factory=dict)
 
     def list_taken(self, folder: Path) -> Mapping[str, Path]:
         """Return the ids of the DAGs that other folders gave, each with its folder."""
         return {dag_id: other for dag_id, other in self.folders.items() if other != folder}
 
-    def replace(self, folder: Path, dags: Iterable[str], errors: Mapping[str, Exception]) -> None:
+    def replace(
+        self, folder: Path, dags: Iterable[str], errors: Mapping[str, Exception], reserved: Iterable[str] = ()
+    ) -> None:
         """Record all DAGs of a folder, also if others were recorded before; `errors`: of those that give way."""
+        self.reserved = {name: other for name, other in self.reserved.items() if other != folder}
+        self.reserved |= {name: folder for name in reserved if name not in self.reserved}
         former = [dag_id for dag_id, other in self.folders.items() if other == folder]
         for dag_id in former:
             del self.folders[dag_id]

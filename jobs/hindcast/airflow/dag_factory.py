@@ -226,14 +226,10 @@ def load_dags(settings: Settings, created: CreatedDags) -> dict[str, DAG]:
     ids = name_stand_ins(displaced, {*loaded, *taken, *errors})
     errors |= {dag_id: displaced[place] for dag_id, place in ids.items()}
     dags = loaded | {dag_id: create_broken_dag(dag_id, error) for dag_id, error in errors.items()}
-    kept = {dag_id for dag_id, path in stand_ins.items() if _keeps_pipeline(dag_id, path)}
-    created.replace(folder, dags, {dag_id: error for dag_id, error in errors.items() if dag_id not in kept})
+    reserved = {path.stem for path in broken if can_be_pipeline(path.stem) and is_meant_as(path, path.stem)}
+    giving_way = {dag_id: error for dag_id, error in errors.items() if dag_id not in reserved}
+    created.replace(folder, dags, giving_way, reserved)
     return dags
-
-
-def _keeps_pipeline(dag_id: str, path: Path) -> bool:
-    """Return whether no other folder may give the pipeline of this name, though its contract's file does not load."""
-    return path.stem == dag_id and can_be_pipeline(dag_id) and is_meant_as(path, dag_id)
 
 
 def load_pipeline_dags(settings: Settings, name: str, created: CreatedDags) -> dict[str, DAG]:
@@ -252,6 +248,7 @@ def _refuse_taken(
 ) -> dict[Path, Contract | ContractError]:
     """Return contracts of a folder, with an error for each whose pipeline another folder has given."""
     taken = {dag_id: other for dag_id, other in created.list_taken(folder).items() if dag_id not in created.errors}
+    taken |= {name: other for name, other in created.reserved.items() if other != folder}
 
     def refuse(path: Path, contract: Contract | ContractError) -> Contract | ContractError:
         if isinstance(contract, ContractError):

@@ -138,7 +138,8 @@ class _FolderReader:
     """Reads the contracts of a folder in bounded time: those that take long cost the others little.
 
     Small files are read first. Each may take a second (`bounds.FIRST_SECONDS`); those that were too slow are read again
-    once all have been, the largest first, with what is left of the folder's time. So a contract that takes less than a
+    once all have been, the largest first, with what is left of the folder's time, from which their first reading is not
+    taken. So a contract that takes less than a
     second loads beside eight that would take for ever, and one that takes less than a tenth beside any number. The
     whole takes at most 23 s of a processor (slow ones `bounds.SLOW_SECONDS`, others `bounds.FOLDER_SECONDS`, and a
     second more each), and then a tenth for each further file.
@@ -150,6 +151,7 @@ class _FolderReader:
         self.results: dict[Path, Contract | ContractError] = {}
         self.taken = dict.fromkeys(files, 0.0)
         self.allowed = dict.fromkeys(files, 0.0)
+        self.spent_at_first: dict[Path, float] = {}
 
     def read(self) -> dict[Path, Contract | ContractError]:
         """Return what each file holds, in the given order; an error that names the budget if it was not enough."""
@@ -170,7 +172,8 @@ class _FolderReader:
     def _find_next_limit(self, path: Path) -> float | None:
         """Return the seconds that a slow file may take when it is read again; None if no more than it has taken."""
         more = bounds.FIRST_SECONDS if self.allowed[path] < bounds.FIRST_SECONDS else bounds.SECONDS
-        seconds = min(more, bounds.SECONDS, bounds.FOLDER_SECONDS - sum(self.taken.values()))
+        taken = sum(self.taken.values()) - sum(self.spent_at_first.values())
+        seconds = min(more, bounds.SECONDS, bounds.FOLDER_SECONDS - taken)
         return seconds if seconds > max(self.allowed[path], self.taken[path]) else None
 
     def _list_slow(self) -> list[Path]:
@@ -181,6 +184,8 @@ class _FolderReader:
         self.results[path] = self.read_one(path, seconds)
         self.taken[path] += time.thread_time() - begun
         self.allowed[path] = seconds
+        if isinstance(self.results[path], SlowContractError):
+            self.spent_at_first.setdefault(path, self.taken[path])
 
     def _explain(self, path: Path) -> Contract | ContractError:
         """Return what a file holds; an error that names the budget if others left too little of it."""

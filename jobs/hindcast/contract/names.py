@@ -65,11 +65,11 @@ def name_stand_ins(files: Iterable[Path], taken: Collection[str]) -> dict[str, P
     `taken`: the ids of other DAGs. Airflow limits the characters of an id, and its length.
     """
     named: dict[str, Path] = {}
-    for file in files:
-        stem = re.sub(r"[^A-Za-z0-9_.-]", "_", file.stem)[:NAME]
-        if _is_maintenance(stem):  # with any suffix it could be the id of a folder's
-            stem = f"broken__{stem}"
-        free = (f"{stem}{BROKEN * n}" for n in count())
+    stems = {file: re.sub(r"[^A-Za-z0-9_.-]", "_", file.stem)[:NAME] for file in files}
+    for file, stem in sorted(stems.items(), key=lambda item: item[0].stem != item[1]):  # first those of its own name
+        # With any suffix the name of the maintenance could be the id of a folder's.
+        name = f"broken__{stem}" if _is_maintenance(stem) else stem
+        free = (f"{name}{BROKEN * n}" for n in count())
         named[next(dag_id for dag_id in free if dag_id not in (*taken, *named))] = file
     return named
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ import pyarrow as pa
 from hindcast.common.jit import NOTHING
 from hindcast.engine import arrow_expressions, hulls, integer_encoding, operators
 from hindcast.engine.arrow_expressions import ColumnReference
-from hindcast.engine.hulls import Islands
+from hindcast.engine.hulls import CrowdedError, Islands
 from hindcast.engine.increment_rows import (
     BOUNDS,
     ChangedRows,
@@ -44,33 +45,55 @@ def refresh_aggregate(form: AggregateIncrement, source: ChangedRows, read_view: 
     changes = number_versions(closed, opened, [*key, *form.member], [*form.aggregate.measures])
     more, less = (_count_left_out(form, members) for members in (opened, closed))
     left_out = LeftOutRows(more[0] - less[0], more[1] - less[1])
-    if (span := changes.find_span()) is None:
+    if changes.find_span() is None:
         return compare_nothing(form, left_out)
-    needed = _list_groups(form, changes)
+    try:
+        current, derived = _refresh_islands(form, source, read_view, changes)
+    except CrowdedError:
+        current, derived = _refresh_islands(form, source, read_view, changes, as_hulls=True)
+    return Comparison(current, derived, left_out, ((closed, key), (opened, key)))
+
+
+def _refresh_islands(
+    form: AggregateIncrement,
+    source: ChangedRows,
+    read_view: ReadNear,
+    changes: ChangedVersions,
+    *,
+    as_hulls: bool = False,
+) -> tuple[pa.Table, pa.Table]:
+    """Return the affected rows of an aggregate, and the rows that replace them.
+
+    They are those in the islands of what has changed, or in the hull of each group (`as_hulls`).
+    """
+    key, span = form.aggregate.key, changes.find_span() or (0, 0)
+    needed = _list_groups(form, changes, as_hulls=as_hulls)
     near = list_members(form, _read_members(form, source, span, needed))
     current = read_view(span, list_among(key, needed))
     (*groups, members, units), _ = integer_encoding.encode_keys(
-        [closed, opened, near, current], [key] * 4, whole=form.whole
+        [*(side.select(key) for side in changes.sides), near, current], [key] * 4, whole=form.whole
     )
-    learnt = hulls.build_islands(changes.find_periods(groups)).join_crowded(
-        read_periods(near, members), read_periods(current, units)
-    )
+    learnt = _find_islands(changes, groups, as_hulls=as_hulls)
     touching = np.unique(learnt.find_touching(read_periods(current, units))[0])
     current, units = current.take(pa.array(touching)), units[touching]
     grown, places = learnt.include_periods(read_periods(current, units))
     rows, islands = learnt.find_touching(read_periods(near, members))
     count = max(1, len(grown.key))
     rows, islands = np.divmod(np.unique(rows * count + places[islands]), count)
-    derived = _aggregate_islands(form, near.take(pa.array(rows)), islands, grown)
-    return Comparison(current, derived, left_out, ((closed, key), (opened, key)))
+    return current, _aggregate_islands(form, near.take(pa.array(rows)), islands, grown)
 
 
-def _list_groups(form: AggregateIncrement, changes: ChangedVersions) -> Needs:
-    """Return the groups that have changed, each with its islands."""
+def _find_islands(changes: ChangedVersions, groups: Sequence[Integers], *, as_hulls: bool) -> Islands:
+    islands = hulls.build_islands(changes.find_periods(groups))
+    return islands.join_by_key() if as_hulls else islands
+
+
+def _list_groups(form: AggregateIncrement, changes: ChangedVersions, *, as_hulls: bool) -> Needs:
+    """Return the groups that have changed, each with its islands, or with its hull."""
     key = form.aggregate.key
     sides = [side.select(key) for side in changes.sides]
     groups, count = integer_encoding.encode_keys(sides, [key] * 2, whole=form.whole)
-    islands = hulls.build_islands(changes.find_periods(groups))
+    islands = _find_islands(changes, groups, as_hulls=as_hulls)
     first = integer_encoding.find_first_rows(np.concatenate(groups), count)[islands.key]
     return Needs(pa.concat_tables(sides).take(pa.array(first)), key, islands.low, islands.high)
 

@@ -82,6 +82,10 @@ MAX_PAIRS = 5_000_000
 """So many pairs of a row and an island that it touches are looked at; there can be far more of them than rows."""
 
 
+class CrowdedError(Exception):
+    """Rows touch too many islands: the hulls of the keys are needed."""
+
+
 class Islands(NamedTuple):
     """Periods of keys of which none touches another one of its key: parallel arrays in the order of keys and times."""
 
@@ -89,20 +93,20 @@ class Islands(NamedTuple):
     low: Integers
     high: Integers
 
-    def join_crowded(self, *rows: Periods) -> Islands:
-        """Return the hulls of all keys as islands if rows touch more than `MAX_PAIRS` of the islands, else these."""
-        if sum(int(np.sum(np.maximum(np.subtract(*self._find_range(some)[::-1]), 0))) for some in rows) <= MAX_PAIRS:
-            return self
-        starts = np.flatnonzero(np.append(True, self.key[1:] != self.key[:-1]))
-        ends = np.append(starts[1:], len(self.key)) - 1
+    def join_by_key(self) -> Islands:
+        """Return the hulls of all keys as islands."""
+        starts = np.flatnonzero(np.append(True, self.key[1:] != self.key[:-1])[: len(self.key)])
+        ends = np.append(starts[1:], len(self.key))[: len(starts)] - 1
         return Islands(self.key[starts], self.low[starts], self.high[ends])
 
     def find_touching(self, rows: Periods) -> tuple[Integers, Integers]:
         """Return which rows touch which islands of their keys, if only at a single moment: a pair of numbers for each.
 
-        The rows of NOTHING touch none.
+        The rows of NOTHING touch none. CrowdedError if there are more than `MAX_PAIRS`, and a key has several islands.
         """
         first, behind = self._find_range(rows)
+        if np.sum(np.maximum(behind - first, 0)) > MAX_PAIRS and np.any(self.key[1:] == self.key[:-1]):
+            raise CrowdedError(f"rows touch more than {MAX_PAIRS:,} islands")
         numbers, nth = integer_encoding.repeat_numbers(np.maximum(behind - first, 0))
         return numbers, first[numbers] + nth
 

@@ -52,9 +52,9 @@ def create_project(folder: Path) -> Project:
     contents = {
         path.replace("<pipeline>", pipeline): _fill_template(name, pipeline) for path, name in _TEMPLATES.items()
     }
-    _refuse_name(folder, pipeline, contents)
     made: list[Path] = []
     try:
+        _refuse_name(folder, pipeline, contents)
         _refuse_existing(folder, [*contents])
         _write_files(folder, contents, made)
     except OSError as error:

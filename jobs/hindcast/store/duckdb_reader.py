@@ -6,6 +6,7 @@ of all rows.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import threading
 from collections.abc import Iterable, Sequence
@@ -171,15 +172,17 @@ _MOST_LIMITED = 8
 _LIMITED_THREADS = 4
 
 _DATABASES = _Databases()
-_INHERITED: list[_Databases] = []
-"""Those of the processes that this one was forked from, never freed: that would wait for ever for their threads, or
-crash.
-"""
 
 
 def _replace_databases() -> None:
-    global _DATABASES  # noqa: PLW0603  # a forked process begins with none
-    _INHERITED.append(_DATABASES)
+    """Begin with no databases in a forked process.
+
+    Those that it inherits are never freed, not even when it ends: that would wait for ever for their threads, or crash.
+    """
+    global _DATABASES  # noqa: PLW0603
+    inherited = [it for it in (_DATABASES.unlimited, *_DATABASES.limited.values()) if it is not None]
+    for database in inherited:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(database))
     _DATABASES = _Databases()
 
 

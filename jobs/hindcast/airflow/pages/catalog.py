@@ -86,20 +86,23 @@ class _CachedFile:
     def read(self, path: Path, seconds: float) -> Contract | ContractError:
         """Return what a file holds; while another request reads it, what it held before.
 
-        A file that held a contract may take as long as any: a large one is not an error while its change is read.
+        If it is too slow for the `seconds`, which may be few, that is not kept in place of a contract: the file is read
+        again with more, and other requests get the contract meanwhile.
         """
         last = self.last
-        if last is not None and isinstance(last.result, Contract):
-            seconds = bounds.SECONDS
         if last is not None and last.is_current(path, seconds):
             return last.result
         if not self.lock.acquire(blocking=last is None):
             assert last is not None  # noqa: S101  # otherwise the lock is waited for
             return last.result
         try:
-            if self.last is None or not self.last.is_current(path, seconds):
-                self.last = _read_file(path, seconds)
-            return self.last.result
+            if self.last is not None and self.last.is_current(path, seconds):
+                return self.last.result
+            read, had_contract = _read_file(path, seconds), last is not None and isinstance(last.result, Contract)
+            is_final = seconds >= bounds.SECONDS or not isinstance(read.result, SlowContractError)
+            if is_final or not had_contract:
+                self.last = read
+            return read.result
         finally:
             self.lock.release()
 

@@ -130,6 +130,8 @@ def _read_boolean(source: _Bytes) -> bool:
 
 def _decimal_reader(read: Callable[[_Bytes], Parsed], schema: JsonObject) -> _Read:
     scale = int(str(schema.get("scale", 0)))
+    if not 0 <= scale <= 3 * _LONGEST_DECIMAL:
+        raise ValueError(f"has a decimal of scale {scale:,}")
 
     def read_decimal(source: _Bytes) -> Parsed:
         raw = read(source)
