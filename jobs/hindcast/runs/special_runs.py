@@ -107,11 +107,12 @@ def run_upgrade(spark: SparkSession, settings: Settings, pipeline: str, run_id: 
 def _plan_special_run(contract: BoundContract, run_id: str, instead: Release | Requeue | Upgrade) -> int:
     """Store the plan of a run that does something `instead` of replaying (`planner.ensure_plan`); return its number.
 
-    Raise ContractError as `run_steps.plan_run` does.
+    Raise ContractError as `run_steps.plan_run` does, except for an upgrade.
     """
     with step_events.record_step("plan", contract.pipeline):
         step_events.record_begin(run_id=run_id)
-        run_steps.refuse_unfit_contract(contract)
+        if not isinstance(instead, Upgrade):  # it may adopt a table that is nobody's yet
+            run_steps.refuse_unfit_contract(contract)
         run_steps.write_missing_page(contract.settings, contract.pipeline)
         plan = planner.ensure_plan(contract, run_id, instead=instead)
         run_steps.record_plan(plan)
