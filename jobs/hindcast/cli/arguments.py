@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from hindcast.cli.commands import local, projects, reading, running, upkeep
@@ -56,7 +57,7 @@ def build_parser() -> argparse.ArgumentParser:
     infer.add_argument("--pipeline", metavar="NAME", help="the pipeline's name (default: after the topics)")
     infer.add_argument(
         "--records",
-        type=_parse_record_count,
+        type=partial(_parse_count, of="records"),
         default=10_000,
         metavar="N",
         help="the most records to read of each topic (default: 10,000)",
@@ -213,7 +214,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     produce.add_argument(
         "--partitions",
-        type=_parse_partition_count,
+        type=partial(_parse_count, of="partitions"),
         default=1,
         help="the partitions of a topic that is created (default: 1)",
     )
@@ -250,15 +251,8 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _parse_record_count(text: str) -> int:
-    """Return a number of records; ArgumentTypeError for any other text."""
+def _parse_count(text: str, of: str) -> int:
+    """Return a number `of` something; ArgumentTypeError for any other text."""
     if not re.fullmatch(r"0*[1-9][0-9]{0,8}", text, re.ASCII):
-        raise argparse.ArgumentTypeError(f"'{text[:40]}' is not a number of records: write one from 1 to 999999999")
-    return int(text)
-
-
-def _parse_partition_count(text: str) -> int:
-    """Return a number of partitions; ArgumentTypeError for any other text."""
-    if not re.fullmatch(r"0*[1-9][0-9]{0,8}", text, re.ASCII):
-        raise argparse.ArgumentTypeError(f"'{text[:40]}' is not a number of partitions: write one from 1 to 999999999")
+        raise argparse.ArgumentTypeError(f"'{text[:40]}' is not a number of {of}: write one from 1 to 999999999")
     return int(text)

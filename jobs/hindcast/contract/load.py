@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import yaml
@@ -80,6 +81,14 @@ def load(path: Path, seconds: float | None = None) -> Contract:
             "find the expression, pattern or type that nests too much (leave out one after the other), and simplify it"
         )
         raise SlowContractError(found, where=f"{path}:1", fix=fix) from None
+
+
+def load_text(text: str) -> Contract:
+    """Return the contract in a text that is in no file yet; raise ContractError as `load` does."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "contract.yaml"
+        path.write_text(text, encoding="utf-8")
+        return load(path)
 
 
 class SlowContractError(ContractError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -45,12 +46,13 @@ def refresh_aggregate(form: AggregateIncrement, source: ChangedRows, read_view: 
     changes = number_versions(closed, opened, [*key, *form.member], [*form.aggregate.measures])
     more, less = (_count_left_out(form, members) for members in (opened, closed))
     left_out = LeftOutRows(more[0] - less[0], more[1] - less[1])
-    if changes.find_span() is None:
+    if (span := changes.find_span()) is None:
         return compare_nothing(form, left_out)
+    refresh = partial(_refresh_islands, form, source, read_view, changes, span)
     try:
-        current, derived = _refresh_islands(form, source, read_view, changes)
+        current, derived = refresh(as_hulls=False)
     except CrowdedError:
-        current, derived = _refresh_islands(form, source, read_view, changes, as_hulls=True)
+        current, derived = refresh(as_hulls=True)
     return Comparison(current, derived, left_out, ((closed, key), (opened, key)))
 
 
@@ -59,14 +61,15 @@ def _refresh_islands(
     source: ChangedRows,
     read_view: ReadNear,
     changes: ChangedVersions,
+    span: tuple[int, int],
     *,
-    as_hulls: bool = False,
+    as_hulls: bool,
 ) -> tuple[pa.Table, pa.Table]:
     """Return the affected rows of an aggregate, and the rows that replace them.
 
     They are those in the islands of what has changed, or in the hull of each group (`as_hulls`).
     """
-    key, span = form.aggregate.key, changes.find_span() or (0, 0)
+    key = form.aggregate.key
     needed = _list_groups(form, changes, as_hulls=as_hulls)
     near = list_members(form, _read_members(form, source, span, needed))
     current = read_view(span, list_among(key, needed))

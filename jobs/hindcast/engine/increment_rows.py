@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -211,11 +211,26 @@ def list_changed(columns: Sequence[str], *changes: tuple[ChangedVersions, Sequen
     Versions with the same values in these have one hull.
     """
     sides = [(side, own) for changed, own in changes for side in changed.sides]
-    keys, count = integer_encoding.encode_keys([side for side, _ in sides], [own for _, own in sides], whole=None)
-    pairs = zip(keys[::2], keys[1::2], strict=True)
-    found = [changed.find_periods(pair) for (changed, _), pair in zip(changes, pairs, strict=True)]
-    low, high = hulls.build_hulls(count, *found)
-    return list_among(columns, *(Needs(*side, low[of], high[of]) for side, of in zip(sides, keys, strict=True)))
+
+    def find_periods(keys: Sequence[Integers]) -> list[Periods]:
+        pairs = zip(keys[::2], keys[1::2], strict=True)
+        return [changed.find_periods(pair) for (changed, _), pair in zip(changes, pairs, strict=True)]
+
+    return list_hulls(columns, sides, find_periods)
+
+
+def list_hulls(
+    columns: Sequence[str],
+    parts: Sequence[tuple[pa.Table, Sequence[str]]],
+    find_periods: Callable[[Sequence[Integers]], Iterable[Periods]],
+) -> Among:
+    """Return the values that rows have in columns of their own, as values of other `columns`, each with its hull.
+
+    `find_periods`: returns the periods that the hulls have, given the keys of each part as numbers.
+    """
+    keys, count = integer_encoding.encode_keys([rows for rows, _ in parts], [own for _, own in parts], whole=None)
+    low, high = hulls.build_hulls(count, *find_periods(keys))
+    return list_among(columns, *(Needs(*part, low[of], high[of]) for part, of in zip(parts, keys, strict=True)))
 
 
 class ChangedVersions(NamedTuple):

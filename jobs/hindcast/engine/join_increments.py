@@ -26,6 +26,7 @@ from hindcast.engine.increment_rows import (
     compare_nothing,
     list_among,
     list_changed,
+    list_hulls,
     number_versions,
     read_moments,
     read_periods,
@@ -152,10 +153,11 @@ def _read_by_foreign_key(
     """Return the rows near the changes of tables that are joined on a foreign key."""
     unit, (on, key) = tuple(form.unit.values()), (side.key for side in form.join.sides)
     naming = inputs[0].read_near(span, list_changed(on, (changed[1], key)))
-    parts = [*changed[0].sides, naming]
-    units, count = integer_encoding.encode_keys(parts, [unit] * 3, whole=None)
-    low, high = hulls.build_hulls(count, changed[0].find_periods(units[:2]), read_periods(naming, units[2]))
-    needed = list_among(unit, *(Needs(rows, unit, low[of], high[of]) for rows, of in zip(parts, units, strict=True)))
+    needed = list_hulls(
+        unit,
+        [(rows, unit) for rows in (*changed[0].sides, naming)],
+        lambda units: (changed[0].find_periods(units[:2]), read_periods(naming, units[2])),
+    )
     lefts = inputs[0].read_near(span, needed)
     current = read_view(span, needed.rename_columns(tuple(form.unit)))
     _, start, end = read_periods(lefts, np.zeros(lefts.num_rows, np.int64))

@@ -26,10 +26,9 @@ from hindcast.engine.increment_rows import (
     ChangedRows,
     Comparison,
     LeftOutRows,
-    Needs,
     ReadNear,
     compare_nothing,
-    list_among,
+    list_hulls,
     read_moments,
 )
 from hindcast.engine.spec import EventSpec, SessionSpec, SlidingSpec, TimeSlice, WindowIncrement, WindowSpec
@@ -56,10 +55,8 @@ def refresh_windows(form: WindowIncrement, source: ChangedRows, read_view: ReadN
     new, low, high = new.filter(pa.array(is_possible)), low[is_possible], high[is_possible]
     if not new.num_rows:
         return compare_nothing(form, _count_left_out(events, added, 0))
-    (groups,), count = integer_encoding.encode_keys([new], [events.key], whole=None)
-    hull = hulls.build_hulls(count, Periods(groups, low, high))
-    near = list_among(events.key, Needs(new, events.key, hull.low[groups], hull.high[groups]))
-    current = read_view((int(low.min()), int(high.max())), near)
+    needed = list_hulls(events.key, [(new, events.key)], lambda groups: [Periods(groups[0], low, high)])
+    current = read_view((int(low.min()), int(high.max())), needed)
     begun, ended = _read_windows(events, current)
     since = int(min(low.min(), begun.min(initial=FOREVER))) - events.reach[0]
     near = _list_members(events, source.read_near((since, FOREVER)))

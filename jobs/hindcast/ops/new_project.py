@@ -11,14 +11,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path, PurePath
-from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
 from hindcast.common.errors import ContractError, PlatformError, escape_controls, show_briefly
 from hindcast.common.settings import is_checkout
-from hindcast.contract import load
+from hindcast.contract import load_text
 from hindcast.contract.types import Name
 
 _TEMPLATES = {
@@ -130,13 +129,10 @@ def _find_problem(pipeline: str, contents: Mapping[str, str]) -> str | None:
         TypeAdapter(Name).validate_python(escape_controls(pipeline))  # a name with half a character is none either
     except ValidationError as error:
         return error.errors()[0]["msg"].removeprefix("Value error, ")
-    with TemporaryDirectory() as scratch:
-        path = Path(scratch) / "contract.yaml"
-        path.write_text(contents[f"schemas/{pipeline}.yaml"], encoding="utf-8")
-        try:
-            read = load(path).pipeline
-        except ContractError as error:
-            return error.found
+    try:
+        read = load_text(contents[f"schemas/{pipeline}.yaml"]).pipeline
+    except ContractError as error:
+        return error.found
     return f"it is read as '{read}'" if read != pipeline else None
 
 

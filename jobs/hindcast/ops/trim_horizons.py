@@ -19,6 +19,7 @@ from hindcast.contract import Contract, try_load_all
 from hindcast.contract.bound import BoundContract
 from hindcast.contract.keep import find_retention
 from hindcast.ingest import retimestamping
+from hindcast.ops.erase.readers import list_reading_views
 from hindcast.plan import horizon, inputs
 from hindcast.plan.horizon import Horizon
 from hindcast.plan.runs import Run
@@ -100,24 +101,15 @@ def find_undecided_tables(contract: BoundContract) -> dict[str, set[str]]:
     for other in try_load_all(contract.settings.schemas).values():
         if not isinstance(other, Contract) or other.pipeline == contract.pipeline:
             continue
-        for table, views in _list_reading_views(contract, other).items():
+        for table in (*contract.topics, *contract.views):
+            if not (views := list_reading_views(other, {f"{contract.pipeline}.{table}"})):
+                continue
             try:
                 found = views.intersection(_list_undecided(contract.warehouse, other))
             except HindcastError:  # its journal or its entries are damaged: they may have any of the views
                 found = views
             undecided.setdefault(table, set()).update(f"{other.pipeline}.{view}" for view in found)
     return {table: names for table, names in undecided.items() if names}
-
-
-def _list_reading_views(contract: BoundContract, other: Contract) -> dict[str, set[str]]:
-    """Return the views of another pipeline that are made of a table of this one, by that table."""
-    views: dict[str, set[str]] = {}
-    for view in other.ordered_views:
-        for source in set(other.list_upstream(view)).intersection(other.inputs):
-            pipeline, _, table = other.inputs[source].table.partition(".")
-            if pipeline == contract.pipeline:
-                views.setdefault(table, set()).add(view)
-    return views
 
 
 def _list_undecided(warehouse: str, contract: Contract) -> set[str]:

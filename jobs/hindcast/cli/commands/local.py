@@ -168,20 +168,14 @@ def _refuse_pipeline_name(name: str) -> None:
 
 def _refuse_invalid_draft(text: str) -> None:
     """Raise ContractError if `hindcast check` would refuse the text of a contract that we wrote ourselves."""
-    from pathlib import Path
-    from tempfile import TemporaryDirectory
-
     from hindcast.common.errors import ContractError
-    from hindcast.contract import load
+    from hindcast.contract import load_text
 
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / "draft.yaml"
-        path.write_text(text, encoding="utf-8")
-        try:
-            load(path)
-        except ContractError as error:
-            fix = "this is a bug of Hindcast: report it, with the types of the topic's fields"
-            raise ContractError(f"infer wrote an invalid contract: {error.found}", fix=fix) from None
+    try:
+        load_text(text)
+    except ContractError as error:
+        fix = "this is a bug of Hindcast: report it, with the types of the topic's fields"
+        raise ContractError(f"infer wrote an invalid contract: {error.found}", fix=fix) from None
 
 
 def produce(arguments: argparse.Namespace, settings: Settings) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from hindcast.contract import Contract
@@ -27,17 +27,16 @@ def find_readers(contract: BoundContract, names: Sequence[str]) -> Readers:
     others = [other for other in found.values() if isinstance(other, Contract)]
     views, new = set[str](), places
     while new:
-        new = {view for other in others for view in _list_views_of(other, new)} - views
+        new = {f"{other.pipeline}.{view}" for other in others for view in list_reading_views(other, new)} - views
         views |= new
     unread = (path.name for path, other in found.items() if not isinstance(other, Contract))
     return Readers(tuple(sorted(views - places)), tuple(sorted(unread)))
 
 
-def _list_views_of(contract: Contract, places: Collection[str]) -> Iterator[str]:
-    """Return the views of a contract, with its name, that are made of inputs from some `places` (pipeline.table)."""
+def list_reading_views(contract: Contract, places: Collection[str]) -> set[str]:
+    """Return the views of a contract that are made of inputs from some `places` (pipeline.table)."""
     read = {name for name, source in contract.inputs.items() if source.table in places}
-    views = (view for view in contract.ordered_views if not read.isdisjoint(contract.list_upstream(view)))
-    return (f"{contract.pipeline}.{view}" for view in views)
+    return {view for view in contract.ordered_views if not read.isdisjoint(contract.list_upstream(view))}
 
 
 def describe_readers(readers: Readers) -> list[str]:
