@@ -501,6 +501,9 @@ def test_avro_that_is_nested_too_deeply_is_malformed() -> None:
     large = {"type": "bytes", "logicalType": "decimal", "precision": 8, "scale": 2}
     with pytest.raises(ValueError, match="is not Avro"):
         AvroDecoder(large).decode(wire(large | {"logicalType": "none"}, 1, b"\1" * 500_000)[5:])
+    for scale in (-1, 10**9):
+        with pytest.raises(ValueError, match=f"decimal of scale {scale:,}"):
+            AvroDecoder(large | {"scale": scale})
 
 
 def test_a_number_of_a_million_digits_stops_nothing(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import io
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,15 @@ def test_a_place_that_cannot_be_written_is_said(tmp_path: Path, capsys: pytest.C
     (tmp_path / "shop").write_text("a file")
     assert main.main(["init", str(tmp_path / "shop")]) == 1
     assert "cannot be written" in capsys.readouterr().err
+
+
+def test_without_a_folder_for_temporary_files_it_is_said_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
+    assert main.main(["init", str(tmp_path / "shop")]) == 1
+    assert "cannot be written: No such file or directory; nothing was written" in capsys.readouterr().err
+    assert not (tmp_path / "shop").exists()
 
 
 @pytest.mark.parametrize("name", ["schemas", "schemas/tests", "dags", "tests", ".github", ".github/workflows"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from itertools import permutations
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from hindcast.cli import main
 from hindcast.common.errors import ContractError, SettingsError
 from hindcast.common.settings import read_settings
 from hindcast.contract import Contract, find, try_load_all
+from hindcast.contract.names import name_stand_ins
 from test_contracts import GOOD
 from test_dags import parsed
 from warehouses import shop
@@ -140,3 +142,10 @@ def test_a_pipeline_of_any_length_is_looked_for(schemas: Path) -> None:
     write(schemas, b"restaurant.yaml", GOOD)
     with pytest.raises(ContractError, match="no pipeline 'xxx"):
         find(schemas, LONG)
+
+
+def test_a_file_that_is_named_like_a_dag_stands_in_under_its_own_name() -> None:
+    files = [Path("a b.yaml"), Path("a_b.yaml"), Path("a?b.yaml")]
+    for listed in permutations(files):
+        assert name_stand_ins(listed, {})["a_b"] == Path("a_b.yaml")
+    assert [*name_stand_ins(files, {})] == ["a_b", "a_b__broken", "a_b__broken__broken"]

@@ -324,6 +324,39 @@ def test_several_engines_of_the_pages_leave_memory_for_others() -> None:
         assert limited.execute("SELECT current_setting('threads')").fetchall()[0][0] <= 4
 
 
+SPILLING = """
+from pathlib import Path
+from hindcast.store import duckdb_reader
+
+for engine in (duckdb_reader.open_arrow_engine(), duckdb_reader.open_engine()):
+    folder = Path(engine.execute("SELECT current_setting('temp_directory')").fetchall()[0][0])
+    assert not folder.exists(), "before there is something to spill"
+    try:
+        engine.execute("SET memory_limit = '64MB'")
+    except Exception:  # it is locked
+        continue
+    engine.execute("CREATE TEMP TABLE wide AS SELECT i, repeat(md5(i::VARCHAR), 8) FROM range(400000) t(i)")
+    assert any(folder.iterdir())
+    print(oct(folder.parent.stat().st_mode & 0o777), folder)
+"""
+
+
+def test_what_does_not_fit_into_memory_goes_to_a_private_folder_which_ends_with_the_process(tmp_path: Path) -> None:
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": str(tmp_path)}
+    places = []
+    for _ in range(2):
+        command = [sys.executable, "-W", "ignore", "-c", SPILLING]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path)
+        assert done.stderr == ""
+        mode, place = done.stdout.split()
+        assert mode == "0o700"
+        assert not Path(place).exists()
+        places.append(Path(place).parent)
+        (tmp_path / f"hindcast-{os.geteuid()}").chmod(0o777)  # so that others could have written to it
+    assert places[0] == tmp_path / f"hindcast-{os.geteuid()}"
+    assert places[1] != places[0]
+
+
 FORKED = """
 import os, signal
 from hindcast.store import duckdb_reader

@@ -147,6 +147,7 @@ views:
 
 
 @pytest.mark.long
+@pytest.mark.ci
 def test_what_another_pipeline_holds_is_not_trimmed_away_before_somebody_decides(
     spark: SparkSession, broker: str, tmp_path: Path
 ) -> None:
@@ -160,6 +161,14 @@ def test_what_another_pipeline_holds_is_not_trimmed_away_before_somebody_decides
         assert report.tables["orders"].undecided == ("ledger.invoices",)
         assert report.tables["orders"].removed == 0
         assert "held back by ledger.invoices" in retention.format_report(report)
+        valid = ledger.path.read_text(encoding="utf-8")
+        for broken in (valid.replace("stream: orders", "stream: order"), "pipeline: ledger\nviews: [", "\0"):
+            ledger.path.write_text(broken, encoding="utf-8")
+            assert retention.trim_pipeline(spark, shop.contract).tables["orders"].undecided == ("ledger.invoices",)
+        ledger.path.rename(ledger.path.with_name("z.yaml")).write_text("pipeline: ledger\nviews: [", encoding="utf-8")
+        assert retention.trim_pipeline(spark, shop.contract).tables["orders"].undecided == ("ledger.invoices",)
+        ledger.path.with_name("z.yaml").unlink()
+        ledger.path.write_text(valid, encoding="utf-8")
         ledger.run()
         keys = {"invoices": held_changes.find_held_keys(ledger.warehouse, "ledger", "invoices", ["low"])}
         special_runs.run_release(spark, ledger.settings, "ledger", "released", keys, "eve", datetime.now(UTC))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
-import stat
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
 
 import numba
 import numpy as np
+
+from hindcast.common.private_folders import locate_temporary, make_private
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -35,29 +35,15 @@ def _find_cache_folder() -> str:
     loops = sorted([here, *here.parents[1].glob("streams/*.py"), *here.parents[1].glob("engine/*.py")])
     sources = hashlib.sha256(b"".join(path.read_bytes() for path in loops))
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hindcast"
-    for folder in (home, Path(tempfile.gettempdir()) / f"hindcast-{os.geteuid()}"):
+    for folder in (home, locate_temporary()):
         cache = folder / "compiled" / sources.hexdigest()[:16]
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
-            if all(_make_private(place) for place in (folder, cache.parent, cache)) and os.access(cache, os.W_OK):
+            if all(make_private(place) for place in (folder, cache.parent, cache)) and os.access(cache, os.W_OK):
                 return str(cache)
         except OSError:
             continue
     return ""
-
-
-def _make_private(folder: Path) -> bool:
-    """Create a private folder unless it exists; return whether nobody else could have written to it.
-
-    A folder that others could only read is closed to them.
-    """
-    folder.mkdir(mode=0o700, exist_ok=True)
-    status = folder.lstat()
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
-        return False
-    if status.st_mode & 0o077:
-        folder.chmod(0o700)
-    return True
 
 
 numba.config.CACHE_DIR = os.environ.get("NUMBA_CACHE_DIR") or _find_cache_folder()  # type: ignore[attr-defined]

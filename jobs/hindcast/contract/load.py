@@ -267,7 +267,16 @@ def is_meant_as(path: Path, pipeline: str) -> bool:
     return named is not None or _NAMED_PIPELINE.search(text) is None
 
 
-_NAMED_PIPELINE = re.compile(r"""^pipeline:[ \t]+["']?[A-Za-z0-9_]+["']?[ \t\r]*(?:#.*)?$""", re.MULTILINE)
+def list_meant_pipelines(path: Path) -> set[str]:
+    """Return the pipelines that a file that does not load may be the contract of: by its name, and by its text."""
+    try:
+        named = {match.group(1) for match in _NAMED_PIPELINE.finditer(bounds.read_text(path))}
+    except (OSError, ValueError):
+        named = set()
+    return named | ({path.stem} if is_meant_as(path, path.stem) else set())
+
+
+_NAMED_PIPELINE = re.compile(r"""^pipeline:[ \t]+["']?([A-Za-z0-9_]+)["']?[ \t\r]*(?:#.*)?$""", re.MULTILINE)
 
 
 def repeated_name_error(pipeline: str, path: Path, first: Path) -> ContractError:

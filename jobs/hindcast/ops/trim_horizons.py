@@ -7,6 +7,7 @@ partition if that is earlier. It never moves back (plan/horizon.py).
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
@@ -18,9 +19,10 @@ from hindcast.common.errors import HindcastError
 from hindcast.contract import Contract, try_load_all
 from hindcast.contract.bound import BoundContract
 from hindcast.contract.keep import find_retention
+from hindcast.contract.load import list_meant_pipelines
 from hindcast.ingest import retimestamping
 from hindcast.ops.erase.readers import list_reading_views
-from hindcast.plan import horizon, inputs
+from hindcast.plan import definitions, horizon, inputs, journal
 from hindcast.plan.horizon import Horizon
 from hindcast.plan.runs import Run
 from hindcast.quality import held_changes
@@ -98,9 +100,7 @@ def find_undecided_tables(contract: BoundContract) -> dict[str, set[str]]:
     left of it. A held version of a topic's table counts from the horizon on, as a late one does.
     """
     undecided = {name: {name} for name in _list_undecided(contract.warehouse, contract)}
-    for other in try_load_all(contract.settings.schemas).values():
-        if not isinstance(other, Contract) or other.pipeline == contract.pipeline:
-            continue
+    for other in _list_other_contracts(contract):
         for table in (*contract.topics, *contract.views):
             if not (views := list_reading_views(other, {f"{contract.pipeline}.{table}"})):
                 continue
@@ -110,6 +110,18 @@ def find_undecided_tables(contract: BoundContract) -> dict[str, set[str]]:
                 found = views
             undecided.setdefault(table, set()).update(f"{other.pipeline}.{view}" for view in found)
     return {table: names for table, names in undecided.items() if names}
+
+
+def _list_other_contracts(contract: BoundContract) -> list[Contract]:
+    """Return the contracts of all other pipelines: of one whose file does not load that of its last run."""
+    files = try_load_all(contract.settings.schemas)
+    found = {other.pipeline: other for other in files.values() if isinstance(other, Contract)}
+    for path in (path for path, other in files.items() if not isinstance(other, Contract)):
+        for pipeline in sorted(list_meant_pipelines(path).difference(found)):
+            with suppress(HindcastError):  # nothing is known of a damaged pipeline without a contract
+                last = definitions.find_last_contract(journal.read_runs(contract.warehouse, pipeline))
+                found |= {} if last is None else {pipeline: last}
+    return [other for other in found.values() if other.pipeline != contract.pipeline]
 
 
 def _list_undecided(warehouse: str, contract: Contract) -> set[str]:

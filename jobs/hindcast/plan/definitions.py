@@ -5,13 +5,13 @@ The first plan under a contract stores its text; the plans of later runs store o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hindcast.common.json_values import JsonObject, StoredObject
 from hindcast.common.plurals import format_count
 from hindcast.contract import Contract
-from hindcast.contract.definition import list_fields
+from hindcast.contract.definition import list_fields, parse_fields
 from hindcast.plan.runs import Run, find_last_completed
 
 MOST, LONGEST = 50, 160
@@ -22,6 +22,15 @@ def find_fields(past: Iterable[Run], contract_hash: str) -> dict[str, str] | Non
     """Return the fields of the contract with that hash; None if no plan has stored them."""
     plans = (run.plan for run in past if run.plan.contract == contract_hash)
     return next((dict(plan.definition) for plan in plans if plan.definition), None)
+
+
+def find_last_contract(past: Sequence[Run]) -> Contract | None:
+    """Return the contract of the last run, without its gates; None if it is not stored, or is none today."""
+    fields = find_fields(past, past[-1].plan.contract) if past else None
+    try:
+        return None if fields is None else parse_fields(fields)
+    except ValueError:
+        return None
 
 
 def list_unstored_fields(past: Iterable[Run], contract: Contract) -> dict[str, str]:

@@ -26,12 +26,11 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TypeAlias
 
-import duckdb
 import pyarrow as pa
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
 from hindcast.plan import journal
-from hindcast.store import row_reader, table_creation, tables
+from hindcast.store import duckdb_reader, row_reader, table_creation, tables
 from hindcast.store.tables import Table
 
 SCHEMA = StructType(
@@ -95,8 +94,7 @@ Parameter: TypeAlias = int | str | list[str] | None
 
 def query_entries(warehouse: str, pipeline: str, query: str, values: Sequence[Parameter]) -> pa.Table:
     delta_table = tables.open_table(failing_table(warehouse, pipeline))
-    with duckdb.connect() as engine:
-        engine.execute("SET TimeZone = 'UTC'")
+    with duckdb_reader.open_arrow_engine() as engine:
         empty = table_creation.arrow_schema(SCHEMA).empty_table()
         rows = empty if delta_table is None else row_reader.open_dataset(delta_table)
         engine.register("entered", rows)

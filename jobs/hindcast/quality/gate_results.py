@@ -20,7 +20,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Self, TypeAlias
 
-import duckdb
 import pyarrow as pa
 from deltalake import write_deltalake
 from deltalake.exceptions import DeltaError
@@ -28,6 +27,7 @@ from pyspark.sql.types import DoubleType, LongType, StringType, StructField, Str
 
 from hindcast.common.json_values import JsonObject, JsonValue, StoredObject
 from hindcast.contract.expectation import OnFailure
+from hindcast.store import duckdb_reader
 from hindcast.store.row_reader import open_dataset, read_next_moment
 from hindcast.store.table_creation import arrow_schema, ensure_table, explain_write_error
 from hindcast.store.tables import Table, open_table
@@ -193,7 +193,7 @@ def _run_query(warehouse: str, pipeline: str, query: str, values: Sequence[int |
     delta_table = open_table(results_table(warehouse, pipeline))
     if delta_table is None:
         return pa.table({})
-    with duckdb.connect() as engine:
+    with duckdb_reader.open_arrow_engine() as engine:
         engine.register("verdicts", open_dataset(delta_table))
         return engine.sql(query, params=values).to_arrow_table()
 

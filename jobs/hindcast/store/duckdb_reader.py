@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import secrets
 import threading
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -21,6 +22,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from hindcast.bitemporal.predicates import LAST_MOMENT, ColumnBound
+from hindcast.common import private_folders
 from hindcast.store import deletion_vectors, row_reader, store_formats, tables
 
 
@@ -155,7 +157,7 @@ class _Databases:
         """Return a database that can open any file."""
         with self.lock:
             if self.unlimited is None:
-                self.unlimited = duckdb.connect()
+                self.unlimited = duckdb.connect(":memory:", config={"temp_directory": _choose_spill_folder()})
             return self.unlimited
 
     def open_limited(self, folder: str | None) -> duckdb.DuckDBPyConnection:
@@ -191,7 +193,8 @@ os.register_at_fork(after_in_child=_replace_databases)
 
 def _create_limited_database(folder: str | None) -> duckdb.DuckDBPyConnection:
     """Return a database that can open files in one folder only, or none; its settings are locked."""
-    database = duckdb.connect(":memory:")  # without a name it is nobody else's
+    # Without a name it is nobody else's.
+    database = duckdb.connect(":memory:", config={"temp_directory": _choose_spill_folder()})
     database.execute("SET GLOBAL TimeZone = 'UTC'")
     defaults = database.execute("SELECT current_setting('memory_limit'), current_setting('threads')").fetchall()
     memory, unit = defaults[0][0].split()
@@ -201,6 +204,15 @@ def _create_limited_database(folder: str | None) -> duckdb.DuckDBPyConnection:
     database.execute("SET enable_external_access = false")
     database.execute("SET lock_configuration = true")
     return database
+
+
+def _choose_spill_folder() -> str:
+    """Return a new private folder, which a database creates for what does not fit into memory and removes at its end.
+
+    DuckDB's own choice is the working directory, which may be read-only or somebody's checkout. A database can read its
+    folder, so each has its own.
+    """
+    return str(private_folders.find_temporary() / f"duckdb-{secrets.token_hex(8)}")
 
 
 def _local_folder(delta_table: DeltaTable) -> str | None:
