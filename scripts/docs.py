@@ -21,6 +21,7 @@ import picture
 
 from hindcast.bitemporal.fates import FATES
 from hindcast.cli.arguments import build_parser
+from hindcast.cli.help import EXAMPLES
 from hindcast.contract import Contract, Topic
 from hindcast.contract.names import FOLDERS
 from hindcast.formats import FORMATS
@@ -105,7 +106,8 @@ def _command(name: str, sub: argparse.ArgumentParser) -> Iterator[str]:
     actions = [a for a in sub._actions if not isinstance(a, argparse._HelpAction)]  # noqa: SLF001
     arguments = sorted(actions, key=lambda a: bool(a.option_strings))
     yield from ("", f"## hindcast {name}", "", sub.description or "", "")
-    yield from ("```text", " ".join(["hindcast", name, *map(_used, arguments)]), "```")
+    yield from ("```text", " ".join(["hindcast", name, *map(_used, arguments)]), "```", "")
+    yield f"Example: `{EXAMPLES[name]}`."
     told = [f"| `{_called(a)}` | {_meaning(a)} |" for a in arguments if _meaning(a)]
     if told:
         yield from ("", "| argument | meaning |", "| --- | --- |", *told)
@@ -205,9 +207,12 @@ _CLI = """\
 
 <!-- Written by scripts/docs.py from hindcast.cli: change it there. -->
 
-`make setup` leaves it at `.venv/bin/hindcast`. An error is told on stderr in a few lines: where, what was found, and
-what to do; the exit code is then 1. It is 3 if another run of the pipeline has not ended, and nothing was done: ask
-again when it has. A command that cannot be parsed exits with 2, an interrupted one with 130.
+`make setup` leaves it at `.venv/bin/hindcast`. Without a command it says which contracts there are, how their last runs
+ended, and what to do next. `source <(hindcast completion bash)` in `~/.bashrc` lets the shell complete commands,
+options, contracts, tables and runs (zsh the same; fish: `hindcast completion fish | source`). An error is told on
+stderr in a few lines: where, what was found, and what to do; the exit code is then 1. It is 3 if another run of the
+pipeline has not ended, and nothing was done: ask again when it has. A command that cannot be parsed exits with 2, an
+interrupted one with 130.
 
 Moments are written as ISO 8601 and mean UTC unless they say otherwise: `2026-01-01`, `2026-01-01T00:03:00`. Where a
 moment on the system axis is asked for, `run:3` means the known-at of run 3. Tables print times in UTC and null as `-`.

@@ -364,7 +364,7 @@ def test_where_vectors_are_to_be_written_is_looked_at_before_they_are_run(hindca
 @pytest.mark.parametrize(
     "command",
     [
-        *([], ["nonsense"], ["query"], ["query", "a.b", "--format", "xml"]),
+        *(["nonsense"], ["query"], ["query", "a.b", "--format", "xml"]),
         *(["produce", "menu", "file", "--partitions", n] for n in ("0", "-1", "9" * 20, "many")),
     ],
 )

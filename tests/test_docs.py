@@ -343,6 +343,7 @@ def test_a_room_uses_only_rooms_that_stand_below_it() -> None:
 
 
 READERS_OF_SETTINGS = {
+    "cli/completion": "a shell that asks for completions",
     "cli/main": "each command, and each step under spark-submit",
     "airflow/__init__": "each file that creates DAGs",
     "airflow/tasks": "each task",

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from hindcast.cli.commands import local, projects, reading, running, upkeep
+from hindcast import __version__
+from hindcast.cli.commands import local, overview, projects, reading, running, upkeep
+from hindcast.cli.help import EXAMPLES, GROUPS, GroupedParser
+from hindcast.common.errors import show_briefly, suggest_nearest
 from hindcast.common.settings import Settings
 
 Command = Callable[[argparse.Namespace, Settings], int]
@@ -16,18 +20,30 @@ Command = Callable[[argparse.Namespace, Settings], int]
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the command line. It sets `command`, the function to call, and `failed`, its exit code."""
-    parser = argparse.ArgumentParser(
-        prog="hindcast", description="Replay Kafka topics into bitemporal Delta tables. See docs/cli.md."
+    parser = GroupedParser(
+        prog="hindcast",
+        description="Replay Kafka topics into bitemporal Delta tables: what was true then, and what was believed then.",
     )
-    subs = parser.add_subparsers(required=True, metavar="COMMAND")
+    parser.add_argument("--version", action="version", version=f"hindcast {__version__}")
+    parser.set_defaults(command=overview.show_overview, failed=1)
+    subs = parser.add_subparsers(metavar="COMMAND", parser_class=argparse.ArgumentParser)
 
     def add(command: Command) -> argparse.ArgumentParser:
-        sub = subs.add_parser(command.__name__, help=command.__doc__, description=command.__doc__)
+        name = command.__name__
+        parser.add_summary(name, command.__doc__ or "")
+        sub = subs.add_parser(name, description=command.__doc__, epilog=f"example: {EXAMPLES[name]}")
         sub.set_defaults(command=command, failed=1)
         return sub
 
     def add_format(sub: argparse.ArgumentParser) -> argparse.ArgumentParser:
         sub.add_argument("--format", choices=("table", "json"), default="table", help="aligned text, or JSON")
+        return sub
+
+    def add_row_format(sub: argparse.ArgumentParser) -> argparse.ArgumentParser:
+        formats = ("table", "json", "csv")
+        sub.add_argument(
+            "--format", choices=formats, default="table", help="aligned text, JSON, or CSV (null is empty)"
+        )
         return sub
 
     def add_limit(sub: argparse.ArgumentParser) -> None:
@@ -82,8 +98,8 @@ def build_parser() -> argparse.ArgumentParser:
         sub.add_argument(
             "--only", metavar="TABLE", help="limit the run to this topic, input or view and everything downstream"
         )
-    add_format(add(reading.runs)).add_argument("pipeline")
-    ledger = add_format(add(reading.ledger))
+    add_row_format(add(reading.runs)).add_argument("pipeline")
+    ledger = add_row_format(add(reading.ledger))
     ledger.add_argument("pipeline", nargs="?", help="the pipeline (default: all)")
     ledger.add_argument("--rebuild", action="store_true", help="rebuild the journal of runs from logs and tables")
     report = add(reading.report)
@@ -98,7 +114,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     report.add_argument("pipeline")
     report.add_argument("run", nargs="?", type=int)
-    failing = add_format(add(reading.failing))
+    failing = add_row_format(add(reading.failing))
     failing.add_argument("pipeline")
     failing.add_argument("--run", type=int, help="only rows of this run; with --held: what was held after it")
     failing.add_argument("--table", help="only rows of this table")
@@ -117,7 +133,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     release.add_argument("--reject", action="store_true", help="record that it was reviewed and stays held")
     release.add_argument("--by", metavar="NAME", help="who decides (default: the current user)")
-    quarantine = add_format(add(reading.quarantine))
+    quarantine = add_row_format(add(reading.quarantine))
     quarantine.add_argument("pipeline")
     quarantine.add_argument("--topic", metavar="T", help="only records of this topic of the contract")
     quarantine.add_argument("--all", action="store_true", help="also records that are no longer refused")
@@ -161,8 +177,8 @@ def build_parser() -> argparse.ArgumentParser:
     trim = add_format(add(upkeep.trim))
     trim.add_argument("pipeline")
     trim.add_argument("--dry-run", action="store_true", help="show what it would remove; write nothing")
-    query = add_format(add(reading.query))
-    history = add_format(add(reading.history))
+    query = add_row_format(add(reading.query))
+    history = add_row_format(add(reading.history))
     for sub in (query, history):
         sub.add_argument("table", metavar="PIPELINE.TABLE")
         sub.add_argument("--key", metavar="K", help="the key: its text, or a JSON object if it has several columns")
@@ -241,6 +257,8 @@ def build_parser() -> argparse.ArgumentParser:
         "--to", required=True, choices=("latest", "timestamped", "versioned"), help="the store format to change to"
     )
     downgrade.add_argument("--lose", action="store_true", help="allow the loss of what that format cannot store")
+    shell = add(local.completion)
+    shell.add_argument("shell", choices=("bash", "zsh", "fish"))
     add(local.setup)
     add(local.up)
     add(local.down)
@@ -249,6 +267,19 @@ def build_parser() -> argparse.ArgumentParser:
     conformance.add_argument("directory", type=Path, metavar="DIR")
     conformance.add_argument("--out", type=Path, required=True, metavar="FILE")
     return parser
+
+
+def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
+    """Return the arguments of a command line; print what is wrong with them, and exit with 2."""
+    parser = build_parser()
+    known = {name for names in GROUPS.values() for name in names}
+    if argv and not argv[0].startswith("-") and argv[0] not in known:
+        parser.error(f"no command '{show_briefly(argv[0], 40)}': {suggest_nearest(argv[0], known)}")
+    if "_ARGCOMPLETE" in os.environ:
+        from hindcast.cli import completion
+
+        completion.complete(parser)
+    return parser.parse_args(argv)
 
 
 def _parse_count(text: str, of: str) -> int:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from hindcast.cli.arguments import Command, build_parser
+from hindcast.cli.arguments import Command, parse_arguments
 from hindcast.common import step_events
 from hindcast.common.errors import FINAL_ERRORS, BusyError, HindcastError, QueryError, show_briefly
 from hindcast.common.private_files import limit_access
@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     The exit code is then 1, of compare and verify 2 (their 1 says that something was found), and `BUSY` while another
     run is under way.
     """
-    arguments = build_parser().parse_args(argv)
+    arguments = parse_arguments(sys.argv[1:] if argv is None else argv)
     try:
         _refuse_odd_text(arguments)
         command: Command = arguments.command

@@ -1,7 +1,9 @@
-"""Format rows: as aligned text or Markdown for people, as JSON for programs."""
+"""Format rows: as aligned text or Markdown for people, as JSON or CSV for programs."""
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import math
 import re
@@ -56,6 +58,17 @@ def as_json(rows: pa.Table) -> str:
     JSON has no NaN and no infinity: they become the texts "NaN", "Infinity" and "-Infinity".
     """
     return json.dumps([{name: plain_value(value) for name, value in row.items()} for row in rows.to_pylist()], indent=2)
+
+
+def as_csv(rows: pa.Table) -> str:
+    """Return rows as CSV with a header: null is empty, nested values are JSON, others as in `as_json`."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(rows.column_names)
+    for row in rows.to_pylist():
+        plain = map(plain_value, row.values())
+        writer.writerow([it if isinstance(it, str | None) else json.dumps(it) for it in plain])
+    return out.getvalue()
 
 
 def format_cell(value: ColumnValue) -> str:

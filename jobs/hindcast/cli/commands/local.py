@@ -201,6 +201,14 @@ def produce(arguments: argparse.Namespace, settings: Settings) -> int:
     return 0
 
 
+def completion(arguments: argparse.Namespace, _: Settings) -> int:
+    """Print the code with which a shell completes commands, options, contracts, tables and runs."""
+    from hindcast.cli.completion import format_shell_code
+
+    print(format_shell_code(arguments.shell))
+    return 0
+
+
 def setup(_: argparse.Namespace, settings: Settings) -> int:
     """Set up Spark where the package is installed: its Java, its extra jars, its properties."""
     from hindcast.common.errors import PlatformError

@@ -141,7 +141,7 @@ def quarantine(arguments: argparse.Namespace, settings: Settings) -> int:
     rows = quarantine.read_refused(settings.warehouse, contract, arguments.topic, everything=arguments.all)
     shown, note = limit_rows(rows, arguments.format, arguments.limit)
     shown = quarantine.mask_refused(contract, shown)
-    print_rows(shown if arguments.all or arguments.format == "json" else shown.drop(["now"]), arguments.format)
+    print_rows(shown if arguments.all or arguments.format != "table" else shown.drop(["now"]), arguments.format)
     _print_note(note)
     return 0
 

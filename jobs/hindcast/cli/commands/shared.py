@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 from datetime import datetime
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from hindcast.common.errors import QueryError
+from hindcast.common.errors import QueryError, escape_controls
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -86,7 +87,14 @@ def limit_rows(rows: pa.Table, format_: str, limit: int | None) -> tuple[pa.Tabl
 
 
 def print_rows(rows: pa.Table, format_: str) -> None:
-    """Print rows as aligned text, or as JSON."""
+    """Print rows as aligned text (table), as JSON or as CSV."""
     from hindcast.query import show
 
-    print(show.as_json(rows) if format_ == "json" else show.format_aligned(rows))
+    match format_:
+        case "json":
+            print(show.as_json(rows))
+        case "csv":
+            text = show.as_csv(rows)
+            print(escape_controls(text) if sys.stdout.isatty() else text, end="")
+        case _:
+            print(show.format_aligned(rows))
