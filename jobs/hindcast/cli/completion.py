@@ -9,6 +9,7 @@ import argparse
 from collections.abc import Callable, Iterable
 
 import argcomplete
+from argcomplete.shell_integration import shellcode
 
 from hindcast.common.errors import HindcastError
 from hindcast.common.settings import Settings, read_settings
@@ -18,7 +19,7 @@ Completer = Callable[..., list[str]]
 
 def format_shell_code(shell: str) -> str:
     """Return the code that makes a shell (bash, zsh, fish) complete `hindcast`."""
-    return argcomplete.shellcode(["hindcast"], shell=shell)
+    return shellcode(["hindcast"], shell=shell)
 
 
 def complete(parser: argparse.ArgumentParser) -> None:
