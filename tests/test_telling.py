@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import subprocess
 import sys
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
@@ -17,7 +19,7 @@ import receivers
 from hindcast.airflow import step_metrics
 from hindcast.airflow.step_metrics import Metric
 from hindcast.cli import main
-from hindcast.common import step_events
+from hindcast.common import progress, step_events
 from hindcast.common.errors import BusyError
 from hindcast.common.settings import read_settings
 from hindcast.common.step_events import Event
@@ -110,6 +112,63 @@ def test_a_run_tells_what_each_step_has_done_and_no_value_of_a_record(
 
 def _told(capsys: pytest.CaptureFixture[str]) -> list[Event]:
     return [json.loads(line) for line in capsys.readouterr().err.splitlines() if line.startswith("{")]
+
+
+def test_a_step_that_takes_long_says_how_far_it_has_come(
+    spark: SparkSession,
+    broker: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(progress, "INTERVAL", 0.02)
+    with pipeline(spark, broker, tmp_path, GUARDED) as p:
+        p.send("menu", *((f"dish {n}", {"price": n}, 0) for n in range(6)))
+        monkeypatch.setenv("HINDCAST_CHUNK", "2")
+        with step_events.print_progress(read_settings()):
+            p.run()
+        lines = capsys.readouterr().err.splitlines()
+        assert lines
+        assert {line.partition(":")[0] for line in lines} <= {"replay menu", "replay orders", "build bills"}
+        last = [line for line in lines if line.startswith("replay menu:")][-1]
+        assert re.fullmatch(r"replay menu: (\d+ of \d+ tasks? in Spark, )?4 of 6 offsets, \d+ s", last)
+        assert any(re.search(r": \d+ of \d+ tasks? in Spark", line) for line in lines)
+
+        monkeypatch.setattr(progress, "INTERVAL", 60.0)
+        monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+        p.send("menu", ("dish 1", {"price": 9}, 1))
+        with step_events.print_progress(read_settings()):
+            p.run()
+        assert re.search(r"^replay menu: 2 rows opened, 1 closed, \d+\.\d s$", capsys.readouterr().err, re.MULTILINE)
+
+        monkeypatch.setenv("HINDCAST_LOG", "json")
+        with step_events.print_progress(read_settings()):
+            p.run()
+        assert capsys.readouterr().err == ""
+
+
+class Stage(NamedTuple):
+    num_tasks: int
+    num_completed_tasks: int
+    done: bool
+
+
+def test_progress_in_a_spark_connect_server_is_that_of_all_its_operations(caplog: pytest.LogCaptureFixture) -> None:
+    handlers: list[Any] = []
+    remote = type("SparkSession", (SimpleNamespace,), {"__module__": "pyspark.sql.connect.session"})
+    spark: Any = remote(registerProgressHandler=handlers.append, removeProgressHandler=handlers.remove)
+    with progress._open_counter(spark) as count_tasks:
+        (note,) = handlers
+        assert count_tasks() == (0, 0)
+        note([Stage(8, 8, True), Stage(5, 2, False)], 1, "a", False)
+        note([Stage(10, 1, False)], 1, "b", False)
+        assert count_tasks() == (3, 15)
+        note(None, 0, "a", True)
+        assert count_tasks() == (1, 10)
+    assert handlers == []
+    with caplog.at_level(logging.INFO, "hindcast.steps"):
+        step_events.emit_progress(1, 2)
+    assert caplog.text == "", "outside of a step"
 
 
 def test_nothing_is_printed_unless_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
@@ -226,7 +285,7 @@ from airflow.sdk.observability import stats
 from airflow.sdk.observability.metrics import stats_utils
 import receivers
 from hindcast.airflow import step_metrics
-from hindcast.common import step_events
+from hindcast.common import progress, step_events
 configure_logging(json_output=True, output=sys.stdout.buffer)
 legacy = conf.getboolean("metrics", "legacy_names_on")
 stats.initialize(factory=stats_utils.get_stats_factory(), export_legacy_names=legacy)

@@ -113,7 +113,8 @@ class SubmittedSpark(SparkSubmitOperator):
             finally:
                 with step_events.send_events_to(step_metrics.send_event):
                     for event in step_events.read_events(events):
-                        step_events.emit_event(event)
+                        if event["event"] != "step progress":  # its lines are in the log already
+                            step_events.emit_event(event)
 
 
 def _read_token(path: str | None) -> str:

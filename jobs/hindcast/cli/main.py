@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _refuse_odd_text(arguments)
         command: Command = arguments.command
         settings = read_settings()
-        with step_events.write_event_lines(settings), limit_access(settings):
+        with step_events.write_event_lines(settings), step_events.print_progress(settings), limit_access(settings):
             return command(arguments, settings)
     except HindcastError as error:
         print(f"hindcast: {error}", file=sys.stderr)
@@ -92,6 +92,7 @@ def step(name: str, argv: Sequence[str]) -> int:
         settings = read_settings()
         with (
             step_events.write_event_lines(settings, os.environ.get(step_events.EVENTS_VARIABLE)),
+            step_events.print_progress(settings),
             limit_access(settings),
         ):
             if name == "preview":

@@ -119,8 +119,11 @@ def open_session(app: str = "hindcast", conf: Mapping[str, str] | None = None, *
     os.environ.update({name: value for name, value in spark_environment().items() if name not in os.environ})
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         return _open_submitted_session(app, settings, {**TEXT_SETTINGS, **_path_properties(settings), **(conf or {})})
-    master = {"spark.master": os.environ.get("SPARK_MASTER") or "local[*]"}
-    properties = protect_properties(settings, {**master, **default_properties(settings, small=small), **(conf or {})})
+    here = {
+        "spark.master": os.environ.get("SPARK_MASTER") or "local[*]",
+        "spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower(),
+    }
+    properties = protect_properties(settings, {**default_properties(settings, small=small), **here, **(conf or {})})
     return _configure_builder(SparkSession.builder.appName(app), properties).getOrCreate()
 
 

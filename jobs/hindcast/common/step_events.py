@@ -1,4 +1,5 @@
-"""Step events: each step of a run emits one event when it begins, and one when it has ended, waits or has failed.
+"""Step events: each step of a run emits one event when it begins, one when it has ended, waits or has failed, and
+others while it takes long (progress.py).
 
     step begun    {"pipeline": "restaurant", "run": 7, "run_id": "cli__2026-01-05", "step": "build", "table": "bills"}
     step ended    the same with {"seconds": 2.1, "opened": 3, "closed": 1, "corrected": 1}
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Literal, TypedDict, Unpack
 
 from hindcast.common.errors import BusyError
+from hindcast.common.plurals import format_count
 from hindcast.common.settings import Settings
 
 
@@ -47,6 +49,10 @@ class StepFields(TypedDict, total=False):
     offsets: Mapping[str, int]
     offsets_left: Mapping[str, int]
     lag_seconds: Mapping[str, float]
+    tasks: int
+    tasks_done: int
+    offsets_planned: int
+    offsets_done: int
 
 
 class Event(StepFields):
@@ -70,7 +76,8 @@ def record_step(name: str, pipeline: str, run: int | None = None, table: str | N
     fields["step"] = name
     if table is not None:
         fields["table"] = table
-    before, started = _step_fields.set(fields), time.monotonic()
+    started = time.monotonic()
+    before, clock = _step_fields.set(fields), _started.set(started)
     try:
         yield
     except BaseException as error:
@@ -84,6 +91,14 @@ def record_step(name: str, pipeline: str, run: int | None = None, table: str | N
         _emit("step ended", "info", fields | {"seconds": _seconds_since(started)})
     finally:
         _step_fields.reset(before)
+        _started.reset(clock)
+
+
+def emit_progress(done: int, total: int) -> None:
+    """Emit the event that the current step goes on, with how many of Spark's tasks are done; nothing without a step."""
+    if (fields := _step_fields.get()) is not None:
+        counts: StepFields = {"tasks_done": done, "tasks": total, "seconds": _seconds_since(_started.get())}
+        _emit("step progress", "info", fields | counts)
 
 
 def record_begin(run_id: str | None) -> None:
@@ -120,6 +135,22 @@ def write_event_lines(settings: Settings, place: str | None = None) -> Iterator[
         yield
 
 
+@contextmanager
+def print_progress(settings: Settings) -> Iterator[None]:
+    """Print on stderr how far the steps of this block have come: when they take long, and on a terminal as they end.
+
+    Nothing, if events go there as lines of JSON.
+    """
+    if settings.log == "json":
+        yield
+        return
+    shown = {"step progress", "step ended"} if sys.stderr.isatty() else {"step progress"}
+    handler = logging.StreamHandler(sys.stderr)
+    with _attach_handler(handler, _ProgressFormatter()):
+        handler.addFilter(lambda record: vars(record)[_EVENT_ATTRIBUTE]["event"] in shown)
+        yield
+
+
 def read_events(place: Path) -> list[Event]:
     """Return the events in a file that `write_event_lines` wrote; none if there is no file."""
     return [json.loads(line) for line in place.read_text(encoding="utf-8").splitlines()] if place.exists() else []
@@ -136,6 +167,7 @@ def emit_event(event: Event) -> None:
 _LOGGER = logging.getLogger("hindcast.steps")
 _LOGGER.addHandler(logging.NullHandler())  # without logging configured nothing goes to stderr: the error says it
 _step_fields: ContextVar[StepFields | None] = ContextVar("step_fields", default=None)
+_started: ContextVar[float] = ContextVar("started", default=0.0)
 
 
 def _log_event(event: Event) -> None:
@@ -157,8 +189,8 @@ def _emit(what: str, level: Literal["info", "error"], fields: StepFields) -> Non
 
 
 @contextmanager
-def _attach_handler(handler: logging.Handler) -> Iterator[None]:
-    handler.setFormatter(_JsonLineFormatter())
+def _attach_handler(handler: logging.Handler, formatter: logging.Formatter | None = None) -> Iterator[None]:
+    handler.setFormatter(formatter or _JsonLineFormatter())
     handler.addFilter(lambda record: hasattr(record, _EVENT_ATTRIBUTE))
     before = _LOGGER.level
     _LOGGER.addHandler(handler)
@@ -176,6 +208,24 @@ class _JsonLineFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         return json.dumps(vars(record)[_EVENT_ATTRIBUTE], default=str)
+
+
+class _ProgressFormatter(logging.Formatter):
+    """Formats an event as a line for people."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        event: Event = vars(record)[_EVENT_ATTRIBUTE]
+        return f"{event['step']} {event.get('table', event['pipeline'])}: {', '.join(_describe_progress(event))}"
+
+
+def _describe_progress(event: Event) -> Iterator[str]:
+    if event.get("tasks"):
+        yield f"{event['tasks_done']:,} of {format_count(event['tasks'], 'task')} in Spark"
+    if event.get("offsets_done"):
+        yield f"{event['offsets_done']:,} of {format_count(event['offsets_planned'], 'offset')}"
+    if event["event"] == "step ended" and "opened" in event:
+        yield f"{format_count(event['opened'], 'row')} opened, {event.get('closed', 0):,} closed"
+    yield f"{event['seconds']:,.0f} s" if event["event"] == "step progress" else f"{event['seconds']:,.1f} s"
 
 
 def _seconds_since(started: float) -> float:

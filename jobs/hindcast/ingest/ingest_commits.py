@@ -17,6 +17,7 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from hindcast.common import step_events
 from hindcast.contract.bound import BoundContract
 from hindcast.ingest import erasure_marks, topic_log
 from hindcast.kafka import gaps, timestamp_overflow, topic_patterns
@@ -126,6 +127,9 @@ class _TopicIngest(NamedTuple):
         place = partial(topic_patterns.describe_partition, kafka, topic_plan.members)
         to_come = sum(r.end - r.start for some in later for part in some for r in part.values())
         planned = sum(r.end - r.start for part in parts for r in part.values())
+        if len(self.chunks) > 1:
+            whole = sum(topic_plan.planned_counts.values())
+            step_events.add_fields(offsets_planned=whole, offsets_done=whole - to_come - planned)
         count = partial(
             topic_log.count_records,
             place=place,

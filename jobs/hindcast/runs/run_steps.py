@@ -16,7 +16,7 @@ from itertools import chain
 
 from pyspark.sql import SparkSession
 
-from hindcast.common import step_events
+from hindcast.common import progress, step_events
 from hindcast.common.errors import ContractError, GateError, RecordError, RequestError
 from hindcast.common.session import fit_to_rows
 from hindcast.common.settings import Settings
@@ -99,7 +99,7 @@ def replay_topic(
     The records are Kafka's, or those of the `given` topics. Raise RecordError, before anything is written, if more
     records do not decode than `max_malformed` allows.
     """
-    with _record_table_step("replay", settings, pipeline, run, topic) as (contract, plan):
+    with _record_table_step("replay", spark, settings, pipeline, run, topic) as (contract, plan):
         log = tables.log_table(settings.warehouse, pipeline, topic)
         rows = tables.count_rows(log) + sum(plan.topics[topic].planned_counts.values())
         stops, explained = (
@@ -126,7 +126,7 @@ def build_view(spark: SparkSession, settings: Settings, pipeline: str, run: int,
     Raise ContractError for an expression that Spark refuses or that fails on a record, GateError if a gate stops the
     view; nothing of it is published then.
     """
-    with _record_table_step("build", settings, pipeline, run, view) as (contract, plan):
+    with _record_table_step("build", spark, settings, pipeline, run, view) as (contract, plan):
         inputs = derive_view.list_sources(contract, plan, view)
         if (done := _find_settled_note(contract, plan, view, *inputs)) is not None:
             return _record_note(done)
@@ -218,13 +218,14 @@ def execute_step(
 
 @contextmanager
 def _record_table_step(
-    name: str, settings: Settings, pipeline: str, run: int, table: str
+    name: str, spark: SparkSession, settings: Settings, pipeline: str, run: int, table: str
 ) -> Iterator[tuple[BoundContract, Plan]]:
     """Record a step about one table (common/step_events.py); yield the contract and the plan that it works for."""
     with step_events.record_step(name, pipeline, run, table):
         contract, plan = _load_plan(settings, pipeline, run)
         step_events.record_begin(run_id=plan.run_id)
-        yield contract, plan
+        with progress.report_progress(spark):
+            yield contract, plan
 
 
 def _record_note(note: TableNote) -> TableNote:
