@@ -140,3 +140,30 @@ def test_rows_as_csv_are_read_back(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     shared.print_rows(rows, "csv")
     assert "\x1b" not in capsys.readouterr().out, "a terminal is not steered"
+
+
+def test_rows_that_are_wider_than_the_terminal_have_a_line_for_each_value(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = pa.table({"item": ["curry", "naan"], "note": ["n" * 30, None]})
+    aligned = show.format_aligned(rows)
+    monkeypatch.setenv("COLUMNS", "36")
+    shared.print_rows(rows, "table")
+    assert capsys.readouterr().out == f"{aligned}\n", "a file has no width"
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    shared.print_rows(rows, "table")
+    rule = "-" * 21
+    expected = [
+        f"-- 1 of 2 rows {rule}",
+        "item  curry",
+        f"note  {'n' * 30}",
+        f"-- 2 of 2 rows {rule}",
+        "item  naan",
+        "note  -",
+    ]
+    assert capsys.readouterr().out.splitlines() == expected
+    monkeypatch.setenv("COLUMNS", "37")
+    shared.print_rows(rows, "table")
+    assert capsys.readouterr().out == f"{aligned}\n"
+    shared.print_rows(rows.slice(0, 0), "table")
+    assert capsys.readouterr().out.endswith("(0 rows)\n")

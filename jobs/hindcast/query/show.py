@@ -15,19 +15,16 @@ import pyarrow as pa
 
 from hindcast.common.column_values import ColumnValue
 from hindcast.common.json_values import JsonValue
+from hindcast.common.plurals import format_count
 from hindcast.store.store_formats import UNKNOWN_TIME
 
 
-def format_aligned(rows: pa.Table) -> str:
+def format_aligned(rows: pa.Table, width: int | None = None) -> str:
     """Return rows as text: a header, a rule, and one line per row; numbers right-aligned, null as `-`, times in UTC.
 
-    An unknown validFrom is shown as `unknown`.
+    An unknown validFrom is shown as `unknown`. If lines would be longer than `width`, there is one per value.
     """
-    names = rows.column_names
-    cells = [
-        ["unknown" if (name, value) in _UNKNOWN_CELLS else format_cell(value) for name, value in row.items()]
-        for row in rows.to_pylist()
-    ]
+    names, cells = rows.column_names, _format_cells(rows)
     widths = [max(len(name), *(len(row[n]) for row in cells), 0) for n, name in enumerate(names)]
     is_right = [
         pa.types.is_integer(f.type) or pa.types.is_floating(f.type) or pa.types.is_decimal(f.type) for f in rows.schema
@@ -37,8 +34,26 @@ def format_aligned(rows: pa.Table) -> str:
         placed = (t.rjust(w) if r else t.ljust(w) for t, w, r in zip(texts, widths, is_right, strict=True))
         return "  ".join(placed).rstrip()
 
-    row_count = "1 row" if len(cells) == 1 else f"{len(cells):,} rows"
+    if width is not None and cells and sum(widths) + 2 * (len(widths) - 1) > width:
+        return _format_vertically(names, cells, width)
+    row_count = format_count(len(cells), "row")
     return "\n".join([line(names), "  ".join("-" * w for w in widths), *map(line, cells), f"({row_count})"])
+
+
+def _format_cells(rows: pa.Table) -> list[list[str]]:
+    return [
+        ["unknown" if (name, value) in _UNKNOWN_CELLS else format_cell(value) for name, value in row.items()]
+        for row in rows.to_pylist()
+    ]
+
+
+def _format_vertically(names: Sequence[str], cells: Sequence[Sequence[str]], width: int) -> str:
+    """Return rows as blocks of lines `name  value`, with the number of the row above each."""
+    widest, lines = max(map(len, names)), []
+    for number, row in enumerate(cells, 1):
+        lines.append(f"-- {number:,} of {format_count(len(cells), 'row')} ".ljust(min(width, 60), "-"))
+        lines += [f"{name.ljust(widest)}  {cell}" for name, cell in zip(names, row, strict=True)]
+    return "\n".join(lines)
 
 
 def format_markdown(rows: pa.Table) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from datetime import datetime
 from importlib.util import find_spec
@@ -87,7 +88,7 @@ def limit_rows(rows: pa.Table, format_: str, limit: int | None) -> tuple[pa.Tabl
 
 
 def print_rows(rows: pa.Table, format_: str) -> None:
-    """Print rows as aligned text (table), as JSON or as CSV."""
+    """Print rows as aligned text (table), as JSON or as CSV; as text they fit the terminal."""
     from hindcast.query import show
 
     match format_:
@@ -97,4 +98,5 @@ def print_rows(rows: pa.Table, format_: str) -> None:
             text = show.as_csv(rows)
             print(escape_controls(text) if sys.stdout.isatty() else text, end="")
         case _:
-            print(show.format_aligned(rows))
+            width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+            print(show.format_aligned(rows, width))
