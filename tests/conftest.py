@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from hindcast.common import progress
 from pipelines import restaurant  # noqa: F401  # a fixture for all tests
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytest_plugins = ["resuming"]
+progress.INTERVAL = 3600.0  # no line more on a slow machine
 
 LONGEST = (
     "test_kernels.py",

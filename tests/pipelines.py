@@ -29,7 +29,7 @@ from pyarrow.dataset import Dataset
 from hindcast.common.settings import Settings, read_settings
 from hindcast.contract import load
 from hindcast.contract.bound import BoundContract, bind_contract
-from hindcast.contract.load import _Loader
+from hindcast.contract.yaml_documents import ContractLoader
 from hindcast.kafka import produce
 from hindcast.ops.verify.verify import verify_tables
 from hindcast.plan import journal
@@ -109,7 +109,7 @@ class Pipeline:
 
     def write(self, text: str) -> None:
         """Puts the contract down; each topic that has no name in Kafka gets one of its own, each pattern its prefix."""
-        told = yaml.load(text, Loader=_Loader)  # noqa: S506  # a safe loader
+        told = yaml.load(text, Loader=ContractLoader)  # noqa: S506  # a safe loader
         for name, topic in told["topics"].items():
             if "pattern" in topic:
                 topic["pattern"] = self.kafka(topic["pattern"])

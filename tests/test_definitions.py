@@ -15,7 +15,7 @@ from bare_runs import bare_run
 from hindcast.common.errors import ContractError
 from hindcast.contract import Contract, load
 from hindcast.contract.definition import list_fields
-from hindcast.contract.load import _Loader
+from hindcast.contract.yaml_documents import ContractLoader
 from hindcast.ops.erase.texts import ForgottenTexts
 from hindcast.plan import definitions
 from hindcast.plan.runs import Run
@@ -111,7 +111,7 @@ def test_all_that_decides_about_the_hash_is_among_the_fields(tmp_path: Path) -> 
 
 
 def _read(text: str) -> Any:
-    return yaml.load(text, Loader=_Loader)  # noqa: S506  # a safe loader
+    return yaml.load(text, Loader=ContractLoader)  # noqa: S506  # a safe loader
 
 
 def _leaves(node: Any, *place: Any) -> Any:

@@ -10,7 +10,7 @@ import yaml
 from pyspark.sql import SparkSession
 
 from hindcast.common.errors import RecordError
-from hindcast.contract.load import _Loader
+from hindcast.contract.yaml_documents import ContractLoader
 from hindcast.plan import journal, planner
 from hindcast.runs import emission
 from pipelines import Pipeline, _plain, at, pipeline, tell, wrong
@@ -137,7 +137,7 @@ def log(p: Pipeline, view: str) -> list[dict[str, Any]]:
 
 def of_views(*names: str) -> str:
     """The contract with these views alone, and the topics that they are made of."""
-    told = yaml.load(CONTRACT, Loader=_Loader)  # noqa: S506  # a safe loader
+    told = yaml.load(CONTRACT, Loader=ContractLoader)  # noqa: S506  # a safe loader
     told["views"] = {name: told["views"][name] for name in names}
     said = str(told["views"])
     told["topics"] = {name: topic for name, topic in told["topics"].items() if f"'{name}'" in said}

@@ -17,7 +17,7 @@ from hindcast.airflow.pages import key_history
 from hindcast.bitemporal.predicates import Question
 from hindcast.cli import main
 from hindcast.common.errors import RecordError, TableError
-from hindcast.contract.load import _Loader
+from hindcast.contract.yaml_documents import ContractLoader
 from hindcast.plan import journal
 from hindcast.query import read
 from hindcast.runs import incremental_state
@@ -116,7 +116,7 @@ def priced(price: float, **more: Any) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def story(spark: SparkSession, broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
     with pipeline(spark, broker, tmp_path_factory.mktemp("evolution"), FIRST) as p:
-        contract = yaml.load(FIRST, Loader=_Loader)  # noqa: S506  # a safe loader
+        contract = yaml.load(FIRST, Loader=ContractLoader)  # noqa: S506  # a safe loader
         p.send("menu", ("curry", priced(8), 0), ("soup", priced(5, note="hot"), 0))
         p.send("orders", ("anna", {"item": "curry", "quantity": 1, "seat": 7, "place": {"x": 1, "y": "bar"}}, 1))
         p.send("orders", ("bob", {"item": "soup", "quantity": 2, "place": {"x": 2}}, 2))

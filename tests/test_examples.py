@@ -21,7 +21,7 @@ from _pytest.mark.structures import ParameterSet
 
 from hindcast.cli.arguments import build_parser
 from hindcast.contract import Contract, Topic, load
-from hindcast.contract.load import _Loader
+from hindcast.contract.yaml_documents import ContractLoader
 from hindcast.kafka import json_lines
 from walkthrough import ROOT, Block, blocks
 
@@ -100,14 +100,14 @@ def test_a_contract_that_is_shown_is_one(block: Block, request: pytest.FixtureRe
 
 
 def told(block: Block) -> dict[str, Any]:
-    return dict(yaml.load("\n".join(block.lines), Loader=_Loader))  # noqa: S506  # a safe loader
+    return dict(yaml.load("\n".join(block.lines), Loader=ContractLoader))  # noqa: S506  # a safe loader
 
 
 def completed(part: dict[str, Any], first: dict[str, Any]) -> dict[str, Any]:
     """What a page shows as the contract that it is of: a whole one, parts of one, fields of a topic, or views of the
     page's first contract.
     """
-    whole: dict[str, Any] = yaml.load(GIVEN, Loader=_Loader)  # noqa: S506
+    whole: dict[str, Any] = yaml.load(GIVEN, Loader=ContractLoader)  # noqa: S506
     if part.keys() <= Contract.model_fields.keys():
         for name in part.get("inputs", {}):
             whole["topics"].pop(name, None)

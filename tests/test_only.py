@@ -15,7 +15,7 @@ from hindcast.common.errors import RequestError
 from hindcast.common.settings import read_settings
 from hindcast.contract import Contract
 from hindcast.contract.bound import bind_contract
-from hindcast.contract.load import _Loader
+from hindcast.contract.yaml_documents import ContractLoader
 from hindcast.plan import journal, planner
 from hindcast.runs import incremental_state
 from hindcast.store.tables import open_table
@@ -155,4 +155,4 @@ def test_what_is_below_a_table() -> None:
 
 
 def parsed(text: str) -> Contract:
-    return Contract.model_validate(yaml.load(text, Loader=_Loader))  # noqa: S506  # a safe loader
+    return Contract.model_validate(yaml.load(text, Loader=ContractLoader))  # noqa: S506  # a safe loader

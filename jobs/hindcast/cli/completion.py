@@ -40,7 +40,7 @@ def _list_actions(parser: argparse.ArgumentParser) -> Iterable[argparse.Action]:
 
 
 def _list_pipelines(settings: Settings) -> list[str]:
-    from hindcast.contract.load import list_contract_files, list_meant_pipelines
+    from hindcast.contract.folder import list_contract_files, list_meant_pipelines
 
     return sorted({name for path in list_contract_files(settings.schemas) for name in list_meant_pipelines(path)})
 
@@ -53,7 +53,7 @@ def _complete_tables(prefix: str, **_: object) -> list[str]:
     """Return the pipelines, each with a dot, until there is a dot; then its tables."""
 
     def list_tables(settings: Settings) -> Iterable[str]:
-        from hindcast.contract.load import find
+        from hindcast.contract.folder import find
 
         pipeline, dot, table = prefix.partition(".")
         if not dot:

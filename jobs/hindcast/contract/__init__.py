@@ -1,20 +1,18 @@
 """Contracts: what a user writes, as frozen and validated objects."""
 
 from hindcast.contract.expectation import Expectation
-from hindcast.contract.load import (
+from hindcast.contract.folder import (
     find,
     find_owners,
     is_meant_as,
     list_contract_files,
-    load,
     load_all,
-    load_text,
     locate_complaint,
     locate_complaint_in_file,
     repeated_name_error,
-    try_load,
     try_load_all,
 )
+from hindcast.contract.load import load, load_text, try_load
 from hindcast.contract.model import Contract
 from hindcast.contract.shapes import Shape, list_shapes
 from hindcast.contract.topic import Input, Keep, Topic

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from hindcast.common.settings import Settings
-from hindcast.contract.load import find
+from hindcast.contract.folder import find
 from hindcast.contract.model import Contract
 
 

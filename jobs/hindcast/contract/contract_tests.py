@@ -19,12 +19,13 @@ from pathlib import Path
 from typing import NoReturn, TypeGuard
 
 from hindcast.common.errors import ContractError, suggest_nearest
-from hindcast.contract.load import list_contract_files, locate_complaint_in_file, read_document
+from hindcast.contract.folder import list_contract_files, locate_complaint_in_file
 from hindcast.contract.model import Contract
 from hindcast.contract.shapes import PERIODS, FieldPath, list_shapes
 from hindcast.contract.topic import Topic
 from hindcast.contract.types import ContractValue, format_value, parse_moment
 from hindcast.contract.view_checks import Complaint
+from hindcast.contract.yaml_documents import read_document
 
 FOLDER = "tests"
 """The folder of the tests, in that of the contracts."""

@@ -18,8 +18,8 @@ from pyspark.sql import functions as F
 from hindcast.common.errors import HindcastError
 from hindcast.contract import Contract, try_load_all
 from hindcast.contract.bound import BoundContract
+from hindcast.contract.folder import list_meant_pipelines
 from hindcast.contract.keep import find_retention
-from hindcast.contract.load import list_meant_pipelines
 from hindcast.ingest import retimestamping
 from hindcast.ops.erase.readers import list_reading_views
 from hindcast.plan import definitions, horizon, inputs, journal

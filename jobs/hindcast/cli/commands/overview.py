@@ -19,7 +19,7 @@ _MOST = 10
 
 def show_overview(_: argparse.Namespace, settings: Settings) -> int:
     """Print the version, the contracts, the last run of each, and what to do next; exit code 0."""
-    from hindcast.contract.load import list_meant_pipelines, try_load_all
+    from hindcast.contract.folder import list_meant_pipelines, try_load_all
 
     print(f"hindcast {__version__}, contracts in {settings.schemas}, tables in {settings.warehouse}")
     try:

@@ -61,7 +61,7 @@ def ledger(arguments: argparse.Namespace, settings: Settings) -> int:
 
 def _list_pipelines(settings: Settings) -> list[str]:
     """Return the pipelines of all contracts that are valid; print on stderr what is wrong with the others."""
-    from hindcast.contract.load import try_load_all
+    from hindcast.contract.folder import try_load_all
 
     contracts = [*try_load_all(settings.schemas).values()]
     for error in (it for it in contracts if isinstance(it, ContractError)):

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from hindcast.contract import Contract
 from hindcast.contract.bound import BoundContract
-from hindcast.contract.load import try_load_all
+from hindcast.contract.folder import try_load_all
 
 
 class Readers(NamedTuple):
