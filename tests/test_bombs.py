@@ -13,7 +13,7 @@ from deltalake import write_deltalake
 from pyspark.errors import PySparkException
 
 from hindcast.common.errors import PlatformError, RunError
-from hindcast.kafka.topics import millis
+from hindcast.kafka.cluster import millis
 from hindcast.runs.spark_errors import explain_spark_errors
 from pipelines import Pipeline, at, pipeline, wrong
 from test_formats import record, wrote

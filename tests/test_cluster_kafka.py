@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from clusters import CONTRACT, ORDERS, KafkaCluster, commits, everything, finished, kafka_cluster, run, states, story
-from hindcast.kafka.topics import Cluster
+from hindcast.kafka.cluster import Cluster
 from pipelines import Pipeline, pipeline, until
 
 pytestmark = pytest.mark.cluster

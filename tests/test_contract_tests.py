@@ -21,10 +21,10 @@ from hindcast.contract import load, load_all
 from hindcast.contract.contract_tests import ContractTest, list_test_files, load_tests
 from hindcast.formats.encode import encode_part
 from hindcast.kafka import produce
+from hindcast.kafka.cluster import Cluster
 from hindcast.kafka.given_topics import GivenRecord, GivenTopics
 from hindcast.kafka.produce import ProducerRecord
 from hindcast.kafka.timestamp_overflow import run_with_client_fallback
-from hindcast.kafka.topics import Cluster
 from hindcast.ops import contract_test_runs
 from hindcast.ops.contract_test_rows import compare_rows
 from hindcast.ops.new_project import create_project

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hindcast.ingest import quarantine
-from hindcast.kafka.topics import millis
+from hindcast.kafka.cluster import millis
 from hindcast.ops import retention
 from hindcast.ops.erase import forget, records
 from pipelines import Pipeline, pipeline, wrong

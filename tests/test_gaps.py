@@ -18,7 +18,8 @@ from hindcast.common.errors import TopicError
 from hindcast.common.settings import read_settings
 from hindcast.ingest import ingest_commits
 from hindcast.kafka import gaps, produce, topic_patterns
-from hindcast.kafka.topics import Cluster, OffsetRange, millis
+from hindcast.kafka.cluster import Cluster, millis
+from hindcast.kafka.topics import OffsetRange
 from hindcast.plan import journal, planner
 from hindcast.runs import run_steps
 from hindcast_local import broker as brokers

@@ -12,7 +12,8 @@ from hindcast.airflow.pages import ledger_page
 from hindcast.common.settings import read_settings
 from hindcast.ingest import ledger
 from hindcast.kafka import produce, topics
-from hindcast.kafka.topics import Cluster, OffsetRange
+from hindcast.kafka.cluster import Cluster
+from hindcast.kafka.topics import OffsetRange
 from hindcast.plan import journal
 from hindcast.runs import run_steps
 from hindcast.store import tables

@@ -16,8 +16,9 @@ from hindcast.common.errors import QueryError, RecordError, TopicError
 from hindcast.common.settings import read_settings
 from hindcast.ingest import ledger, quarantine, requeue
 from hindcast.kafka import produce, topic_patterns
+from hindcast.kafka.cluster import Cluster, millis
 from hindcast.kafka.topic_patterns import MemberPartition
-from hindcast.kafka.topics import Cluster, OffsetRange, millis
+from hindcast.kafka.topics import OffsetRange
 from hindcast.ops import journal_rebuild
 from hindcast.plan import journal, planner, plans
 from hindcast.runs import run_steps, special_runs

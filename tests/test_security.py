@@ -23,9 +23,10 @@ from hindcast.common import session
 from hindcast.common.errors import FINAL_ERRORS, AccessError, SettingsError, TopicError
 from hindcast.common.settings import read_settings
 from hindcast.kafka import access_errors, jvm_credentials, produce, security, topic_patterns
+from hindcast.kafka.cluster import Cluster
 from hindcast.kafka.security import PREFIX, VARIABLES, Security
 from hindcast.kafka.topic_patterns import MemberPartition
-from hindcast.kafka.topics import Cluster, OffsetRange
+from hindcast.kafka.topics import OffsetRange
 from hindcast.ops import doctor
 from pipelines import RESTAURANT, SEED, T0, Pipeline, tell
 from secured import KEY_PASSWORD, ODD, READER, SECRETS, Secured, secured

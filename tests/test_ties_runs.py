@@ -14,8 +14,8 @@ import reports
 from hindcast.cli import main
 from hindcast.common.settings import read_settings
 from hindcast.kafka import partitioning, produce
+from hindcast.kafka.cluster import Cluster
 from hindcast.kafka.produce import ProducerRecord
-from hindcast.kafka.topics import Cluster
 from hindcast.ops import doctor, retention
 from hindcast.plan.horizon import Horizon
 from hindcast.quality import gate_results, held_changes

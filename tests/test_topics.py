@@ -15,7 +15,8 @@ import pytest
 
 from hindcast.common.errors import TopicError
 from hindcast.kafka import access_errors, json_lines, produce, topics
-from hindcast.kafka.topics import Cluster, OffsetRange, millis
+from hindcast.kafka.cluster import Cluster, millis
+from hindcast.kafka.topics import OffsetRange
 from hindcast_local import ports
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)

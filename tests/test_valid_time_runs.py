@@ -16,7 +16,7 @@ from hindcast.bitemporal.fates import FATES
 from hindcast.common.errors import GateError
 from hindcast.common.settings import read_settings
 from hindcast.ingest import ledger, requeue, requeued_records
-from hindcast.kafka.topics import millis
+from hindcast.kafka.cluster import millis
 from hindcast.ops import journal_rebuild
 from hindcast.plan import journal
 from hindcast.plan.runs import Run

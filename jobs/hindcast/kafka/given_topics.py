@@ -13,7 +13,8 @@ from typing import NamedTuple
 from pyspark.sql import DataFrame, SparkSession
 
 from hindcast.common.settings import Settings
-from hindcast.kafka.topics import RECORD_SCHEMA, OffsetRange, floor_to_millis
+from hindcast.kafka.cluster import floor_to_millis
+from hindcast.kafka.topics import RECORD_SCHEMA, OffsetRange
 
 
 class GivenRecord(NamedTuple):

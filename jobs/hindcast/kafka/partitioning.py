@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from contextlib import closing
 
-from hindcast.kafka.topics import Cluster, OffsetRange
+from hindcast.kafka.cluster import Cluster
+from hindcast.kafka.topics import OffsetRange
 
 PARTITIONERS = {
     "murmur2": "murmur2_random",

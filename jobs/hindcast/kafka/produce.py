@@ -14,9 +14,9 @@ from confluent_kafka.cimpl import NewTopic
 from hindcast.common.errors import TopicError
 from hindcast.common.plurals import format_count
 from hindcast.kafka import access_errors
+from hindcast.kafka.cluster import TIMEOUT, millis
 from hindcast.kafka.partitioning import PARTITIONERS
 from hindcast.kafka.security import Security, client_config, read_security
-from hindcast.kafka.topics import TIMEOUT, millis
 
 
 class ProducerRecord(NamedTuple):

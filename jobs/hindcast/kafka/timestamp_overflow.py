@@ -19,8 +19,9 @@ from pyspark.sql import DataFrame, SparkSession
 from hindcast.common.column_values import Row
 from hindcast.common.settings import Settings
 from hindcast.kafka import jvm_credentials
+from hindcast.kafka.cluster import Cluster
 from hindcast.kafka.topic_patterns import MemberPartitions, TopicSource, kafka_partition, log_partition
-from hindcast.kafka.topics import RECORD_SCHEMA, Cluster, OffsetRange
+from hindcast.kafka.topics import RECORD_SCHEMA, OffsetRange
 
 Used = TypeVar("Used")
 

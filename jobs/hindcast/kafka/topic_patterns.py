@@ -24,7 +24,8 @@ from pyspark.sql import functions as F
 from hindcast.common.errors import TopicError, suggest_nearest
 from hindcast.common.settings import Settings
 from hindcast.contract import Contract
-from hindcast.kafka.topics import Cluster, OffsetRange, recreated_topic_error
+from hindcast.kafka.cluster import Cluster
+from hindcast.kafka.topics import OffsetRange, recreated_topic_error
 
 
 class MemberPartition(NamedTuple):

@@ -194,7 +194,7 @@ def _check_kafka(settings: Settings) -> Iterator[CheckResult]:
     if not any(_can_connect(server) for server in settings.kafka.split(",")):
         yield CheckResult("kafka", "failed", f"{settings.kafka} accepts no connection", fix)
         return
-    from hindcast.kafka.topics import Cluster
+    from hindcast.kafka.cluster import Cluster
 
     with Cluster(settings.kafka) as cluster:
         topics = cluster.list_topics()

@@ -13,7 +13,7 @@ import json
 import zlib
 from base64 import b64encode
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
@@ -25,24 +25,19 @@ from jinja2 import Environment, Template
 from hindcast.common.json_values import JsonObject
 from hindcast.common.plurals import format_count
 from hindcast.plan import definitions
-from hindcast.quality.expectations import format_gate
 from hindcast.report import abandoned_runs
-from hindcast.report.report_text import (
-    format_emission,
-    format_kernel,
-    format_left_out,
-    format_no_longer_held,
-    format_overdue,
-    format_ties,
-    format_widening,
-)
 from hindcast.report.run_report import RunReport
-
-OUTCOMES = ("failed", "error", "unchecked", "passed")
-"""The outcomes of a gate, in the order in which the page lists them."""
-
-SIGNS = {"passed": "✓", "unchecked": "\N{EN DASH}", "failed": "✗", "stopped": "✗"}
-"""The sign of an outcome or a verdict, so that colour is not the only cue; `!` for all others."""
+from hindcast.report.summaries import (
+    OUTCOMES,
+    SIGNS,
+    GateSummary,
+    describe_gates,
+    format_timestamp,
+    join_names,
+    summarize_gates,
+    summarize_tables,
+    summarize_topics,
+)
 
 MAX_GATES_WITHOUT_SCRIPT = 100  # the HTML has at most this many failed gates
 
@@ -94,7 +89,7 @@ def render_page(report: RunReport) -> str:
     """
     plain = json.loads(json.dumps(report.as_json()), parse_constant=str)
     report = RunReport.from_json(plain)
-    gates, topics, tables = _summarize_gates(report), _summarize_topics(report), _summarize_tables(report)
+    gates, topics, tables = summarize_gates(report), summarize_topics(report), summarize_tables(report)
     style, script = _read_source("page.css"), _read_source("page.js")
     counts, failing = Counter(gate.outcome for gate in gates), [gate for gate in gates if gate.has_failed]
     unpublished = {gate.table for gate in gates if gate.is_stopping}
@@ -132,21 +127,21 @@ def render_page(report: RunReport) -> str:
 def summarize_outcome(report: RunReport) -> RunSummary:
     """Return what a person on call wants to know first: the outcome of the run and the numbers behind it."""
     run = f"Run {report.run} of {report.pipeline}"
-    gates, held = _summarize_gates(report), report.held_keys
-    wrong, clauses = [topic.name for topic in _summarize_topics(report) if not topic.is_balanced], []
+    gates, held = summarize_gates(report), report.held_keys
+    wrong, clauses = [topic.name for topic in summarize_topics(report) if not topic.is_balanced], []
     if held:
         keys = sum(table.keys for table in held.values())
         place = next(iter(held)) if len(held) == 1 else f"{len(held)} tables"
         clauses.append(f"{format_count(keys, 'key')} of {place} {'is' if keys == 1 else 'are'} held back")
     if wrong:
-        clauses.append(f"the offsets and fates of {_join_names(wrong)} do not add up")
+        clauses.append(f"the offsets and fates of {join_names(wrong)} do not add up")
     if report.state == "stopped":
         stopping = [gate.table for gate in gates if gate.is_stopping]
-        names, by = _join_names(list(dict.fromkeys(stopping))), f"{len(stopping):,} gates" if stopping[1:] else "a gate"
+        names, by = join_names(list(dict.fromkeys(stopping))), f"{len(stopping):,} gates" if stopping[1:] else "a gate"
         why = f" by {by} of {names}: nothing of {names} was published, nor of what depends on it" if stopping else ""
         return RunSummary("stopped", f"{'; '.join([f'{run} was stopped{why}', *clauses])}.")
     changed = any(table.opened or table.closed for table in report.tables.values()) or not report.tables
-    sentence = f"{run} {'was published' if changed else 'changed nothing'}; {_describe_gates(gates)}"
+    sentence = f"{run} {'was published' if changed else 'changed nothing'}; {describe_gates(gates)}"
     if clauses:
         because = held and sentence.endswith("(quarantine)")
         sentence += (": " if because else "; ") + "; ".join(clauses)
@@ -154,171 +149,6 @@ def summarize_outcome(report: RunReport) -> RunSummary:
         return RunSummary("attention", f"{sentence}.")
     checked = not gates or any(gate.outcome == "passed" for gate in gates)
     return RunSummary("passed" if checked else "unchecked", f"{sentence}.")
-
-
-class PartitionSummary(NamedTuple):
-    """A planned range of one partition and the fates of its offsets; a pattern's partition is named with its topic."""
-
-    name: str
-    offsets: str
-    read: int
-    fates: Mapping[str, int]
-
-    @property
-    def is_balanced(self) -> bool:
-        """True if each of its offsets has exactly one fate."""
-        return self.read == sum(self.fates.values())
-
-    @property
-    def sum_text(self) -> str:
-        """The sum, written out: `3 = 2 accepted + 1 expired`."""
-        parts = " + ".join(f"{n:,} {fate}" for fate, n in self.fates.items()) or "0"
-        return (
-            f"{self.read:,} = {parts}"
-            if self.is_balanced
-            else f"{self.read:,} ≠ {sum(self.fates.values()):,} = {parts}"
-        )
-
-
-class TopicSummary(NamedTuple):
-    """The offsets that a run read of one topic, with the partitions that had new ones."""
-
-    name: str
-    kafka: str
-    read: int
-    partitions: list[PartitionSummary]
-    notes: list[str]
-
-    @property
-    def has_news(self) -> bool:
-        """True if there is anything to report about it."""
-        return bool(self.read or self.partitions or self.notes)
-
-    @property
-    def is_balanced(self) -> bool:
-        """True if its offsets are those of its partitions, and each has exactly one fate."""
-        return self.read == sum(part.read for part in self.partitions) and all(p.is_balanced for p in self.partitions)
-
-
-class TableSummary(NamedTuple):
-    """The rows that a run changed in one table; `by` says what computed them, if not a Spark plan."""
-
-    name: str
-    opened: int
-    closed: int
-    corrected: int
-    ages: Mapping[str, int]
-    notes: list[str]
-    by: str
-
-    @property
-    def has_news(self) -> bool:
-        """True if it has more than opened and closed rows."""
-        return bool(self.corrected or self.notes)
-
-
-class GateSummary(NamedTuple):
-    """A gate with its result as the page lists it; `place` is its position among the gates of its table."""
-
-    table: str
-    place: int
-    outcome: str
-    on_failure: str
-    expectation: str
-    parameters: str
-    result: JsonObject
-
-    @property
-    def has_failed(self) -> bool:
-        """True if it failed or could not be evaluated."""
-        return self.outcome not in ("passed", "unchecked")
-
-    @property
-    def is_stopping(self) -> bool:
-        """True if it stopped its table from being published."""
-        return self.has_failed and self.on_failure == "stop"
-
-
-def _summarize_topics(report: RunReport) -> list[TopicSummary]:
-    summaries = []
-    for name, topic in report.topics.items():
-        partitions = []
-        for part in topic.partitions:
-            range_ = f"{part.start:,} to {part.end - 1:,}" if part.end > part.start else f"none at {part.start:,}"
-            partitions.append(PartitionSummary(part.name, range_, part.end - part.start, part.fates))
-        news = [part for part in partitions if part.read or part.fates]
-        quiet = len(partitions) - len(news) if news else 0
-        read = sum(part.read for part in news)
-        offsets = read if topic.offsets is None else topic.offsets
-        revised = ", ".join(f"{n:,} {fate}" for fate, n in topic.decided_anew.items() if n)
-        requeued = ", ".join(f"{n:,} {fate}" for fate, n in (topic.requeued or {}).items())
-        still = topic.still.get("records") or 0
-        notes = {
-            f"{topic.late:,} late": topic.late,
-            f"{topic.without_value or 0:,} without a value": topic.without_value,
-            f"{topic.before_horizon:,} dated before the horizon": topic.before_horizon,
-            f"earlier records under the current contract: {revised}": revised,
-            **dict.fromkeys(format_ties(topic.ties), True),
-            f"requeued: {requeued or 'none'}": topic.requeued is not None,
-            f"{still:,} still malformed": still,
-            f"{format_count(quiet, 'partition')} had nothing new": quiet,
-            f"✗ {offsets:,} offsets in all, {read:,} in its partitions: does not add up": offsets != read,
-        }
-        summaries.append(TopicSummary(name, topic.topic, offsets, news, [note for note, n in notes.items() if n]))
-    return summaries
-
-
-def _summarize_tables(report: RunReport) -> list[TableSummary]:
-    summaries = []
-    for name, table in report.tables.items():
-        notes = format_left_out(table)
-        if held := table.held:
-            new = f", {format_count(held.newly, 'key')} newly" if held.newly else ""
-            count = f"{format_count(held.keys, 'key')} with {format_count(held.rows, 'row')}{new}"
-            overdue = [format_overdue(held.overdue)] if held.overdue else []
-            notes = [f"held back: {count}", *overdue, *notes]
-        notes += format_no_longer_held(table)
-        if table.closed_up_to and (table.opened or table.closed or notes):
-            notes.append(f"windows closed up to {format_timestamp(table.closed_up_to.isoformat())}")
-        notes += [*format_emission(table), *format_widening(table)]
-        counts = table.opened, table.closed, table.corrected
-        summaries.append(TableSummary(name, *counts, table.ages or {}, notes, format_kernel(table.kernel)))
-    return summaries
-
-
-def _summarize_gates(report: RunReport) -> list[GateSummary]:
-    """Return all gates, failed ones first."""
-    summaries = []
-    for name, table in report.tables.items():
-        for place, gate in enumerate(table.gates):
-            result = gate.result
-            parameters = format_gate(result.expectation, result.kwargs).removeprefix(result.expectation)
-            kind = result.outcome, result.on_failure, result.expectation
-            summaries.append(GateSummary(name, place, *kind, parameters, gate.as_json()))
-    ranks = {name: n for n, name in enumerate((*OUTCOMES, "stop", "quarantine", "warn"))}
-    return sorted(summaries, key=lambda gate: (ranks.get(gate.outcome, 0), ranks.get(gate.on_failure, 0)))
-
-
-def _describe_gates(gates: Sequence[GateSummary]) -> str:
-    total, counts = len(gates), Counter(gate.outcome for gate in gates)
-    if not total:
-        return "it has no gates"
-    if counts["passed"] == total:
-        return f"all {total:,} gates passed" if total > 1 else "its gate passed"
-    failed = Counter(gate.on_failure for gate in gates if gate.outcome == "failed")
-    how = ", ".join(f"{n:,} {kind}" if len(failed) > 1 else kind for kind, n in failed.items())
-    parts = [
-        (counts["failed"], f"failed ({how})"),
-        (sum(gate.has_failed for gate in gates) - counts["failed"], "could not be evaluated"),
-        (counts["unchecked"], f"{'was' if counts['unchecked'] == 1 else 'were'} not checked"),
-    ]
-    (first, words), *rest = [(n, words) for n, words in parts if n]
-    return ", ".join([f"{first:,} of {format_count(total, 'gate')} {words}", *(f"{n:,} {words}" for n, words in rest)])
-
-
-def format_timestamp(iso: str) -> str:
-    """Return an ISO 8601 timestamp in UTC for people: `2026-01-01 00:00:00 UTC`."""
-    return iso.replace("T", " ").replace("+00:00", " UTC")
 
 
 def _embed_report(report: JsonObject, gates: Iterable[GateSummary]) -> str:
@@ -347,8 +177,3 @@ def read_fixed_text() -> str:
 def _policy_hash(text: str) -> str:
     """Return the source expression by which a Content-Security-Policy allows exactly this style or script."""
     return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
-
-
-def _join_names(names: Sequence[str]) -> str:
-    shown = [*names[:2], f"{len(names) - 2:,} more"] if len(names) > 3 else names
-    return " and ".join(filter(None, [", ".join(shown[:-1]), *shown[-1:]]))

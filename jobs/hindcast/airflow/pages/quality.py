@@ -20,7 +20,7 @@ from hindcast.plan import journal
 from hindcast.plan.runs import Run
 from hindcast.quality import gate_results
 from hindcast.quality.expectations import format_gate
-from hindcast.report.page import OUTCOMES
+from hindcast.report.summaries import OUTCOMES
 
 MAX_RUNS = 20
 """How many runs a trend of the overview, and a page of runs, show."""

@@ -26,7 +26,7 @@ from hindcast.common.errors import HindcastError, PlatformError, UnknownError
 from hindcast.common.json_values import JsonObject, JsonValue
 from hindcast.common.plurals import format_count
 from hindcast.query.show import format_cell, plain_value
-from hindcast.report.page import SIGNS, format_timestamp
+from hindcast.report.summaries import SIGNS, format_timestamp
 
 PAGE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "

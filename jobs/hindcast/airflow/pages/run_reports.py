@@ -17,8 +17,9 @@ from hindcast.common.json_values import JsonObject, JsonValue
 from hindcast.common.settings import Settings
 from hindcast.plan import journal
 from hindcast.plan.runs import Completed, Run
-from hindcast.report.page import OUTCOMES, summarize_outcome
+from hindcast.report.page import summarize_outcome
 from hindcast.report.run_report import RunReport
+from hindcast.report.summaries import OUTCOMES
 
 _NOT_ENDED = {"planned": "It has not ended.", "abandoned": "It was abandoned."}
 

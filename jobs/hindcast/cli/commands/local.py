@@ -181,7 +181,7 @@ def _refuse_invalid_draft(text: str) -> None:
 def produce(arguments: argparse.Namespace, settings: Settings) -> int:
     """Send JSON lines to a Kafka topic, which is created if it does not exist."""
     from hindcast.kafka import json_lines, partitioning, produce
-    from hindcast.kafka.topics import Cluster
+    from hindcast.kafka.cluster import Cluster
 
     records = list(json_lines.read_records(arguments.file))  # an invalid line fails before any record is sent
     produce.create_topics(settings.kafka, arguments.topic, partitions=arguments.partitions)

@@ -20,7 +20,7 @@ from deltalake import DeltaTable
 from hindcast.common.errors import PlatformError, QueryError, TableError, UnknownError, suggest_nearest
 from hindcast.contract import Contract, list_shapes
 from hindcast.contract.sensitive import find_sensitive_columns
-from hindcast.kafka.topics import Cluster
+from hindcast.kafka.cluster import Cluster
 from hindcast.ops.compare import outputs, rules
 from hindcast.ops.compare.comparison import Comparison, DifferenceCount
 from hindcast.ops.compare.differences import KINDS, assign_rules, find_differences, pair_records

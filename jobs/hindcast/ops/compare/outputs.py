@@ -23,7 +23,8 @@ from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Message
 
 from hindcast.common.errors import RecordError
 from hindcast.contract.sensitive import REDACTED
-from hindcast.kafka.topics import Cluster, OffsetRange
+from hindcast.kafka.cluster import Cluster
+from hindcast.kafka.topics import OffsetRange
 
 Windows = Literal["time", "session"] | None
 

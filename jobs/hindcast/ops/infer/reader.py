@@ -10,7 +10,8 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME, Me
 from hindcast.common.errors import AccessError, TopicError, suggest_nearest
 from hindcast.common.settings import Settings
 from hindcast.formats import registry
-from hindcast.kafka.topics import Cluster, OffsetRange
+from hindcast.kafka.cluster import Cluster
+from hindcast.kafka.topics import OffsetRange
 from hindcast.ops.infer.sample import SampledRecord, TimestampType, TopicSample, find_wire_ids, plan_sample
 
 MAX_BYTES = 64 << 20
