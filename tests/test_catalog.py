@@ -111,6 +111,24 @@ def test_a_contract_that_takes_long_is_no_error_while_its_change_is_read(
     assert isinstance(catalog._read_contract(path, 5.0), Contract)
 
 
+def test_a_folder_of_very_many_files_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = []
+
+    def count(path: Path, seconds: float) -> Contract | ContractError:
+        read.append(path)
+        return ContractError("none", where=f"{path}:{seconds}")
+
+    monkeypatch.setattr(catalog, "try_load", count)
+    for number in range(1_000):
+        (tmp_path / f"{number}.yaml").touch()
+    assert len(catalog.load_contracts(tmp_path)[1]) == 1_000
+    assert len(catalog.load_contracts(tmp_path)[1]) == len(read) == 1_000
+    (tmp_path / "7.yaml").unlink()
+    catalog.load_contracts(tmp_path)
+    assert len(read) == 1_000
+    assert sum(path.parent == tmp_path for path in catalog._FILES) == 999, "what is gone is forgotten"
+
+
 def test_a_file_that_took_too_long_is_read_again_only_with_more_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

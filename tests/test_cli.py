@@ -25,6 +25,7 @@ from hindcast.report.run_report import RunReport
 from hindcast.runs import run_steps
 from hindcast_local import ports
 from pipelines import RESTAURANT, Pipeline, at, pipeline
+from warehouses import SHOP, shop
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -318,6 +319,18 @@ def test_errors_say_what_where_and_what_to_do(hindcast: Run, command: list[str],
     assert found in first
     assert fix in rest[0]
     assert rest[0].startswith("  what to do: ")
+
+
+def test_the_ledger_of_all_skips_a_pipeline_whose_journal_is_damaged(hindcast: Run, tmp_path: Path) -> None:
+    other = SHOP.replace("pipeline: shop", "pipeline: damaged")
+    with shop(tmp_path, other) as settings:
+        whole = hindcast("ledger", "--format", "json")[1]
+        (Path(settings.warehouse) / "damaged").mkdir()
+        (Path(settings.warehouse) / "damaged" / "runs").write_text("no table", encoding="utf-8")
+        code, out, err = hindcast("ledger", "--format", "json")
+    assert (code, out) == (1, whole)
+    assert "skipped:" in err
+    assert f"{settings.warehouse}/damaged/runs" in err
 
 
 @pytest.mark.usefixtures("here")

@@ -14,11 +14,15 @@ import jsonschema
 import pytest
 
 from hindcast.airflow import run_requests
+from hindcast.airflow.created_dags import CreatedDags
+from hindcast.airflow.dag_factory import create_dags, load_dags
 from hindcast.airflow.pages import catalog
 from hindcast.airflow.spark_tasks import list_submit_options, read_contracts_of
+from hindcast.cli import main
 from hindcast.common import settings as settings_module
-from hindcast.common.errors import SettingsError
+from hindcast.common.errors import ContractError, SettingsError
 from hindcast.common.settings import SCHEMAS_VARIABLE, read_settings
+from hindcast.contract import Contract, bounds, refuse_many_tables, try_load_all
 from pipelines import RESTAURANT
 
 ROOT = Path(__file__).parents[1]
@@ -408,6 +412,39 @@ def test_no_folder_replaces_the_dags_of_another(tmp_path: Path) -> None:
     for started in ("hourly", "restaurant__broken", "gated"):
         own = parsed(tmp_path, dags=tmp_path / "dags", _AIRFLOW_PARSING_CONTEXT_DAG_ID=started)["dags"]
         assert own[started]["doc"] == read["dags"][started]["doc"], started
+
+
+@pytest.mark.filterwarnings("ignore")  # Airflow's own
+def test_tasks_have_no_copies_of_the_form(tmp_path: Path) -> None:
+    """Airflow would write and check them once more for each task: most of the time that a large DAG takes."""
+    (tmp_path / "restaurant.yaml").write_text(RESTAURANT)
+    created, broken = create_dags(read_settings(), try_load_all(tmp_path))
+    assert broken == {}
+    dag = created["restaurant"]
+    assert {"replay", "until", "only"} <= dag.params.keys()
+    assert [task.task_id for task in dag.tasks if task.params] == []
+
+
+def test_the_largest_contracts_of_too_many_tables_have_no_dag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a", "b", "c"):
+        (tmp_path / f"{name}.yaml").write_text(RESTAURANT.replace("pipeline: restaurant", f"pipeline: {name}"))
+    (tmp_path / "tips.yaml").write_text(TIPS)
+    loaded = try_load_all(tmp_path)
+    contracts = {path.stem: it for path, it in loaded.items() if isinstance(it, Contract)}
+    sizes = {name: len({**it.topics, **it.inputs, **it.views}) for name, it in contracts.items()}
+    monkeypatch.setattr(bounds, "FOLDER_TABLES", sum(sizes.values()) - 1)
+    kept = refuse_many_tables(loaded)
+    refused = [path.stem for path, it in kept.items() if isinstance(it, ContractError)]
+    assert refused == [max(sizes, key=lambda name: (sizes[name], name))]
+    monkeypatch.setattr(bounds, "FOLDER_TABLES", sum(sizes.values()))
+    assert refuse_many_tables(loaded) == loaded
+    monkeypatch.setattr(bounds, "FOLDER_TABLES", 1)
+    created = CreatedDags()
+    dags = load_dags(replace(read_settings(), schemas=tmp_path), created)
+    assert {dag_id for dag_id, dag in dags.items() if "broken contract" in dag.tags} == {*sizes}
+    assert "move some contracts to another folder" in str(dags["a"].doc_md)
+    monkeypatch.setenv("HINDCAST_SCHEMAS", str(tmp_path))
+    assert main.main(["check"]) == 1
 
 
 def test_fifty_contracts_are_read_without_spark_clients_or_connections(tmp_path: Path) -> None:

@@ -17,11 +17,14 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import functions as F
 
 from hindcast import formats
-from hindcast.contract import avro
+from hindcast.contract import Topic, avro
 from hindcast.contract.avro import AvroFile
 from hindcast.formats import RecordPart, headers
 from hindcast.formats.avro import _OPTIONS
+from hindcast.formats.decode import decode_records
 from hindcast.formats.primitive import serialize_value
+from hindcast.kafka import timestamp_overflow
+from hindcast.kafka.topics import RECORD_SCHEMA
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -642,6 +645,37 @@ def test_columns_of_headers(spark: SparkSession) -> None:
         assert row["problem"] == reason
         if reason is None:
             assert _plain(row["value"]) == gives
+
+
+class Unreadable(NamedTuple):
+    """A message of Kafka's client, one of whose headers has a name that is not UTF-8."""
+
+    def headers(self) -> None:
+        raise SystemError
+
+    def timestamp(self) -> tuple[int, int]:
+        return 1, 0
+
+    def offset(self) -> int:
+        return 7
+
+    def key(self) -> bytes:
+        return b"k"
+
+    def value(self) -> bytes:
+        return b'{"n": 1}'
+
+
+def test_headers_that_kafkas_client_cannot_read_make_a_record_malformed_where_they_matter(spark: SparkSession) -> None:
+    message: Any = Unreadable()
+    row = timestamp_overflow._message_row(message, 0)
+    frame = spark.createDataFrame([{**row, "timestamp": datetime.fromtimestamp(0, UTC)}], RECORD_SCHEMA)
+    for names, fate in (({}, None), ({"by": "by"}, "malformed")):
+        value = {"n": "int", **dict.fromkeys(names, "string")}
+        topic = Topic.model_validate({"read": "stream", "key": {"id": "string"}, "value": value, "headers": names})
+        (found,) = decode_records(frame, topic).collect()
+        assert found["fate"] == fate
+    assert found["reason"] == "the record's headers cannot be read: a name is not UTF-8"
 
 
 def test_a_schema_file_is_part_of_what_a_topic_is() -> None:

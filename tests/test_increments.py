@@ -163,6 +163,63 @@ def test_hidden_records_are_those_that_may_matter_and_no_others(
             assert wrong(p) == []
 
 
+TYPED = """
+pipeline: typed
+start: 2026-01-01
+topics:
+  days: {read: table, key: {day: date}, value: {rate: "decimal(8,2)", until: date, seen: timestamp, ok: boolean}}
+  times: {read: table, key: {time: timestamp}, value: {rate: "decimal(20,4)", raw: binary, x: double, day: date}}
+  sales: {read: stream, key: {id: string}, value: {day: date, time: timestamp, ok: boolean, amount: "decimal(8,2)"}}
+views:
+  by_day: {stream: sales, join: {table: days, on: sales.day}, select: {total: amount * rate, until: until, seen: seen}}
+  by_time: {stream: sales, join: {table: times, on: sales.time, how: left}, select: {rate: rate, raw: raw, x: x}}
+  rates: {table: times, join: {table: days, on: times.day, how: left}, select: {rate: days.rate, until: until, ok: ok}}
+  of_days: {stream: sales, group_by: {day: sales.day}, aggregate: {n: count(*), total: sum(amount)}}
+  of_times: {table: times, group_by: {day: times.day, rate: times.rate}, aggregate: {n: count(*)}}
+  of_hours: {stream: sales, group_by: {time: sales.time}, aggregate: {n: count(*)}, window: {tumbling: 1 hour}}
+"""
+
+
+@pytest.mark.long
+@pytest.mark.ci
+def test_a_run_may_change_one_input_alone_whatever_the_types_of_the_others(
+    spark: SparkSession, broker: str, tmp_path: Path, by_kernels: bool
+) -> None:
+    def day(number: int) -> str:
+        return f"2026-01-0{number}"
+
+    def sale(name: str, number: int, second: float) -> Any:
+        values = {"day": day(number), "time": f"{day(number)}T10:00:00Z", "ok": True, "amount": f"{number}.50"}
+        return name, values, second
+
+    def rate(number: int, second: float) -> Any:
+        values = {"rate": "1.25", "until": day(number + 1), "seen": f"{day(1)}T00:00:00Z", "ok": False}
+        return day(number), values, second
+
+    def time(number: int, second: float) -> Any:
+        values = {"rate": "0.0001", "raw": "AAE=", "x": 0.5, "day": day(number)}
+        return f"{day(number)}T10:00:00Z", values, second
+
+    with pipeline(spark, broker, tmp_path, TYPED) as p:
+        p.send("days", *(rate(number, 0) for number in (1, 2, 3)))
+        p.send("times", *(time(number, 0) for number in (1, 2, 3)))
+        p.send("sales", *(sale(f"s{number}", 1 + number % 4, 1 + number) for number in range(8)))
+        p.run()
+        alone: dict[str, list[Any]] = {
+            "sales": [sale("new", 2, 20), sale("late", 4, 0.5)],
+            "days": [rate(4, 0.25)],
+            "times": [time(2, 3), time(4, 0), (f"{day(1)}T10:00:00Z", None, 9)],
+        }
+        for topic, records in alone.items():
+            p.send(topic, *records)
+            told = p.run()["tables"]
+            if by_kernels:
+                found = {"by_day", "by_time", "of_days", "of_hours"} & p.contract.list_tables_below(topic)
+                assert [name for name in sorted(found) if told[name].get("kernel") is None] == []
+        with p.here():
+            assert wrong(p) == []
+
+
 def _envelope(op: str, name: str | None, second: float) -> tuple[Any, Any, float]:
     """A change of the row 1, as Debezium sends it."""
     row = {"id": 1, "name": name}

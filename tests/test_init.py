@@ -224,7 +224,7 @@ def test_the_dag_file_makes_dags_of_the_contract(tmp_path: Path, monkeypatch: py
     path = tmp_path / "shop" / "dags" / "our_pipelines.py"
     made: dict[str, object] = {"__file__": str(path)}
     exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), made)  # noqa: S102  # our own template
-    assert {"shop", "hindcast_maintenance"} <= made.keys()
+    assert {"shop", "hindcast_maintenance__shop"} <= made.keys()
 
 
 @pytest.mark.slow

@@ -537,3 +537,23 @@ def test_delta_reads_bounds_as_they_are(tmp_path: Path) -> None:
     )
     (told,) = pa.table(DeltaTable(table.path).get_add_actions(flatten=True)).to_pylist()
     assert (told["min.k"], told["max.k"], told["null_count.k"]) == ('a"b\\', "\U0010ffff" * 2, 0)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *(pa.string(), pa.int8(), pa.int64(), pa.bool_(), pa.date32(), pa.timestamp("us", "UTC"), pa.binary()),
+        *(pa.decimal128(8, 2), pa.decimal128(38, 0), pa.float32(), pa.float64()),
+    ],
+    ids=str,
+)
+def test_keys_of_every_type_are_encoded_beside_a_side_without_rows(kind: pa.DataType) -> None:
+    through = {pa.date32(): pa.int32(), pa.timestamp("us", "UTC"): pa.int64(), pa.binary(): pa.string()}
+    full = pa.table({"k": pa.array([1, None, 1]).cast(through.get(kind, pa.int8())).cast(kind)})
+    for form in (kind, pa.dictionary(pa.int32(), kind)):
+        empty = pa.Table.from_batches([], pa.schema([("k", form)]))
+        (none,), _ = integer_encoding.encode_keys([empty], [["k"]], whole=None)
+        assert none.tolist() == []
+        (none, some), count = integer_encoding.encode_keys([empty, full], [["k"], ["k"]], whole=None)
+        assert (none.tolist(), some[0] == some[2], some[0] != some[1]) == ([], True, True)
+        assert max(some) < count

@@ -24,7 +24,7 @@ from hindcast.common.errors import TableError
 from hindcast.common.settings import Settings
 from hindcast.contract import Join, find
 from hindcast.store import tables
-from warehouses import HOSTILE, RUNS, T0, at, shop, version, write
+from warehouses import HOSTILE, RUNS, T0, at, complete, place, row, shop, version, write
 
 GUEST = """
 pipeline: guest
@@ -289,6 +289,42 @@ def test_a_window_is_true_for_as_long_as_it_lasts(web: TestClient) -> None:
     for hours, rows in ((0, 1), (23, 1), (25, 0)):
         told = plane(web, "daily", "dave", asOf=(T0 + timedelta(hours=hours)).isoformat())
         assert told["answer"]["total"] == rows
+
+
+READER = """
+pipeline: reader
+start: 2026-01-01
+topics:
+  questions: {read: stream, key: {id: string}, value: {who: int}}
+inputs:
+  folks: {table: shop.people, key: {id: int}, value: {name: string, city: string}}
+views:
+  answers: {stream: questions, join: {table: folks, on: who}, select: {city: city}}
+"""
+
+
+def test_what_another_pipeline_hides_is_hidden_while_its_contract_does_not_load(tmp_path: Path) -> None:
+    with shop(tmp_path, READER) as settings:
+        contract = find(settings.schemas, "reader")
+        for run in (1, 2):
+            complete(settings, contract, run)
+        write(settings, contract, "questions", [row(1, id="q1", who=1, timestamp=at(2), **place(0))])
+        write(settings, contract, "answers", [row(1, id="q1", city="Rome", timestamp=at(2), **place(0))])
+
+        def ask() -> str:
+            answer = client("reader", "shop").get("/machine/reader.json", params={"table": "answers", "key": "q1"})
+            assert answer.status_code == 200
+            return answer.text
+
+        path = settings.schemas / "shop.yaml"
+        text = path.read_text(encoding="utf-8")
+        assert "***" in ask()
+        path.write_text(f"{text}\n  x: [", encoding="utf-8")
+        assert "***" in ask()
+        assert "Ann" not in ask()
+        path.unlink()  # what its last run stored says what it hid
+        assert "***" in ask()
+        assert "Ann" not in ask()
 
 
 def test_sensitive_columns_are_hidden_and_sensitive_keys_are_not_asked_by(web: TestClient) -> None:

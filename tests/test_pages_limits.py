@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import pyarrow as pa
 import pytest
 
 from hindcast.airflow.pages import explain as explain_module
@@ -214,6 +215,39 @@ def test_a_page_does_not_read_more_rows_of_a_key_than_it_may(
     table = tables.locate_table(settings.warehouse, find(settings.schemas, "shop"), "prices")
     with pytest.raises(QueryError, match="the key has more than 1 rows, which is more than a page reads"):
         key_history.read_history(table, ["naan"])
+
+
+def test_a_page_does_not_read_larger_rows_of_a_key_than_it_may(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = tables.locate_table(settings.warehouse, find(settings.schemas, "shop"), "prices")
+    key_history._CACHE.clear()
+    monkeypatch.setattr(key_history, "MAX_HISTORY_BYTES", 100)
+    with pytest.raises(QueryError, match="the rows of the key have more than 0 MiB, which is more than a page reads"):
+        key_history.read_history(table, ["naan"])
+    monkeypatch.setattr(key_history, "MAX_HISTORY_BYTES", 1 << 20)
+    monkeypatch.setattr(key_history, "_CACHE_BYTES", 0)
+    assert key_history.read_history(table, ["naan"]).rows.num_rows > 1
+    assert not key_history._CACHE, "it would be larger than it may be"
+
+
+def test_sizes_of_nested_values_are_those_of_all_their_parts() -> None:
+    long = "x" * 5_000
+    rows = pa.table(
+        {
+            "text": [long, None],
+            "numbers": pa.array([[1, 2, 3], None]),
+            "texts": pa.array([[long, None, "ab"], []]),
+            "struct": pa.array([{"a 'b": long, "n": 1}, None]),
+            "map": pa.array([[("k", [long, long])], None], pa.map_(pa.string(), pa.list_(pa.string()))),
+        }
+    )
+    sizes = {"text": (4_000, 0), "numbers": (96, 0), "texts": (5_050, 0), "struct": (5_016, 16), "map": (10_049, 0)}
+    with duckdb_reader.open_arrow_engine() as engine:
+        engine.register("rows", rows)
+        for name, expected in sizes.items():
+            text = f"SELECT {cut_values.measure_columns(engine, [name])} FROM rows"
+            assert engine.sql(text).fetchall() == [(size,) for size in expected], name
 
 
 def test_only_some_rows_are_explained_at_a_time(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:

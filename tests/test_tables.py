@@ -138,6 +138,14 @@ def test_a_warehouse_that_is_no_folder_is_refused(tmp_path: Path) -> None:
         assert refused.value.where == place.removesuffix("/below")
 
 
+def test_a_warehouse_that_is_a_link_to_nowhere_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "dangling").symlink_to("nowhere")
+    for place in ("loop", "dangling", "loop/below"):
+        with pytest.raises(TableError, match="is a link to a place that does not exist"):
+            tables.open_table(Table(str(tmp_path / place), "restaurant", "runs", "runs"))
+
+
 def test_a_newer_store_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "FORMAT_NUMBER", 2)
     table_creation.ensure_table(menu(tmp_path), SCHEMA)

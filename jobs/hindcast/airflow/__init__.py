@@ -46,17 +46,18 @@ def pipeline(name: str, schemas: str | Path | None = None) -> dict[str, DAG]:
     return load_pipeline_dags(_read_settings(schemas, module.get("__file__")), name, find_created_dags(module))
 
 
-def maintenance(schemas: str | Path | None = None) -> dict[str, DAG]:
+def maintenance(schemas: str | Path | None = None, name: str | None = None) -> dict[str, DAG]:
     """Return, by id, the DAG that maintains the tables of all pipelines of a folder (`pipelines`).
 
-    It is hindcast_maintenance; for each further folder of the same file hindcast_maintenance__FOLDER.
+    It is hindcast_maintenance; for each further folder of the same file hindcast_maintenance__FOLDER. With a `name` it
+    is hindcast_maintenance__NAME: of several DAG files each needs its own.
     """
     from hindcast.airflow.created_dags import find_created_dags
     from hindcast.airflow.maintenance_dag import create_maintenance_dag
 
     module = sys._getframe(1).f_globals  # noqa: SLF001
     settings = _read_settings(schemas, module.get("__file__"))
-    dag = create_maintenance_dag(settings, find_created_dags(module).name_maintenance_dag(settings.schemas))
+    dag = create_maintenance_dag(settings, find_created_dags(module).name_maintenance_dag(settings.schemas, name))
     return {dag.dag_id: dag}
 
 

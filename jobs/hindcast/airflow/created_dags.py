@@ -56,9 +56,14 @@ class CreatedDags:
             self.folders[dag_id] = folder
             self.errors.pop(dag_id, None)
 
-    def name_maintenance_dag(self, folder: Path) -> str:
-        """Return the id of the DAG that maintains a folder's pipelines: another one for each further folder."""
-        if folder not in self.maintained:
+    def name_maintenance_dag(self, folder: Path, name: str | None = None) -> str:
+        """Return the id of the DAG that maintains a folder's pipelines: another one for each further folder.
+
+        `name`: what comes after hindcast_maintenance__, instead.
+        """
+        if name is not None:
+            self.maintained[folder] = f"{MAINTENANCE}__{name}"
+        elif folder not in self.maintained:
             self.maintained[folder] = next(it for it in _list_ids(folder) if it not in self.maintained.values())
         return self.maintained[folder]
 

@@ -25,6 +25,7 @@ from airflow.sdk import (
     get_parsing_context,
     task,
 )
+from airflow.sdk.definitions.param import ParamsDict
 from airflow.sdk.exceptions import AirflowFailException
 
 from hindcast.airflow import assets, run_requests, tasks
@@ -40,6 +41,7 @@ from hindcast.contract import (
     find,
     is_meant_as,
     list_contract_files,
+    refuse_many_tables,
     repeated_name_error,
     try_load,
     try_load_all,
@@ -63,7 +65,6 @@ def create_pipeline_dag(settings: Settings, contract: Contract) -> DAG:
         catchup=contract.catchup,
         max_active_runs=1,
         default_args=dict(DEFAULT_ARGS),
-        params=_form(contract),
         tags=["hindcast"],
     ) as dag:
         plan = task.sensor(task_id="plan", doc_md=PLAN, **PATIENCE)(read_contracts_of(settings, tasks.plan))(
@@ -96,6 +97,7 @@ def create_pipeline_dag(settings: Settings, contract: Contract) -> DAG:
             report = task(**last)(finish)(contract.pipeline, plan)
         report.operator.operator_extra_links = (ReportLink(),)
         plan >> list(tables.values()) >> report
+    dag.params = ParamsDict(_form(contract))  # after its tasks: Airflow would copy and check them once more for each
     return dag
 
 
@@ -218,7 +220,8 @@ def load_dags(settings: Settings, created: CreatedDags) -> dict[str, DAG]:
         if started in loaded:
             created.add(folder, loaded)
             return loaded
-    loaded, broken = create_dags(settings, _refuse_taken(try_load_all(folder), created, folder), started)
+    contracts = _refuse_taken(refuse_many_tables(try_load_all(folder)), created, folder)
+    loaded, broken = create_dags(settings, contracts, started)
     stand_ins = name_stand_ins(broken, {*loaded, *taken})
     errors: dict[str, Exception] = {dag_id: broken[path] for dag_id, path in stand_ins.items()}
     # A contract that loads replaces a stand-in of another folder, which gets another name.

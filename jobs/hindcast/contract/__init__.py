@@ -9,6 +9,7 @@ from hindcast.contract.folder import (
     load_all,
     locate_complaint,
     locate_complaint_in_file,
+    refuse_many_tables,
     repeated_name_error,
     try_load_all,
 )
@@ -38,6 +39,7 @@ __all__ = [
     "load_text",
     "locate_complaint",
     "locate_complaint_in_file",
+    "refuse_many_tables",
     "repeated_name_error",
     "try_load",
     "try_load_all",

@@ -46,6 +46,11 @@ NAME = 200
 TABLES = 500
 """The most topics, inputs and views of one contract: each is a task or two of one DAG."""
 
+FOLDER_TABLES = 10_000
+"""The most topics, inputs and views of a folder for which a DAG file has tasks; smaller contracts come first. Airflow
+ends the process that reads the file after 50 s (dag_file_processor_timeout), and a task takes more than a millisecond.
+"""
+
 GATES = 1_000
 """The most gates of a contract."""
 

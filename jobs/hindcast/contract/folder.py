@@ -183,6 +183,30 @@ def repeated_name_error(pipeline: str, path: Path, first: Path) -> ContractError
     return locate_complaint_in_file(path, Complaint(("pipeline",), found, "rename one of the two"))
 
 
+def refuse_many_tables(contracts: Mapping[Path, Contract | ContractError]) -> dict[Path, Contract | ContractError]:
+    """Return contracts of a folder, with errors for the largest if one DAG file cannot have the tasks of all.
+
+    That is, if they have more than `bounds.FOLDER_TABLES` topics, inputs and views together.
+    """
+    sizes = {
+        path: len(it.topics) + len(it.inputs) + len(it.views)
+        for path, it in contracts.items()
+        if isinstance(it, Contract)
+    }
+    kept, total = set(), 0
+    for path in sorted(sizes, key=lambda path: (sizes[path], path)):
+        total += sizes[path]
+        if total <= bounds.FOLDER_TABLES:
+            kept.add(path)
+    found = (
+        f"the contracts of the folder have {sum(sizes.values()):,} tables, and a DAG file can have the tasks of "
+        f"{bounds.FOLDER_TABLES:,}: the largest contracts, like this one, have no DAG"
+    )
+    fix = "move some contracts to another folder, with a DAG file of its own"
+    refused = {path: ContractError(found, where=f"{path}:1", fix=fix) for path in sizes.keys() - kept}
+    return {path: refused.get(path, it) for path, it in contracts.items()}
+
+
 def find(folder: Path, pipeline: str) -> Contract:
     """Return the contract of one pipeline; only its own file needs to be valid."""
     own = folder / f"{pipeline}.yaml"

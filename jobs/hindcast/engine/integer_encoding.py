@@ -160,5 +160,7 @@ _EXACT_DOUBLE = 2**53
 
 def _combine_chunks(column: pa.ChunkedArray) -> pa.Array:
     """Return all values in one array."""
+    if not column.num_chunks and pa.types.is_dictionary(column.type):  # of most types Arrow itself cannot
+        return pa.DictionaryArray.from_arrays(pa.nulls(0, pa.int32()), pa.nulls(0, column.type.value_type))
     one = column.combine_chunks()
     return one if isinstance(one, pa.Array) else one.chunk(0)

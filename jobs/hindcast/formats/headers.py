@@ -9,6 +9,7 @@ from pyspark.sql import functions as F
 
 from hindcast.formats import text
 from hindcast.formats.record_part import shorten_text
+from hindcast.kafka.topics import UNREADABLE_HEADERS
 
 
 def add_header_columns(value: Column, columns: Mapping[str, str], headers: Mapping[str, str]) -> tuple[Column, Column]:
@@ -23,6 +24,8 @@ def add_header_columns(value: Column, columns: Mapping[str, str], headers: Mappi
     problems = [
         F.when(bad, _describe_problem(headers[name], columns[name], found[name])) for name, (_, bad) in read.items()
     ]
+    unreadable = F.exists("headers", lambda header: header["key"] == UNREADABLE_HEADERS)
+    problems.insert(0, F.when(unreadable, "the record's headers cannot be read: a name is not UTF-8"))
     return F.when(value.isNotNull(), F.struct(*fields)), F.when(value.isNotNull(), F.coalesce(*problems))
 
 

@@ -193,10 +193,10 @@ def read_ledger(warehouse: str, pipeline: str) -> pa.Table:
         places = [_range_row(name, known[name], piece) for name, piece in ingested if piece.run == run.number]
         places += [_revision_row(name, known[name], entry) for name, entry in revised if entry.run == run.number]
         rows += [common | place for place in places] or [common]
-    return pa.Table.from_pylist(rows, schema=_SCHEMA)
+    return pa.Table.from_pylist(rows, schema=SCHEMA)
 
 
-_SCHEMA = pa.schema(
+SCHEMA = pa.schema(
     [
         ("pipeline", pa.string()),
         ("run", pa.int64()),

@@ -7,7 +7,7 @@ client then reads the partition, in a Spark task, and takes the nearest timestam
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar, cast
 
 import pyarrow as pa
@@ -21,7 +21,7 @@ from hindcast.common.settings import Settings
 from hindcast.kafka import jvm_credentials
 from hindcast.kafka.cluster import Cluster
 from hindcast.kafka.topic_patterns import MemberPartitions, TopicSource, kafka_partition, log_partition
-from hindcast.kafka.topics import RECORD_SCHEMA, OffsetRange
+from hindcast.kafka.topics import RECORD_SCHEMA, UNREADABLE_HEADERS, OffsetRange
 
 Used = TypeVar("Used")
 
@@ -85,12 +85,18 @@ def read_records_by_client(
     return frame.mapInArrow(read, RECORD_SCHEMA)
 
 
+def _read_headers(message: Message) -> Sequence[Mapping[str, str | bytes | None]]:
+    """Return a message's headers; `UNREADABLE_HEADERS` if a name is not UTF-8: Kafka's client cannot read them then."""
+    try:
+        headers = cast("list[tuple[str, bytes | None]]", message.headers() or [])
+    except SystemError:
+        return [{"key": UNREADABLE_HEADERS, "value": None}]
+    return [{"key": key, "value": value} for key, value in headers]
+
+
 def _message_row(message: Message, partition: int) -> Row:
     """Return a message as a row of Spark's connector."""
     kind, millis = message.timestamp()
-    headers = [
-        {"key": key, "value": value} for key, value in cast("list[tuple[str, bytes | None]]", message.headers() or [])
-    ]
     return {
         "partition": partition,
         "offset": message.offset(),
@@ -98,5 +104,5 @@ def _message_row(message: Message, partition: int) -> Row:
         "timestampType": kind - 1,
         "key": message.key(),
         "value": message.value(),
-        "headers": headers or None,
+        "headers": _read_headers(message) or None,
     }

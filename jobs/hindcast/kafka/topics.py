@@ -117,6 +117,8 @@ def recreated_topic_error(topic: str, run: int) -> TopicError:
     )
 
 
+UNREADABLE_HEADERS = "(headers that cannot be read)"
+"""The name of the only header of a record whose headers could not be read (`timestamp_overflow`)."""
 HEADERS_SCHEMA = "headers array<struct<key: string, value: binary>>"
 
 

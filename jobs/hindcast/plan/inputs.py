@@ -58,7 +58,7 @@ def read_as_of_system_time(warehouse: str, contract: Contract, name: str) -> dat
     if definitions.find_fields(past, completed[-1].plan.contract) is None:
         found = f"the contract of {pipeline}'s last completed run is not stored, so its sensitive columns are not known"
         raise TableError(found, where=where, fix=f"hindcast run {pipeline}")
-    hidden = _find_sensitive_columns(past, source.table.partition(".")[2])
+    hidden = find_stored_marks(past, source.table.partition(".")[2])
     marked = find_sensitive_columns(contract)[name]
     unmarked = [c for c in (*source.key, *source.value) if (hidden is None or c in hidden) and c not in marked]
     if unmarked and hidden is None:
@@ -104,7 +104,7 @@ def _erases(past: Sequence[Run], run: Run, name: str) -> bool:
     return contract is None or erasure.removes_rows_of(contract, name)
 
 
-def _find_sensitive_columns(past: Sequence[Run], name: str) -> Collection[str] | None:
+def find_stored_marks(past: Sequence[Run], name: str) -> Collection[str] | None:
     """Return the sensitive columns of a table by the last contract that had it and whose run completed or published it.
 
     `past`: the runs of its pipeline. None if the columns are not known: the contract is not stored, or its fields make

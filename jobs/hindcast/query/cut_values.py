@@ -5,9 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from typing import cast
 
 import duckdb
+from duckdb.sqltypes import DuckDBPyType
 
+from hindcast.bitemporal.predicates import sql_literal
 from hindcast.common.json_values import JsonValue
 from hindcast.store.duckdb_reader import quote_name
 
@@ -43,6 +46,38 @@ def cut_columns(engine: duckdb.DuckDBPyConnection, names: Sequence[str] | None =
     rows = engine.sql("FROM rows")
     kinds = dict(zip(rows.columns, map(str, rows.types), strict=True))
     return ", ".join(_cut_column(quote_name(name), kinds[name]) for name in names or kinds)
+
+
+def measure_columns(engine: duckdb.DuckDBPyConnection, names: Sequence[str]) -> str:
+    """Return the SQL of about how many bytes these columns of a row of `rows` take, with long texts cut."""
+    rows = engine.sql("FROM rows")
+    kinds = dict(zip(rows.columns, rows.types, strict=True))
+    sizes = [_measure_value(quote_name(name), kinds[name]) for name in names]
+    lengths = [
+        f"least({size}, {4 * MAX_CHARACTERS})" if kinds[name].id in ("varchar", "blob") else size
+        for name, size in zip(names, sizes, strict=True)
+    ]
+    return " + ".join(lengths)
+
+
+def _measure_value(value: str, kind: DuckDBPyType, depth: int = 0) -> str:
+    """Return the SQL of how many bytes a value takes; null takes none, and a list or map 16 more for each element."""
+    if kind.id in ("varchar", "blob"):
+        return f"coalesce({'strlen' if kind.id == 'varchar' else 'octet_length'}({value}), 0)"
+    if kind.id not in ("struct", "list", "map"):
+        return "16"
+    parts = cast("dict[str, DuckDBPyType]", dict(kind.children))
+
+    def measure_fields(of: str, depth: int) -> str:
+        return " + ".join(_measure_value(f"({of})[{sql_literal(name)}]", it, depth) for name, it in parts.items())
+
+    if kind.id == "struct":
+        return measure_fields(value, depth)
+    item = f"x{depth}"
+    is_list = kind.id == "list"
+    elements = value if is_list else f"map_entries({value})"
+    inner = _measure_value(item, parts["child"], depth + 1) if is_list else measure_fields(item, depth + 1)
+    return f"coalesce(list_sum(list_transform({elements}, lambda {item}: 16 + {inner})), 0)"
 
 
 def is_cut(value: object) -> bool:

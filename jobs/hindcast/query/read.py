@@ -87,13 +87,19 @@ def history(
 
 
 def read_key_rows(
-    table: Table, delta_table: DeltaTable, key: Sequence[ColumnValue], engine: DuckDBPyConnection, most: int
+    table: Table,
+    delta_table: DeltaTable,
+    key: Sequence[ColumnValue],
+    engine: DuckDBPyConnection,
+    most: int,
+    most_bytes: int,
 ) -> pa.Table:
     """Return the first `most` rows of the `history` of a key in an open table, with the places of the records.
 
-    It does not matter whether runs have ended. Long values are cut (cut_values.py). The caller closes the engine.
+    It does not matter whether runs have ended. Long values are cut (cut_values.py). QueryError if all rows of the key
+    take more than `most_bytes`. The caller closes the engine.
     """
-    reader = _TableReader(table, delta_table, Question(key=key), datetime.now(UTC), is_cut=True, most=most)
+    reader = _TableReader(table, delta_table, Question(key=key), datetime.now(UTC), most, most_bytes)
     return reader.read_history([f'"{column}"' for column in reader.lineage], engine=engine)
 
 
@@ -212,17 +218,17 @@ def parse_key_bound(table: Table, text: str) -> list[JsonValue]:
 
 @dataclass(frozen=True)
 class _TableReader:
-    """An open table and a question, to read the rows that answer it; with `is_cut`, without most of long values.
+    """An open table and a question, to read the rows that answer it.
 
-    `most`: how many rows at most.
+    `most`: how many rows at most. With `most_bytes`, without most of long values; QueryError if they are more.
     """
 
     table: Table
     delta_table: DeltaTable
     question: Question
     known_at: datetime
-    is_cut: bool = False
     most: int | None = None
+    most_bytes: int | None = None
 
     @classmethod
     def open_reader(
@@ -317,11 +323,23 @@ class _TableReader:
         with row_reader.refuse_broken_files(self.table), opened as engine:
             duckdb_reader.register_rows(engine, self.delta_table, bounds)
             names = [f'"{column}"' for column in self.columns]
-            columns = [cut_values.cut_columns(engine, self.columns)] if self.is_cut else names
-            selected = ", ".join([*columns, *extra])
+            if self.most_bytes is not None:
+                self._refuse_large(engine, condition, self.most_bytes)
+                names = [cut_values.cut_columns(engine, self.columns)]
+            selected = ", ".join([*names, *extra])
             limit = "" if self.most is None else f" LIMIT {self.most}"
             text = f"SELECT {selected} FROM rows WHERE {condition} ORDER BY {ordering}{limit}"  # noqa: S608  # literals of questions
             return engine.sql(text).to_arrow_table()
+
+    def _refuse_large(self, engine: DuckDBPyConnection, condition: str, most: int) -> None:
+        """Raise QueryError if the registered rows that meet a condition take more bytes, with long texts cut."""
+        size = cut_values.measure_columns(engine, self.columns)
+        text = f"SELECT coalesce(sum(least({size}, {most + 1})), 0) FROM rows WHERE {condition}"  # noqa: S608  # as below
+        ((bytes_,),) = engine.sql(text).fetchall()
+        if bytes_ > most:
+            found = f"the rows of the key have more than {most >> 20} MiB, which is more than a page reads"
+            fix = f"hindcast history {self.table.pipeline}.{self.table.name} --key KEY"
+            raise QueryError(found, where=self.table.path, fix=fix)
 
 
 def _parse_object(text: str) -> JsonObject | None:

@@ -219,7 +219,10 @@ def _open_in(table: Table, folder: Path | None, *, again: bool = True) -> DeltaT
 
 def _refuse_other_content(folder: Path) -> None:
     """Raise TableError where no Delta table can be created: in a file, or in a folder with other content."""
-    place = next(path for path in (folder, *folder.parents) if path.exists())
+    places = (folder, *folder.parents)
+    if (link := next((path for path in places if path.is_symlink() and not path.exists()), None)) is not None:
+        raise TableError("is a link to a place that does not exist", where=str(link), fix=_ELSEWHERE_FIX)
+    place = next(path for path in places if path.exists())
     if not place.is_dir():
         raise TableError("is not a folder, so it cannot contain a table", where=str(place), fix=_ELSEWHERE_FIX)
     inside = {path.name for path in folder.iterdir()} if place == folder else set()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
 
 from hindcast.common.errors import ContractError, UnknownError, suggest_nearest
@@ -36,6 +35,7 @@ def load_contract(schemas: Path, pipeline: str, readable: Collection[str]) -> Co
 def load_contracts(schemas: Path) -> tuple[dict[str, Contract], dict[str, ContractError]]:
     """Return the contracts by pipeline, and the errors of those that do not load by the id of their DAG."""
     by_path = try_load_all(schemas, _read_contract)
+    _drop_other_files(schemas, by_path.keys())
     contracts = {it.pipeline: it for it in by_path.values() if isinstance(it, Contract)}
     broken = {path: it for path, it in by_path.items() if isinstance(it, ContractError)}
     taken = {dag_id for contract in contracts.values() for dag_id in list_dag_ids(contract)}
@@ -112,9 +112,21 @@ def _read_contract(path: Path, seconds: float) -> Contract | ContractError:
     return _find_cached_file(path).read(path, seconds)
 
 
-@lru_cache(maxsize=512)
-def _find_cached_file(_path: Path) -> _CachedFile:
-    return _CachedFile()
+def _find_cached_file(path: Path) -> _CachedFile:
+    with _FILES_LOCK:
+        return _FILES.setdefault(path, _CachedFile())
+
+
+def _drop_other_files(folder: Path, files: Collection[Path]) -> None:
+    """Forget the files that a folder no longer has."""
+    with _FILES_LOCK:
+        for path in [path for path in _FILES if path.parent == folder and path not in files]:
+            del _FILES[path]
+
+
+_FILES: dict[Path, _CachedFile] = {}
+"""All files of all folders: with fewer, a folder of more would be read whole by every request."""
+_FILES_LOCK = threading.Lock()
 
 
 def _read_file(path: Path, seconds: float) -> _ReadFile:

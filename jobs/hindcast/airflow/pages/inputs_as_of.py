@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TypeAlias
@@ -12,6 +13,7 @@ from hindcast.airflow.pages.key_history import find_cell, read_moment
 from hindcast.bitemporal import predicates
 from hindcast.bitemporal.predicates import ColumnBound, sql_literal
 from hindcast.common.column_values import ColumnValue, Row
+from hindcast.common.errors import HindcastError
 from hindcast.common.json_values import JsonObject, JsonValue
 from hindcast.common.settings import Settings
 from hindcast.contract import Contract
@@ -20,7 +22,7 @@ from hindcast.contract.shapes import PERIODS
 from hindcast.kafka import topic_patterns
 from hindcast.plan import inputs, journal
 from hindcast.query import cut_values, read
-from hindcast.store import duckdb_reader, table_columns, tables
+from hindcast.store import duckdb_reader, store_formats, table_columns, tables
 from hindcast.store.tables import Table
 
 MAX_ROWS = 20
@@ -190,8 +192,24 @@ class InputReader:
             if run.known_at <= self.known_at
         ]
         source = inputs.locate_input_table(self.settings.warehouse, self.contract, name)
-        contracts, _ = catalog.load_contracts(self.settings.schemas)
-        if source.pipeline in contracts:  # the other pipeline may mark more columns
-            marked |= find_sensitive_columns(contracts[source.pipeline]).get(source.name, frozenset())
+        marked |= self._find_other_marks(source)
         moment = past[-1].plan.as_of_system_times.get(name, self.known_at) if past else self.known_at
         return InputRows(name, source, moment, source.pipeline in self.readable, marked)
+
+    def _find_other_marks(self, source: Table) -> frozenset[str]:
+        """Return the columns that the other pipeline calls sensitive; all of them if its contract is not known.
+
+        It is not while the contract does not load: the file may mark more than the contract of the last run.
+        """
+        contracts, broken = catalog.load_contracts(self.settings.schemas)
+        if source.pipeline in contracts:
+            return find_sensitive_columns(contracts[source.pipeline]).get(source.name, frozenset())
+        stored = None
+        if not broken:
+            with suppress(HindcastError):  # a damaged journal
+                stored = inputs.find_stored_marks(
+                    journal.read_runs(self.settings.warehouse, source.pipeline), source.name
+                )
+        if stored is None and (delta_table := tables.open_table(source)) is not None:
+            stored = store_formats.user_columns([field.name for field in delta_table.schema().fields])
+        return frozenset(stored or ())

@@ -35,9 +35,9 @@ MASK = "***"
 """What is shown instead of the value of a sensitive column."""
 
 MAX_SUGGESTIONS = 20
-_CACHE_SIZE = 32
-MAX_HISTORY_ROWS = 200_000
-"""How many rows of a key a page reads; `hindcast history` has no limit."""
+MAX_HISTORY_ROWS, MAX_HISTORY_BYTES = 200_000, 64 << 20
+"""How much of a key a page reads; `hindcast history` has no limit."""
+_CACHE_SIZE, _CACHE_BYTES = 32, 2 * MAX_HISTORY_BYTES
 
 HISTORY_SECONDS, SUGGESTION_SECONDS = 10.0, 2.0
 """How long reading the rows of a key, and finding keys to suggest, may take."""
@@ -132,7 +132,7 @@ def read_history(table: Table, key: Sequence[ColumnValue]) -> KeyHistory:
         rows = read_limited_rows(table, delta_table, key)
         with _CACHE_LOCK:
             _CACHE[cache_key] = rows
-            while len(_CACHE) > _CACHE_SIZE:
+            while len(_CACHE) > _CACHE_SIZE or sum(it.nbytes for it in _CACHE.values()) > _CACHE_BYTES:
                 _CACHE.popitem(last=False)
     if not rows.num_rows:
         raise UnknownError("the table never had a row of this key", where=table.path, fix="pick another key")
@@ -144,7 +144,7 @@ def read_limited_rows(table: Table, delta_table: DeltaTable, key: Sequence[Colum
     name = f"{table.pipeline}.{table.name}"
     try:
         with open_limited_engine(delta_table, HISTORY_SECONDS) as engine:
-            rows = read.read_key_rows(table, delta_table, key, engine, MAX_HISTORY_ROWS + 1)
+            rows = read.read_key_rows(table, delta_table, key, engine, MAX_HISTORY_ROWS + 1, MAX_HISTORY_BYTES)
     except EngineLimitError:
         found = f"reading the rows of the key took longer than {HISTORY_SECONDS:g} s"
         raise QueryError(found, where=table.path, fix=f"hindcast history {name} --key KEY") from None

@@ -27,6 +27,7 @@ def check(arguments: argparse.Namespace, settings: Settings) -> int:
         find_owners,
         list_contract_files,
         locate_complaint_in_file,
+        refuse_many_tables,
         repeated_name_error,
         try_load,
     )
@@ -37,6 +38,7 @@ def check(arguments: argparse.Namespace, settings: Settings) -> int:
     problems = 0
     files = arguments.files or list_contract_files(settings.schemas)
     contracts = {path: try_load(path) for path in files}
+    contracts = contracts if arguments.files else refuse_many_tables(contracts)
     owners = find_owners(contracts)
     makers: dict[str, Path] = {}
 

@@ -16,10 +16,12 @@ from hindcast.cli.commands.shared import (
     print_rows,
     read_runs,
 )
-from hindcast.common.errors import ContractError, QueryError
+from hindcast.common.errors import ContractError, HindcastError, QueryError
 from hindcast.common.plurals import format_count
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from hindcast.common.settings import Settings
 
 
@@ -52,11 +54,27 @@ def ledger(arguments: argparse.Namespace, settings: Settings) -> int:
         return 0
     if arguments.pipeline:
         read_runs(settings, arguments.pipeline)
-    pipelines = [arguments.pipeline] if arguments.pipeline else _list_pipelines(settings)
-    rows = pa.concat_tables([ledger.read_ledger(settings.warehouse, name) for name in pipelines])
+        ledgers, damaged = [ledger.read_ledger(settings.warehouse, arguments.pipeline)], 0
+    else:
+        ledgers, damaged = _read_all_ledgers(settings)
+    rows = pa.concat_tables(ledgers)
     empty = [column for column in ("member", "anew", *FATES[1:]) if not any(rows.column(column).to_pylist())]
     print_rows(rows.drop(empty) if arguments.format == "table" else rows, arguments.format)
-    return 0
+    return 1 if damaged else 0
+
+
+def _read_all_ledgers(settings: Settings) -> tuple[list[pa.Table], int]:
+    """Return the ledgers of all pipelines that can be read, and how many cannot; print on stderr why."""
+    from hindcast.ingest import ledger
+
+    ledgers, damaged = [ledger.SCHEMA.empty_table()], 0
+    for pipeline in _list_pipelines(settings):
+        try:
+            ledgers.append(ledger.read_ledger(settings.warehouse, pipeline))
+        except HindcastError as error:
+            print(f"skipped: {error}", file=sys.stderr)
+            damaged += 1
+    return ledgers, damaged
 
 
 def _list_pipelines(settings: Settings) -> list[str]:
