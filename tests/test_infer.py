@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import io
 import json
 import time
@@ -14,6 +15,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
+import confluent_kafka
 import fastavro
 import pyarrow as pa
 import pytest
@@ -787,6 +789,41 @@ def test_topics_in_kafka_become_a_contract(kafka: str, tmp_path: Path, capsys: p
     assert "trace in 200" in text
     assert main(["infer", "infer.sold", "--out", str(path)]) == 1, "nothing is overwritten"
     assert path.read_text() == text
+
+
+def test_names_of_headers_that_are_no_text_stop_nothing(kafka: str, capsys: pytest.CaptureFixture[str]) -> None:
+    send(kafka, "infer_headers", [("k", {"n": 1})])
+    send_with_header(kafka, "infer_headers", b"\xff\xfeabc")
+    send_with_header(kafka, "infer_headers", b"origin")
+    assert main(["infer", "infer_headers"]) == 0
+    printed = capsys.readouterr().out
+    assert "# headers, which the columns in `headers:` can read: trace in 1, origin in 1\n" in printed
+    assert "# 1 record has headers whose names are not UTF-8 text; they were not read\n" in printed
+    assert '"n": int # in 3 of 3' in printed
+
+
+def send_with_header(servers: str, topic: str, name: bytes) -> None:
+    """Send a record with a header of this name, which Python's client takes only as text: with the C library in it."""
+    (path,) = Path(confluent_kafka.__file__).parents[1].glob("confluent_kafka.libs/librdkafka*")
+    library = ctypes.CDLL(str(path))
+    for function in (library.rd_kafka_conf_new, library.rd_kafka_new, library.rd_kafka_topic_new):
+        function.restype = ctypes.c_void_p
+    library.rd_kafka_headers_new.restype = ctypes.c_void_p
+    conf = ctypes.c_void_p(library.rd_kafka_conf_new())
+    error = ctypes.create_string_buffer(512)
+    assert library.rd_kafka_conf_set(conf, b"bootstrap.servers", servers.encode(), error, len(error)) == 0, error.value
+    producer = ctypes.c_void_p(library.rd_kafka_new(_PRODUCER, conf, error, len(error)))
+    headers = ctypes.c_void_p(library.rd_kafka_headers_new(1))
+    library.rd_kafka_header_add(headers, name, len(name), b"v", 1)
+    value = b'{"n": 2}'
+    of_topic, of_value = (_TOPIC, topic.encode()), (_VALUE, value, ctypes.c_size_t(len(value)))
+    assert library.rd_kafka_producev(producer, *of_topic, *of_value, _COPY, _COPIED, _HEADERS, headers, 0) == 0
+    assert library.rd_kafka_flush(producer, 30_000) == 0
+    library.rd_kafka_destroy(producer)
+
+
+_PRODUCER, _TOPIC, _VALUE, _COPY, _COPIED, _HEADERS = 0, 1, 4, 7, 2, 10
+"""Numbers of the C library: of a producer, and of the arguments of rd_kafka_producev."""
 
 
 def test_change_events_in_kafka_become_a_table(kafka: str, capsys: pytest.CaptureFixture[str]) -> None:
