@@ -282,13 +282,27 @@ def pair_one_by_one(expected: list[Any], found: list[Any]) -> list[Any]:
 
 
 def test_rows_are_paired_as_if_each_was_compared_with_all() -> None:
-    rng = Random(5)
-    whole = [None, "a", 1, 2, Decimal("1.50"), Decimal("1.5"), T0, at(1), {"n": 1, "t": [1.0]}, {"t": [1.0], "n": 1}, b""]
+    rng = Random(5)  # noqa: S311
+    whole = [
+        None,
+        "a",
+        1,
+        2,
+        Decimal("1.50"),
+        Decimal("1.5"),
+        T0,
+        at(1),
+        {"n": 1, "t": [1.0]},
+        {"t": [1.0], "n": 1},
+        b"",
+    ]
     near = [x * (1 + n * 4e-10) for x in (1.0, -1.0, 0.3, 1e-310, 1e300) for n in range(-3, 4)]
     numbers = [*near, 0.0, -0.0, float("nan"), float("inf"), -float("inf"), 5e-324, None]
     for _ in range(300):
         width = rng.choice([1, 2, 6])
-        few = [(rng.choice(whole), *(rng.choice(numbers) for _ in range(width)), [*rng.sample(near, 2)]) for _ in range(6)]
+        few = [
+            (rng.choice(whole), *(rng.choice(numbers) for _ in range(width)), [*rng.sample(near, 2)]) for _ in range(6)
+        ]
         expected, found = ([rng.choice(few) for _ in range(rng.randrange(12))] for _ in range(2))
         found += [(row[0], *(x * (1 + 6e-10) if isinstance(x, float) else x for x in row[1:])) for row in expected[:4]]
         assert repr(_pair_rows(expected, found)) == repr(pair_one_by_one(expected, found))

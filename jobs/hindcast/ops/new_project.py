@@ -90,7 +90,9 @@ def _find_target(folder: Path) -> Path:
         before = Path(*folder.parts[:number])
         if part == ".." and not before.exists():
             found = f"{before} does not exist, so there is nothing above it; nothing was written"
-            raise PlatformError(found, where=str(folder), fix=f"name it without ..: hindcast init {shlex.quote(str(target))}")
+            raise PlatformError(
+                found, where=str(folder), fix=f"name it without ..: hindcast init {shlex.quote(str(target))}"
+            )
     return target
 
 

@@ -1,4 +1,4 @@
-"""A draft of a contract from what Kafka has: `reader` reads a sample of each topic, everything else is pure.
+"""A draft of a contract from what Kafka has: `reader` reads a sample of each topic; what a draft is made of is pure.
 
     reader -> sample -> part_formats -> part_columns (fields, avro_columns, envelope_rows) -> topic_draft -> joins
     -> contract_text
@@ -11,8 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
+from hindcast.common.errors import ContractError, RecordError
+from hindcast.contract import load_text
 from hindcast.ops.infer.contract_text import choose_names, write_contract
-from hindcast.ops.infer.joins import propose_joins
+from hindcast.ops.infer.joins import propose_joins, split_joins
 from hindcast.ops.infer.sample import TopicSample
 from hindcast.ops.infer.topic_draft import draft_topic
 
@@ -21,11 +23,32 @@ def infer_contract(samples: Sequence[TopicSample], pipeline: str | None, now: da
     """Return the text of a contract that reads what these samples have; RecordError for one that no contract can read.
 
     `pipeline`: its name, by default after the topics; `now`: the start of its schedule, and what future dates are
-    after.
+    after. Joins are left out if the contract is not valid with them.
     """
     name, entries = choose_names([sample.topic for sample in samples], pipeline)
     topics = [draft_topic(sample, entries[sample.topic], now) for sample in samples]
-    return write_contract(name, topics, propose_joins(topics), now)
+    joins, left_out = split_joins(propose_joins(topics))
+    text = write_contract(name, topics, joins, now, left_out)
+    problem = _find_problem(text)
+    if problem is not None and joins:
+        text = write_contract(name, topics, (), now, [*joins, *left_out])
+        problem = _find_problem(text)
+    if problem is None:
+        return text
+    if len(topics) == 1:
+        fix = "this is a bug of Hindcast: report it, with the types of the topic's fields"
+    else:
+        fix = "infer the topics one at a time, and put those together that you need"
+    raise RecordError(f"infer wrote an invalid contract: {problem}", fix=fix)
+
+
+def _find_problem(text: str) -> str | None:
+    """Return why `hindcast check` would refuse the text of a contract; None if it is valid."""
+    try:
+        load_text(text)
+    except ContractError as error:
+        return error.found
+    return None
 
 
 __all__ = ["infer_contract"]
