@@ -17,8 +17,8 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import functions as F
 
 from hindcast import formats
-from hindcast.contract import avro
-from hindcast.contract.avro import AvroFile
+from hindcast.contract import avro, avro_compatibility
+from hindcast.contract.avro_file import AvroFile
 from hindcast.formats import RecordPart, headers
 from hindcast.formats.avro import _OPTIONS
 from hindcast.formats.primitive import serialize_value
@@ -333,7 +333,7 @@ def test_avro_types(spark: SparkSession) -> None:
         schema = record(before="string", it=kind, after="int")
         raw = wrote(schema, {"before": "x", "it": sent, "after": 1})
         part = of("avro", {"it": column, "after": "int"}, schema=json.dumps(schema))
-        assert list(avro.check_columns(avro.parse_schema(schema), part.columns, {})) == []
+        assert list(avro_compatibility.check_columns(avro.parse_schema(schema), part.columns, {})) == []
         bad = [Case(raw[:-1], BAD), Case(raw + b"\0", BAD), Case(b"", BAD), Case(None, None)]
         table.append((part, [Case(raw, (came, 1)), *bad]))
     check(spark, *table)
@@ -528,18 +528,18 @@ def _once(schema: Any, known: set[str]) -> Any:
     ],
 )
 def test_what_a_column_cannot_take(kind: Any, column: str, why: str) -> None:
-    (found,) = avro.check_columns(avro.parse_schema(record(it=kind, other="int")), {"it": column}, {})
+    (found,) = avro_compatibility.check_columns(avro.parse_schema(record(it=kind, other="int")), {"it": column}, {})
     assert why in found
 
 
 def test_a_schema_without_any_of_the_columns_does_not_fit() -> None:
-    assert list(avro.check_columns(avro.parse_schema(record(a="int")), {"b": "int"}, {})) == [
+    assert list(avro_compatibility.check_columns(avro.parse_schema(record(a="int")), {"b": "int"}, {})) == [
         "it has none of the columns"
     ]
-    assert list(avro.check_columns(avro.parse_schema(record(a="int")), {"b": "int"}, {"b": ("a",)})) == []
-    (found,) = avro.check_columns(avro.parse_schema(record(b="int", B="int")), {"b": "int"}, {})
+    assert list(avro_compatibility.check_columns(avro.parse_schema(record(a="int")), {"b": "int"}, {"b": ("a",)})) == []
+    (found,) = avro_compatibility.check_columns(avro.parse_schema(record(b="int", B="int")), {"b": "int"}, {})
     assert found == "`b` and `B` differ only in case, which Spark cannot distinguish"
-    assert list(avro.check_columns(avro.parse_schema("string"), {"b": "string", "c": "int"}, {})) == [
+    assert list(avro_compatibility.check_columns(avro.parse_schema("string"), {"b": "string", "c": "int"}, {})) == [
         "it writes string, not a record"
     ]
 
