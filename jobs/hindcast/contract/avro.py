@@ -5,8 +5,10 @@ Pure, without Spark. `formats/avro.py` decodes by it, `avro_compatibility.py` co
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from hindcast.common.json_values import JsonObject, JsonValue, list_objects
 from hindcast.contract import avro_rules, bounds
@@ -53,6 +55,40 @@ FieldType = ScalarType | ArrayType | MapType | RecordType
 
 class SchemaError(ValueError):
     """An Avro schema that cannot be read as columns."""
+
+
+def parse_json(text: str) -> JsonValue:
+    """Return the JSON of a schema; raise SchemaError for a number that Java refuses, ValueError for no JSON."""
+    schema: JsonValue = json.loads(
+        text, parse_int=_parse_whole_number, parse_float=_parse_number, parse_constant=_refuse_constant
+    )
+    return schema
+
+
+def _parse_whole_number(text: str) -> int:
+    _refuse_long_number(text)
+    return int(text)
+
+
+def _parse_number(text: str) -> float:
+    _refuse_long_number(text)
+    number = float(text)
+    if math.isinf(number):
+        raise SchemaError(f"has the number {text[:20]}, which is too large")
+    return number
+
+
+def _refuse_long_number(text: str) -> None:
+    if len(text) > _LONGEST_NUMBER:
+        raise SchemaError(f"has a number of {len(text):,} digits; at most {_LONGEST_NUMBER:,} are supported")
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise SchemaError(f"has {name}, which is not JSON")
+
+
+_LONGEST_NUMBER = 1_000
+"""The most characters of a number that Avro's parser in Java reads."""
 
 
 def parse_schema(schema: JsonValue) -> FieldType:
@@ -135,6 +171,7 @@ class _SchemaReader:
 
     def __init__(self) -> None:
         self._named: dict[str, FieldType | None] = {}
+        self._details: dict[str, tuple[JsonValue, ...]] = {}
 
     def parse_type(self, schema: JsonValue, namespace: str | None) -> FieldType:
         if isinstance(schema, list):
@@ -150,8 +187,8 @@ class _SchemaReader:
             return self._parse_record(schema, namespace)
         if kind in ("enum", "fixed"):
             field_type = self._parse_logical(schema) or ScalarType("string" if kind == "enum" else "binary")
-            self._named[_full_name(schema, namespace)[0]] = field_type
-            return field_type
+            name = _full_name(schema, namespace)[0]
+            return self._define(name, field_type, (kind, schema.get("symbols"), schema.get("size")))
         if kind == "array":
             return ArrayType(self.parse_type(schema.get("items"), namespace))
         if kind == "map":
@@ -159,7 +196,7 @@ class _SchemaReader:
         return self._parse_logical(schema) or self.parse_type(kind, namespace)
 
     def _find_named_type(self, name: str, namespace: str | None) -> FieldType:
-        full = f"{namespace}.{name}" if namespace and "." not in name and f"{namespace}.{name}" in self._named else name
+        full = self._find_full_name(name, namespace)
         if full not in self._named:
             raise SchemaError(f"has no type '{name}'")
         field_type = self._named[full]
@@ -167,20 +204,41 @@ class _SchemaReader:
             raise SchemaError(f"has the type '{name}' inside itself, which no column can have")
         return field_type
 
+    def _find_full_name(self, name: str, namespace: str | None) -> str:
+        """Return the full name of a type that is named within a namespace."""
+        full = f"{namespace}.{name}" if namespace and "." not in name else name
+        return full if full in self._named else name
+
     def _parse_record(self, schema: JsonObject, namespace: str | None) -> FieldType:
         name, inner = _full_name(schema, namespace)
+        known = self._named.get(name)
+        if name in self._named and known is None:
+            raise SchemaError(f"has the type '{name}' inside itself, which no column can have")
         self._named[name] = None
         parts = schema.get("fields")
         fields = [part for part in list_objects(parts) if isinstance(part.get("name"), str)]
         if not isinstance(parts, list) or len(fields) < len(parts):
             raise SchemaError(f"has a record '{name}' without fields")
         record = RecordType({str(part["name"]): self.parse_type(part.get("type"), inner) for part in fields})
-        self._named[name] = record
-        return record
+        if known is None:
+            del self._named[name]
+        else:
+            self._named[name] = known
+        return self._define(name, record, ("record",))
+
+    def _define(self, name: str, field_type: FieldType, details: tuple[JsonValue, ...]) -> FieldType:
+        """Return a named type; raise SchemaError if another one has its name."""
+        if name in _PRIMITIVES:
+            raise SchemaError(f"has a type named '{name}', which is Avro's own: rename it, or give it a namespace")
+        first, known = self._named.setdefault(name, field_type), self._details.setdefault(name, details)
+        if first is None or first != field_type or known != details:
+            raise SchemaError(f"has two types named '{name}' that differ: rename one of the two")
+        return first
 
     def _parse_union(self, schema: Sequence[JsonValue], namespace: str | None) -> FieldType:
         kinds = [(part, self.parse_type(part, namespace)) for part in schema if part not in ("null", {"type": "null"})]
         types = [kind for _, kind in kinds]
+        self._refuse_repeated_names(schema, namespace)
         if not types:
             return ScalarType("void")
         if len(types) == 1:
@@ -189,6 +247,16 @@ class _SchemaReader:
             if {str(kind) for kind in types} == both:
                 return ScalarType(wide)
         return RecordType({f"member_{_member_name(part)}": kind for part, kind in kinds})
+
+    def _refuse_repeated_names(self, union: Sequence[JsonValue], namespace: str | None) -> None:
+        names: set[str] = set()
+        for part in union:
+            name = self._find_full_name(part, namespace) if isinstance(part, str) else ""
+            if isinstance(part, dict) and part["type"] in avro_rules.NAMED:
+                name = _full_name(part, namespace)[0]
+            if name and name in names:
+                raise SchemaError(f"has '{name}' twice in a union")
+            names.add(name)
 
     def _parse_logical(self, schema: JsonObject) -> FieldType | None:
         logical, kind = str(schema.get("logicalType")), str(schema["type"])
@@ -238,7 +306,8 @@ def _full_name(schema: JsonObject, namespace: str | None) -> tuple[str, str | No
     """Return the full name of a named type, and the namespace inside it."""
     name = str(schema.get("name", ""))
     if "." in name:
-        return name, name.rpartition(".")[0]
+        space = name.rpartition(".")[0] or None
+        return name if space else name[1:], space
     inner = str(schema.get("namespace", namespace) or "") or None
     return (f"{inner}.{name}" if inner else name), inner
 

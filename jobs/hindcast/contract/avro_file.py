@@ -13,7 +13,7 @@ from pydantic import ValidationInfo, WithJsonSchema, model_validator
 
 from hindcast.common.json_values import JsonValue
 from hindcast.contract import bounds
-from hindcast.contract.avro import SchemaError, parse_schema
+from hindcast.contract.avro import SchemaError, parse_json, parse_schema
 from hindcast.contract.bounds import FileState
 from hindcast.contract.types import ContractModel, ContractValue, format_value
 
@@ -43,7 +43,7 @@ class AvroFile(ContractModel):
             states.setdefault(path, bounds.find_state(path))
         try:
             text = bounds.read_text(path)
-            schema = json.loads(text)
+            schema = parse_json(text)
             _refuse_surrogates(schema)
             parse_schema(schema)
         except OSError as error:
