@@ -407,6 +407,13 @@ def test_a_draft_that_is_invalid_with_its_joins_has_none(tmp_path: Path, monkeyp
     )
 
 
+def test_nested_types_beyond_the_size_of_a_contract_are_text(tmp_path: Path) -> None:
+    records = [("k", {"n": 1} | {f"c{j}": {f"f{n}": n for n in range(60)} for j in range(200)})]
+    contract, text = infer(tmp_path, sample("wide", records))
+    assert {name for name, kind in contract.topics["wide"].value.items() if kind != "string"} == {"n"}
+    assert text.count("; kept as their JSON text, as the contract would be too large\n") == 200
+
+
 def test_topics_that_are_too_large_for_one_contract_are_inferred_one_at_a_time() -> None:
     records = [("k", {f"column_{j}": j for j in range(450)})]
     with pytest.raises(RecordError, match="infer wrote an invalid contract: has more than 1,048,576 bytes") as refused:
