@@ -24,7 +24,7 @@ from pyspark.sql.avro.functions import from_avro, to_avro
 
 from hindcast.common.session import open_session
 from hindcast.contract import Topic
-from hindcast.contract.avro import AvroFile
+from hindcast.contract.avro_file import AvroFile
 from hindcast.formats.decode import decode_records
 
 ROUNDS = 4

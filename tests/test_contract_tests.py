@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
+from random import Random
 from textwrap import dedent
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +28,7 @@ from hindcast.kafka.given_topics import GivenRecord, GivenTopics
 from hindcast.kafka.produce import ProducerRecord
 from hindcast.kafka.timestamp_overflow import run_with_client_fallback
 from hindcast.ops import contract_test_runs
-from hindcast.ops.contract_test_rows import compare_rows
+from hindcast.ops.contract_test_rows import _pair_rows, compare_rows, is_equal
 from hindcast.ops.new_project import create_project
 from hindcast.store import row_reader
 from hindcast.store.tables import Table
@@ -123,6 +125,11 @@ def test_the_folder_of_tests_is_beside_the_contracts_and_not_one_of_them(schemas
         (5, "dollars: 5", "systemFrom: 5", "'dollars' has no column 'systemFrom'"),
         (6, "{payment: p2, dollars: 6}", "{payment: p2}", "a row of 'dollars' names payment"),
         (3, "    dollars:", "    error: no\n    dollars:", "a run that fails has no rows"),
+        (4, "    dollars:", '    error: " "\n    dollars:', "then.error: an empty text is in every error"),
+        (4, "    dollars:", "    refused: {}\n    dollars:", "then.refused: nothing is expected"),
+        (2, "rate: 1.05", "2026-01-01: 1.05", "the name of a field is '2026-01-01', which YAML does not read as text"),
+        (2, "rate: 1.05", "rate: [{1: 1.05}]", "given.rates.0.value.rate.0: the name of a field is '1'"),
+        (2, "key: EUR", "key: {true: EUR}", "given.rates.0.key: the name of a field is true"),
     ],
 )
 def test_an_invalid_file_is_refused_with_its_line(schemas: Path, line: int, was: str, now: str, found: str) -> None:
@@ -167,6 +174,15 @@ def test_two_tests_of_one_name_and_a_file_beyond_the_bounds_of_a_contract_are_re
         read_tests(write(schemas, "exchange", "test: one"))
     with pytest.raises(ContractError, match="nested more than 40 deep"):
         read_tests(write(schemas, "exchange", one.replace("[]", f"{'[' * 50}{']' * 50}")))
+
+
+def test_a_second_file_of_tests_for_one_pipeline_is_refused(schemas: Path) -> None:
+    path = write(schemas, "exchange", "- {test: one, given: {}, then: {dollars: []}}")
+    path.with_suffix(".yml").write_text(path.read_text())
+    for suffix, other in ((".yaml", "exchange.yml"), (".yml", "exchange.yaml")):
+        with pytest.raises(ContractError, match=f"{other} is beside it, and both have tests of exchange") as refused:
+            load_tests(path.with_suffix(suffix), load(schemas / "exchange.yaml"))
+        assert refused.value.where == f"{path.with_suffix(suffix)}:1"
 
 
 @pytest.mark.parametrize(
@@ -254,6 +270,55 @@ def test_expected_and_found_rows_are_shown_side_by_side() -> None:
         "! c   2.00     b   -",
         "! d   3.00     b   -",
     ]
+
+
+def pair_one_by_one(expected: list[Any], found: list[Any]) -> list[Any]:
+    """Each expected row with the first equal one that is left, by comparing it with all."""
+    left, pairs = [*found], list[Any]()
+    for row in expected:
+        match = next((n for n, other in enumerate(left) if is_equal(row, other)), None)
+        pairs.append((row, None if match is None else left.pop(match)))
+    return [*pairs, *((None, row) for row in left)]
+
+
+def test_rows_are_paired_as_if_each_was_compared_with_all() -> None:
+    rng = Random(5)  # noqa: S311
+    whole = [
+        None,
+        "a",
+        1,
+        2,
+        Decimal("1.50"),
+        Decimal("1.5"),
+        T0,
+        at(1),
+        {"n": 1, "t": [1.0]},
+        {"t": [1.0], "n": 1},
+        b"",
+    ]
+    near = [x * (1 + n * 4e-10) for x in (1.0, -1.0, 0.3, 1e-310, 1e300) for n in range(-3, 4)]
+    numbers = [*near, 0.0, -0.0, float("nan"), float("inf"), -float("inf"), 5e-324, None]
+    for _ in range(300):
+        width = rng.choice([1, 2, 6])
+        few = [
+            (rng.choice(whole), *(rng.choice(numbers) for _ in range(width)), [*rng.sample(near, 2)]) for _ in range(6)
+        ]
+        expected, found = ([rng.choice(few) for _ in range(rng.randrange(12))] for _ in range(2))
+        found += [(row[0], *(x * (1 + 6e-10) if isinstance(x, float) else x for x in row[1:])) for row in expected[:4]]
+        assert repr(_pair_rows(expected, found)) == repr(pair_one_by_one(expected, found))
+
+
+@pytest.mark.parametrize("constants", [0, 30])
+def test_many_rows_are_paired_in_no_time(constants: int) -> None:
+    count = 8_000
+    columns = {"n": pa.array(range(count)), "share": pa.array([n / 7 for n in range(count)])}
+    columns |= {f"c{n}": pa.array([1.0 / (n + 3)] * count) for n in range(constants)}
+    found = pa.table(columns)
+    for names in ([*columns], [name for name in columns if name != "n"], ["n"]):
+        rows = tuple(found.select(names).to_pylist()[::-1])
+        begun = time.process_time()
+        assert compare_rows("t", rows, found) is None
+        assert time.process_time() - begun < 10
 
 
 def test_given_topics_answer_as_a_cluster_does() -> None:
@@ -443,7 +508,36 @@ def test_what_cannot_be_tested_is_refused(
     write(schemas, "reader", tests, f"{head % 'reader'}{topic % ''}{table}")
     write(schemas, "avro", tests, f"{head % 'avro'}{topic % ', value_format: avro'}\n")
     assert main.main(["test", *asked]) == 1
-    assert found in capsys.readouterr().err
+    printed = capsys.readouterr()
+    assert found in printed.out + printed.err
+
+
+@pytest.mark.usefixtures("in_session")
+def test_tests_that_cannot_be_loaded_fail_and_those_of_other_pipelines_run(
+    schemas: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is wrong: a test, its records, its contract, or that it reads tables of other pipelines."""
+    one = "- {test: one, given: {}, then: {menu: []}}"
+    write(schemas, "exchange", "- {test: fine, given: {}, then: {dollars: []}}")
+    write(schemas, "gated", one, GATED)
+    write(schemas, "broken", "- {test: one, given: {}}", GATED.replace("gated", "broken"))
+    write(schemas, "invalid", one, "pipeline: invalid")
+    inputs = "inputs: {other: {table: gated.menu, key: {item: string}, value: {price: int}}}"
+    write(schemas, "reader", one, f"{GATED.replace('gated', 'reader')}{inputs}\n")
+    (schemas / "tests" / "gated.yml").write_text(one)
+
+    def pass_test(_: Any, __: Any, prepared: contract_test_runs.PreparedTest) -> contract_test_runs.ContractTestResult:
+        return contract_test_runs.ContractTestResult(prepared.contract.pipeline, prepared.test.name, (), 0.0)
+
+    monkeypatch.setattr(contract_test_runs, "run_test", pass_test)
+    assert main.main(["test"]) == 1
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    lines = [line for line in hide_seconds(printed.out) if not line.startswith("    ")]
+    broken = [f"failed  {name}: its tests cannot be loaded" for name in ("broken", "gated", "invalid", "reader")]
+    assert lines == [*broken, "passed  exchange: fine", "5 tests: 1 passed, 4 failed"]
+    assert f"    {schemas / 'tests' / 'broken.yaml'}:1: field 'then' is missing\n      what to do: add" in printed.out
+    assert "    reader: its tests cannot run: it reads other, a table of another pipeline" in printed.out
 
 
 def test_the_page_has_tests_that_load(schemas: Path) -> None:

@@ -9,16 +9,19 @@ import struct
 from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import fastavro
 import pytest
 from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from hindcast import formats
-from hindcast.contract import Topic, avro
-from hindcast.contract.avro import AvroFile
+from hindcast.common.errors import ContractError
+from hindcast.contract import Topic, avro, avro_compatibility, load
+from hindcast.contract.avro_file import AvroFile
 from hindcast.formats import RecordPart, headers
 from hindcast.formats.avro import _OPTIONS
 from hindcast.formats.decode import decode_records
@@ -336,7 +339,7 @@ def test_avro_types(spark: SparkSession) -> None:
         schema = record(before="string", it=kind, after="int")
         raw = wrote(schema, {"before": "x", "it": sent, "after": 1})
         part = of("avro", {"it": column, "after": "int"}, schema=json.dumps(schema))
-        assert list(avro.check_columns(avro.parse_schema(schema), part.columns, {})) == []
+        assert list(avro_compatibility.check_columns(avro.parse_schema(schema), part.columns, {})) == []
         bad = [Case(raw[:-1], BAD), Case(raw + b"\0", BAD), Case(b"", BAD), Case(None, None)]
         table.append((part, [Case(raw, (came, 1)), *bad]))
     check(spark, *table)
@@ -531,18 +534,18 @@ def _once(schema: Any, known: set[str]) -> Any:
     ],
 )
 def test_what_a_column_cannot_take(kind: Any, column: str, why: str) -> None:
-    (found,) = avro.check_columns(avro.parse_schema(record(it=kind, other="int")), {"it": column}, {})
+    (found,) = avro_compatibility.check_columns(avro.parse_schema(record(it=kind, other="int")), {"it": column}, {})
     assert why in found
 
 
 def test_a_schema_without_any_of_the_columns_does_not_fit() -> None:
-    assert list(avro.check_columns(avro.parse_schema(record(a="int")), {"b": "int"}, {})) == [
+    assert list(avro_compatibility.check_columns(avro.parse_schema(record(a="int")), {"b": "int"}, {})) == [
         "it has none of the columns"
     ]
-    assert list(avro.check_columns(avro.parse_schema(record(a="int")), {"b": "int"}, {"b": ("a",)})) == []
-    (found,) = avro.check_columns(avro.parse_schema(record(b="int", B="int")), {"b": "int"}, {})
+    assert list(avro_compatibility.check_columns(avro.parse_schema(record(a="int")), {"b": "int"}, {"b": ("a",)})) == []
+    (found,) = avro_compatibility.check_columns(avro.parse_schema(record(b="int", B="int")), {"b": "int"}, {})
     assert found == "`b` and `B` differ only in case, which Spark cannot distinguish"
-    assert list(avro.check_columns(avro.parse_schema("string"), {"b": "string", "c": "int"}, {})) == [
+    assert list(avro_compatibility.check_columns(avro.parse_schema("string"), {"b": "string", "c": "int"}, {})) == [
         "it writes string, not a record"
     ]
 
@@ -580,6 +583,36 @@ BROKEN: dict[str, Any] = {
     "has 'int' twice in a union": record(n=["int", {"type": "int", "logicalType": "date"}]),
     "has a type whose own type is not a name": record(n={"type": "array", "items": {"type": {"type": "int"}}}),
     "has 'x.I' twice in a union": record(n=[INNER, INNER]),
+    "has 'y.I' twice in a union": record(n=[{**INNER, "name": "I", "namespace": "y"}, "y.I"]),
+    "has the field 'n' whose aliases are not a list": {
+        **record(),
+        "fields": [{"name": "n", "type": "int", "aliases": {}}],
+    },
+    "has the field 'm' whose aliases are not a list": {
+        **record(),
+        "fields": [{"name": "m", "type": "int", "aliases": [1]}],
+    },
+    "has the record 'R' whose aliases are not a list": {**record(n="int"), "aliases": None},
+    "has the enum 'E' whose aliases are not a list": record(
+        n={"type": "enum", "name": "E", "symbols": [], "aliases": "e"}
+    ),
+    "has the name '1x'": {**record(n="int"), "aliases": ["a b.c", "1x"]},
+    "has the name 'x-y'": record(n={"type": "fixed", "name": "F", "size": 1, "aliases": ["x-y"]}),
+    "has the field 'n' whose order is none of": {
+        **record(),
+        "fields": [{"name": "n", "type": "int", "order": "bogus"}],
+    },
+    "has the field 'o' whose order is none of": {**record(), "fields": [{"name": "o", "type": "int", "order": None}]},
+    "has a type named 'int'": {**record(n="int"), "name": "int"},
+    "has a type named 'long'": {**record(n={"type": "enum", "name": ".long", "symbols": []}), "namespace": "x"},
+    "has the name '': names": {**record(n="int"), "name": "a."},
+    "has the name '': names have": {**record(n="int"), "namespace": "a..b"},
+    "has the name '': names have only": {**record(n="int"), "namespace": ".a"},
+    "has two types named 'E' that differ": record(
+        n={"type": "enum", "name": "E", "symbols": ["a"]}, m={"type": "enum", "name": "E", "symbols": ["b"]}
+    ),
+    "has two types named 'x.I' that differ": record(n=INNER, m={**INNER, "fields": [{"name": "n", "type": "int"}]}),
+    "has the type 'R' inside itself": record(n=record(m="int")),
 }
 WHOLE = (
     record(n={"type": "fixed", "name": "F", "size": 64 << 20}),
@@ -591,6 +624,11 @@ WHOLE = (
     ),
     record(n={"type": "enum", "name": "E", "symbols": ["a", "B_2"], "default": "a"}),
     record(n={"type": "fixed", "name": "F", "size": 0}),
+    {**record(), "fields": [{"name": "n", "type": "int", "aliases": ["a b"], "order": "Descending"}]},
+    {**record(n="int"), "aliases": ["a b.c", "x", "x"]},
+    {**record(n={"type": "enum", "name": "int", "symbols": []}), "namespace": "x"},
+    record(n={"type": "enum", "name": "x.int", "symbols": []}),
+    {**record(n=INNER, m={**INNER, "doc": "the same"}), "name": ".R"},
 )
 
 
@@ -598,7 +636,7 @@ def test_rules_of_avro_that_a_schema_breaks_are_told_where_its_parser_in_java_re
     def refused(schema: Any) -> bool:
         try:
             spark._jvm.org.apache.avro.Schema.Parser().parse(json.dumps(schema))
-        except Py4JJavaError:
+        except (Py4JJavaError, PySparkException):
             return True
         return False
 
@@ -616,6 +654,30 @@ def test_a_fixed_of_more_than_64_mebibytes_is_refused(size: int) -> None:
     schema = record(n=["null", {"type": "array", "items": {"type": "fixed", "name": "F", "size": size}}])
     with pytest.raises(avro.SchemaError, match="has a fixed 'F' of more than 67,108,864 bytes"):
         avro.parse_schema(schema)
+
+
+@pytest.mark.parametrize(
+    ("number", "found"),
+    [
+        ("1" * 5_000, "has a number of 5,000 digits; at most 1,000 are supported; fix the schema"),
+        ("1." + "1" * 999, "has a number of 1,001 digits"),
+        ("1e999", "has the number 1e999, which is too large"),
+        ("NaN", "has NaN, which is not JSON"),
+        ("-Infinity", "has -Infinity, which is not JSON"),
+    ],
+)
+def test_a_number_that_the_parser_in_java_refuses_is_refused_in_a_file(tmp_path: Path, number: str, found: str) -> None:
+    text = '{"type": "record", "name": "R", "fields": [{"name": "n", "type": "int", "default": %s}]}'
+    contract = "{topic: t, read: table, key: {id: string}, value: {n: int}, value_format: avro, value_schema: s.avsc}"
+    path = tmp_path / "one.yaml"
+    path.write_text(f"pipeline: one\nstart: 2026-01-01\ntopics:\n  t: {contract}\n")
+    (tmp_path / "s.avsc").write_text(text % ("1" * 1_000))
+    load(path)
+    (tmp_path / "s.avsc").write_text(text % number)
+    with pytest.raises(ContractError, match=re.escape(f"'s.avsc' {found.partition(';')[0]}")) as refused:
+        load(path)
+    assert refused.value.where == f"{path}:4"
+    assert "sys." not in str(refused.value)
 
 
 def test_named_types_are_known_by_their_full_names() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import io
 import json
 import time
@@ -14,6 +15,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
+import confluent_kafka
 import fastavro
 import pyarrow as pa
 import pytest
@@ -25,7 +27,7 @@ from hindcast.contract import Contract, load
 from hindcast.kafka import produce
 from hindcast.kafka.produce import ProducerRecord
 from hindcast.kafka.topics import OffsetRange
-from hindcast.ops.infer import infer_contract, sensitive_values, topic_facts
+from hindcast.ops.infer import contract_text, infer_contract, sensitive_values, topic_facts
 from hindcast.ops.infer.avro_bytes import AvroDecoder
 from hindcast.ops.infer.contract_text import choose_names
 from hindcast.ops.infer.field_types import choose_type
@@ -343,6 +345,80 @@ def test_fields_that_lack_in_some_records_are_counted(tmp_path: Path) -> None:
     assert "a: int # in 2 of 3, null in 1; whole numbers 1 to 3" in text
     assert "b: string # in 1 of 3, absent in 2; text" in text
     assert "not_be_null" not in text
+
+
+@pytest.mark.parametrize(
+    ("fields", "renamed"),
+    [
+        (["_id", "id"], {"id_value": ("_id",)}),
+        (["id", "_id"], {"id_value": ("_id",)}),
+        (["_id", "id_value", "id"], {"id_2": ("_id",)}),
+        (["a-b", "A_b", "a b", "a_b"], {"a_b_value": ("a-b",), "a_b_2": ("a b",), "a_b_3": ("a_b",)}),
+        (["0x", "x", "timestamp"], {"x_value": ("0x",), "timestamp_value": ("timestamp",)}),
+    ],
+)
+@pytest.mark.parametrize("part", ["key", "value"])
+def test_a_renamed_field_does_not_take_the_name_of_another_one(
+    tmp_path: Path, part: str, fields: list[str], renamed: dict[str, tuple[str, ...]]
+) -> None:
+    rows = [{name: f"{name}{n}" for name in fields} for n in range(5)]
+    records = [(row, {"n": 1}) if part == "key" else (f"k{n}", row) for n, row in enumerate(rows)]
+    contract, _ = infer(tmp_path, sample("orders", records))
+    assert {name: tuple(of) for name, of in contract.topics["orders"].renamed.items()} == renamed
+    assert len(getattr(contract.topics["orders"], part)) == len(fields)
+
+
+def test_long_names_of_joined_columns_are_cut(tmp_path: Path) -> None:
+    names = ["x" * 190, "y" * 183 + "1234567", "y" * 190]
+    samples = [
+        sample(
+            f"{'topic' * 17}{n}", [(str(k), {**dict.fromkeys(names, k), f"{'topic' * 17}0": str(k)}) for k in range(30)]
+        )
+        for n in range(3)
+    ]
+    contract, text = infer(tmp_path, *(replace(one, compacted=True) for one in samples))
+    assert len(contract.views) == 2
+    assert [len(view.select) for view in contract.views.values()] == [6, 6]
+    assert "Left out" not in text
+
+
+def test_joins_beyond_the_size_of_a_contract_are_left_out(tmp_path: Path) -> None:
+    def rows(more: str) -> Iterable[tuple[str, dict[str, int]]]:
+        return (
+            (str(k), {f"c{j}": k for j in range(150)} | {f"t{n}_id": k for n in range(12)} | {more: k}) for k in (1, 2)
+        )
+
+    contract, text = infer(tmp_path, *(sample(f"t{n}", rows("x"), compacted=True) for n in range(12)))
+    assert len(contract.topics) == 12
+    assert 0 < len(contract.views) < 132
+    (left_out,) = [line for line in text.splitlines() if line.startswith("# Left out")]
+    assert left_out.startswith("# Left out, as the contract would be too large or invalid, joins of t1 with t")
+    assert left_out.endswith(f", {132 - len(contract.views) - 20} more.")
+
+
+def test_a_draft_that_is_invalid_with_its_joins_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever we did not foresee of joins."""
+    monkeypatch.setattr(contract_text, "_list_selected_names", lambda _, column: iter([column, "no name"]))
+    records = [(str(k), {"n": k, "t0_id": str(k)}) for k in range(30)]
+    contract, text = infer(tmp_path, *(sample(f"t{n}", records, compacted=True) for n in range(2)))
+    assert (len(contract.topics), len(contract.views)) == (2, 0)
+    assert text.endswith(
+        "# Left out, as the contract would be too large or invalid, joins of t0 with t1, t1 with t0.\n"
+    )
+
+
+def test_nested_types_beyond_the_size_of_a_contract_are_text(tmp_path: Path) -> None:
+    records = [("k", {"n": 1} | {f"c{j}": {f"f{n}": n for n in range(60)} for j in range(200)})]
+    contract, text = infer(tmp_path, sample("wide", records))
+    assert {name for name, kind in contract.topics["wide"].value.items() if kind != "string"} == {"n"}
+    assert text.count("; kept as their JSON text, as the contract would be too large\n") == 200
+
+
+def test_topics_that_are_too_large_for_one_contract_are_inferred_one_at_a_time() -> None:
+    records = [("k", {f"column_{j}": j for j in range(450)})]
+    with pytest.raises(RecordError, match="infer wrote an invalid contract: has more than 1,048,576 bytes") as refused:
+        infer_contract([sample(f"t{n}", records) for n in range(40)], None, NOW)
+    assert refused.value.fix == "infer the topics one at a time, and put those together that you need"
 
 
 def test_numbers_are_cast_to_the_table_key(tmp_path: Path) -> None:
@@ -787,6 +863,41 @@ def test_topics_in_kafka_become_a_contract(kafka: str, tmp_path: Path, capsys: p
     assert "trace in 200" in text
     assert main(["infer", "infer.sold", "--out", str(path)]) == 1, "nothing is overwritten"
     assert path.read_text() == text
+
+
+def test_names_of_headers_that_are_no_text_stop_nothing(kafka: str, capsys: pytest.CaptureFixture[str]) -> None:
+    send(kafka, "infer_headers", [("k", {"n": 1})])
+    send_with_header(kafka, "infer_headers", b"\xff\xfeabc")
+    send_with_header(kafka, "infer_headers", b"origin")
+    assert main(["infer", "infer_headers"]) == 0
+    printed = capsys.readouterr().out
+    assert "# headers, which the columns in `headers:` can read: trace in 1, origin in 1\n" in printed
+    assert "# 1 record has headers whose names are not UTF-8 text; they were not read\n" in printed
+    assert '"n": int # in 3 of 3' in printed
+
+
+def send_with_header(servers: str, topic: str, name: bytes) -> None:
+    """Send a record with a header of this name, which Python's client takes only as text: with the C library in it."""
+    (path,) = Path(confluent_kafka.__file__).parents[1].glob("confluent_kafka.libs/librdkafka*")
+    library = ctypes.CDLL(str(path))
+    for function in (library.rd_kafka_conf_new, library.rd_kafka_new, library.rd_kafka_topic_new):
+        function.restype = ctypes.c_void_p
+    library.rd_kafka_headers_new.restype = ctypes.c_void_p
+    conf = ctypes.c_void_p(library.rd_kafka_conf_new())
+    error = ctypes.create_string_buffer(512)
+    assert library.rd_kafka_conf_set(conf, b"bootstrap.servers", servers.encode(), error, len(error)) == 0, error.value
+    producer = ctypes.c_void_p(library.rd_kafka_new(_PRODUCER, conf, error, len(error)))
+    headers = ctypes.c_void_p(library.rd_kafka_headers_new(1))
+    library.rd_kafka_header_add(headers, name, len(name), b"v", 1)
+    value = b'{"n": 2}'
+    of_topic, of_value = (_TOPIC, topic.encode()), (_VALUE, value, ctypes.c_size_t(len(value)))
+    assert library.rd_kafka_producev(producer, *of_topic, *of_value, _COPY, _COPIED, _HEADERS, headers, 0) == 0
+    assert library.rd_kafka_flush(producer, 30_000) == 0
+    library.rd_kafka_destroy(producer)
+
+
+_PRODUCER, _TOPIC, _VALUE, _COPY, _COPIED, _HEADERS = 0, 1, 4, 7, 2, 10
+"""Numbers of the C library: of a producer, and of the arguments of rd_kafka_producev."""
 
 
 def test_change_events_in_kafka_become_a_table(kafka: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -124,6 +124,25 @@ def test_a_place_that_cannot_be_written_is_said(tmp_path: Path, capsys: pytest.C
     assert "cannot be written" in capsys.readouterr().err
 
 
+def test_a_folder_that_leads_nowhere_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("loop").symlink_to("loop")
+    for folder in ("loop", "loop/shop", str(tmp_path / "loop")):
+        assert main.main(["init", folder]) == 1
+        assert f"{folder}: a link in this path leads back to itself; nothing was written" in capsys.readouterr().err
+    assert main.main(["init", "a/../../b"]) == 1
+    printed = capsys.readouterr().err
+    assert "a/../../b: a does not exist, so there is nothing above it; nothing was written" in printed
+    assert printed.endswith(f"what to do: name it without ..: hindcast init {tmp_path.parent / 'b'}\n")
+    assert not (tmp_path.parent / "b").exists()
+    assert [it.name for it in tmp_path.iterdir()] == ["loop"]
+    Path("a").mkdir()
+    assert main.main(["init", "a/../b"]) == 0
+    assert list_files(tmp_path / "b")
+
+
 def test_without_a_folder_for_temporary_files_it_is_said_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

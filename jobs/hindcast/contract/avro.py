@@ -1,25 +1,17 @@
-"""Avro schemas: the Spark type of each field, and whether a contract's columns can take it.
+"""Avro schemas: the Spark type of each field.
 
-Pure, without Spark. `formats/avro.py` decodes by it, and the contract's own check looks at schemas in files.
+Pure, without Spark. `formats/avro.py` decodes by it, `avro_compatibility.py` compares it with a contract's columns.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
-from pathlib import Path
-from typing import Annotated, NamedTuple
-
-import sqlglot
-from pydantic import ValidationInfo, WithJsonSchema, model_validator
-from sqlglot import expressions as exp
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple, NoReturn
 
 from hindcast.common.json_values import JsonObject, JsonValue, list_objects
 from hindcast.contract import avro_rules, bounds
-from hindcast.contract.bounds import FileState
-from hindcast.contract.types import ContractModel, ContractValue, format_value
 
 
 class ScalarType(NamedTuple):
@@ -65,72 +57,38 @@ class SchemaError(ValueError):
     """An Avro schema that cannot be read as columns."""
 
 
-class AvroFile(ContractModel):
-    """An Avro schema in a file beside the contract. Its content is part of the contract."""
-
-    file: str
-    text: str
-
-    @model_validator(mode="before")
-    @classmethod
-    def _read_text(cls, value: ContractValue, info: ValidationInfo) -> ContractValue:
-        if isinstance(value, dict) and value.keys() == cls.model_fields.keys():
-            return value
-        if not isinstance(value, str):
-            raise ValueError(  # noqa: TRY004  # pydantic would not catch a TypeError
-                f"{format_value(value)} is not the name of a file; write for example orders.avsc"
-            )
-        folder = (info.context or {}).get("folder")
-        if folder is None:
-            raise ValueError(f"'{value}' is a file beside a contract, but this contract was not read from a file")
-        if Path(value).name != value:
-            raise ValueError(f"'{value}' is not the name of a file; put the schema beside the contract")
-        path = Path(folder) / value
-        if (states := _NAMED_FILES.get()) is not None:
-            states.setdefault(path, bounds.find_state(path))
-        try:
-            text = bounds.read_text(path)
-            schema = json.loads(text)
-            _refuse_surrogates(schema)
-            parse_schema(schema)
-        except OSError as error:
-            raise ValueError(f"'{value}' cannot be read: {error.strerror}; put the file beside the contract") from None
-        except SchemaError as error:
-            raise ValueError(f"'{value}' {error}; fix the schema") from None
-        except bounds.ExcessError as error:
-            raise ValueError(f"'{value}' {error}") from None
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"'{value}' is not JSON: {error}; fix the file") from None
-        return {"file": value, "text": json.dumps(schema)}
+def parse_json(text: str) -> JsonValue:
+    """Return the JSON of a schema; raise SchemaError for a number that Java refuses, ValueError for no JSON."""
+    schema: JsonValue = json.loads(
+        text, parse_int=_parse_whole_number, parse_float=_parse_number, parse_constant=_refuse_constant
+    )
+    return schema
 
 
-@contextmanager
-def record_named_files() -> Iterator[dict[Path, FileState]]:
-    """Return a dictionary that gets each file that a contract names while the block reads it, also if it is not there.
-
-    The values are the states of the files before they were read.
-    """
-    states: dict[Path, FileState] = {}
-    token = _NAMED_FILES.set(states)
-    try:
-        yield states
-    finally:
-        _NAMED_FILES.reset(token)
+def _parse_whole_number(text: str) -> int:
+    _refuse_long_number(text)
+    return int(text)
 
 
-_NAMED_FILES: ContextVar[dict[Path, FileState] | None] = ContextVar("_NAMED_FILES", default=None)
+def _parse_number(text: str) -> float:
+    _refuse_long_number(text)
+    number = float(text)
+    if math.isinf(number):
+        raise SchemaError(f"has the number {text[:20]}, which is too large")
+    return number
 
 
-def _refuse_surrogates(schema: JsonValue) -> None:
-    r"""Raise SchemaError for an unpaired surrogate, as the escape \ud800 is in JSON without the other half."""
-    try:
-        json.dumps(schema, ensure_ascii=False).encode()
-    except UnicodeEncodeError as error:
-        half = error.object[error.start]
-        raise SchemaError(f"has U+{ord(half):04X} in a text, which is an unpaired surrogate") from None
+def _refuse_long_number(text: str) -> None:
+    if len(text) > _LONGEST_NUMBER:
+        raise SchemaError(f"has a number of {len(text):,} digits; at most {_LONGEST_NUMBER:,} are supported")
 
 
-SchemaFile = Annotated[AvroFile, WithJsonSchema({"type": "string", "examples": ["orders.avsc"]})]
+def _refuse_constant(name: str) -> NoReturn:
+    raise SchemaError(f"has {name}, which is not JSON")
+
+
+_LONGEST_NUMBER = 1_000
+"""The most characters of a number that Avro's parser in Java reads."""
 
 
 def parse_schema(schema: JsonValue) -> FieldType:
@@ -203,42 +161,6 @@ def reader_schema(schema: JsonValue) -> JsonValue:
     return {**fields, **parts}
 
 
-def parse_declared_type(kind: str) -> FieldType:
-    """Return a column's type, given as the contract writes it."""
-    return _parse_data_type(exp.DataType.build(kind, dialect="spark"))
-
-
-def offered_fields(schema: FieldType, columns: Sequence[str]) -> Mapping[str, FieldType]:
-    """Return the fields that a schema offers: those of a record, or its one value under the name of the one column."""
-    return schema.fields if isinstance(schema, RecordType) else dict.fromkeys(columns[:1], schema)
-
-
-def check_columns(schema: FieldType, columns: Mapping[str, str], names: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """Yield why columns cannot take what a schema writes; nothing if they can.
-
-    A column is read from the first of its `names` that the schema has, and is null where it has none.
-
-        int into bigint fits    string into int: "`n` is string, which is not int"
-    """
-    offered = offered_fields(schema, list(columns))
-    if not isinstance(schema, RecordType) and len(columns) != 1:
-        yield f"it writes {schema}, not a record"
-        return
-    sources = {column: find_source_field(column, names, offered) for column in columns}
-    if not any(sources.values()):
-        yield "it has none of the columns"
-    for column, field in sources.items():
-        if field is not None:
-            if same := [name for name in offered if name != field and name.lower() == field.lower()]:
-                yield f"`{field}` and `{same[0]}` differ only in case, which Spark cannot distinguish"
-            yield from _check_field(f"`{field}`", offered[field], parse_declared_type(columns[column]))
-
-
-def find_source_field(column: str, names: Mapping[str, Sequence[str]], offered: Container[str]) -> str | None:
-    """Return the field that a column is read from: the first of its names that is offered, or None."""
-    return next((name for name in (column, *names.get(column, ())) if name in offered), None)
-
-
 def format_columns(columns: Mapping[str, str | FieldType], between: str = " ") -> str:
     """Return columns with their types, as messages show them."""
     return ", ".join(f"`{name}`{between}{kind}" for name, kind in columns.items())
@@ -249,6 +171,7 @@ class _SchemaReader:
 
     def __init__(self) -> None:
         self._named: dict[str, FieldType | None] = {}
+        self._details: dict[str, tuple[JsonValue, ...]] = {}
 
     def parse_type(self, schema: JsonValue, namespace: str | None) -> FieldType:
         if isinstance(schema, list):
@@ -264,8 +187,8 @@ class _SchemaReader:
             return self._parse_record(schema, namespace)
         if kind in ("enum", "fixed"):
             field_type = self._parse_logical(schema) or ScalarType("string" if kind == "enum" else "binary")
-            self._named[_full_name(schema, namespace)[0]] = field_type
-            return field_type
+            name = _full_name(schema, namespace)[0]
+            return self._define(name, field_type, (kind, schema.get("symbols"), schema.get("size")))
         if kind == "array":
             return ArrayType(self.parse_type(schema.get("items"), namespace))
         if kind == "map":
@@ -273,7 +196,7 @@ class _SchemaReader:
         return self._parse_logical(schema) or self.parse_type(kind, namespace)
 
     def _find_named_type(self, name: str, namespace: str | None) -> FieldType:
-        full = f"{namespace}.{name}" if namespace and "." not in name and f"{namespace}.{name}" in self._named else name
+        full = self._find_full_name(name, namespace)
         if full not in self._named:
             raise SchemaError(f"has no type '{name}'")
         field_type = self._named[full]
@@ -281,20 +204,41 @@ class _SchemaReader:
             raise SchemaError(f"has the type '{name}' inside itself, which no column can have")
         return field_type
 
+    def _find_full_name(self, name: str, namespace: str | None) -> str:
+        """Return the full name of a type that is named within a namespace."""
+        full = f"{namespace}.{name}" if namespace and "." not in name else name
+        return full if full in self._named else name
+
     def _parse_record(self, schema: JsonObject, namespace: str | None) -> FieldType:
         name, inner = _full_name(schema, namespace)
+        known = self._named.get(name)
+        if name in self._named and known is None:
+            raise SchemaError(f"has the type '{name}' inside itself, which no column can have")
         self._named[name] = None
         parts = schema.get("fields")
         fields = [part for part in list_objects(parts) if isinstance(part.get("name"), str)]
         if not isinstance(parts, list) or len(fields) < len(parts):
             raise SchemaError(f"has a record '{name}' without fields")
         record = RecordType({str(part["name"]): self.parse_type(part.get("type"), inner) for part in fields})
-        self._named[name] = record
-        return record
+        if known is None:
+            del self._named[name]
+        else:
+            self._named[name] = known
+        return self._define(name, record, ("record",))
+
+    def _define(self, name: str, field_type: FieldType, details: tuple[JsonValue, ...]) -> FieldType:
+        """Return a named type; raise SchemaError if another one has its name."""
+        if name in _PRIMITIVES:
+            raise SchemaError(f"has a type named '{name}', which is Avro's own: rename it, or give it a namespace")
+        first, known = self._named.setdefault(name, field_type), self._details.setdefault(name, details)
+        if first is None or first != field_type or known != details:
+            raise SchemaError(f"has two types named '{name}' that differ: rename one of the two")
+        return first
 
     def _parse_union(self, schema: Sequence[JsonValue], namespace: str | None) -> FieldType:
         kinds = [(part, self.parse_type(part, namespace)) for part in schema if part not in ("null", {"type": "null"})]
         types = [kind for _, kind in kinds]
+        self._refuse_repeated_names(schema, namespace)
         if not types:
             return ScalarType("void")
         if len(types) == 1:
@@ -303,6 +247,16 @@ class _SchemaReader:
             if {str(kind) for kind in types} == both:
                 return ScalarType(wide)
         return RecordType({f"member_{_member_name(part)}": kind for part, kind in kinds})
+
+    def _refuse_repeated_names(self, union: Sequence[JsonValue], namespace: str | None) -> None:
+        names: set[str] = set()
+        for part in union:
+            name = self._find_full_name(part, namespace) if isinstance(part, str) else ""
+            if isinstance(part, dict) and part["type"] in avro_rules.NAMED:
+                name = _full_name(part, namespace)[0]
+            if name and name in names:
+                raise SchemaError(f"has '{name}' twice in a union")
+            names.add(name)
 
     def _parse_logical(self, schema: JsonObject) -> FieldType | None:
         logical, kind = str(schema.get("logicalType")), str(schema["type"])
@@ -337,15 +291,7 @@ _LOGICAL = {
 time-micros, of which Spark would make a time (`reader_schema`): no column can have that.
 """
 
-_WIDER = {
-    "int": ("bigint", "double"),
-    "float": ("double",),
-    "timestamp_ntz": ("timestamp",),
-}
-"""The types that a scalar fits into without loss. A local timestamp is read as UTC, as all moments here."""
-
 _MOST, _BYTES = 38, 16
-_DIGITS = {"int": (10, 0), "bigint": (19, 0)}
 
 
 def _count_digits(schema: JsonObject) -> JsonValue:
@@ -360,7 +306,8 @@ def _full_name(schema: JsonObject, namespace: str | None) -> tuple[str, str | No
     """Return the full name of a named type, and the namespace inside it."""
     name = str(schema.get("name", ""))
     if "." in name:
-        return name, name.rpartition(".")[0]
+        space = name.rpartition(".")[0] or None
+        return name if space else name[1:], space
     inner = str(schema.get("namespace", namespace) or "") or None
     return (f"{inner}.{name}" if inner else name), inner
 
@@ -370,50 +317,3 @@ def _member_name(schema: JsonValue) -> str:
     if isinstance(schema, dict):
         return str(schema.get("name") or schema["type"]).rpartition(".")[2]
     return str(schema).rpartition(".")[2]
-
-
-def _parse_data_type(kind: exp.DataType) -> FieldType:
-    if kind.this is exp.DataType.Type.ARRAY:
-        return ArrayType(_parse_data_type(kind.expressions[0]))
-    if kind.this is exp.DataType.Type.STRUCT:
-        return RecordType({part.name: _parse_data_type(part.args["kind"]) for part in kind.expressions})
-    name = kind.sql(dialect="spark").lower().replace(" ", "")
-    return ScalarType("decimal(10,0)" if name == "decimal" else name)
-
-
-def _check_field(place: str, given: FieldType, expected: FieldType) -> Iterator[str]:
-    """Yield why a field's type does not fit a column's, part by part if they are nested."""
-    match given, expected:
-        case ArrayType(), ArrayType():
-            yield from _check_field(f"{place}[]", given.element, expected.element)
-        case MapType(), ArrayType(RecordType(parts)) if [*parts] == ["key", "value"]:
-            yield from _check_field(f"{place}.key", ScalarType("string"), parts["key"])
-            yield from _check_field(f"{place}.value", given.element, parts["value"])
-        case RecordType(), RecordType():
-            if not given.fields.keys() & expected.fields.keys():
-                yield f"{place} is {given}, which is not {expected}"
-            for name in [name for name in expected.fields if name in given.fields]:
-                yield from _check_field(f"{place}.`{name}`", given.fields[name], expected.fields[name])
-        case ScalarType("void"), _:
-            return
-        case ScalarType(), ScalarType() if given == expected or expected.name in _WIDER.get(given.name, ()):
-            return
-        case ScalarType(), ScalarType() if _has_more_digits(given.name, expected.name):
-            return
-        case _:
-            yield f"{place} is {given}, which is not {expected}"
-
-
-def _has_more_digits(given: str, expected: str) -> bool:
-    """Return whether a decimal type has room for every number of another type, before and after the point."""
-    if not expected.startswith("decimal"):
-        return False
-    source = _parse_decimal(given) if given.startswith("decimal") else _DIGITS.get(given)
-    digits, scale = _parse_decimal(expected)
-    return source is not None and source[1] <= scale and source[0] - source[1] <= digits - scale
-
-
-def _parse_decimal(kind: str) -> tuple[int, int]:
-    parts = sqlglot.exp.DataType.build(kind, dialect="spark").expressions
-    digits, scale = [*(int(part.name) for part in parts), 0, 0][:2]
-    return digits, scale

@@ -53,9 +53,12 @@ def _check_named_type(schema: JsonObject) -> Iterator[str]:
     if not isinstance(name, str) or not name:
         yield f"has a {kind} without a name"
         return
-    for part in (name if "." in name else f"{namespace}.{name}").split("."):
-        if part:
-            yield from _check_name(part)
+    space, _, own = name.rpartition(".") if "." in name else (str(namespace), "", name)
+    for part in (*(space.split(".") if space else ()), own):
+        yield from _check_name(part)
+    for alias in _list_aliases(schema):
+        yield from _check_name(str(alias).rpartition(".")[2])
+    yield from _check_aliases(f"the {kind} '{name}'", schema)
     if kind == "fixed":
         yield from _check_size(name, schema.get("size"))
     if kind == "enum":
@@ -83,7 +86,29 @@ def _check_record(schema: JsonObject) -> Iterator[str]:
     for name in _find_duplicates(names):
         yield f"has the field '{name}' twice"
     for field in fields:
+        yield from _check_aliases(f"the field '{field['name']}'", field)
+        yield from _check_order(field)
         yield from check_schema(field["type"])
+
+
+def _check_order(field: JsonObject) -> Iterator[str]:
+    if "order" in field and str(field["order"]).lower() not in _ORDERS:
+        yield f"has the field '{field['name']}' whose order is none of {', '.join(_ORDERS)}"
+
+
+_ORDERS = ("ascending", "descending", "ignore")
+
+
+def _list_aliases(schema: JsonObject) -> Sequence[JsonValue]:
+    aliases = schema.get("aliases")
+    return aliases if isinstance(aliases, list) else ()
+
+
+def _check_aliases(owner: str, schema: JsonObject) -> Iterator[str]:
+    """Yield what is wrong with the aliases of a field or a named type: they are a list of texts."""
+    aliases = schema.get("aliases", [])
+    if not isinstance(aliases, list) or not all(isinstance(alias, str) for alias in aliases):
+        yield f"has {owner} whose aliases are not a list of names"
 
 
 def _find_duplicates(names: Sequence[str]) -> list[str]:

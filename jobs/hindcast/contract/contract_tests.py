@@ -11,6 +11,7 @@ the last run: all of them, and of each only the columns that are named. `ops/con
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -78,6 +79,10 @@ def list_test_files(schemas: Path) -> dict[str, Path]:
 
 def load_tests(path: Path, contract: Contract) -> list[ContractTest]:
     """Return the tests in a file; raise ContractError with file, line, what was found and the fix."""
+    other = path.with_suffix(".yml" if path.suffix == ".yaml" else ".yaml")
+    if os.path.lexists(other):
+        found = f"{other.name} is beside it, and both have tests of {path.stem}"
+        raise ContractError(found, where=f"{path}:1", fix="move all tests into one of the two files")
     document = read_document(path)
     with _locate_problems(path):
         if not isinstance(document, list) or not document:
@@ -133,11 +138,17 @@ def _parse_test(contract: Contract, place: FieldPath, value: ContractValue) -> C
     if not then:
         _refuse((*place, "then"), "then: nothing is expected", "name a table with its rows; [] for none")
     error = then.get(ERROR)
+    if isinstance(error, str) and not error.strip():
+        fix = f"write a text that the run's error must have, for example {ERROR}: 1 of 2 rows fail"
+        _refuse((*place, "then", ERROR), f"then.{ERROR}: an empty text is in every error", fix)
     if isinstance(error, str) and len(then) > 1:
         fix = f"write either {ERROR}: or tables with their rows"
         _refuse((*place, "then"), "then: a run that fails has no rows", fix)
     reserved = {name for name, kind in ((ERROR, str), (REFUSED, Mapping)) if isinstance(then.get(name), kind)}
     refused = _require_mapping((*place, "then", REFUSED), then[REFUSED]) if REFUSED in reserved else {}
+    if REFUSED in reserved and not refused:
+        fix = "name a topic with its refused records; [] for none"
+        _refuse((*place, "then", REFUSED), f"then.{REFUSED}: nothing is expected", fix)
     columns = _list_columns(contract)
     given = _parse_run(contract, (*place, "given"), test["given"])
     for topic, entry in contract.topics.items():
@@ -194,6 +205,8 @@ def _parse_record(place: FieldPath, value: ContractValue, entry: Topic) -> Writt
     if not _is_headers(headers):
         fix = "write a name with a text, or null, for each: {origin: shop}"
         _refuse((*place, "headers"), "headers: these are not headers", fix)
+    for part in ("key", "value"):
+        _refuse_odd_names((*place, part), record.get(part))
     if entry.pattern and not entry.select_topics([str(topic)]):
         fix = "write the name in Kafka of a topic that it matches"
         _refuse((*place, "topic"), f"topic: the pattern {entry.pattern} does not match {format_value(topic)}", fix)
@@ -205,6 +218,19 @@ def _parse_record(place: FieldPath, value: ContractValue, entry: Topic) -> Writt
     return WrittenRecord(
         record.get("key"), record["value"], timestamp, partition, headers, str(topic) if topic else None, place
     )
+
+
+def _refuse_odd_names(place: FieldPath, value: ContractValue) -> None:
+    """Refuse names of fields within a key or value that YAML does not read as text: a date, a number, a boolean."""
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            if not isinstance(name, str):
+                found = f"the name of a field is {format_value(name)}, which YAML does not read as text"
+                _refuse((*place, str(name)), f"{_format_place(place)}: {found}", "put the name in quotes")
+            _refuse_odd_names((*place, name), inner)
+    elif isinstance(value, list):
+        for n, inner in enumerate(value):
+            _refuse_odd_names((*place, n), inner)
 
 
 def _is_headers(value: ContractValue) -> TypeGuard[Mapping[str, str | None]]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 from hindcast.common.errors import suggest_nearest
-from hindcast.contract import avro
+from hindcast.contract import avro, avro_compatibility
 from hindcast.contract.shapes import FieldPath
 from hindcast.contract.topic import Topic
 from hindcast.contract.view_checks import Complaint
@@ -62,7 +62,7 @@ def _check_columns(location: FieldPath, topic: Topic, part: Literal["key", "valu
     if format_ == "primitive" and kind not in PRIMITIVES:
         fix = f"give it one of {', '.join(PRIMITIVES)}, or write {part}_format: string if it is text"
         yield Complaint((*location[:-1], part, name), f"none of Kafka's own serializers writes {kind}", fix)
-    if isinstance(avro.parse_declared_type(kind), avro.ArrayType | avro.RecordType):
+    if isinstance(avro_compatibility.parse_declared_type(kind), avro.ArrayType | avro.RecordType):
         yield Complaint((*location[:-1], part, name), f"{kind} cannot be written as text", "write a scalar type")
 
 
@@ -74,7 +74,7 @@ def _check_schema(location: FieldPath, topic: Topic, part: Literal["key", "value
         yield Complaint(location, f"the {part} is {part_format(topic, part)}, not Avro", f"write {part}_format: avro")
         return
     schema, columns = avro.parse_schema(json.loads(given.text)), record_columns(topic, part)
-    for found in avro.check_columns(schema, columns, topic.renamed):
+    for found in avro_compatibility.check_columns(schema, columns, topic.renamed):
         fix = f"the columns are {avro.format_columns(columns)}; the schema writes {schema}; make one fit the other"
         yield Complaint(location, f"{given.file} does not fit the columns: {found}", fix)
 

@@ -16,7 +16,7 @@ from typing import Annotated, Literal
 from pydantic import Discriminator, Field, Tag
 
 from hindcast.common.errors import ContractError
-from hindcast.contract.avro import SchemaFile
+from hindcast.contract.avro_file import SchemaFile
 from hindcast.contract.expectation import HOLD_DESCRIPTION, Gate, Hold, gate_schema
 from hindcast.contract.field_types import EnvelopePath, KafkaName, Pattern, Sensitive, TableName, Widen
 from hindcast.contract.patterns import MAX_RUN_SECONDS, SIMPLER_FIX, SlowPatternError, find_matches

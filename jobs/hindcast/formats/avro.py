@@ -16,7 +16,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro
 
-from hindcast.contract import avro
+from hindcast.contract import avro, avro_compatibility
 from hindcast.contract.avro import ArrayType, FieldType, MapType, RecordType, ScalarType
 from hindcast.formats import exact
 from hindcast.formats.record_part import RecordPart, part_result, shorten_bytes
@@ -130,11 +130,11 @@ def _spark_type(schema: str) -> FieldType:
 def _match_fields(whole: Column, schema: str, part: RecordPart) -> dict[str, tuple[Column, FieldType, FieldType]]:
     """Return, for each column that a schema has a field for: the field, its type and the column's."""
     given, taken = _spark_type(schema), {}
-    offered = avro.offered_fields(given, list(part.columns))
+    offered = avro_compatibility.offered_fields(given, list(part.columns))
     for column, kind in part.columns.items():
-        if (name := avro.find_source_field(column, part.renamed, offered)) is not None:
+        if (name := avro_compatibility.find_source_field(column, part.renamed, offered)) is not None:
             field = whole["value"].getField(name) if isinstance(given, RecordType) else whole["value"]
-            taken[column] = field, offered[name], avro.parse_declared_type(kind)
+            taken[column] = field, offered[name], avro_compatibility.parse_declared_type(kind)
     return taken
 
 

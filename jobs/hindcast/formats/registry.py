@@ -24,6 +24,7 @@ from urllib.request import getproxies, proxy_bypass
 from hindcast.common.errors import AccessError, RecordError, SettingsError, TopicError
 from hindcast.common.json_values import JsonObject, JsonValue
 from hindcast.common.settings import Settings
+from hindcast.contract.avro import parse_json
 from hindcast.kafka.security import PEM, find_pem_file, is_loopback
 
 if TYPE_CHECKING:
@@ -158,8 +159,7 @@ def _parse_schema(schema: Schema) -> JsonValue:
     """Return a schema's JSON; TypeError or ValueError if it is not JSON."""
     if not isinstance(schema.schema_str, str):
         raise TypeError("it has no text")
-    parsed: JsonValue = json.loads(schema.schema_str)
-    return parsed
+    return parse_json(schema.schema_str)
 
 
 def _fetch_references(

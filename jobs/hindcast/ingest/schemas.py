@@ -24,7 +24,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
 from hindcast.common.errors import RecordError
-from hindcast.contract import Topic, avro
+from hindcast.contract import Topic, avro, avro_compatibility
 from hindcast.contract.bound import BoundContract
 from hindcast.contract.formats import part_format
 from hindcast.formats import parsed_columns, registry
@@ -162,7 +162,9 @@ def _select_fitting(topic: Topic, stored: SchemasById) -> SchemasById:
 def _find_problems(schema: str, topic: Topic, part: PartName) -> list[str]:
     try:
         return list(
-            avro.check_columns(avro.parse_schema(json.loads(schema)), parsed_columns(topic, part), topic.renamed)
+            avro_compatibility.check_columns(
+                avro.parse_schema(json.loads(schema)), parsed_columns(topic, part), topic.renamed
+            )
         )
     except avro.SchemaError as error:
         return [f"it {error}"]

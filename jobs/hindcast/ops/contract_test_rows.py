@@ -15,6 +15,7 @@ from hindcast.common.column_values import ColumnValue
 from hindcast.common.plurals import format_count
 from hindcast.contract.contract_tests import Rows
 from hindcast.contract.types import ContractValue, format_value, parse_moment
+from hindcast.ops.contract_test_index import RowIndex
 from hindcast.query.show import format_cell
 
 MOST_SHOWN = 50
@@ -49,12 +50,9 @@ def compare_rows(name: str, expected: Rows, found: pa.Table) -> str | None:
 
 def _pair_rows(expected: list[_Row], found: list[_Row]) -> list[tuple[_Row | None, _Row | None]]:
     """Return each expected row with an equal row that was found, each once; None stands for one that has no match."""
-    left = [*found]
-    pairs: list[tuple[_Row | None, _Row | None]] = []
-    for row in expected:
-        match = next((n for n, other in enumerate(left) if is_equal(row, other)), None)
-        pairs.append((row, None if match is None else left.pop(match)))
-    return [*pairs, *((None, row) for row in left)]
+    left = RowIndex(found, is_equal)
+    pairs: list[tuple[_Row | None, _Row | None]] = [(row, left.take_equal(row)) for row in expected]
+    return [*pairs, *((None, row) for row in left.rows.values())]
 
 
 def is_equal(one: ColumnValue, other: ColumnValue) -> bool:

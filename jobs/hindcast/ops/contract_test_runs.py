@@ -168,5 +168,15 @@ def format_result(result: ContractTestResult) -> str:
     """Return a line that says whether a test passed, and below it what differs from what it expects."""
     state = "passed" if result.has_passed else "failed"
     line = f"{state}  {result.pipeline}: {escape_controls(result.name)} ({result.seconds:.1f} s)"
-    below = [f"    {text}" if text else "" for difference in result.differences for text in difference.splitlines()]
+    return _format_below(line, result.differences)
+
+
+def format_load_error(pipeline: str, error: HindcastError) -> str:
+    """Return a line that says that the tests of a pipeline failed, as they cannot be loaded, and below it the error."""
+    return _format_below(f"failed  {pipeline}: its tests cannot be loaded", [str(error)])
+
+
+def _format_below(line: str, texts: Sequence[str]) -> str:
+    """Return a line, and below it texts, indented."""
+    below = [f"    {part}" if part else "" for text in texts for part in text.splitlines()]
     return "\n".join([line, *below])

@@ -47,7 +47,7 @@ def create_project(folder: Path) -> Project:
     exists, or if a folder for them is a link, which may lead out of the project. Raise PlatformError also for a file
     that cannot be written, and remove the others.
     """
-    pipeline = folder.absolute().resolve().name
+    pipeline = _find_target(folder).name
     contents = {
         path.replace("<pipeline>", pipeline): _fill_template(name, pipeline) for path, name in _TEMPLATES.items()
     }
@@ -77,6 +77,23 @@ def format_next_steps(project: Project) -> str:
         f"  HINDCAST_KAFKA=host:9092 hindcast run {pipeline}; README.md says how Airflow runs it every day",
     ]
     return "\n".join(lines)
+
+
+def _find_target(folder: Path) -> Path:
+    """Return where a folder is, without links and `..`; raise PlatformError if it leads nowhere."""
+    try:
+        target = folder.absolute().resolve()
+    except (OSError, RuntimeError):  # which one depends on the version of Python
+        found = "a link in this path leads back to itself; nothing was written"
+        raise PlatformError(found, where=str(folder), fix="remove the link, or choose another folder") from None
+    for number, part in enumerate(folder.parts):
+        before = Path(*folder.parts[:number])
+        if part == ".." and not before.exists():
+            found = f"{before} does not exist, so there is nothing above it; nothing was written"
+            raise PlatformError(
+                found, where=str(folder), fix=f"name it without ..: hindcast init {shlex.quote(str(target))}"
+            )
+    return target
 
 
 def _fill_template(name: str, pipeline: str) -> str:

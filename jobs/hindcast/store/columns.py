@@ -36,7 +36,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from hindcast.contract import avro
+from hindcast.contract import avro, avro_compatibility
 
 
 class ColumnDifference(NamedTuple):
@@ -92,7 +92,7 @@ def parse_declared_type(kind: str) -> DataType:
     >>> parse_declared_type("decimal(8,2)"), parse_declared_type("array<int>").simpleString()
     (DecimalType(8,2), 'array<int>')
     """
-    return _spark_type(avro.parse_declared_type(kind))
+    return _spark_type(avro_compatibility.parse_declared_type(kind))
 
 
 def _spark_type(kind: avro.FieldType) -> DataType:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hindcast.common.errors import ContractError, UnknownError, suggest_nearest
 from hindcast.contract import Contract, bounds, try_load, try_load_all
-from hindcast.contract.avro import record_named_files
+from hindcast.contract.avro_file import record_named_files
 from hindcast.contract.bounds import FileState, find_state
 from hindcast.contract.load import SlowContractError
 from hindcast.contract.names import PREVIEW, RELEASE, list_dag_ids, name_stand_ins

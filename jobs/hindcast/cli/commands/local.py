@@ -140,7 +140,6 @@ def infer(arguments: argparse.Namespace, settings: Settings) -> int:
         raise ContractError("exists already, and is not overwritten", where=str(arguments.out), fix="name another file")
     samples = read_samples(settings, list(dict.fromkeys(arguments.topic)), arguments.records)
     text = infer_contract(samples, arguments.pipeline, now())
-    _refuse_invalid_draft(text)
     if arguments.out is None:
         print(text, end="")
         return 0
@@ -166,18 +165,6 @@ def _refuse_pipeline_name(name: str) -> None:
     except ValidationError:
         fix = "use lower-case letters, digits and _, starting with a letter"
         raise ContractError(f"'{name}' is not a valid name of a pipeline", where="--pipeline", fix=fix) from None
-
-
-def _refuse_invalid_draft(text: str) -> None:
-    """Raise ContractError if `hindcast check` would refuse the text of a contract that we wrote ourselves."""
-    from hindcast.common.errors import ContractError
-    from hindcast.contract import load_text
-
-    try:
-        load_text(text)
-    except ContractError as error:
-        fix = "this is a bug of Hindcast: report it, with the types of the topic's fields"
-        raise ContractError(f"infer wrote an invalid contract: {error.found}", fix=fix) from None
 
 
 def produce(arguments: argparse.Namespace, settings: Settings) -> int:

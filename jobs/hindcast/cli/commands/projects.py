@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from itertools import chain
 from typing import TYPE_CHECKING
 
 from hindcast.cli.commands.shared import open_session
-from hindcast.common.errors import ContractError, suggest_nearest
+from hindcast.common.errors import ContractError, HindcastError, suggest_nearest
 from hindcast.common.plurals import format_count
 
 if TYPE_CHECKING:
@@ -20,15 +19,22 @@ def test(arguments: argparse.Namespace, settings: Settings) -> int:
     """Run the tests of contracts in schemas/tests/, without a broker; exit code 1 if one of them fails."""
     from hindcast.ops import contract_test_runs
 
-    files = _find_test_files(settings, arguments.pipelines)
-    prepared = [contract_test_runs.prepare_tests(settings, pipeline, path) for pipeline, path in files.items()]
-    tests, failed = list(chain(*prepared)), 0  # an invalid one is refused before Spark starts
-    spark = open_session(settings, "test", small=True)
-    for one in tests:
-        result = contract_test_runs.run_test(spark, settings, one)
-        failed += not result.has_passed
-        print(contract_test_runs.format_result(result), flush=True)
-    print(f"{format_count(len(tests), 'test')}: {len(tests) - failed:,} passed, {failed:,} failed")
+    tests: list[contract_test_runs.PreparedTest] = []
+    failed = 0
+    for pipeline, path in _find_test_files(settings, arguments.pipelines).items():
+        try:
+            tests += contract_test_runs.prepare_tests(settings, pipeline, path)
+        except HindcastError as error:  # those of other pipelines run
+            failed += 1
+            print(contract_test_runs.format_load_error(pipeline, error), flush=True)
+    count = len(tests) + failed
+    if tests:
+        spark = open_session(settings, "test", small=True)
+        for one in tests:
+            result = contract_test_runs.run_test(spark, settings, one)
+            failed += not result.has_passed
+            print(contract_test_runs.format_result(result), flush=True)
+    print(f"{format_count(count, 'test')}: {count - failed:,} passed, {failed:,} failed")
     return 1 if failed else 0
 
 

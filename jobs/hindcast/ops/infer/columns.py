@@ -98,14 +98,22 @@ def draft_column(
     )
 
 
-def choose_column_name(field: str, taken: Iterable[str]) -> str:
+def choose_column_name(field: str, taken: Iterable[str], fields: Iterable[str] = ()) -> str:
     """Return a valid column name for a field that is none of those taken, ignoring case.
+
+    A field that cannot keep its name gets none of the names of the other `fields` either: a column is read from the
+    field of its own name first.
 
     >>> choose_column_name("order-id", []), choose_column_name("timestamp", []), choose_column_name("Id", ["id"])
     ('order_id', 'timestamp_value', 'Id_value')
+    >>> choose_column_name("_id", [], ["_id", "id"]), choose_column_name("id", ["id_value"], ["_id", "id"])
+    ('id_value', 'id')
     """
     base = re.sub(r"[^A-Za-z0-9_]", "_", field).lstrip("_0123456789")[: NAME - 10] or "field"
     used = {*map(str.lower, taken), *_RESERVED}
+    if base == field and field.lower() not in used:
+        return field
+    used |= {*map(str.lower, fields)}
     names = (base, f"{base}_value", *(f"{base}_{n}" for n in range(2, len(used) + 3)))
     return next(name for name in names if name.lower() not in used)
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from hindcast.common.errors import LINE_BREAKS, escape_controls
+from hindcast.contract.bounds import NAME
 from hindcast.contract.names import FOLDERS, MAINTENANCE, PREVIEW, RELEASE
 from hindcast.ops.infer.columns import YAML_WORDS, DraftColumn, quote_column, quote_text
 from hindcast.ops.infer.joins import JoinProposal
@@ -16,9 +17,15 @@ MAX_GATES = 10
 """The most columns of a topic that get a gate."""
 
 
-def write_contract(pipeline: str, topics: Sequence[TopicDraft], joins: Sequence[JoinProposal], now: datetime) -> str:
-    """Return the YAML of a contract."""
-    return "\n".join(_list_lines(pipeline, topics, joins, now)) + "\n"
+def write_contract(
+    pipeline: str,
+    topics: Sequence[TopicDraft],
+    joins: Sequence[JoinProposal],
+    now: datetime,
+    left_out: Sequence[JoinProposal] = (),
+) -> str:
+    """Return the YAML of a contract; a comment names the joins that were left out."""
+    return "\n".join(_list_lines(pipeline, topics, joins, now, left_out)) + "\n"
 
 
 def choose_names(topics: Sequence[str], pipeline: str | None) -> tuple[str, dict[str, str]]:
@@ -45,7 +52,11 @@ def _clean_name(text: str) -> str:
 
 
 def _list_lines(
-    pipeline: str, topics: Sequence[TopicDraft], joins: Sequence[JoinProposal], now: datetime
+    pipeline: str,
+    topics: Sequence[TopicDraft],
+    joins: Sequence[JoinProposal],
+    now: datetime,
+    left_out: Sequence[JoinProposal],
 ) -> Iterator[str]:
     yield _comment(
         f"A draft by `hindcast infer {' '.join(topic.topic for topic in topics)}`, {now:%Y-%m-%d %H:%M} UTC."
@@ -61,6 +72,11 @@ def _list_lines(
             yield ""
         yield from (f"  {line}" for line in _list_topic_lines(topic))
     yield from _list_view_lines(joins)
+    if left_out:
+        names = [f"{join.first.name} with {join.table.name}" for join in left_out[:_MOST_NAMED]]
+        names += [f"{len(left_out) - _MOST_NAMED:,} more"] if len(left_out) > _MOST_NAMED else []
+        yield ""
+        yield _comment(f"Left out, as the contract would be too large or invalid, joins of {', '.join(names)}.")
 
 
 def _list_topic_lines(topic: TopicDraft) -> Iterator[str]:
@@ -122,6 +138,9 @@ def _list_view_lines(joins: Sequence[JoinProposal]) -> Iterator[str]:
         yield from (f"{prefix}{line}" for line in _list_join_lines(join))
 
 
+_MOST_NAMED = 20
+
+
 def _list_join_lines(join: JoinProposal) -> Iterator[str]:
     first, table = join.first, join.table
     yield f"{quote_text(join.name)}: {_comment(join.reason)}"
@@ -133,13 +152,19 @@ def _list_join_lines(join: JoinProposal) -> Iterator[str]:
     if len({*names}) == len(names) - len(first.key):
         return
     yield "  select:"
-    taken = [column.name.lower() for column in first.key]
+    taken = {column.name.lower() for column in first.key}
     for topic, columns in ((first, first.value), (table, table.value)):
         for column in columns:
-            candidates = (column.name, f"{topic.name}_{column.name}", *(f"{column.name}_{n}" for n in range(2, 1_000)))
-            name = next(it for it in candidates if it.lower() not in taken)
-            taken.append(name.lower())
+            name = next(it for it in _list_selected_names(topic.name, column.name) if it.lower() not in taken)
+            taken.add(name.lower())
             yield f"    {quote_text(name)}: {quote_text(f'{quote_column(topic.name)}.{quote_column(column.name)}')}"
+
+
+def _list_selected_names(topic: str, column: str) -> Iterator[str]:
+    """Yield names for a topic's column in a join, none of which is too long."""
+    yield column
+    yield f"{topic}_{column}"[:NAME]
+    yield from (f"{column[: NAME - 7]}_{n}" for n in range(2, 1_000_000))
 
 
 def _quote_name(topic: str) -> str:

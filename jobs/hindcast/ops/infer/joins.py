@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from hindcast.contract.bounds import NAME
 from hindcast.ops.infer.columns import DraftColumn, quote_column
 from hindcast.ops.infer.topic_draft import TopicDraft
 
@@ -31,6 +32,31 @@ class JoinProposal:
     in_force: bool
 
 
+MAX_SELECTED = 4_000
+"""The most columns that all joins in force select: a contract is bounded (contract/bounds.py)."""
+
+MAX_COMMENTED = 20
+"""The most joins that are comments."""
+
+
+def split_joins(joins: Sequence[JoinProposal]) -> tuple[list[JoinProposal], list[JoinProposal]]:
+    """Return the joins that a contract has room for, and those that it has not."""
+    fit: list[JoinProposal] = []
+    left_out: list[JoinProposal] = []
+    selected = commented = 0
+    for join in joins:
+        count = len(join.first.columns) + len(join.table.value)
+        if join.in_force and selected + count <= MAX_SELECTED:
+            selected += count
+            fit.append(join)
+        elif not join.in_force and commented < MAX_COMMENTED:
+            commented += 1
+            fit.append(join)
+        else:
+            left_out.append(join)
+    return fit, left_out
+
+
 def propose_joins(topics: Sequence[TopicDraft]) -> list[JoinProposal]:
     """Return a join for each topic and table where the topic has a field with the table's keys: the best field."""
     taken = {topic.name for topic in topics}
@@ -41,16 +67,17 @@ def propose_joins(topics: Sequence[TopicDraft]) -> list[JoinProposal]:
                 continue
             found = sorted(_find_joins(first, table), key=lambda it: (-it.in_force, -_count(it.reason)))
             for proposal in found[:1]:
-                name = next(
-                    n for n in (proposal.name, f"{proposal.name}_joined", *_numbered(proposal.name)) if n not in taken
-                )
+                name = next(n for n in _list_names(proposal.name) if n not in taken)
                 taken.add(name)
                 proposals.append(JoinProposal(name, first, table, proposal.on, proposal.reason, proposal.in_force))
     return proposals
 
 
-def _numbered(name: str) -> Iterator[str]:
-    return (f"{name}_{n}" for n in range(2, 1_000))
+def _list_names(name: str) -> Iterator[str]:
+    """Yield names for a view, none of which is too long."""
+    yield name
+    yield f"{name[: NAME - 7]}_joined"
+    yield from (f"{name[: NAME - 7]}_{n}" for n in range(2, 1_000_000))
 
 
 def _count(reason: str) -> int:
@@ -58,7 +85,7 @@ def _count(reason: str) -> int:
 
 
 def _find_joins(first: TopicDraft, table: TopicDraft) -> Iterator[JoinProposal]:
-    name = f"{first.name}_{table.name}"[:200]
+    name = f"{first.name}_{table.name}"[:NAME]
     if len(table.key) > 1:
         yield from _find_join_on_several(first, table, name)
         return

@@ -98,7 +98,7 @@ def _add_row_columns(
         if name in repeats:
             found.notes.append(f"the field {_show(name)} of the value is left out: it is the key's")
         elif name not in left_out and _is_readable(choices.get(name), name, found.notes):
-            column = choose_column_name(name, taken)
+            column = choose_column_name(name, taken, rows.fields)
             taken.append(column)
             found.columns.append(draft_column(column, name, stats, rows.total, choices.get(name)))
 
@@ -171,7 +171,8 @@ def _draft_key_columns(rows: Rows, choices: Mapping[str, TypeChoice], value: Par
     for name, stats in rows.fields.items():
         if not _is_readable(choices.get(name), name, value.notes):
             continue
-        column = draft_column(choose_column_name(name, taken), name, stats, rows.total, choices.get(name))
+        column_name = choose_column_name(name, taken, rows.fields)
+        column = draft_column(column_name, name, stats, rows.total, choices.get(name))
         if value.envelope is not None and column.kind.startswith(("decimal", "date", "timestamp")):
             column = replace(column, kind="string")
         taken.append(column.name)

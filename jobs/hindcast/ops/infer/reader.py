@@ -76,7 +76,6 @@ def _read_part(
 def _convert_message(message: Message) -> SampledRecord:
     kind, timestamp = message.timestamp()
     timestamp_type = _TIMESTAMP_TYPES.get(kind, "none")
-    headers = tuple(str(header[0]) for header in message.headers() or ())
     key, value = message.key(), message.value()
     return SampledRecord(
         message.partition() or 0,
@@ -85,8 +84,16 @@ def _convert_message(message: Message) -> SampledRecord:
         timestamp_type,
         key.encode() if isinstance(key, str) else key,
         value.encode() if isinstance(value, str) else value,
-        headers,
+        _read_header_names(message),
     )
+
+
+def _read_header_names(message: Message) -> tuple[str, ...] | None:
+    """Return the names of a message's headers; None if Kafka's client cannot read them, as one is not UTF-8 text."""
+    try:
+        return tuple(str(header[0]) for header in message.headers() or ())
+    except (SystemError, UnicodeDecodeError):  # the client returns no headers and leaves its error behind
+        return None
 
 
 _TIMESTAMP_TYPES: dict[int, TimestampType] = {

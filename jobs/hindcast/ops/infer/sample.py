@@ -12,7 +12,10 @@ TimestampType = Literal["CreateTime", "LogAppendTime", "none"]
 
 
 class SampledRecord(NamedTuple):
-    """A record of Kafka. `timestamp`: milliseconds since 1970, negative for none; `headers`: their names."""
+    """A record of Kafka. `timestamp`: milliseconds since 1970, negative for none.
+
+    `headers`: their names; None if one of them is not UTF-8 text.
+    """
 
     partition: int
     offset: int
@@ -20,7 +23,7 @@ class SampledRecord(NamedTuple):
     timestamp_type: TimestampType
     key: bytes | None
     value: bytes | None
-    headers: tuple[str, ...] = ()
+    headers: tuple[str, ...] | None = ()
 
     @property
     def place(self) -> str:

@@ -224,7 +224,7 @@ def _describe_keys(read: str, facts: topic_facts.KeyFacts) -> Iterator[str]:
 
 def _describe_headers(sample: TopicSample) -> Iterator[str]:
     """Yield the names of headers, and how many are not shown: names can be secrets as values can."""
-    counts = Counter(name for record in sample.records for name in {*record.headers})
+    counts = Counter(name for record in sample.records for name in {*(record.headers or ())})
     shown = Counter({name: n for name, n in counts.items() if is_showable(name)})
     listed = shown.most_common(_MOST_HEADERS)
     parts = [", ".join(f"{show_briefly(name, 60)} in {n:,}" for name, n in listed)] if listed else []
@@ -236,6 +236,9 @@ def _describe_headers(sample: TopicSample) -> Iterator[str]:
         parts.append(f"{names} left out: not printable, too long, or like secrets or personal data")
     if parts:
         yield f"headers{', which the columns in `headers:` can read' if listed else ''}: {'; '.join(parts)}"
+    if unreadable := sum(1 for record in sample.records if record.headers is None):
+        has = "has" if unreadable == 1 else "have"
+        yield f"{format_count(unreadable, 'record')} {has} headers whose names are not UTF-8 text; they were not read"
 
 
 _MOST_HEADERS = 10
