@@ -18,7 +18,7 @@ from hindcast.cli.commands import running, shared
 from hindcast.common import session
 from hindcast.common.errors import BusyError
 from hindcast.common.settings import read_settings
-from hindcast.kafka import topics
+from hindcast.kafka import cluster
 from hindcast.plan import journal, planner
 from hindcast.query import spark_functions
 from hindcast.report.run_report import RunReport
@@ -335,7 +335,7 @@ def test_the_ledger_of_all_skips_a_pipeline_whose_journal_is_damaged(hindcast: R
 
 @pytest.mark.usefixtures("here")
 def test_a_broker_that_is_not_there(hindcast: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topics, "TIMEOUT", 1.0)
+    monkeypatch.setattr(cluster, "TIMEOUT", 1.0)
     nowhere = f"127.0.0.1:{ports.find_free_port()}"
     monkeypatch.setenv("HINDCAST_KAFKA", nowhere)
     code, out, err = hindcast("run", "restaurant")

@@ -425,6 +425,18 @@ def test_tasks_have_no_copies_of_the_form(tmp_path: Path) -> None:
     assert [task.task_id for task in dag.tasks if task.params] == []
 
 
+def test_no_two_folders_have_one_dag_of_maintenance(tmp_path: Path) -> None:
+    created = CreatedDags()
+    asked = [("a", None), ("b", None), ("c", "b"), ("d/b", None), ("e", "our shop"), ("f", "our shop")]
+    ids = [created.name_maintenance_dag(tmp_path / folder, name) for folder, name in asked]
+    maintenance = "hindcast_maintenance"
+    assert ids == [
+        *(maintenance, f"{maintenance}__b", f"{maintenance}__b_2", f"{maintenance}__b_3"),
+        *(f"{maintenance}__our_shop", f"{maintenance}__our_shop_2"),
+    ]
+    assert created.name_maintenance_dag(tmp_path / "c", "b") == f"{maintenance}__b_2"
+
+
 def test_the_largest_contracts_of_too_many_tables_have_no_dag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("a", "b", "c"):
         (tmp_path / f"{name}.yaml").write_text(RESTAURANT.replace("pipeline: restaurant", f"pipeline: {name}"))
@@ -438,6 +450,8 @@ def test_the_largest_contracts_of_too_many_tables_have_no_dag(tmp_path: Path, mo
     assert refused == [max(sizes, key=lambda name: (sizes[name], name))]
     monkeypatch.setattr(bounds, "FOLDER_TABLES", sum(sizes.values()))
     assert refuse_many_tables(loaded) == loaded
+    few = sum(sizes.values()) - max(sizes.values())
+    assert [it for it in refuse_many_tables(loaded, few + 1).values() if isinstance(it, ContractError)]
     monkeypatch.setattr(bounds, "FOLDER_TABLES", 1)
     created = CreatedDags()
     dags = load_dags(replace(read_settings(), schemas=tmp_path), created)

@@ -9,7 +9,8 @@ import os
 import shlex
 import subprocess
 import sys
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 
@@ -21,6 +22,8 @@ from hindcast.cli import main
 from hindcast.cli.arguments import build_parser, parse_arguments
 from hindcast.cli.commands import shared
 from hindcast.cli.help import EXAMPLES, GROUPS
+from hindcast.plan import journal
+from hindcast.plan.runs import Run
 from hindcast.query import show
 from warehouses import RUNS, shop
 
@@ -65,7 +68,7 @@ def test_a_mistyped_command_gets_the_nearest(capsys: pytest.CaptureFixture[str])
 
 
 def test_without_a_command_it_says_what_is_there_and_what_comes_next(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def overview() -> str:
         assert main.main([]) == 0
@@ -79,6 +82,12 @@ def test_without_a_command_it_says_what_is_there_and_what_comes_next(
         assert "\nnext: hindcast run cellar\n" in said
         (settings.schemas / "cellar.yaml").unlink()
         assert "\nnext: hindcast query shop." in overview()
+        plan = replace(journal.read_runs(settings.warehouse, "shop")[-1].plan, run=3, known_at=RUNS[1] + timedelta(1))
+        with monkeypatch.context() as patch:
+            past = journal.read_runs(settings.warehouse, "shop")
+            patch.setattr(journal, "read_runs", lambda *_: [*past, Run(plan)])
+            assert "  shop             run 3 has not ended" in overview()
+            assert "\nnext: hindcast run shop\n" in overview()
         (settings.schemas / "cellar.yaml").write_text("pipeline: cellar\nviews: [", encoding="utf-8")
         said = overview()
         assert "  cellar           its contract does not load\n" in said
@@ -122,7 +131,7 @@ def test_a_shell_completes_commands_contracts_tables_and_runs(tmp_path: Path) ->
 def test_rows_as_csv_are_read_back(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     rows = pa.table(
         {
-            "text": ['a,"b"\nc', "", None],
+            "text": ['a,"b"\nc', "", "x\ry"],
             "number": pa.array([Decimal("1.50"), None, Decimal("-0.01")], pa.decimal128(8, 2)),
             "at": [datetime(2026, 1, 1, tzinfo=UTC), None, None],
             "nested": [{"x": [1, None]}, None, None],
@@ -130,7 +139,8 @@ def test_rows_as_csv_are_read_back(monkeypatch: pytest.MonkeyPatch, capsys: pyte
         }
     )
     read = list(csv.DictReader(io.StringIO(show.as_csv(rows))))
-    assert [row["text"] for row in read] == ['a,"b"\nc', "", ""]
+    assert [row["text"] for row in read] == ['a,"b"\nc', "", "x\ry"]
+    assert show.as_csv(pa.table({"a": ["", None]})) == 'a\n""\n\n', "an empty text is not null"
     assert [row["number"] for row in read] == ["1.50", "", "-0.01"]
     assert read[0]["at"] == "2026-01-01T00:00:00+00:00"
     assert json.loads(read[0]["nested"]) == {"x": [1, None]}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from decimal import Decimal
@@ -389,6 +390,31 @@ def test_what_does_not_fit_into_memory_goes_to_a_private_folder_which_ends_with_
         (tmp_path / f"hindcast-{os.geteuid()}").chmod(0o777)  # so that others could have written to it
     assert places[0] == tmp_path / f"hindcast-{os.geteuid()}"
     assert places[1] != places[0]
+
+
+@pytest.mark.parametrize("taken", ["file", "dangling link", "nothing"])
+def test_databases_do_without_the_place_of_temporary_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: str
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path if taken != "nothing" else tmp_path / "nowhere"))
+    monkeypatch.setattr(duckdb_reader, "_SPILL_FOLDERS", [])
+    own = tmp_path / f"hindcast-{os.geteuid()}"
+    if taken == "file":
+        own.touch()
+    elif taken == "dangling link":
+        own.symlink_to("nowhere")
+    for _ in range(3):
+        with duckdb_reader.connect_alone() as engine:
+            ((place,),) = engine.execute("SELECT current_setting('temp_directory')").fetchall()
+    made = [path for path in tmp_path.iterdir() if path.is_dir()]
+    if taken == "nothing":
+        assert (place, made) == ("", [])
+        return
+    (folder,) = made
+    assert Path(place).parent == folder
+    folder.rmdir()  # as those do who clean up
+    duckdb_reader.connect_alone().close()
+    assert folder.stat().st_mode & 0o777 == 0o700
 
 
 FORKED = """

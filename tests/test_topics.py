@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from hindcast.common.errors import TopicError
-from hindcast.kafka import access_errors, json_lines, produce, topics
+from hindcast.kafka import access_errors, json_lines, produce
+from hindcast.kafka import cluster as cluster_module
 from hindcast.kafka.cluster import Cluster, millis
 from hindcast.kafka.topics import OffsetRange
 from hindcast_local import ports
@@ -104,7 +105,7 @@ def test_a_topic_that_is_not_there(broker: str, question: str) -> None:
 
 
 def test_a_broker_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topics, "TIMEOUT", 1.0)
+    monkeypatch.setattr(cluster_module, "TIMEOUT", 1.0)
     nowhere = f"127.0.0.1:{ports.find_free_port()}"
     with Cluster(nowhere) as cluster, pytest.raises(TopicError, match="no Kafka broker answers") as caught:
         cluster.read_offset_ranges("menu")
@@ -227,7 +228,7 @@ def read_fake(monkeypatch: pytest.MonkeyPatch, polls: Iterable[list[Sent]]) -> I
     monkeypatch.setattr(cluster, "_consumer", consumer, raising=False)
     monkeypatch.setattr(cluster, "_ask", lambda question, *_: question())
     monkeypatch.setattr(cluster, "_poll_messages", lambda: next(came))
-    monkeypatch.setattr(topics, "time", SimpleNamespace(monotonic=lambda: next(clock) + spent[0]))
+    monkeypatch.setattr(cluster_module, "time", SimpleNamespace(monotonic=lambda: next(clock) + spent[0]))
     for records in cluster.read_committed_records("menu", {0: OffsetRange(0, 2), 1: OffsetRange(0, 2)}):
         yield records
         spent[0] += 60

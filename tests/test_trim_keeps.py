@@ -17,7 +17,7 @@ from hindcast.ops import retention, trim_horizons
 from hindcast.ops.erase import forget, records
 from hindcast.ops.erase.erasure_step import ErasureStep
 from hindcast.ops.erase.proof import Proof, format_proof
-from hindcast.plan import journal, planner
+from hindcast.plan import definitions, journal, planner
 from hindcast.plan.purposes import Requeue
 from hindcast.quality import held_changes
 from hindcast.runs import special_runs
@@ -149,7 +149,7 @@ views:
 @pytest.mark.long
 @pytest.mark.ci
 def test_what_another_pipeline_holds_is_not_trimmed_away_before_somebody_decides(
-    spark: SparkSession, broker: str, tmp_path: Path
+    spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pipeline(spark, broker, tmp_path, ORDERS) as shop, pipeline(spark, broker, tmp_path, GATED_INVOICES) as ledger:
         send(shop, ("low", 1, 0), ("high", 9, 1))
@@ -168,6 +168,14 @@ def test_what_another_pipeline_holds_is_not_trimmed_away_before_somebody_decides
         ledger.path.rename(ledger.path.with_name("z.yaml")).write_text("pipeline: ledger\nviews: [", encoding="utf-8")
         assert retention.trim_pipeline(spark, shop.contract).tables["orders"].undecided == ("ledger.invoices",)
         ledger.path.with_name("z.yaml").unlink()
+        ledger.path.with_name("caf\udce9.yaml").write_text("topics: [", encoding="utf-8")
+        ledger.path.with_name("...yaml").write_text("topics: [", encoding="utf-8")
+        with monkeypatch.context() as patch:
+            ledger.path.write_text("pipeline: ledger\nviews: [", encoding="utf-8")
+            patch.setattr(definitions, "find_last_contract", lambda _: None)
+            report = retention.trim_pipeline(spark, shop.contract)
+            assert report.tables["orders"].undecided == ("ledger",), "which may read it"
+            assert "of which changes are held, or may be" in retention.format_report(report)
         ledger.path.write_text(valid, encoding="utf-8")
         ledger.run()
         keys = {"invoices": held_changes.find_held_keys(ledger.warehouse, "ledger", "invoices", ["low"])}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +25,15 @@ class CreatedDags:
     """The DAGs that one DAG file has created: their folders; the errors of those that only report one and give way to a
     pipeline of another folder.
 
-    `reserved`: the pipelines whose contracts do not load, each with its folder: no other folder gives them.
+    `reserved`: the pipelines whose contracts do not load, each with its folder: no other folder gives them. `tables`:
+    how many tables of each folder have tasks.
     """
 
     folders: dict[str, Path] = field(default_factory=dict)
     errors: dict[str, Exception] = field(default_factory=dict)
     maintained: dict[Path, str] = field(default_factory=dict)
     reserved: dict[str, Path] = field(default_factory=dict)
+    tables: dict[Path, int] = field(default_factory=dict)
 
     def list_taken(self, folder: Path) -> Mapping[str, Path]:
         """Return the ids of the DAGs that other folders gave, each with its folder."""
@@ -61,10 +63,9 @@ class CreatedDags:
 
         `name`: what comes after hindcast_maintenance__, instead.
         """
-        if name is not None:
-            self.maintained[folder] = f"{MAINTENANCE}__{name}"
-        elif folder not in self.maintained:
-            self.maintained[folder] = next(it for it in _list_ids(folder) if it not in self.maintained.values())
+        if folder not in self.maintained:
+            ids = _list_ids(folder.name) if name is None else islice(_list_ids(name), 1, None)
+            self.maintained[folder] = next(it for it in ids if it not in self.maintained.values())
         return self.maintained[folder]
 
 
@@ -74,8 +75,8 @@ def find_created_dags(module: MutableMapping[str, Any]) -> CreatedDags:
     return created
 
 
-def _list_ids(folder: Path) -> Iterator[str]:
-    name = re.sub(r"[^A-Za-z0-9_.-]", "_", folder.name)[:NAME]
+def _list_ids(name: str) -> Iterator[str]:
+    name = re.sub(r"[^A-Za-z0-9_.-]", "_", name)[:NAME]
     yield MAINTENANCE
     yield f"{MAINTENANCE}__{name}"
     yield from (f"{MAINTENANCE}__{name}_{number}" for number in count(2))

@@ -38,6 +38,7 @@ from hindcast.common.errors import ContractError
 from hindcast.common.settings import Settings
 from hindcast.contract import (
     Contract,
+    count_tables,
     find,
     is_meant_as,
     list_contract_files,
@@ -220,8 +221,11 @@ def load_dags(settings: Settings, created: CreatedDags) -> dict[str, DAG]:
         if started in loaded:
             created.add(folder, loaded)
             return loaded
-    contracts = _refuse_taken(refuse_many_tables(try_load_all(folder)), created, folder)
-    loaded, broken = create_dags(settings, contracts, started)
+    contracts: Mapping[Path, Contract | ContractError] = try_load_all(folder)
+    if not started:  # else only one task is run, of a DAG that there was
+        contracts = refuse_many_tables(contracts, sum(n for other, n in created.tables.items() if other != folder))
+    created.tables[folder] = sum(count_tables(it) for it in contracts.values() if isinstance(it, Contract))
+    loaded, broken = create_dags(settings, _refuse_taken(contracts, created, folder), started)
     stand_ins = name_stand_ins(broken, {*loaded, *taken})
     errors: dict[str, Exception] = {dag_id: broken[path] for dag_id, path in stand_ins.items()}
     # A contract that loads replaces a stand-in of another folder, which gets another name.

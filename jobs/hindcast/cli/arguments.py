@@ -47,7 +47,7 @@ def build_parser() -> argparse.ArgumentParser:
         return sub
 
     def add_limit(sub: argparse.ArgumentParser) -> None:
-        text = "the number of rows to show, 0 for all (default: 1,000 as text, all as JSON)"
+        text = "the number of rows to show, 0 for all (default: 1,000 as text, otherwise all)"
         sub.add_argument("--limit", type=int, metavar="N", help=text)
 
     init = add(projects.init)

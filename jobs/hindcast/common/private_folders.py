@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -27,7 +28,14 @@ def locate_temporary() -> Path:
     return Path(tempfile.gettempdir()) / f"hindcast-{os.geteuid()}"
 
 
-def find_temporary() -> Path:
-    """Return a private folder for temporary files: the user's, or a new one where somebody else has taken its name."""
-    folder = locate_temporary()
-    return folder if make_private(folder) else Path(tempfile.mkdtemp(prefix="hindcast-"))
+def find_temporary() -> Path | None:
+    """Return a private folder for temporary files: the user's, or a new one where somebody else has taken its name.
+
+    None if there is no place for temporary files.
+    """
+    with suppress(OSError):
+        if make_private(folder := locate_temporary()):
+            return folder
+    with suppress(OSError):
+        return Path(tempfile.mkdtemp(prefix="hindcast-"))
+    return None

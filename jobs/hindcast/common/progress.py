@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextvars
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple, cast
 
@@ -15,7 +15,7 @@ from hindcast.common import step_events
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.connect.shell.progress import ProgressHandler
+    from pyspark.sql.connect.shell.progress import ProgressHandler, StageInfo
 
 INTERVAL = 10.0
 """Seconds between two events of a step."""
@@ -49,6 +49,7 @@ def report_progress(spark: SparkSession) -> Iterator[None]:
             yield
         finally:
             ended.set()
+            thread.join(1)
 
 
 @contextmanager
@@ -65,12 +66,17 @@ def _open_counter(spark: SparkSession) -> Iterator[Callable[[], TaskCount]]:
         return
     operations: dict[str | None, TaskCount] = {}
 
-    def note_stages(stages: object, _: int, operation: str | None, done: bool) -> None:  # Spark's form
-        operations.pop(operation, None)
+    def note_stages(  # PySpark gives the arguments by these names
+        stages: Iterable[StageInfo] | None,
+        inflight_tasks: int,  # noqa: ARG001
+        operation_id: str | None,
+        done: bool,
+    ) -> None:
+        operations.pop(operation_id, None)
         if not done:
-            running = [it for it in stages or () if not it.done]  # type: ignore[attr-defined]
-            counts = [(it.num_completed_tasks, it.num_tasks) for it in running]
-            operations[operation] = TaskCount(sum(it for it, _ in counts), sum(it for _, it in counts))
+            running = [it for it in stages or () if not it.done]
+            counts = TaskCount(sum(it.num_completed_tasks for it in running), sum(it.num_tasks for it in running))
+            operations[operation_id] = counts
 
     def count_noted() -> TaskCount:
         counts = list(operations.values())

@@ -121,7 +121,7 @@ def open_session(app: str = "hindcast", conf: Mapping[str, str] | None = None, *
         return _open_submitted_session(app, settings, {**TEXT_SETTINGS, **_path_properties(settings), **(conf or {})})
     here = {
         "spark.master": os.environ.get("SPARK_MASTER") or "local[*]",
-        "spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower(),
+        "spark.ui.showConsoleProgress": str(sys.stderr.isatty() and settings.log != "json").lower(),
     }
     properties = protect_properties(settings, {**default_properties(settings, small=small), **here, **(conf or {})})
     return _configure_builder(SparkSession.builder.appName(app), properties).getOrCreate()

@@ -152,8 +152,12 @@ def print_progress(settings: Settings) -> Iterator[None]:
 
 
 def read_events(place: Path) -> list[Event]:
-    """Return the events in a file that `write_event_lines` wrote; none if there is no file."""
-    return [json.loads(line) for line in place.read_text(encoding="utf-8").splitlines()] if place.exists() else []
+    """Return the events in a file that `write_event_lines` wrote; none if there is no file.
+
+    A process that was killed may have left half a line.
+    """
+    lines = place.read_text(encoding="utf-8").split("\n")[:-1] if place.exists() else []
+    return [json.loads(line) for line in lines if line]
 
 
 def emit_event(event: Event) -> None:

@@ -2,6 +2,7 @@
 
 from hindcast.contract.expectation import Expectation
 from hindcast.contract.folder import (
+    count_tables,
     find,
     find_owners,
     is_meant_as,
@@ -29,6 +30,7 @@ __all__ = [
     "Topic",
     "View",
     "Window",
+    "count_tables",
     "find",
     "find_owners",
     "is_meant_as",

@@ -171,9 +171,11 @@ def list_meant_pipelines(path: Path) -> set[str]:
         named = {match.group(1) for match in _NAMED_PIPELINE.finditer(bounds.read_text(path))}
     except (OSError, ValueError):
         named = set()
-    return named | ({path.stem} if is_meant_as(path, path.stem) else set())
+    is_own = _PIPELINE.fullmatch(path.stem) is not None and is_meant_as(path, path.stem)
+    return named | ({path.stem} if is_own else set())
 
 
+_PIPELINE = re.compile("[A-Za-z0-9_]{1,200}")
 _NAMED_PIPELINE = re.compile(r"""^pipeline:[ \t]+["']?([A-Za-z0-9_]+)["']?[ \t\r]*(?:#.*)?$""", re.MULTILINE)
 
 
@@ -183,28 +185,32 @@ def repeated_name_error(pipeline: str, path: Path, first: Path) -> ContractError
     return locate_complaint_in_file(path, Complaint(("pipeline",), found, "rename one of the two"))
 
 
-def refuse_many_tables(contracts: Mapping[Path, Contract | ContractError]) -> dict[Path, Contract | ContractError]:
+def refuse_many_tables(
+    contracts: Mapping[Path, Contract | ContractError], others: int = 0
+) -> dict[Path, Contract | ContractError]:
     """Return contracts of a folder, with errors for the largest if one DAG file cannot have the tasks of all.
 
-    That is, if they have more than `bounds.FOLDER_TABLES` topics, inputs and views together.
+    That is, if they have more than `bounds.FOLDER_TABLES` topics, inputs and views together, with the `others` that the
+    file has from other folders.
     """
-    sizes = {
-        path: len(it.topics) + len(it.inputs) + len(it.views)
-        for path, it in contracts.items()
-        if isinstance(it, Contract)
-    }
-    kept, total = set(), 0
+    sizes = {path: count_tables(it) for path, it in contracts.items() if isinstance(it, Contract)}
+    kept, total = set(), others
     for path in sorted(sizes, key=lambda path: (sizes[path], path)):
         total += sizes[path]
         if total <= bounds.FOLDER_TABLES:
             kept.add(path)
     found = (
-        f"the contracts of the folder have {sum(sizes.values()):,} tables, and a DAG file can have the tasks of "
+        f"there are {sum(sizes.values()) + others:,} tables, and a DAG file can have the tasks of "
         f"{bounds.FOLDER_TABLES:,}: the largest contracts, like this one, have no DAG"
     )
     fix = "move some contracts to another folder, with a DAG file of its own"
     refused = {path: ContractError(found, where=f"{path}:1", fix=fix) for path in sizes.keys() - kept}
     return {path: refused.get(path, it) for path, it in contracts.items()}
+
+
+def count_tables(contract: Contract) -> int:
+    """Return how many topics, inputs and views a contract has."""
+    return len(contract.topics) + len(contract.inputs) + len(contract.views)
 
 
 def find(folder: Path, pipeline: str) -> Contract:

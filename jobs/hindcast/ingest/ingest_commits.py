@@ -71,6 +71,8 @@ def ingest_topic(
                 if number > first:  # the run may have been abandoned meanwhile
                     journal.read_active_run(log.warehouse, contract.pipeline, plan.run)
                 ingested.append(step.append_chunk(number, topic_plan.after if number == first else number - 1, counted))
+    if len(chunks) > 1:
+        step_events.add_fields(offsets_done=sum(topic_plan.planned_counts.values()))
     topic_log.update_quarantine(spark, contract, name, log, name, limit=100 + len(chunks))
     appended = [records for records in ingested if records is not None]
     if not chunks or len(appended) < len(chunks):

@@ -148,7 +148,8 @@ def format_report(report: TrimReport) -> str:
                 lines.append(f"    {held_back}, which has reached {slowest.reached.isoformat()}")
             if trimmed.undecided:
                 names = " and ".join(trimmed.undecided)
-                lines.append(f"    held back by {names}, of which changes are held: hindcast release or reject them")
+                held = "of which changes are held, or may be: hindcast failing PIPELINE --held"
+                lines.append(f"    held back by {names}, {held}, then release or reject them")
             if trimmed.unready:
                 names = " and ".join(trimmed.unready)
                 lines.append(f"    held back by {names}, which may need all of it: run the pipeline")

@@ -7,7 +7,6 @@ partition if that is earlier. It never moves back (plan/horizon.py).
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
@@ -100,7 +99,10 @@ def find_undecided_tables(contract: BoundContract) -> dict[str, set[str]]:
     left of it. A held version of a topic's table counts from the horizon on, as a late one does.
     """
     undecided = {name: {name} for name in _list_undecided(contract.warehouse, contract)}
-    for other in _list_other_contracts(contract):
+    others, unknown = _list_other_contracts(contract)
+    for table in (*contract.topics, *contract.views):
+        undecided.setdefault(table, set()).update(unknown)
+    for other in others:
         for table in (*contract.topics, *contract.views):
             if not (views := list_reading_views(other, {f"{contract.pipeline}.{table}"})):
                 continue
@@ -112,16 +114,26 @@ def find_undecided_tables(contract: BoundContract) -> dict[str, set[str]]:
     return {table: names for table, names in undecided.items() if names}
 
 
-def _list_other_contracts(contract: BoundContract) -> list[Contract]:
-    """Return the contracts of all other pipelines: of one whose file does not load that of its last run."""
+def _list_other_contracts(contract: BoundContract) -> tuple[list[Contract], set[str]]:
+    """Return the contracts of all other pipelines: of one whose file does not load that of its last run.
+
+    And the pipelines that have runs but no contract that is known: they may read anything.
+    """
     files = try_load_all(contract.settings.schemas)
     found = {other.pipeline: other for other in files.values() if isinstance(other, Contract)}
-    for path in (path for path, other in files.items() if not isinstance(other, Contract)):
-        for pipeline in sorted(list_meant_pipelines(path).difference(found)):
-            with suppress(HindcastError):  # nothing is known of a damaged pipeline without a contract
-                last = definitions.find_last_contract(journal.read_runs(contract.warehouse, pipeline))
-                found |= {} if last is None else {pipeline: last}
-    return [other for other in found.values() if other.pipeline != contract.pipeline]
+    broken = [list_meant_pipelines(path) for path, other in files.items() if not isinstance(other, Contract)]
+    unknown = set()
+    for pipeline in sorted(set().union(*broken).difference(found, {contract.pipeline})):
+        try:
+            past = journal.read_runs(contract.warehouse, pipeline)
+            last = definitions.find_last_contract(past)
+        except HindcastError:  # its journal is damaged
+            past, last = None, None
+        if last is not None:
+            found[pipeline] = last
+        elif past != []:
+            unknown.add(pipeline)
+    return [other for other in found.values() if other.pipeline != contract.pipeline], unknown
 
 
 def _list_undecided(warehouse: str, contract: Contract) -> set[str]:

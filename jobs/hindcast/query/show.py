@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 import re
@@ -76,14 +74,22 @@ def as_json(rows: pa.Table) -> str:
 
 
 def as_csv(rows: pa.Table) -> str:
-    """Return rows as CSV with a header: null is empty, nested values are JSON, others as in `as_json`."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(rows.column_names)
+    """Return rows as CSV with a header: null is empty, an empty text is "", nested values are JSON.
+
+    Other values are as in `as_json`.
+    """
+
+    def quote(text: str) -> str:
+        return '"{}"'.format(text.replace('"', '""')) if not text or _CSV_SPECIAL.intersection(text) else text
+
+    lines = [[quote(name) for name in rows.column_names]]
     for row in rows.to_pylist():
-        plain = map(plain_value, row.values())
-        writer.writerow([it if isinstance(it, str | None) else json.dumps(it) for it in plain])
-    return out.getvalue()
+        plain = [plain_value(value) for value in row.values()]
+        lines.append(["" if it is None else quote(it if isinstance(it, str) else json.dumps(it)) for it in plain])
+    return "".join(f"{','.join(line)}\n" for line in lines)
+
+
+_CSV_SPECIAL = frozenset(',"\r\n')
 
 
 def format_cell(value: ColumnValue) -> str:

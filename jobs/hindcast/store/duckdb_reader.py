@@ -157,7 +157,7 @@ class _Databases:
         """Return a database that can open any file."""
         with self.lock:
             if self.unlimited is None:
-                self.unlimited = duckdb.connect(":memory:", config={"temp_directory": _choose_spill_folder()})
+                self.unlimited = connect_alone()
             return self.unlimited
 
     def open_limited(self, folder: str | None) -> duckdb.DuckDBPyConnection:
@@ -193,8 +193,7 @@ os.register_at_fork(after_in_child=_replace_databases)
 
 def _create_limited_database(folder: str | None) -> duckdb.DuckDBPyConnection:
     """Return a database that can open files in one folder only, or none; its settings are locked."""
-    # Without a name it is nobody else's.
-    database = duckdb.connect(":memory:", config={"temp_directory": _choose_spill_folder()})
+    database = connect_alone()
     database.execute("SET GLOBAL TimeZone = 'UTC'")
     defaults = database.execute("SELECT current_setting('memory_limit'), current_setting('threads')").fetchall()
     memory, unit = defaults[0][0].split()
@@ -206,13 +205,33 @@ def _create_limited_database(folder: str | None) -> duckdb.DuckDBPyConnection:
     return database
 
 
-def _choose_spill_folder() -> str:
-    """Return a new private folder, which a database creates for what does not fit into memory and removes at its end.
+def connect_alone() -> duckdb.DuckDBPyConnection:
+    """Return a new database, which can open any file, for work that may take much memory.
 
-    DuckDB's own choice is the working directory, which may be read-only or somebody's checkout. A database can read its
-    folder, so each has its own.
+    What does not fit into memory goes to a private folder, which the database creates, and removes at its end. DuckDB's
+    own choice is the working directory, which may be read-only or somebody's checkout. A database can read its folder,
+    so each has its own.
     """
-    return str(private_folders.find_temporary() / f"duckdb-{secrets.token_hex(8)}")
+    with _SPILL_LOCK:
+        if _SPILL_FOLDERS and not _is_private(_SPILL_FOLDERS[-1]):
+            _SPILL_FOLDERS.clear()
+        if not _SPILL_FOLDERS and (folder := private_folders.find_temporary()) is not None:
+            _SPILL_FOLDERS.append(folder)
+        place = str(_SPILL_FOLDERS[-1] / f"duckdb-{secrets.token_hex(8)}") if _SPILL_FOLDERS else ""
+    return duckdb.connect(":memory:", config={"temp_directory": place})  # "": it spills nothing
+
+
+def _is_private(folder: Path) -> bool:
+    """Return whether a folder is still private; one that was removed is created again."""
+    try:
+        return private_folders.make_private(folder)
+    except OSError:
+        return False
+
+
+_SPILL_FOLDERS: list[Path] = []
+"""The folder of this process for what databases spill, once there is one."""
+_SPILL_LOCK = threading.Lock()
 
 
 def _local_folder(delta_table: DeltaTable) -> str | None:

@@ -192,9 +192,10 @@ class InputReader:
             if run.known_at <= self.known_at
         ]
         source = inputs.locate_input_table(self.settings.warehouse, self.contract, name)
-        marked |= self._find_other_marks(source)
+        is_open = source.pipeline in self.readable
+        marked |= self._find_other_marks(source) if is_open else frozenset()
         moment = past[-1].plan.as_of_system_times.get(name, self.known_at) if past else self.known_at
-        return InputRows(name, source, moment, source.pipeline in self.readable, marked)
+        return InputRows(name, source, moment, is_open, marked)
 
     def _find_other_marks(self, source: Table) -> frozenset[str]:
         """Return the columns that the other pipeline calls sensitive; all of them if its contract is not known.

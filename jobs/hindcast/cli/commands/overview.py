@@ -11,7 +11,11 @@ from hindcast.common.errors import ContractError, HindcastError, show_briefly
 from hindcast.common.plurals import format_count
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
     from hindcast.common.settings import Settings
+    from hindcast.contract import Contract
     from hindcast.plan.runs import Run
 
 _MOST = 10
@@ -22,15 +26,14 @@ def show_overview(_: argparse.Namespace, settings: Settings) -> int:
     from hindcast.contract.folder import list_meant_pipelines, try_load_all
 
     print(f"hindcast {__version__}, contracts in {settings.schemas}, tables in {settings.warehouse}")
-    try:
+    files: Mapping[Path, Contract | ContractError] = {}
+    if settings.schemas.exists():
         files = try_load_all(settings.schemas)
-    except ContractError:
-        files = {}
-    advice: list[str] = []
+    broken = [path for path, contract in files.items() if isinstance(contract, ContractError)]
+    advice = ["hindcast check"] if broken else []
     for path, contract in islice(files.items(), _MOST):
         if isinstance(contract, ContractError):
             name, state = " or ".join(sorted(list_meant_pipelines(path))) or path.stem, "its contract does not load"
-            advice.append("hindcast check")
         else:
             name = contract.pipeline
             state, fix = _describe_last_run(settings, name)
@@ -77,7 +80,7 @@ def _advise(pipeline: str, last: Run) -> str:
     match last.state:
         case "completed":
             return f"hindcast query {pipeline}.{next(iter(last.results), 'TABLE')}"
-        case "abandoned":
+        case "planned" | "abandoned":
             return f"hindcast run {pipeline}"
         case _:
             return f"hindcast report {pipeline}"

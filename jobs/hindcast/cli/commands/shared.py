@@ -79,7 +79,7 @@ DEFAULT_LIMIT = 1_000
 def limit_rows(rows: pa.Table, format_: str, limit: int | None) -> tuple[pa.Table, str]:
     """Return the first rows of a list, and a note that others are left out, which is empty if none are.
 
-    `limit` is the number of rows, 0 for all; None means `DEFAULT_LIMIT` as text and all as JSON.
+    `limit` is the number of rows, 0 for all; None means `DEFAULT_LIMIT` as text, otherwise all.
     """
     most = (DEFAULT_LIMIT if format_ == "table" else 0) if limit is None else limit
     if most <= 0 or rows.num_rows <= most:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import duckdb
 from deltalake import DeltaTable
 
 from hindcast.common.json_values import StoredObject
@@ -20,7 +19,7 @@ from hindcast.ops.verify.findings import (
 from hindcast.ops.verify.journal_checks import RunMoments
 from hindcast.plan.runs import Run
 from hindcast.runs import inventory
-from hindcast.store import arrow_reader, tables
+from hindcast.store import arrow_reader, duckdb_reader, tables
 from hindcast.store.commit_notes import parse_note
 from hindcast.store.tables import Table
 
@@ -52,7 +51,7 @@ def check_output(
 ) -> Iterator[Finding]:
     """Yield what is wrong with the emitted log of a kafka view, and with its state."""
     fix = restore_command(log, delta_table) or backup_advice(log)
-    with duckdb.connect() as engine:
+    with duckdb_reader.connect_alone() as engine:
         engine.execute("SET TimeZone = 'UTC'")
         columns = ("_epoch", "_partition", "_offset", "systemFrom")
         engine.register("part", arrow_reader.read_rows(delta_table, None, columns))

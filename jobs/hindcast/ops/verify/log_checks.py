@@ -22,7 +22,7 @@ from hindcast.kafka.topic_patterns import MemberPartitions
 from hindcast.ops.verify.findings import Check, Finding, backup_advice, restore_command
 from hindcast.plan import horizon
 from hindcast.plan.runs import Run, last_members
-from hindcast.store import arrow_reader
+from hindcast.store import arrow_reader, duckdb_reader
 from hindcast.store.tables import Table
 
 
@@ -34,7 +34,7 @@ def check_offsets(
     `removed`: what was trimmed of the log (`trim_ledger.read_trim_counts`).
     """
     members = last_members(runs, name)
-    with duckdb.connect() as engine:
+    with duckdb_reader.connect_alone() as engine:
         _load_log(engine, delta_table, ("partition", "offset", "offsets", "fate"), removed)
         listed = ", ".join(f"'{fate}'" for fate in FATES)
         is_unknown = f"fate IS NULL OR fate NOT IN ({listed})"
@@ -63,7 +63,7 @@ def check_offsets(
 
 def read_run_numbers(delta_table: DeltaTable) -> set[int]:
     """Return the numbers of the runs in the rows of a log."""
-    with duckdb.connect() as engine:
+    with duckdb_reader.connect_alone() as engine:
         _load_log(engine, delta_table, ("run",))
         return {number for (number,) in engine.execute("SELECT DISTINCT run FROM log").fetchall()}
 
@@ -119,7 +119,7 @@ def check_stream_time(
     before = {"horizon": trimmed.moment if trimmed else None}
     topic_plans = {run.number: topic_plan for run in runs if (topic_plan := run.plan.topics.get(name))}
     members = last_members(runs, name)
-    with duckdb.connect() as engine:
+    with duckdb_reader.connect_alone() as engine:
         columns = ("run", "partition", "offset", "offsets", "timestamp", "fate", "streamTime")
         _load_log(engine, delta_table, columns, removed)
         wrong = engine.execute(_TIMES, before).fetchall()

@@ -22,7 +22,7 @@ from hindcast.kafka import gaps
 from hindcast.ops.verify.findings import Finding
 from hindcast.plan import horizon, notices
 from hindcast.plan.runs import Run
-from hindcast.store import arrow_reader, table_creation, tables
+from hindcast.store import arrow_reader, duckdb_reader, table_creation, tables
 from hindcast.store.tables import Table
 
 SCHEMA = StructType(
@@ -46,7 +46,7 @@ def check_quarantine(
 ) -> Iterator[Finding]:
     """Yield a finding if the quarantine differs from what runs up to the last completed one refused of some topics."""
     last = max((run.number for run in runs if run.state == "completed"), default=0)
-    with duckdb.connect() as engine:
+    with duckdb_reader.connect_alone() as engine:
         _load_tables(engine, contract, topics, quarantine, opened)
         for side, other, what in (
             ("refused", "had", "refused and not in the quarantine as the log has it"),
@@ -97,7 +97,7 @@ def _rebuild_quarantine(warehouse: str, contract: Contract) -> int:
     }
     opened = {table: it for table in (*sources, quarantine) if (it := tables.open_table(table)) is not None}
     delta_table = table_creation.ensure_table(quarantine, SCHEMA)
-    with duckdb.connect() as engine:
+    with duckdb_reader.connect_alone() as engine:
         _load_tables(engine, contract, list(contract.topics), quarantine, opened)
         own = _find_own_topics(engine, contract, list(contract.topics))
         kept = "SELECT * FROM quarantined WHERE NOT contains($topics, topic)"
