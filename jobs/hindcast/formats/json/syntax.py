@@ -1,0 +1,174 @@
+"""JSON texts as values: exactly what the text says, or ValueError.
+
+Objects are lists of name and value, in their order and with repetitions; numbers are as they were written.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from decimal import Decimal
+from typing import NoReturn, TypeAlias, Union
+
+from hindcast.formats.json.lenient import to_standard_json
+
+MAX_DEPTH, MAX_DIGITS, MAX_NAME, MAX_TEXT = 1_000, 1_000, 50_000, 20_000_000
+"""The most levels of a record, digits of a number, characters of a name and of a text."""
+
+_HALF = re.compile(r"\\u[dD][89a-fA-F]")
+_PAIR = re.compile(r"\\u[dD][89abAB]..\\u[dD][c-fC-F]")
+_BRACKETS = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[\]{}]', re.DOTALL)
+_FEW_BRACKETS = 100
+_FRAMES = 5
+"""At most so many frames of Python a level takes."""
+
+
+class Number(str):
+    """A number as it was written."""
+
+    __slots__ = ()
+
+
+class JsonObject(list[tuple[str, "JsonValue"]]):
+    """The fields of an object."""
+
+    __slots__ = ()
+
+
+JsonValue: TypeAlias = Union[None, bool, Number, str, list["JsonValue"], JsonObject]
+
+
+def parse_json(text: str, *, lenient: bool = False) -> JsonValue:
+    """Return the value of a text, of the JSON of lenient mode if `lenient`; raise ValueError if it is not one value."""
+    if "\\u" in text and _HALF.search(_PAIR.sub("", text.replace("\\\\", "_"))):
+        raise ValueError("half a character")
+    value = _LENIENT.decode(to_standard_json(text)) if lenient else _STRICT.decode(text)
+    if len(text) > MAX_TEXT and _longest_text(value) > MAX_TEXT:
+        raise ValueError("a text that is too long")
+    return value
+
+
+@contextmanager
+def allow_depth(text: str) -> Iterator[None]:
+    """Let a text of up to `MAX_DEPTH` levels be read and written in the block; raise ValueError for a deeper one."""
+    if text.count("[") + text.count("{") <= _FEW_BRACKETS:
+        yield
+        return
+    if _depth(text) > MAX_DEPTH:
+        raise ValueError("nested too deeply")
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(before + _FRAMES * MAX_DEPTH)
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(before)
+
+
+def write_text(value: JsonValue) -> str:
+    """Return a text as it is, a number as it was written, and another value as JSON."""
+    return value if isinstance(value, str) else write_json(value)
+
+
+def write_json(value: JsonValue) -> str:
+    r"""Return a value as JSON as Spark writes it: without spaces, and numbers with a point or an exponent as doubles.
+
+    >>> write_json(JsonObject([("a", [Number("1.50"), Number("1e7"), Number("-0"), "\x1f", None, True])]))
+    '{"a":[1.5,1.0E7,0,"\\u001F",null,true]}'
+    """
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "true" if value else "false"
+        case Number():
+            return _write_number(value)
+        case str():
+            return _CONTROL.sub(lambda it: it[0].upper().replace("U", "u"), json.dumps(value, ensure_ascii=False))
+        case JsonObject():
+            return "{" + ",".join([f"{write_json(name)}:{write_json(it)}" for name, it in value]) + "}"
+        case list():
+            return "[" + ",".join([write_json(it) for it in value]) + "]"
+
+
+_CONTROL = re.compile(r"(?<!\\)(?:\\\\)*\\u00[01][0-9a-f]")
+
+
+def _write_number(number: Number) -> str:
+    if number.lstrip("-").isdecimal():
+        return "0" if number == "-0" else number
+    value = float(number)
+    if not math.isfinite(value):
+        return f'"{"NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"}"'
+    return write_double(value)
+
+
+def write_double(value: float) -> str:
+    """Return a finite double as Java writes it: its shortest digits, with at least one after the point.
+
+    >>> [write_double(it) for it in (1e7, 0.001, 123.0, 1.5e-7, 5e-324, -0.0)]
+    ['1.0E7', '0.001', '123.0', '1.5E-7', '4.9E-324', '-0.0']
+    """
+    if value == 0 or 1e-3 <= abs(value) < 1e7:  # noqa: PLR2004  # the bounds of Double.toString
+        return repr(value)
+    digits = len(Decimal(repr(value)).normalize().as_tuple().digits)
+    mantissa, _, power = f"{value:.{max(digits - 1, 1)}e}".partition("e")
+    return f"{mantissa}E{int(power)}"
+
+
+def _depth(text: str) -> int:
+    depth = deepest = 0
+    for token in _BRACKETS.finditer(text):
+        if token[0] in "[{":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif token[0] in "]}":
+            depth -= 1
+    return deepest
+
+
+def _longest_text(value: JsonValue) -> int:
+    stack, longest = [value], 0
+    while stack:
+        match stack.pop():
+            case JsonObject() as fields:
+                stack += [it for _, it in fields]
+            case list() as elements:
+                stack += elements
+            case str() as text:
+                longest = max(longest, len(text))
+    return longest
+
+
+def _read_number(text: str) -> Number:
+    if len(text) > MAX_DIGITS and sum(it.isdecimal() for it in text) > MAX_DIGITS:
+        raise ValueError("a number of too many digits")
+    return Number(text)
+
+
+def _read_object(fields: list[tuple[str, JsonValue]]) -> JsonObject:
+    if any(len(name) > MAX_NAME for name, _ in fields):
+        raise ValueError("a name that is too long")
+    return JsonObject(fields)
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+_STRICT = json.JSONDecoder(
+    object_pairs_hook=_read_object,
+    parse_float=_read_number,
+    parse_int=_read_number,
+    parse_constant=_refuse_constant,
+)
+_LENIENT = json.JSONDecoder(
+    object_pairs_hook=_read_object,
+    parse_float=_read_number,
+    parse_int=_read_number,
+    parse_constant=Number,
+    strict=False,
+)
