@@ -19,7 +19,7 @@ _TOKENS = re.compile(
 )
 _COLON = re.compile(r"(?:[ \t\n\r]++|/\*.*?\*/|//[^\n\r]*+)*+:", re.DOTALL)
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
-_ZEROS = re.compile("(-?)0+(?=[0-9])")
+_ZEROS = re.compile("^(-?)0+(?=[0-9])")
 _NAME_CHARACTERS = {"Lu", "Ll", "Lt", "Lm", "Lo", "Sc", "Pc", "Nd", "Nl", "Mc", "Mn", "Cf"}
 
 
@@ -42,7 +42,7 @@ def _write_token(token: re.Match[str]) -> str:
     word = token[0]
     if _COLON.match(token.string, token.end()) and _is_name(word):
         return f'"{word}"'
-    return {"-INF": "-Infinity", "+INF": "Infinity", "+Infinity": "Infinity"}.get(word) or _ZEROS.sub(r"\1", word, 1)
+    return {"-INF": "-Infinity", "+INF": "Infinity", "+Infinity": "Infinity"}.get(word) or _ZEROS.sub(r"\1", word)
 
 
 def _escape_quotes(body: str) -> str:

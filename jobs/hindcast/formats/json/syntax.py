@@ -76,8 +76,8 @@ def write_text(value: JsonValue) -> str:
 def write_json(value: JsonValue) -> str:
     r"""Return a value as JSON as Spark writes it: without spaces, and numbers with a point or an exponent as doubles.
 
-    >>> write_json(JsonObject([("a", [Number("1.50"), Number("1e7"), Number("-0"), "\x1f", None, True])]))
-    '{"a":[1.5,1.0E7,0,"\\u001F",null,true]}'
+    >>> write_json(JsonObject([("a", [Number("1.50"), Number("1e7"), Number("-5"), "\x1f", None, True])]))
+    '{"a":[1.5,1.0E7,-5,"\\u001F",null,true]}'
     """
     match value:
         case None:
@@ -87,19 +87,30 @@ def write_json(value: JsonValue) -> str:
         case Number():
             return _write_number(value)
         case str():
-            return _CONTROL.sub(lambda it: it[0].upper().replace("U", "u"), json.dumps(value, ensure_ascii=False))
+            return _write_string(value)
         case JsonObject():
             return "{" + ",".join([f"{write_json(name)}:{write_json(it)}" for name, it in value]) + "}"
         case list():
             return "[" + ",".join([write_json(it) for it in value]) + "]"
 
 
-_CONTROL = re.compile(r"(?<!\\)(?:\\\\)*\\u00[01][0-9a-f]")
+def _write_string(text: str) -> str:
+    """Return a text in double quotes; what is not in Unicode's basic plane is escaped, in capital letters."""
+    return '"' + _SPECIAL.sub(_escape, text) + '"'
+
+
+def _escape(found: re.Match[str]) -> str:
+    units = found[0].encode("utf-16-be")
+    return _SHORT.get(found[0]) or "".join(f"\\u{units[n : n + 2].hex().upper()}" for n in range(0, len(units), 2))
+
+
+_SPECIAL = re.compile(r'[\x00-\x1f"\\\U00010000-\U0010ffff]')
+_SHORT = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
 
 
 def _write_number(number: Number) -> str:
     if number.lstrip("-").isdecimal():
-        return "0" if number == "-0" else number
+        return number
     value = float(number)
     if not math.isfinite(value):
         return f'"{"NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"}"'
@@ -146,7 +157,7 @@ def _longest_text(value: JsonValue) -> int:
 def _read_number(text: str) -> Number:
     if len(text) > MAX_DIGITS and sum(it.isdecimal() for it in text) > MAX_DIGITS:
         raise ValueError("a number of too many digits")
-    return Number(text)
+    return Number("0" if text == "-0" else text)
 
 
 def _read_object(fields: list[tuple[str, JsonValue]]) -> JsonObject:
