@@ -13,25 +13,28 @@ Records are read in Python, in Arrow's batches: `batches` reads plain ones fast,
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pyarrow as pa
 from pyspark.sql import Column
-from pyspark.sql import functions as F
+from pyspark.sql.pandas.functions import ArrowUDFType, arrow_udf
 
-from hindcast.formats.json.batches import read_batch
-from hindcast.formats.json.records import RecordShape
-from hindcast.formats.json.types import parse_type
+from hindcast.contract.avro import parse_declared_type
+from hindcast.formats.json.batches import BatchReader
+from hindcast.formats.json.records import ColumnShape, RecordShape
 from hindcast.formats.record_part import RecordPart, ddl_columns
 
 
 def read_value(raw: Column, _: Column, part: RecordPart) -> Column:
-    """Return `struct` and `problem` (`record_part.part_result`) of JSON objects."""
+    """Return `struct` and `problem` (`record_part.part_result`) of JSON objects; a variant is a string."""
     shape = record_shape(part)
 
-    def read(records: pa.Array) -> pa.Array:
-        return read_batch(records, shape)
+    def read(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
+        return map(BatchReader(shape).read, batches)
 
-    struct = ddl_columns({column: type_.ddl for column, _, type_ in shape.fields}, ": ")
-    return F.arrow_udf(read, f"struct<struct: struct<{struct}>, problem: string>")(raw)
+    struct = ddl_columns({name: str(type_) for name, _, type_ in shape.columns}, ": ").replace(": variant", ": string")
+    result = f"struct<struct: struct<{struct}>, problem: string>"
+    return arrow_udf(read, result, ArrowUDFType.SCALAR_ITER)(raw)
 
 
 STEPS = (read_value,)
@@ -40,5 +43,8 @@ STEPS = (read_value,)
 def record_shape(part: RecordPart) -> RecordShape:
     """Return what to read from a part's records."""
     what = part.what or f"a JSON object of {'exactly ' if part.json == 'strict' else ''}{ddl_columns(part.columns)}"
-    fields = ((name, (name, *part.renamed.get(name, ())), parse_type(kind)) for name, kind in part.columns.items())
-    return RecordShape(tuple(fields), part.json, f"the {part.name} is not {what}: ", f"the {part.name}'s ")
+    columns = (
+        ColumnShape(name, (name, *part.renamed.get(name, ())), parse_declared_type(kind))
+        for name, kind in part.columns.items()
+    )
+    return RecordShape(tuple(columns), part.json, f"the {part.name} is not {what}: ", f"the {part.name}'s ")

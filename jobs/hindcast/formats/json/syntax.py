@@ -1,6 +1,6 @@
-"""JSON texts as values: exactly what the text says, or ValueError.
+"""JSON texts as values, and values as texts: exactly what the text says, or ValueError.
 
-Objects are lists of name and value, in their order and with repetitions; numbers are as they were written.
+Objects keep the order of their fields and repetitions; numbers are as they were written.
 """
 
 from __future__ import annotations
@@ -12,19 +12,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from decimal import Decimal
-from typing import NoReturn, TypeAlias, Union
+from typing import NamedTuple, NoReturn, TypeAlias
 
 from hindcast.formats.json.lenient import to_standard_json
 
 MAX_DEPTH, MAX_DIGITS, MAX_NAME, MAX_TEXT = 1_000, 1_000, 50_000, 20_000_000
 """The most levels of a record, digits of a number, characters of a name and of a text."""
-
-_HALF = re.compile(r"\\u[dD][89a-fA-F]")
-_PAIR = re.compile(r"\\u[dD][89abAB]..\\u[dD][c-fC-F]")
-_BRACKETS = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[\]{}]', re.DOTALL)
-_FEW_BRACKETS = 100
-_FRAMES = 5
-"""At most so many frames of Python a level takes."""
 
 
 class Number(str):
@@ -33,32 +26,40 @@ class Number(str):
     __slots__ = ()
 
 
-class JsonObject(list[tuple[str, "JsonValue"]]):
-    """The fields of an object."""
+class JsonObject(NamedTuple):
+    """An object; its fields have a name and a value."""
 
-    __slots__ = ()
+    fields: list[tuple[str, JsonValue]]
 
 
-JsonValue: TypeAlias = Union[None, bool, Number, str, list["JsonValue"], JsonObject]
+JsonValue: TypeAlias = "bool | Number | str | list[JsonValue] | JsonObject | None"
+
+_HALF = re.compile(r"\\u[dD][89a-fA-F]")
+_PAIR = re.compile(r"\\u[dD][89abAB]..\\u[dD][c-fC-F]")
+_BRACKETS = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[\]{}]', re.DOTALL)
+_FEW_LEVELS, _FRAMES = 100, 5
+"""So many levels are never too many; at most so many frames of Python are needed for each."""
+_ESCAPED = re.compile(r'[\x00-\x1f"\\\U00010000-\U0010ffff]')
+_SHORT = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
 
 
 def parse_json(text: str, *, lenient: bool = False) -> JsonValue:
-    """Return the value of a text, of the JSON of lenient mode if `lenient`; raise ValueError if it is not one value."""
+    """Return the value of a text, in the JSON of lenient mode if `lenient`; raise ValueError if it is not one value."""
     if "\\u" in text and _HALF.search(_PAIR.sub("", text.replace("\\\\", "_"))):
         raise ValueError("half a character")
-    value = _LENIENT.decode(to_standard_json(text)) if lenient else _STRICT.decode(text)
-    if len(text) > MAX_TEXT and _longest_text(value) > MAX_TEXT:
-        raise ValueError("a text that is too long")
+    value: JsonValue = _LENIENT.decode(to_standard_json(text)) if lenient else _STRICT.decode(text)
+    if len(text) > MAX_NAME:
+        _refuse_long_texts(value)
     return value
 
 
 @contextmanager
 def allow_depth(text: str) -> Iterator[None]:
-    """Let a text of up to `MAX_DEPTH` levels be read and written in the block; raise ValueError for a deeper one."""
-    if text.count("[") + text.count("{") <= _FEW_BRACKETS:
+    """Let values of `MAX_DEPTH` levels be read and written in the block; raise ValueError if the text has more."""
+    if text.count("[") + text.count("{") <= _FEW_LEVELS:
         yield
         return
-    if _depth(text) > MAX_DEPTH:
+    if _count_levels(text) > MAX_DEPTH:
         raise ValueError("nested too deeply")
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(before + _FRAMES * MAX_DEPTH)
@@ -76,8 +77,8 @@ def write_text(value: JsonValue) -> str:
 def write_json(value: JsonValue) -> str:
     r"""Return a value as JSON as Spark writes it: without spaces, and numbers with a point or an exponent as doubles.
 
-    >>> write_json(JsonObject([("a", [Number("1.50"), Number("1e7"), Number("-5"), "\x1f", None, True])]))
-    '{"a":[1.5,1.0E7,-5,"\\u001F",null,true]}'
+    >>> write_json([JsonObject([("a", Number("1.50"))]), Number("1e7"), Number("-5"), "\x1f", None, True])
+    '[{"a":1.5},1.0E7,-5,"\\u001F",null,true]'
     """
     match value:
         case None:
@@ -85,73 +86,57 @@ def write_json(value: JsonValue) -> str:
         case bool():
             return "true" if value else "false"
         case Number():
-            return _write_number(value)
+            return value if value.lstrip("-").isdecimal() else _write_double(float(value))
         case str():
-            return _write_string(value)
-        case JsonObject():
-            return "{" + ",".join([f"{write_json(name)}:{write_json(it)}" for name, it in value]) + "}"
-        case list():
-            return "[" + ",".join([write_json(it) for it in value]) + "]"
+            return f'"{_ESCAPED.sub(_escape_character, value)}"'
+        case JsonObject(fields):
+            return "{" + ",".join([f"{write_json(name)}:{write_json(it)}" for name, it in fields]) + "}"
+    return "[" + ",".join([write_json(it) for it in value]) + "]"
 
 
-def _write_string(text: str) -> str:
-    """Return a text in double quotes; what is not in Unicode's basic plane is escaped, in capital letters."""
-    return '"' + _SPECIAL.sub(_escape, text) + '"'
+def _write_double(value: float) -> str:
+    """Return a double as Java writes it: the shortest digits that are its own, with one after the point at least.
 
-
-def _escape(found: re.Match[str]) -> str:
-    units = found[0].encode("utf-16-be")
-    return _SHORT.get(found[0]) or "".join(f"\\u{units[n : n + 2].hex().upper()}" for n in range(0, len(units), 2))
-
-
-_SPECIAL = re.compile(r'[\x00-\x1f"\\\U00010000-\U0010ffff]')
-_SHORT = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
-
-
-def _write_number(number: Number) -> str:
-    if number.lstrip("-").isdecimal():
-        return number
-    value = float(number)
-    if not math.isfinite(value):
-        return f'"{"NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"}"'
-    return write_double(value)
-
-
-def write_double(value: float) -> str:
-    """Return a finite double as Java writes it: its shortest digits, with at least one after the point.
-
-    >>> [write_double(it) for it in (1e7, 0.001, 123.0, 1.5e-7, 5e-324, -0.0)]
+    >>> [_write_double(it) for it in (1e7, 0.001, 123.0, 1.5e-7, 5e-324, -0.0)]
     ['1.0E7', '0.001', '123.0', '1.5E-7', '4.9E-324', '-0.0']
     """
-    if value == 0 or 1e-3 <= abs(value) < 1e7:  # noqa: PLR2004  # the bounds of Double.toString
+    if not math.isfinite(value):
+        return '"NaN"' if math.isnan(value) else '"Infinity"' if value > 0 else '"-Infinity"'
+    if value == 0 or 1e-3 <= abs(value) < 1e7:
         return repr(value)
     digits = len(Decimal(repr(value)).normalize().as_tuple().digits)
     mantissa, _, power = f"{value:.{max(digits - 1, 1)}e}".partition("e")
     return f"{mantissa}E{int(power)}"
 
 
-def _depth(text: str) -> int:
-    depth = deepest = 0
+def _escape_character(found: re.Match[str]) -> str:
+    units = found[0].encode("utf-16-be")
+    return _SHORT.get(found[0]) or "".join(f"\\u{units[n : n + 2].hex().upper()}" for n in range(0, len(units), 2))
+
+
+def _count_levels(text: str) -> int:
+    level = deepest = 0
     for token in _BRACKETS.finditer(text):
         if token[0] in "[{":
-            depth += 1
-            deepest = max(deepest, depth)
+            level += 1
+            deepest = max(deepest, level)
         elif token[0] in "]}":
-            depth -= 1
+            level -= 1
     return deepest
 
 
-def _longest_text(value: JsonValue) -> int:
-    stack, longest = [value], 0
-    while stack:
-        match stack.pop():
-            case JsonObject() as fields:
-                stack += [it for _, it in fields]
+def _refuse_long_texts(value: JsonValue) -> None:
+    values = [value]
+    while values:
+        match values.pop():
+            case JsonObject(fields):
+                values += [it for _, it in fields]
+                if any(len(name) > MAX_NAME for name, _ in fields):
+                    raise ValueError("a name that is too long")
             case list() as elements:
-                stack += elements
-            case str() as text:
-                longest = max(longest, len(text))
-    return longest
+                values += elements
+            case str() as text if len(text) > MAX_TEXT:
+                raise ValueError("a text that is too long")
 
 
 def _read_number(text: str) -> Number:
@@ -160,26 +145,13 @@ def _read_number(text: str) -> Number:
     return Number("0" if text == "-0" else text)
 
 
-def _read_object(fields: list[tuple[str, JsonValue]]) -> JsonObject:
-    if any(len(name) > MAX_NAME for name, _ in fields):
-        raise ValueError("a name that is too long")
-    return JsonObject(fields)
-
-
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
 _STRICT = json.JSONDecoder(
-    object_pairs_hook=_read_object,
-    parse_float=_read_number,
-    parse_int=_read_number,
-    parse_constant=_refuse_constant,
+    object_pairs_hook=JsonObject, parse_float=_read_number, parse_int=_read_number, parse_constant=_refuse_constant
 )
 _LENIENT = json.JSONDecoder(
-    object_pairs_hook=_read_object,
-    parse_float=_read_number,
-    parse_int=_read_number,
-    parse_constant=Number,
-    strict=False,
+    object_pairs_hook=JsonObject, parse_float=_read_number, parse_int=_read_number, parse_constant=Number, strict=False
 )
