@@ -17,7 +17,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 from pyspark.sql import Column
-from pyspark.sql.pandas.functions import ArrowUDFType, arrow_udf
+from pyspark.sql.pandas.functions import arrow_udf
 
 from hindcast.contract.avro import parse_declared_type
 from hindcast.formats.json.batches import BatchReader
@@ -34,7 +34,7 @@ def read_value(raw: Column, _: Column, part: RecordPart) -> Column:
 
     struct = ddl_columns({name: str(type_) for name, _, type_ in shape.columns}, ": ").replace(": variant", ": string")
     result = f"struct<struct: struct<{struct}>, problem: string>"
-    return arrow_udf(read, result, ArrowUDFType.SCALAR_ITER)(raw)
+    return arrow_udf(read, result)(raw)  # type: ignore[call-overload,no-any-return]  # its stubs know no type hints
 
 
 STEPS = (read_value,)
