@@ -19,14 +19,15 @@ import pyarrow.compute as pc
 from hindcast.contract.avro import ArrayType, FieldType, RecordType
 from hindcast.formats.json.columns import arrow_type, build_column
 from hindcast.formats.json.records import RecordReader, RecordShape
-from hindcast.formats.json.syntax import MAX_DEPTH, MAX_DIGITS, MAX_NAME
+from hindcast.formats.json.syntax import MAX_DEPTH, MAX_DIGITS, MAX_NAME, MAX_TEXT, is_deep
 from hindcast.formats.json.values import BITS, decimal_digits
 
 Places: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 
 _LONG_NUMBERS = r"[0-9.]{16}|[0-9.][eE][-+]?[0-9]{3}"
 """Numbers that a double does not keep, or with an exponent that no decimal has; and texts that look like it."""
-_MANY_DIGITS = re.compile(f"[-+0-9.eE]{{{MAX_DIGITS}}}")
+_MANY_DIGITS = re.compile(f"(?<![-+0-9.eE])[-+0-9.eE]{{{MAX_DIGITS}}}")
+_LONG_NAME = re.compile(f'"[^"]{{{MAX_NAME}}}[^"]*+"[ \\t\\n\\r]*+:')
 _MOST_DIGITS = 18
 """Of a decimal with more digits few values are such that a double keeps them."""
 
@@ -104,17 +105,25 @@ class _PlainReader:
 
     def _are_plain(self, texts: pa.Array) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Return which texts it may read."""
-        sizes = pc.binary_length(texts).fill_null(MAX_NAME + 1)
-        plain = pc.less_equal(sizes, MAX_NAME)
+        plain = texts.is_valid()
         if not self._exact:
             plain = pc.and_(plain, pc.invert(pc.match_substring_regex(texts, _LONG_NUMBERS)))
         if self._strict:  # so many names as columns: none is there twice
             plain = pc.and_(plain, pc.equal(pc.count_substring_regex(texts, r'"\s*:'), self._width))
         found = np.array(plain.fill_null(False).to_numpy(zero_copy_only=False))
-        for place in np.flatnonzero(found & (sizes.to_numpy() > min(MAX_DIGITS, MAX_DEPTH))).tolist():
-            text = texts[place].as_py()
-            found[place] = not _MANY_DIGITS.search(text) and text.count("[") + text.count("{") <= MAX_DEPTH
+        large = pc.greater(pc.binary_length(texts), min(MAX_DIGITS, MAX_DEPTH)).fill_null(False)
+        for place in np.flatnonzero(found & large.to_numpy(zero_copy_only=False)).tolist():
+            found[place] = _is_within_limits(texts[place].as_py())
         return found
+
+
+def _is_within_limits(text: str) -> bool:
+    """Return whether a text has no more of anything than it may have; false also if that takes parsing it."""
+    return (
+        not is_deep(text)
+        and not _MANY_DIGITS.search(text)
+        and (len(text) <= MAX_NAME or (len(text) <= MAX_TEXT and "\\" not in text and not _LONG_NAME.search(text)))
+    )
 
 
 def _decode_texts(raw: pa.Array, records: Sequence[bytes | None]) -> pa.Array:

@@ -13,6 +13,7 @@ _TOKENS = re.compile(
     r"""
     (?P<text>"[^"\\]*+(?:\\.[^"\\]*+)*+" | '[^'\\]*+(?:\\.[^'\\]*+)*+')
     | (?P<comment>/\*.*?\*/ | //[^\n\r]*+)
+    | (?P<open>["'/].*+)
     | (?P<word>[^\s"'{}\[\],:/\\]++)
     """,
     re.VERBOSE | re.DOTALL,
@@ -39,6 +40,8 @@ def _write_token(token: re.Match[str]) -> str:
             return f'"{body if token[0][0] == chr(34) else _escape_quotes(body)}"'
         case "comment":
             return " "
+        case "open":
+            return token[0]
     word = token[0]
     if _COLON.match(token.string, token.end()) and _is_name(word):
         return f'"{word}"'

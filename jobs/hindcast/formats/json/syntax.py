@@ -37,6 +37,7 @@ JsonValue: TypeAlias = "bool | Number | str | list[JsonValue] | JsonObject | Non
 _HALF = re.compile(r"\\u[dD][89a-fA-F]")
 _PAIR = re.compile(r"\\u[dD][89abAB]..\\u[dD][c-fC-F]")
 _BRACKETS = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[\]{}]', re.DOTALL)
+_STEPS = {"[": 1, "{": 1, "]": -1, "}": -1}
 _FEW_LEVELS, _FRAMES = 100, 5
 """So many levels are never too many; at most so many frames of Python are needed for each."""
 _ESCAPED = re.compile(r'[\x00-\x1f"\\\U00010000-\U0010ffff]')
@@ -56,17 +57,27 @@ def parse_json(text: str, *, lenient: bool = False) -> JsonValue:
 @contextmanager
 def allow_depth(text: str) -> Iterator[None]:
     """Let values of `MAX_DEPTH` levels be read and written in the block; raise ValueError if the text has more."""
-    if text.count("[") + text.count("{") <= _FEW_LEVELS:
-        yield
-        return
-    if _count_levels(text) > MAX_DEPTH:
+    if is_deep(text):
         raise ValueError("nested too deeply")
     before = sys.getrecursionlimit()
-    sys.setrecursionlimit(before + _FRAMES * MAX_DEPTH)
+    if text.count("[") + text.count("{") > _FEW_LEVELS:
+        sys.setrecursionlimit(before + _FRAMES * MAX_DEPTH)
     try:
         yield
     finally:
         sys.setrecursionlimit(before)
+
+
+def is_deep(text: str) -> bool:
+    """Return whether a text has more than `MAX_DEPTH` levels."""
+    if text.count("[") + text.count("{") <= MAX_DEPTH:
+        return False
+    level = 0
+    for token in _BRACKETS.finditer(text):
+        level += _STEPS.get(token[0], 0)
+        if level > MAX_DEPTH:
+            return True
+    return False
 
 
 def write_text(value: JsonValue) -> str:
@@ -112,17 +123,6 @@ def _write_double(value: float) -> str:
 def _escape_character(found: re.Match[str]) -> str:
     units = found[0].encode("utf-16-be")
     return _SHORT.get(found[0]) or "".join(f"\\u{units[n : n + 2].hex().upper()}" for n in range(0, len(units), 2))
-
-
-def _count_levels(text: str) -> int:
-    level = deepest = 0
-    for token in _BRACKETS.finditer(text):
-        if token[0] in "[{":
-            level += 1
-            deepest = max(deepest, level)
-        elif token[0] in "]}":
-            level -= 1
-    return deepest
 
 
 def _refuse_long_texts(value: JsonValue) -> None:
