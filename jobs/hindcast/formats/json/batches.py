@@ -24,6 +24,8 @@ from hindcast.formats.json.values import BITS, decimal_digits
 
 Places: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 
+_SLICE = 32 << 20
+"""About so many bytes are read at a time: Python's objects of them take several times as many."""
 _LONG_NUMBERS = r"[0-9.]{16}|[0-9.][eE][-+]?[0-9]{3}"
 """Numbers that a double does not keep, or with an exponent that no decimal has; and texts that look like it."""
 _MANY_DIGITS = re.compile(f"(?<![-+0-9.eE])[-+0-9.eE]{{{MAX_DIGITS}}}")
@@ -44,6 +46,14 @@ class BatchReader:
 
     def read(self, raw: pa.Array) -> pa.Array:
         """Return a struct for each record: `struct`, its columns, and `problem`, what is wrong with it."""
+        ends = np.cumsum(pc.binary_length(raw).fill_null(0).to_numpy())
+        starts = np.flatnonzero(np.diff(ends // _SLICE, prepend=-1)).tolist()
+        if len(starts) <= 1:
+            return self._read_slice(raw)
+        slices = zip(starts, [*starts[1:], len(raw)], strict=True)
+        return pa.concat_arrays([self._read_slice(raw[start:end]) for start, end in slices])
+
+    def _read_slice(self, raw: pa.Array) -> pa.Array:
         records = raw.to_pylist()
         texts = _decode_texts(raw, records)
         left: Places = np.flatnonzero(raw.is_valid().to_numpy(zero_copy_only=False))

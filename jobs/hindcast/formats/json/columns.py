@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hindcast.contract.avro import ArrayType, FieldType, RecordType
-from hindcast.formats.json.syntax import Number, parse_json
+from hindcast.formats.json.syntax import parse_json, read_number
 from hindcast.formats.json.values import BITS, decimal_digits, parse_scalar
 
 _UTC = pa.timestamp("us", "UTC")
@@ -149,5 +149,5 @@ def _read_raw(raw: msgspec.Raw) -> Any:
     """Return the value of a JSON text, `_UNREAD` if it may be nested deeply."""
     text = bytes(raw).decode()
     if text[0] in "-0123456789":
-        return Number(text)
+        return read_number(text)
     return parse_json(text) if text.count("[") + text.count("{") <= _FEW_LEVELS else _UNREAD

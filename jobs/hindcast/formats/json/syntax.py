@@ -54,6 +54,13 @@ def parse_json(text: str, *, lenient: bool = False) -> JsonValue:
     return value
 
 
+def read_number(text: str) -> Number:
+    """Return a number as it was written, -0 as 0; raise ValueError if it has too many digits."""
+    if len(text) > MAX_DIGITS and sum(it.isdecimal() for it in text) > MAX_DIGITS:
+        raise ValueError("a number of too many digits")
+    return Number("0" if text == "-0" else text)
+
+
 @contextmanager
 def allow_depth(text: str) -> Iterator[None]:
     """Let values of `MAX_DEPTH` levels be read and written in the block; raise ValueError if the text has more."""
@@ -139,19 +146,13 @@ def _refuse_long_texts(value: JsonValue) -> None:
                 raise ValueError("a text that is too long")
 
 
-def _read_number(text: str) -> Number:
-    if len(text) > MAX_DIGITS and sum(it.isdecimal() for it in text) > MAX_DIGITS:
-        raise ValueError("a number of too many digits")
-    return Number("0" if text == "-0" else text)
-
-
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
 _STRICT = json.JSONDecoder(
-    object_pairs_hook=JsonObject, parse_float=_read_number, parse_int=_read_number, parse_constant=_refuse_constant
+    object_pairs_hook=JsonObject, parse_float=read_number, parse_int=read_number, parse_constant=_refuse_constant
 )
 _LENIENT = json.JSONDecoder(
-    object_pairs_hook=JsonObject, parse_float=_read_number, parse_int=_read_number, parse_constant=Number, strict=False
+    object_pairs_hook=JsonObject, parse_float=read_number, parse_int=read_number, parse_constant=Number, strict=False
 )
