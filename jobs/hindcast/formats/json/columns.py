@@ -26,7 +26,7 @@ _TYPES = {
 }
 _DAY = r"^[12][0-9]{3}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12][0-9]|3[01])"
 _MOMENT = _DAY + r"[T ](?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{1,6})?"
-_PLAIN = {
+_PLAIN: dict[str, tuple[tuple[str, pa.DataType], ...]] = {
     "date": ((f"{_DAY}$", pa.date32()),),
     "timestamp": ((f"{_MOMENT}(?:Z|[-+](?:0[0-9]|1[0-7]):[0-5][0-9])$", _UTC), (f"{_MOMENT}$", pa.timestamp("us"))),
 }
@@ -60,7 +60,7 @@ def build_column(values: list[Any], type_: FieldType) -> Column:
             return _build_arrays(values, type_)
     match str(type_):
         case "date" | "timestamp":
-            return _build_moments(values, type_)
+            return _build_texts(values, type_)
         case "float":
             return _round_doubles(pa.array(values, pa.float64()))
         case "binary" | "variant":
@@ -95,7 +95,7 @@ def _build_decimals(values: list[Any], type_: FieldType) -> Column:
     except (pa.ArrowInvalid, pa.ArrowTypeError):
         doubles = pa.array([it if type(it) is float else None for it in values], pa.float64())
         column, misfits = _scale_doubles(doubles, type_)
-        others, more = _build_each([None if type(it) is float else it for it in values], type_)
+        others, more = _build_texts([None if type(it) is float else it for it in values], type_)
         return pc.coalesce(column, others), {*misfits, *more}
 
 
@@ -122,18 +122,27 @@ def _round_doubles(doubles: pa.Array) -> Column:
         return pa.array(numbers.astype(np.float32), mask=null), np.flatnonzero(doubtful)
 
 
-def _build_moments(values: list[Any], type_: FieldType) -> Column:
+def _build_texts(values: list[Any], type_: FieldType) -> Column:
+    """Return texts and numbers as a column; all at once if Arrow reads them rightly."""
+    sent = [_read_raw(it) if isinstance(it, msgspec.Raw) else str(it) if type(it) is int else it for it in values]
     try:
-        texts = pa.array(values, pa.string())
-    except pa.ArrowTypeError:  # seconds
-        texts = pa.array([None if it is None else str(it) for it in values], pa.string())
-    for pattern, read in _PLAIN[str(type_)]:
-        if pc.all(pc.match_substring_regex(texts, pattern), min_count=0).as_py():
-            try:
+        texts = pa.array(sent, pa.string())
+        for pattern, read in _plain_texts(str(type_)):
+            if pc.all(pc.match_substring_regex(texts, pattern), min_count=0).as_py():
                 return texts.cast(read).cast(arrow_type(type_)), ()
-            except pa.ArrowInvalid:
-                break  # a 30th of February
-    return _build_each(texts.to_pylist(), type_)
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        pass  # a 30th of February, or another value
+    return _build_each(sent, type_)
+
+
+def _plain_texts(name: str) -> tuple[tuple[str, pa.DataType], ...]:
+    """Return patterns of texts of a type that Arrow reads rightly, each with the type as which it does."""
+    if name in _PLAIN:
+        return _PLAIN[name]
+    digits, scale = decimal_digits(name)
+    fraction = rf"(?:\.[0-9]{{1,{scale}}})?" if scale else ""
+    pattern = rf"^-?[0-9]{{1,{digits - scale}}}{fraction}$"
+    return ((pattern, pa.decimal128(digits, scale)),) if digits > scale else ()
 
 
 def _build_each(values: list[Any], type_: FieldType) -> Column:
