@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from hindcast.contract.avro import FieldType
+from hindcast.contract.avro import FieldType, RecordType
 from hindcast.formats.json.syntax import JsonObject, JsonValue, allow_depth, parse_json
 from hindcast.formats.json.values import BITS, Misfit, convert, fits, parse_loose
 
@@ -44,7 +44,8 @@ class RecordReader:
         self._shape = shape
         lenient = shape.mode == "lenient"
         self._columns = [(*column, lenient and str(column.type) in _LOOSE) for column in shape.columns]
-        self._types = {field: type_ for _, fields, type_, is_loose in self._columns for field in fields if not is_loose}
+        types = {field: type_ for _, fields, type_, is_loose in self._columns for field in fields if not is_loose}
+        self._type = RecordType(types)
 
     def read(self, raw: bytes) -> tuple[dict[str, Any] | None, str | None]:
         """Return the columns of a record (`values.convert`), or None and what is wrong with it."""
@@ -59,7 +60,7 @@ class RecordReader:
             return None, f"{self._shape.refusal}{shown[:_SHOWN]}{'...' if len(shown) > _SHOWN else ''}"
 
     def _read_object(self, found: JsonValue) -> dict[str, Any]:
-        if not isinstance(found, JsonObject) or not fits(found, self._types):
+        if not isinstance(found, JsonObject) or not fits(found, self._type):
             raise ValueError("not such an object")
         last = dict(found.fields)
         if self._shape.mode == "strict" and not self._has_exact_fields(found):

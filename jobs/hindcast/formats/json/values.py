@@ -19,7 +19,6 @@ import base64
 import math
 import re
 import struct
-from collections.abc import Mapping
 from datetime import date
 from decimal import Context, Decimal
 from fractions import Fraction
@@ -62,19 +61,17 @@ class Misfit(Exception):  # noqa: N818  # what a record has, not what failed
     """What is wrong with a value, and where."""
 
 
-def fits(value: JsonValue, type_: FieldType | Mapping[str, FieldType]) -> bool:
+def fits(value: JsonValue, type_: FieldType) -> bool:
     """Return whether a value, and all within it, repeated fields too, has the JSON type that its own type requires."""
     match type_:
         case _ if value is None:
             return True
-        case Mapping():
+        case RecordType(types):
             return isinstance(value, JsonObject) and all(
-                fits(it, type_[name]) for name, it in value.fields if name in type_
+                fits(it, types[name]) for name, it in value.fields if name in types
             )
-        case RecordType():
-            return fits(value, type_.fields)
-        case ArrayType():
-            return isinstance(value, list) and all(fits(it, type_.element) for it in value)
+        case ArrayType(element):
+            return isinstance(value, list) and all(fits(it, element) for it in value)
     match str(type_):
         case "boolean":
             return isinstance(value, bool)
