@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from hindcast.contract.avro import FieldType, RecordType
 from hindcast.formats.json.syntax import JsonObject, JsonValue, allow_depth, parse_json
-from hindcast.formats.json.values import BITS, Misfit, convert, fits, parse_loose
+from hindcast.formats.json.values import BITS, Misfit, convert, has_json_type, parse_loose
 
 _SHOWN = 200
 _LOOSE = {*BITS, "float", "double", "boolean"}
@@ -60,7 +60,7 @@ class RecordReader:
             return None, f"{self._shape.refusal}{shown[:_SHOWN]}{'...' if len(shown) > _SHOWN else ''}"
 
     def _read_object(self, found: JsonValue) -> dict[str, Any]:
-        if not isinstance(found, JsonObject) or not fits(found, self._type):
+        if not isinstance(found, JsonObject) or not has_json_type(found, self._type):
             raise ValueError("not such an object")
         last = dict(found.fields)
         if self._shape.mode == "strict" and not self._has_exact_fields(found):

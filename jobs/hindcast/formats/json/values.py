@@ -61,17 +61,17 @@ class Misfit(Exception):  # noqa: N818  # what a record has, not what failed
     """What is wrong with a value, and where."""
 
 
-def fits(value: JsonValue, type_: FieldType) -> bool:
+def has_json_type(value: JsonValue, type_: FieldType) -> bool:
     """Return whether a value, and all within it, repeated fields too, has the JSON type that its own type requires."""
     match type_:
         case _ if value is None:
             return True
         case RecordType(types):
             return isinstance(value, JsonObject) and all(
-                fits(it, types[name]) for name, it in value.fields if name in types
+                has_json_type(it, types[name]) for name, it in value.fields if name in types
             )
         case ArrayType(element):
-            return isinstance(value, list) and all(fits(it, element) for it in value)
+            return isinstance(value, list) and all(has_json_type(it, element) for it in value)
     match str(type_):
         case "boolean":
             return isinstance(value, bool)
@@ -84,7 +84,7 @@ def fits(value: JsonValue, type_: FieldType) -> bool:
 
 
 def convert(value: JsonValue, type_: FieldType, path: str) -> Any:
-    """Return a value that `fits` as one of its type; raise Misfit with the path and the value if it is none.
+    """Return a value for which `has_json_type` holds as one of its type; raise Misfit with its path if it is none.
 
     Dates are dates, timestamps are microseconds since 1970.
     """
@@ -109,7 +109,7 @@ def convert(value: JsonValue, type_: FieldType, path: str) -> Any:
 
 
 def parse_scalar(value: JsonValue, name: str) -> Any:
-    """Return a value that `fits` a type without parts as one of that type, or None."""
+    """Return a value for which `has_json_type` holds as one of a type without parts, or None."""
     match name:
         case "string":
             text = write_json(value) if isinstance(value, Number) else write_text(value)
