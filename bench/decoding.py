@@ -1,4 +1,4 @@
-"""What decoding a record costs, beside Spark's own parser, which looks at nothing: processor time of the JVM.
+"""What decoding a record costs, beside Spark's own parser, which looks at nothing: processor time of Spark.
 
     .venv/bin/python bench/decoding.py [--records 300000] [--out bench/results/decoding.json]
 
@@ -104,17 +104,20 @@ def decoded(records: DataFrame, form: str, columns: dict[str, str]) -> DataFrame
 
 
 def bests(*frames: DataFrame) -> list[float]:
-    """The microseconds of processor that the JVM takes for each of them, in turns."""
-    (jvm,) = (it for it in psutil.Process().children(recursive=True) if it.name() == "java")
-    rounds = [[_taken(jvm, frame) for frame in frames] for _ in range(ROUNDS)]
+    """The microseconds of processor that the JVM and its Python workers take for each of them, in turns."""
+    rounds = [[_taken(frame) for frame in frames] for _ in range(ROUNDS)]
     return [min(took) for took in zip(*rounds[1:], strict=True)]
 
 
-def _taken(jvm: psutil.Process, frame: DataFrame) -> float:
-    before = jvm.cpu_times()
+def _taken(frame: DataFrame) -> float:
+    before = _processor_time()
     frame.write.format("noop").mode("overwrite").save()
-    after = jvm.cpu_times()
-    return 1e6 * (after.user + after.system - before.user - before.system)
+    return 1e6 * (_processor_time() - before)
+
+
+def _processor_time() -> float:
+    times = [process.cpu_times() for process in psutil.Process().children(recursive=True)]
+    return sum(it.user + it.system for it in times)
 
 
 def _value(kind: str, n: int) -> Column:

@@ -15,7 +15,7 @@ describes. With `schemas.enable` the envelope is the `payload` beside its `schem
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import reduce
 from operator import or_
 from typing import NamedTuple
@@ -110,17 +110,9 @@ def unwrap_envelope(parsed: Column, topic: Topic, *, json: bool = True) -> Colum
         for name in value_parser_columns(topic)
         if name not in (_PAYLOAD, _SCHEMA)
     }
-    found["after"] = _convert_variants(found["after"], _row_columns(topic, json=True))
     parts = [column.alias(name) for name, column in found.items()]
     fields = [_field_schemas(parsed).alias(_SCHEMA)] if _has_encodable(topic) else []
     return F.when(parsed.isNotNull(), F.struct(*parts, *fields))
-
-
-def _convert_variants(row: Column, kinds: Mapping[str, str]) -> Column:
-    """Return a row with its variants as text; they keep a number's digits, which Spark's JSON parser does not."""
-    texts = {name: F.try_variant_get(row[name], "$", "string") for name, kind in kinds.items() if kind == "variant"}
-    columns = (texts.get(name, row[name]).alias(name) for name in kinds)
-    return F.when(row.isNotNull(), F.struct(*columns)) if texts else row
 
 
 def read_change(envelope: Column, row: Column, topic: Topic, *, json: bool = True) -> EnvelopeChange:
