@@ -48,7 +48,7 @@ def test_what_is_there_is_told_with_its_version(broker: str, tmp_path: Path) -> 
     with pipeline(None, broker, tmp_path):
         lines = {line.what: line for line in doctor.run_checks()}
     assert {what for what, line in lines.items() if line.state == "failed"} == set()
-    assert lines["packages"].found.startswith("26 of 26 match requirements.lock")
+    assert lines["packages"].found.startswith("27 of 27 match requirements.lock")
     assert "pyspark 4.2.0" in lines["packages"].found
     assert int(lines["java"].found.partition(".")[0]) >= java_runtime.OLDEST
     assert "delta-spark_4.2_2.13-4.4.0.jar" in lines["jars (spark)"].found
