@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 import subprocess
 import sys
@@ -17,7 +18,7 @@ import pytest
 from fastapi import HTTPException
 from fastapi.testclient import TestClient
 
-from hindcast.airflow.pages import VIEWS, drawing, key_history, ledger_page, time_machine
+from hindcast.airflow.pages import VIEWS, drawing, key_history, ledger_page, rendering, time_machine
 from hindcast.airflow.pages.access import PageAccess
 from hindcast.airflow.pages.routes import build_app
 from hindcast.common.errors import TableError
@@ -505,7 +506,6 @@ def test_a_tab_of_a_dag_is_the_page_asked_the_same(web: TestClient) -> None:
         ("/machine/shop", {"table": "prices", "key": "naan", "knownAt": "run:9"}, 404, "no run '9'"),
         ("/machine/shop", {"table": "prices", "key": "naan", "knownAt": "2999-01-01"}, 400, "is not known yet"),
         ("/machine/shop", {"table": "prices", "key": "naan", "scale": "x"}, 400, "scale"),
-        ("/machine/shop", {"table": "prices", "key": "naan", "comparedWith": "run:2"}, 400, "are the same moment"),
         ("/machine/guest", {"key": "q"}, 400, "no run has been completed yet"),
         ("/dag/shop/run/none/report", {}, 404, "'none' has no plan yet"),
         ("/static/app.py", {}, 404, "no file"),
@@ -516,7 +516,53 @@ def test_a_tab_of_a_dag_is_the_page_asked_the_same(web: TestClient) -> None:
 def test_what_cannot_be_asked_is_told_as_a_page(
     web: TestClient, address: str, asked: dict[str, str], status: int, words: str
 ) -> None:
-    assert words in text(web, address, status, **asked)
+    assert words.lower() in text(web, address, status, **asked).lower()
+
+
+@pytest.mark.parametrize(
+    ("asked", "odd"),
+    [
+        ({"key": "curry", "asOf": "2026-01-01"}, "key"),
+        ({"key": "naan", "asOf": "soon"}, "asOf"),
+        ({"key": "naan", "knownAt": "run:9", "asOf": "2026-01-01"}, "knownAt"),
+        ({"key": "naan", "comparedWith": "<b>"}, "comparedWith"),
+    ],
+)
+def test_what_was_asked_stays_in_the_form_beside_what_is_wrong_with_it(
+    web: TestClient, asked: dict[str, str], odd: str
+) -> None:
+    page = web.get("/machine/shop", params={"table": "prices", **asked}).text
+    assert [*re.findall('<input name="([a-zA-Z]+)"[^>]* aria-invalid="true"', page)] == [odd]
+    for name, value in asked.items():
+        assert re.search(f'<input name="{name}"[^>]* value="{re.escape(html.escape(value))}"', page), name
+    assert '<option value="prices" selected>' in page
+    assert 'role="alert"' in page
+    assert "/warehouse" not in page, "a path of the server"
+
+
+def test_a_known_at_compared_with_itself_differs_in_nothing(web: TestClient) -> None:
+    asked = {"table": "prices", "key": "naan", "comparedWith": "run:2"}
+    assert "(run 2): nothing differs." in text(web, "/machine/shop", **asked)
+    diff = web.get("/machine/shop.json", params=asked).json()["diff"]
+    assert (diff["gained"]["total"], diff["lost"]["total"]) == (0, 0)
+
+
+def test_labels_are_as_long_as_their_rectangles() -> None:
+    def label(width: float, height: float, value: str) -> list[str]:
+        row = {"x": 0, "y": 0, "width": width, "height": height, "start": T0.isoformat(), "end": None, "values": {}}
+        row |= {"values": {"item": "naan", "price": value, "note": ""}, "systemFrom": T0.isoformat(), "systemTo": None}
+        axis: dict[str, Any] = {"ticks": [], "knots": []}
+        plane_ = {"rectangles": [row], "across": axis, "up": axis, "asOf": 0, "knownAt": [0]}
+        template = rendering._load_templates().from_string(
+            '{% from "plane.html" import drawn %}{{ drawn(plane, "", {}, ["item"], "", "", none) }}'
+        )
+        return re.findall(r'<text x="6" y="16">(.*?)</text>', template.render(plane=plane_))
+
+    assert label(0.5, 0.5, "12.50") == ["12.50"], "nothing for what is empty"
+    assert label(0.04, 0.5, "12") == ["12"]
+    assert label(0.02, 0.5, "12") == label(0.03, 0.5, "12.50") == [], "19 does not become 1"
+    assert label(0.5, 0.04, "12") == []
+    assert label(0.1, 0.5, "x" * 50) == [f"{'x' * 10}…"]
 
 
 @pytest.mark.parametrize("dag_id", ["d" * 5_000, "\0", "other"], ids=["long", "unprintable", "of no pipeline"])

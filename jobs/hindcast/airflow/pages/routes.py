@@ -17,7 +17,7 @@ from starlette.responses import RedirectResponse, Response
 
 from hindcast.airflow.pages import catalog, ledger_page, quality, rendering, time_machine
 from hindcast.airflow.pages.access import PageAccess
-from hindcast.airflow.pages.time_machine import MachineRequest
+from hindcast.airflow.pages.time_machine import MachineRequest, QuestionError
 from hindcast.common.errors import HindcastError, QueryError, UnknownError
 from hindcast.common.json_values import JsonObject
 from hindcast.common.settings import read_settings
@@ -152,6 +152,11 @@ def _redirect_to(request: Request, page: str, **parameters: str) -> Response:
 
 def _handle_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HindcastError)  # noqa: S101  # registered for this class only
+    if isinstance(error, QuestionError) and not request.url.path.endswith(".json"):
+        fields = {**error.fields, "problem": error.found, "advice": error.fix, "odd": error.field}
+        return rendering.render_page(request, "machine.html", fields, 404 if error.is_unknown else 400)
+    if isinstance(error, QuestionError):
+        return rendering.render_error(request, error, 404 if error.is_unknown else 400)
     status = 404 if isinstance(error, UnknownError) else 400 if isinstance(error, QueryError) else 500
     return rendering.render_error(request, error, status)
 

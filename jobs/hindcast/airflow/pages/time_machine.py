@@ -20,7 +20,7 @@ from hindcast.airflow.pages.inputs_as_of import find_records
 from hindcast.airflow.pages.key_history import KeyHistory, RowSample, SlowSuggestionError, find_cell, read_moment
 from hindcast.bitemporal.predicates import Question
 from hindcast.common.column_values import Row
-from hindcast.common.errors import QueryError
+from hindcast.common.errors import HindcastError, QueryError, UnknownError
 from hindcast.common.json_values import JsonObject, JsonValue
 from hindcast.common.settings import Settings
 from hindcast.contract import Contract, list_shapes
@@ -49,10 +49,20 @@ class MachineRequest:
     scale: Literal["even", "time"] | None = None
 
 
+class QuestionError(QueryError):
+    """A question that cannot be answered; `fields` are those of the page without an answer, `field` the one to change,
+    `is_unknown` whether something that it names does not exist.
+    """
+
+    def __init__(self, error: HindcastError, fields: JsonObject, field: str) -> None:
+        super().__init__(error.found, where=error.where, fix=error.fix)
+        self.fields, self.field, self.is_unknown = fields, field, isinstance(error, UnknownError)
+
+
 def build_page(
     settings: Settings, contract: Contract, readable: Collection[str], request: MachineRequest
 ) -> JsonObject:
-    """Return the fields of a pipeline's page; QueryError for a question that cannot be answered."""
+    """Return the fields of a pipeline's page; QuestionError for a question that cannot be answered."""
     pipeline, warehouse = contract.pipeline, settings.warehouse
     names = [*contract.topics, *contract.views]
     name = request.table or names[0]
@@ -68,16 +78,24 @@ def build_page(
     }
     if request.key is None:
         return fields | {"suggested": _suggest_any(table)}
-    read.refuse_forgotten(warehouse, contract, name)
-    past = journal.read_runs(warehouse, pipeline)
-    known = _parse_known_at(warehouse, pipeline, request.knownAt) or read.read_last_known_at(warehouse, pipeline)
-    other = _parse_known_at(warehouse, pipeline, request.comparedWith)
-    history = key_history.read_history(table, read.parse_key(table, request.key))
-    trimmed = horizon.read_horizon(table)
-    given = read.moment_of(warehouse, pipeline, request.asOf) if request.asOf else None
-    known_ats = [known, other] if other else [known]
-    for moment in known_ats:
-        horizon.refuse_question(table, trimmed, Question(as_of=given), moment)
+    field = "table"
+    try:
+        read.refuse_forgotten(warehouse, contract, name)
+        past = journal.read_runs(warehouse, pipeline)
+        field = "knownAt"
+        known = _parse_known_at(warehouse, pipeline, request.knownAt) or read.read_last_known_at(warehouse, pipeline)
+        field = "comparedWith"
+        other = _parse_known_at(warehouse, pipeline, request.comparedWith)
+        field = "key"
+        history = key_history.read_history(table, read.parse_key(table, request.key))
+        field = "asOf"
+        trimmed = horizon.read_horizon(table)
+        given = read.moment_of(warehouse, pipeline, request.asOf) if request.asOf else None
+        known_ats = [known, other] if other else [known]
+        for moment in known_ats:
+            horizon.refuse_question(table, trimmed, Question(as_of=given), moment)
+    except (QueryError, UnknownError) as error:
+        raise QuestionError(error, fields, field) from None
     latest = _latest_start(history)
     as_of = given or (max(latest, trimmed.moment) if trimmed else latest)
     near = history.find_nearest(as_of, MAX_RECTANGLES)
@@ -206,8 +224,6 @@ def _format_axis(axis: Axis, runs: dict[datetime, int]) -> JsonObject:
 def _build_diff(history: KeyHistory, known: datetime, other: datetime, formatter: _RowFormatter) -> JsonObject:
     """Return the rows current at the later known-at and not at the earlier (`gained`), and the reverse (`lost`)."""
     earlier, later = sorted((known, other))
-    if earlier == later:
-        raise QueryError("known at and compared with are the same moment", fix="compare with another run or moment")
     gained, lost = history.find_changes(later, earlier, MAX_CHANGES), history.find_changes(earlier, later, MAX_CHANGES)
     return {
         "earlier": earlier.isoformat(),
