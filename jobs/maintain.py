@@ -1,4 +1,4 @@
-"""spark-submit maintain.py PIPELINE: compact, cluster and vacuum a pipeline's tables."""
+"""spark-submit maintain.py PIPELINE ...: compact, cluster and vacuum the tables of pipelines."""
 
 import sys
 

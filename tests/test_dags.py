@@ -13,7 +13,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from hindcast.airflow import run_requests
+from hindcast.airflow import run_requests, tasks
 from hindcast.airflow.created_dags import CreatedDags
 from hindcast.airflow.dag_factory import create_dags, load_dags
 from hindcast.airflow.pages import catalog
@@ -423,6 +423,29 @@ def test_tasks_have_no_copies_of_the_form(tmp_path: Path) -> None:
     dag = created["restaurant"]
     assert {"replay", "until", "only"} <= dag.params.keys()
     assert [task.task_id for task in dag.tasks if task.params] == []
+
+
+def test_very_many_pipelines_share_tasks_of_maintenance(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HINDCAST_SCHEMAS", str(tmp_path))
+    assert tasks.pipelines() == []
+    for number in range(5):
+        text = RESTAURANT.replace("pipeline: restaurant", f"pipeline: p{number}")
+        (tmp_path / f"p{number}.yaml").write_text(text)
+    assert tasks.pipelines() == [["p0"], ["p1"], ["p2"], ["p3"], ["p4"]]
+    monkeypatch.setattr(tasks, "_MOST_MAPPED", 2)
+    assert tasks.pipelines() == [["p0", "p2", "p4"], ["p1", "p3"]]
+    done: list[str] = []
+
+    def maintain(pipeline: str, _: object) -> None:
+        done.append(pipeline)
+        if pipeline == "p0":
+            raise ValueError("it is damaged")
+
+    monkeypatch.setattr(tasks, "_maintain_pipeline", maintain)
+    spark: Any = None
+    with pytest.raises(ValueError, match="it is damaged"):
+        tasks.maintain("p0", "p2", "p4", spark=spark)
+    assert done == ["p0", "p2", "p4"]
 
 
 def test_no_two_folders_have_one_dag_of_maintenance(tmp_path: Path) -> None:

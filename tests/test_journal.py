@@ -31,7 +31,7 @@ from hindcast.plan.runs import Abandoned, Planned, Run, Stopped, parse_outcome
 from hindcast.quality import approval, failing_rows, gate_results, held_changes
 from hindcast.quality.gate_results import GateResult
 from hindcast.runs import run_steps, special_runs
-from hindcast.store import tables
+from hindcast.store import table_creation, tables
 from pipelines import T0, Pipeline, pipeline
 
 if TYPE_CHECKING:
@@ -351,3 +351,14 @@ def test_a_known_at_a_little_ahead_of_the_clock_needs_none(
         run_steps.plan_run(read_settings(), p.name, "second")
         first, second = journal.read_runs(p.warehouse, p.name)
         assert second.known_at == first.known_at + timedelta(microseconds=1)
+
+
+@pytest.mark.parametrize("detail", ["no JSON", "[]", "null", "{}", "[" * 100_000])
+def test_an_entry_that_is_none_is_an_error_of_the_journal(tmp_path: Path, detail: str) -> None:
+    table = journal.runs_table(str(tmp_path), "shop")
+    entry = {"run": 1, "entry": "completed", "detail": detail, "at": datetime.now(UTC), "sequence": 1}
+    planned = entry | {"entry": "planned", "sequence": 0}
+    rows = pa.Table.from_pylist([planned, entry], table_creation.arrow_schema(journal.SCHEMA))
+    write_deltalake(table_creation.ensure_table(table, journal.SCHEMA), rows, mode="append")
+    with pytest.raises(TableError, match=r"the journal (has an entry that is none|lacks a valid plan)"):
+        journal.read_runs(str(tmp_path), "shop")

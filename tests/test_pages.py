@@ -18,7 +18,7 @@ import pytest
 from fastapi import HTTPException
 from fastapi.testclient import TestClient
 
-from hindcast.airflow.pages import VIEWS, drawing, key_history, ledger_page, rendering, time_machine
+from hindcast.airflow.pages import VIEWS, drawing, inputs_as_of, key_history, ledger_page, rendering, time_machine
 from hindcast.airflow.pages.access import PageAccess
 from hindcast.airflow.pages.routes import build_app
 from hindcast.common.errors import TableError
@@ -317,15 +317,61 @@ def test_what_another_pipeline_hides_is_hidden_while_its_contract_does_not_load(
             assert answer.status_code == 200
             return answer.text
 
+        def ask_people() -> str:
+            answer = client("reader", "shop").get("/machine/shop.json", params={"table": "people", "key": "1"})
+            assert answer.status_code == 200
+            return answer.text
+
         path = settings.schemas / "shop.yaml"
         text = path.read_text(encoding="utf-8")
-        assert "***" in ask()
-        path.write_text(f"{text}\n  x: [", encoding="utf-8")
-        assert "***" in ask()
-        assert "Ann" not in ask()
+        people = "value: {name: string, city: string}, sensitive: [name]"
+        assert people in text
+        changed = {
+            "does not load": f"{text}\n  x: [",
+            "has no such column": text.replace(people, "value: {city: string}"),
+            "has the column under another name": text.replace(people, "value: {nick: string, city: string}"),
+            "has no such table": "\n".join(it for it in text.split("\n") if "people" not in it),
+            "is as it was": text,
+        }
+        for what, contract_text in changed.items():
+            path.write_text(contract_text, encoding="utf-8")
+            for said in (ask(), "" if "table" in what or "load" in what else ask_people()):
+                assert "Ann" not in said, what
+            assert "***" in ask(), what
         path.unlink()  # what its last run stored says what it hid
         assert "***" in ask()
         assert "Ann" not in ask()
+
+
+MARKED = READER.replace(
+    "value: {name: string, city: string}}", "value: {name: string, city: string}, sensitive: [name]}"
+)
+
+
+@pytest.mark.parametrize(
+    "change", [(", sensitive: [name]", ""), ("select: {who_was: folks.name}", "select: {who_was: folks.city}")]
+)
+def test_a_view_hides_what_its_inputs_hide_until_a_run_has_replaced_its_rows(
+    tmp_path: Path, change: tuple[str, str]
+) -> None:
+    text = MARKED.replace("select: {city: city}", "select: {who_was: folks.name}")
+    with shop(tmp_path, text) as settings:
+        contract = find(settings.schemas, "reader")
+        for run in (1, 2):
+            complete(settings, contract, run)
+        write(settings, contract, "answers", [row(1, id="q1", who_was="Ann Secret", timestamp=at(2), **place(0))])
+        path = settings.schemas / "reader.yaml"
+        for contract_text in (text, text.replace(*change)):
+            path.write_text(contract_text, encoding="utf-8")
+            answer = client("reader", "shop").get("/machine/reader.json", params={"table": "answers", "key": "q1"})
+            assert (answer.status_code, "***" in answer.text, "Ann" in answer.text) == (200, True, False)
+
+
+def test_inputs_with_very_large_values_are_not_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inputs_as_of, "MAX_BYTES", 100)
+    with shop(tmp_path):
+        found = plane(client("shop"), "bills", "dave")["why"]["text"]
+    assert "have more than 0 MiB, which a page does not read" in found
 
 
 def test_sensitive_columns_are_hidden_and_sensitive_keys_are_not_asked_by(web: TestClient) -> None:
@@ -345,7 +391,7 @@ def test_a_sensitive_key_is_not_in_the_sentence_about_a_join_on_the_key(
     from hindcast.airflow.pages.explain import explain_row
 
     contract = find(settings.schemas, "shop")
-    topics = {**contract.topics, name: contract.topics[name].model_copy(update={"sensitive": marked})}
+    topics = {**contract.topics, name: contract.topics[name].model_copy(update={"sensitive": tuple(marked)})}
     views = {"bills": contract.views["bills"].model_copy(update={"join": Join(table="prices")})}
     other = contract.model_copy(update={"topics": topics, "views": views})
     row = {"customer": "dave", "timestamp": at(2), "_partition": 0, "_offset": 0}

@@ -7,7 +7,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
+from pyspark.sql.types import StructType
 
 from hindcast.cli import main
 from hindcast.common.errors import RequestError, TableError
@@ -19,9 +22,9 @@ from hindcast.ops.erase.erasure_step import ErasureStep
 from hindcast.ops.erase.proof import Proof, format_proof
 from hindcast.plan import definitions, journal, planner
 from hindcast.plan.purposes import Requeue
-from hindcast.quality import held_changes
+from hindcast.quality import failing_rows, held_changes
 from hindcast.runs import special_runs
-from hindcast.store import commits
+from hindcast.store import commits, table_creation
 from pipelines import T0, Pipeline, pipeline, wrong
 
 if TYPE_CHECKING:
@@ -197,6 +200,23 @@ def test_damaged_pipelines_hold_back_only_what_they_read(tmp_path: Path, monkeyp
         return read_held_rows(warehouse, pipeline)
 
     monkeypatch.setattr(held_changes, "read_held_rows", read_damaged)
+    contract = find_bound_contract(replace(read_settings(), warehouse=str(tmp_path / "w")), "shop")
+    assert trim_horizons.find_undecided_tables(contract) == {"orders": {"ledger.invoices"}}
+
+
+@pytest.mark.parametrize("damage", ["cut", "gone", "columns"])
+def test_a_damaged_table_of_what_others_hold_holds_back_what_they_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    for name, text in {"shop": ORDERS, "ledger": GATED_INVOICES}.items():
+        (tmp_path / f"{name}.yaml").write_text(text, encoding="utf-8")
+    monkeypatch.setenv("HINDCAST_SCHEMAS", str(tmp_path))
+    failing = failing_rows.failing_table(str(tmp_path / "w"), "ledger")
+    schema = failing_rows.SCHEMA if damage != "columns" else StructType(failing_rows.SCHEMA.fields[:3])
+    rows = pa.Table.from_pylist([{"run": 1, "table": "invoices"}], table_creation.arrow_schema(schema))
+    write_deltalake(table_creation.ensure_table(failing, schema), rows, mode="append")
+    for path in Path(failing.path).glob("*.parquet"):
+        path.write_bytes(path.read_bytes()[:50]) if damage == "cut" else damage == "gone" and path.unlink()
     contract = find_bound_contract(replace(read_settings(), warehouse=str(tmp_path / "w")), "shop")
     assert trim_horizons.find_undecided_tables(contract) == {"orders": {"ledger.invoices"}}
 

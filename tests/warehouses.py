@@ -21,7 +21,7 @@ import reports
 from hindcast.common.settings import Settings, read_settings
 from hindcast.contract import Contract, load
 from hindcast.kafka.topics import OffsetRange
-from hindcast.plan import journal
+from hindcast.plan import definitions, journal
 from hindcast.plan.plans import Plan, TopicPlan
 from hindcast.plan.runs import Completed, Run
 from hindcast.store import tables
@@ -139,7 +139,9 @@ def plan(contract: Contract, run: int) -> Plan:
 
 def complete(settings: Settings, contract: Contract, run: int) -> None:
     """A run that has ended, with its report."""
-    entry, made = Run(plan(contract, run)), report(contract, run)
+    past = journal.read_runs(settings.warehouse, contract.pipeline)
+    stored = replace(plan(contract, run), definition=definitions.list_unstored_fields(past, contract))
+    entry, made = Run(stored), report(contract, run)
     journal.append_entry(settings.warehouse, entry)
     journal.append_entry(settings.warehouse, replace(entry, outcome=Completed(made)))
     reports.write_page(settings.reports, made)

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 from airflow.sdk import Asset, AssetAlias
 
+from hindcast.common.errors import show_briefly
+
 if TYPE_CHECKING:
     from airflow.sdk.types import OutletEventAccessorsProtocol
 
@@ -52,5 +54,11 @@ def describe_trigger(extras: Iterable[JsonObject]) -> str | None:
     for extra in extras:
         pipeline, run = extra.get("pipeline"), extra.get("run")
         if isinstance(pipeline, str) and isinstance(run, int):
-            runs.add((pipeline, run))
-    return f"published by {'; '.join(f'{pipeline}, run {run}' for pipeline, run in sorted(runs))}" if runs else None
+            runs.add((show_briefly(pipeline, _LONGEST), run))
+    named = [f"{pipeline}, run {run}" for pipeline, run in sorted(runs)]
+    more = [f"and {len(named) - _MOST:,} more"] if len(named) > _MOST else []
+    return f"published by {'; '.join([*named[:_MOST], *more])}" if named else None
+
+
+_MOST, _LONGEST = 10, 200
+"""How many runs are named, and how many characters of a pipeline."""

@@ -168,7 +168,10 @@ def preview(pipeline: str, until: str, only: str, spark: SparkSession) -> None:
 
 
 def pipelines() -> list[list[str]]:
-    """Return the names of the pipelines whose contracts load, each as the arguments of a task."""
+    """Return the names of the pipelines whose contracts load, each as the arguments of a task.
+
+    Of very many several are those of one: Airflow maps a task at most 1,024 times (`max_map_length`).
+    """
     from hindcast.common.settings import read_settings
     from hindcast.contract import Contract, try_load_all
 
@@ -178,11 +181,27 @@ def pipelines() -> list[list[str]]:
             names.add(contract.pipeline)
         else:
             print(f"left out: {contract}")
-    return [[name] for name in sorted(names)]
+    groups = min(len(names), _MOST_MAPPED)
+    return [sorted(names)[first::groups] for first in range(groups)]
 
 
-def maintain(pipeline: str, spark: SparkSession) -> None:
-    """Compact, cluster and vacuum a pipeline's tables, and print what was done."""
+_MOST_MAPPED = 1_000
+
+
+def maintain(*pipelines: str, spark: SparkSession) -> None:
+    """Compact, cluster and vacuum the tables of pipelines, and print what was done; of several also if one fails."""
+    failed: Exception | None = None
+    for pipeline in pipelines:
+        try:
+            _maintain_pipeline(pipeline, spark)
+        except Exception as error:  # noqa: BLE001  # the others are maintained first
+            print(f"{pipeline}: {type(error).__name__}: {error}")
+            failed = failed or error
+    if failed is not None:
+        raise failed
+
+
+def _maintain_pipeline(pipeline: str, spark: SparkSession) -> None:
     with _raise_airflow_errors():
         from hindcast.common.settings import read_settings
         from hindcast.contract import find

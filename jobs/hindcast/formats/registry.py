@@ -38,6 +38,7 @@ USER, PASSWORD, CA = VARIABLES = tuple(f"{ADDRESS}_{name}" for name in ("USER", 
 TIMEOUT = 20.0
 """Seconds after which a try has failed; it is tried three times."""
 
+_MOST_REFERENCES = 500
 _UNKNOWN = (40401, 40402, 40403)
 """What a registry says of a subject, a version or a schema that it does not have. A bare 404 is a wrong address."""
 _FORBIDDEN = (401, 403)
@@ -177,6 +178,12 @@ def _fetch_references(
         if version in seen:
             continue
         seen.add(version)
+        if len(seen) > _MOST_REFERENCES:
+            raise RecordError(
+                f"a schema refers to more than {_MOST_REFERENCES} others",
+                where=f"{settings.schema_registry}, {where}",
+                fix="register a schema that needs fewer",
+            )
         its = _ask_registry(partial(client.get_version, *version), settings, where)
         if its is None:
             raise TopicError(

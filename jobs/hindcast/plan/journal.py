@@ -29,7 +29,7 @@ from deltalake.exceptions import DeltaError
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
 from hindcast.common import clock
-from hindcast.common.errors import RunError, TableError
+from hindcast.common.errors import RunError, TableError, show_briefly
 from hindcast.contract import Contract
 from hindcast.kafka.topic_patterns import MemberPartitions
 from hindcast.plan.entries import JournalEntry, find_contradictions, next_sequence, refuse_entry
@@ -109,6 +109,14 @@ def read_planned_runs(warehouse: str, pipeline: str) -> tuple[list[Run], list[in
 def _parse_runs(table: Table, delta_table: DeltaTable) -> tuple[list[Run], list[int]]:
     with refuse_broken_files(table):
         rows = _load_rows(delta_table, _ARROW.names)
+    try:
+        return _build_runs(rows)
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+        found = f"the journal has an entry that is none: {type(error).__name__}: {show_briefly(str(error))}"
+        raise TableError(found, where=table.path, fix=repair_command(table.pipeline)) from None
+
+
+def _build_runs(rows: Sequence[_EntryRow]) -> tuple[list[Run], list[int]]:
     runs: dict[int, Run] = {}
     unplanned = []
     for row in sorted(rows, key=lambda row: _parse_entry(row).order):

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from hindcast.common.errors import show_briefly
+from hindcast.common.errors import RequestError, show_briefly
 from hindcast.common.plurals import format_count
 from hindcast.contract import Contract
 from hindcast.quality import entry_masks, failing_rows, held_changes
@@ -109,6 +109,8 @@ def choose_keys(warehouse: str, contract: Contract, until: datetime, labels: str
     Print the labels whose keys are no longer held as they were shown.
     """
     keys, chosen_labels = read_held_keys(warehouse, contract, until), json.loads(labels or "[]") or []
+    if not isinstance(chosen_labels, list) or not all(isinstance(label, str) for label in chosen_labels):
+        raise RequestError("the chosen keys are no list of texts", where=contract.pipeline, fix="choose from the form")
     chosen: dict[str, list[str]] = {}
     for key in keys:
         if not chosen_labels or key.label in chosen_labels:

@@ -26,9 +26,11 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TypeAlias
 
+import duckdb
 import pyarrow as pa
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
+from hindcast.common.errors import TableError
 from hindcast.plan import journal
 from hindcast.store import duckdb_reader, row_reader, table_creation, tables
 from hindcast.store.tables import Table
@@ -93,11 +95,17 @@ Parameter: TypeAlias = int | str | list[str] | None
 
 
 def query_entries(warehouse: str, pipeline: str, query: str, values: Sequence[Parameter]) -> pa.Table:
-    delta_table = tables.open_table(failing_table(warehouse, pipeline))
-    with duckdb_reader.open_arrow_engine() as engine:
+    """Return what a query of the view `failing` finds; TableError if the table is damaged."""
+    table = failing_table(warehouse, pipeline)
+    delta_table = tables.open_table(table)
+    with row_reader.refuse_broken_files(table), duckdb_reader.open_arrow_engine() as engine:
         empty = table_creation.arrow_schema(SCHEMA).empty_table()
         rows = empty if delta_table is None else row_reader.open_dataset(delta_table)
         engine.register("entered", rows)
         unit = "" if "unit" in rows.schema.names else ", NULL::VARCHAR AS unit"  # older tables lack the column
         engine.execute(f"CREATE TEMP VIEW failing AS SELECT *{unit} FROM entered")  # noqa: S608  # ours
-        return engine.sql(query, params=values).to_arrow_table()
+        try:
+            return engine.sql(query, params=values).to_arrow_table()
+        except duckdb.BinderException as error:
+            found = f"has other columns than it should: {str(error).partition(chr(10))[0]}"
+            raise TableError(found, where=table.path, fix="put back a backup of this folder, or move it away") from None

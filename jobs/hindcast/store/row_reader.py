@@ -99,6 +99,7 @@ def read_next_moment(delta_table: DeltaTable | None) -> datetime:
     return max(clock.now(), last + timedelta(microseconds=1)) if last else clock.now()
 
 
+_ABOUT_FILES = re.compile("file|Parquet|schema", re.IGNORECASE)
 _QUOTED_PATH = re.compile(r"[\"'](/[^\"']+)[\"']")
 """The path of a file in errors of Arrow and DuckDB."""
 
@@ -110,7 +111,7 @@ def refuse_broken_files(table: Table) -> Iterator[None]:
         yield
     except (duckdb.InvalidInputException, duckdb.IOException, pa.ArrowInvalid, OSError) as error:
         text = str(error).partition("\n")[0]
-        if isinstance(error, duckdb.Error) and "file" not in text.lower():
+        if isinstance(error, duckdb.Error) and not _ABOUT_FILES.search(text):
             raise
         if "://" not in table.path and (isinstance(error, PermissionError) or permissions.DENIED_MESSAGE in text):
             named = _QUOTED_PATH.search(text)

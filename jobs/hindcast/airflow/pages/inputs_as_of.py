@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TypeAlias
 
-from hindcast.airflow.pages import catalog, explain_limits, key_history
+import duckdb
+
+from hindcast.airflow.pages import explain_limits, key_history, marks
+from hindcast.airflow.pages.explain_limits import NotExplainedError
 from hindcast.airflow.pages.key_history import find_cell, read_moment
 from hindcast.bitemporal import predicates
 from hindcast.bitemporal.predicates import ColumnBound, sql_literal
 from hindcast.common.column_values import ColumnValue, Row
-from hindcast.common.errors import HindcastError
 from hindcast.common.json_values import JsonObject, JsonValue
 from hindcast.common.settings import Settings
 from hindcast.contract import Contract
-from hindcast.contract.sensitive import find_sensitive_columns
 from hindcast.contract.shapes import PERIODS
 from hindcast.kafka import topic_patterns
 from hindcast.plan import inputs, journal
 from hindcast.query import cut_values, read
-from hindcast.store import duckdb_reader, store_formats, table_columns, tables
+from hindcast.store import duckdb_reader, table_columns, tables
 from hindcast.store.tables import Table
 
-MAX_ROWS = 20
-"""How many rows of an input are shown; if there are more, their number is shown."""
+MAX_ROWS, MAX_BYTES = 20, 8 << 20
+"""How many rows of an input are shown, and how many bytes they may take; if there are more, their number is shown."""
 
 
 RecordPlace: TypeAlias = dict[str, str | int | None]
@@ -176,13 +176,14 @@ class InputReader:
             condition = f"{predicates.known_at_condition(sql_literal(part.known_at))} AND {condition}"
             order = f'"{PERIODS[part.source.kind][0]}" DESC'
             columns = cut_values.cut_columns(engine)
+            _refuse_large_rows(engine, condition, order, name)
             sample = key_history.sample_rows(engine, condition, order, MAX_ROWS, columns, name)
         marked = part.marked | table_columns.read_dropped_columns(delta_table).keys()  # they may have been sensitive
         return InputRows(name, part.source, part.known_at, part.open, marked, sample.rows, sample.total)
 
     def _build_part(self, name: str) -> InputRows:
         """Return an input without rows; another pipeline's is known at the moment that the last run then pinned."""
-        marked = find_sensitive_columns(self.contract)[name]
+        marked = marks.find_hidden_columns(self.settings, self.contract, name)
         if name not in self.contract.inputs:
             source = tables.locate_table(self.settings.warehouse, self.contract, name)
             return InputRows(name, source, self.known_at, True, marked)
@@ -193,24 +194,14 @@ class InputReader:
         ]
         source = inputs.locate_input_table(self.settings.warehouse, self.contract, name)
         is_open = source.pipeline in self.readable
-        marked |= self._find_other_marks(source) if is_open else frozenset()
         moment = past[-1].plan.as_of_system_times.get(name, self.known_at) if past else self.known_at
         return InputRows(name, source, moment, is_open, marked)
 
-    def _find_other_marks(self, source: Table) -> frozenset[str]:
-        """Return the columns that the other pipeline calls sensitive; all of them if its contract is not known.
 
-        It is not while the contract does not load: the file may mark more than the contract of the last run.
-        """
-        contracts, broken = catalog.load_contracts(self.settings.schemas)
-        if source.pipeline in contracts:
-            return find_sensitive_columns(contracts[source.pipeline]).get(source.name, frozenset())
-        stored = None
-        if not broken:
-            with suppress(HindcastError):  # a damaged journal
-                stored = inputs.find_stored_marks(
-                    journal.read_runs(self.settings.warehouse, source.pipeline), source.name
-                )
-        if stored is None and (delta_table := tables.open_table(source)) is not None:
-            stored = store_formats.user_columns([field.name for field in delta_table.schema().fields])
-        return frozenset(stored or ())
+def _refuse_large_rows(engine: duckdb.DuckDBPyConnection, condition: str, order: str, name: str) -> None:
+    """Raise NotExplainedError if the rows that would be shown take more than `MAX_BYTES`, with long texts cut."""
+    size = cut_values.measure_columns(engine, engine.sql("FROM rows").columns)
+    rows = f'SELECT {size} AS size FROM rows AS "{name}" WHERE {condition} ORDER BY {order} LIMIT {MAX_ROWS}'  # noqa: S608
+    ((bytes_,),) = engine.sql(f"SELECT coalesce(sum(size), 0) FROM ({rows})").fetchall()  # noqa: S608  # literals, names
+    if bytes_ > MAX_BYTES:
+        raise NotExplainedError(f"the rows of {name} have more than {MAX_BYTES >> 20} MiB, which a page does not read")

@@ -22,8 +22,6 @@ from hindcast.bitemporal.predicates import sql_literal
 from hindcast.common.column_values import ColumnValue, Row
 from hindcast.common.errors import QueryError, UnknownError, show_briefly
 from hindcast.common.json_values import JsonValue
-from hindcast.contract import Contract
-from hindcast.contract.sensitive import find_sensitive_columns
 from hindcast.contract.shapes import PERIODS
 from hindcast.query import read
 from hindcast.query.cut_values import MAX_CHARACTERS, cut_nested, show_bytes
@@ -180,18 +178,6 @@ def suggest_keys(table: Table, beginning: str) -> list[str]:
         )
         raise SlowSuggestionError(found, where=table.path, fix="write the whole key and open its page") from None
     return sorted(read.format_key(table, list(row.values())) for row in rows)
-
-
-def list_sensitive_columns(contract: Contract, name: str) -> frozenset[str]:
-    """Return the sensitive columns of a table; QueryError if its key is sensitive, as the pages ask by key."""
-    marked = find_sensitive_columns(contract)[name]
-    if marked & set(tables.locate_table("", contract, name).key):
-        raise QueryError(
-            f"the key of {name} is sensitive",
-            where=contract.pipeline,
-            fix="choose another table; the pages show no rows of this one",
-        )
-    return marked
 
 
 def find_cell(row: Row, name: str, kind: type[T]) -> T | None:

@@ -13,7 +13,7 @@ from typing import Literal
 
 import pyarrow.compute as pc
 
-from hindcast.airflow.pages import drawing, key_history
+from hindcast.airflow.pages import drawing, key_history, marks
 from hindcast.airflow.pages.drawing import Axis
 from hindcast.airflow.pages.explain import explain_row
 from hindcast.airflow.pages.inputs_as_of import find_records
@@ -67,7 +67,7 @@ def build_page(
     names = [*contract.topics, *contract.views]
     name = request.table or names[0]
     table = read.locate_table(warehouse, contract, name)
-    marked = key_history.list_sensitive_columns(contract, name)
+    marked = marks.refuse_hidden_key(settings, contract, name)
     fields: dict[str, JsonValue] = {
         "pipeline": pipeline,
         "tables": {n: shape.kind for n, shape in list_shapes(contract).items() if n in names},
@@ -121,7 +121,7 @@ def build_page(
 def suggest_keys(settings: Settings, contract: Contract, name: str, beginning: str) -> JsonObject:
     """Return a few keys of a table that start with `beginning`."""
     table = read.locate_table(settings.warehouse, contract, name)
-    key_history.list_sensitive_columns(contract, name)
+    marks.refuse_hidden_key(settings, contract, name)
     return {"keys": key_history.suggest_keys(table, beginning)}
 
 

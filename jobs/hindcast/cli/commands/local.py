@@ -82,8 +82,8 @@ def check(arguments: argparse.Namespace, settings: Settings) -> int:
 
 def _warn_of_file_name(path: Path, contract: Contract) -> None:
     """Print a warning for a file that is not named after its pipeline: one that is, even a broken one, takes it."""
-    if path.stem != contract.pipeline:
-        name = f"{contract.pipeline}.yaml"
+    name = f"{contract.pipeline}.yaml"
+    if path.name != name:
         warning = f"warning: {path}: rename it {name}: any other file of that name would take the pipeline"
         print(escape_controls(warning, LINE_BREAKS), file=sys.stderr)
 
