@@ -564,7 +564,7 @@ def test_a_contract_that_takes_too_long_keeps_its_pipeline(tmp_path: Path) -> No
     assert f"pipeline 'shop' is already used in {own}" in str(try_load_all(tmp_path, read_one)[other])
 
 
-@pytest.mark.parametrize(("name", "is_warned"), [("shop.yaml", False), ("shop.yml", False), ("store.yaml", True)])
+@pytest.mark.parametrize(("name", "is_warned"), [("shop.yaml", False), ("shop.yml", True), ("store.yaml", True)])
 def test_check_warns_of_a_file_that_is_not_named_after_its_pipeline(
     tmp_path: Path, name: str, is_warned: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:

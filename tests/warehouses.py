@@ -137,18 +137,18 @@ def plan(contract: Contract, run: int) -> Plan:
     return Plan(*identity, {"prices": topic_plan})
 
 
-def complete(settings: Settings, contract: Contract, run: int) -> None:
-    """A run that has ended, with its report."""
+def complete(settings: Settings, contract: Contract, run: int, *, stored: bool = True) -> None:
+    """A run that has ended, with its report; its plan has `stored` the contract, or not, as older programs have not."""
     past = journal.read_runs(settings.warehouse, contract.pipeline)
-    stored = replace(plan(contract, run), definition=definitions.list_unstored_fields(past, contract))
-    entry, made = Run(stored), report(contract, run)
+    fields = definitions.list_unstored_fields(past, contract) if stored else {}
+    entry, made = Run(replace(plan(contract, run), definition=fields)), report(contract, run)
     journal.append_entry(settings.warehouse, entry)
     journal.append_entry(settings.warehouse, replace(entry, outcome=Completed(made)))
     reports.write_page(settings.reports, made)
 
 
 @contextmanager
-def shop(folder: Path, *others: str) -> Iterator[Settings]:
+def shop(folder: Path, *others: str, stored: bool = True) -> Iterator[Settings]:
     """A warehouse with the pipeline `shop` and other contracts: its settings, in force as long as the block lasts."""
     schemas = folder / "schemas"
     schemas.mkdir(parents=True)
@@ -159,7 +159,7 @@ def shop(folder: Path, *others: str) -> Iterator[Settings]:
     settings = read_settings(environ)
     contract = load(schemas / "shop.yaml")
     for run in (1, 2):
-        complete(settings, contract, run)
+        complete(settings, contract, run, stored=stored)
     for name, rows in ROWS.items():
         write(settings, contract, name, rows)
     with pytest.MonkeyPatch.context() as patch:

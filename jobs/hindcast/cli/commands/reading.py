@@ -64,17 +64,24 @@ def ledger(arguments: argparse.Namespace, settings: Settings) -> int:
 
 
 def _read_all_ledgers(settings: Settings) -> tuple[list[pa.Table], int]:
-    """Return the ledgers of all pipelines that can be read, and how many cannot; print on stderr why."""
+    """Return the ledgers of all pipelines that can be read, and how many cannot; print on stderr why.
+
+    Raise the error of the first if none can be read.
+    """
     from hindcast.ingest import ledger
 
-    ledgers, damaged = [ledger.SCHEMA.empty_table()], 0
+    ledgers: list[pa.Table] = []
+    errors: list[HindcastError] = []
     for pipeline in _list_pipelines(settings):
         try:
             ledgers.append(ledger.read_ledger(settings.warehouse, pipeline))
         except HindcastError as error:
-            print(f"skipped: {error}", file=sys.stderr)
-            damaged += 1
-    return ledgers, damaged
+            errors.append(error)
+    if errors and not ledgers:
+        raise errors[0]
+    for skipped in errors:
+        print(f"skipped: {skipped}", file=sys.stderr)
+    return [ledger.SCHEMA.empty_table(), *ledgers], len(errors)
 
 
 def _list_pipelines(settings: Settings) -> list[str]:
