@@ -23,6 +23,7 @@ from hindcast.common import settings as settings_module
 from hindcast.common.errors import ContractError, SettingsError
 from hindcast.common.settings import SCHEMAS_VARIABLE, read_settings
 from hindcast.contract import Contract, bounds, refuse_many_tables, try_load_all
+from hindcast.ops import maintenance
 from pipelines import RESTAURANT
 
 ROOT = Path(__file__).parents[1]
@@ -436,12 +437,13 @@ def test_very_many_pipelines_share_tasks_of_maintenance(monkeypatch: pytest.Monk
     assert tasks.pipelines() == [["p0", "p2", "p4"], ["p1", "p3"]]
     done: list[str] = []
 
-    def maintain(pipeline: str, _: object) -> None:
-        done.append(pipeline)
-        if pipeline == "p0":
+    def maintain(_: object, __: object, contract: Contract) -> None:
+        done.append(contract.pipeline)
+        if contract.pipeline == "p0":
             raise ValueError("it is damaged")
 
-    monkeypatch.setattr(tasks, "_maintain_pipeline", maintain)
+    monkeypatch.setattr(maintenance, "maintain_tables", maintain)
+    monkeypatch.setattr(maintenance, "format_report", lambda _: "")
     spark: Any = None
     with pytest.raises(ValueError, match="it is damaged"):
         tasks.maintain("p0", "p2", "p4", spark=spark)

@@ -189,27 +189,12 @@ _MOST_MAPPED = 1_000
 
 
 def maintain(*pipelines: str, spark: SparkSession) -> None:
-    """Compact, cluster and vacuum the tables of pipelines, and print what was done; of several also if one fails."""
-    failed: Exception | None = None
-    for pipeline in pipelines:
-        try:
-            _maintain_pipeline(pipeline, spark)
-        except Exception as error:  # noqa: BLE001  # the others are maintained first
-            print(f"{pipeline}: {type(error).__name__}: {error}")
-            failed = failed or error
-    if failed is not None:
-        raise failed
-
-
-def _maintain_pipeline(pipeline: str, spark: SparkSession) -> None:
+    """Compact, cluster and vacuum the tables of pipelines, and print what was done (`maintain_pipelines`)."""
     with _raise_airflow_errors():
         from hindcast.common.settings import read_settings
-        from hindcast.contract import find
         from hindcast.ops import maintenance
 
-        settings = read_settings()
-        report = maintenance.maintain_tables(lambda: spark, settings, find(settings.schemas, pipeline))
-        print(maintenance.format_report(report))
+        maintenance.maintain_pipelines(lambda: spark, read_settings(), pipelines)
 
 
 def finish(pipeline: str, run: int, outlet_events: OutletEventAccessorsProtocol | None = None) -> bool:

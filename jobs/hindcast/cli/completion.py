@@ -28,7 +28,7 @@ def complete(parser: argparse.ArgumentParser) -> None:
         named = action.metavar if isinstance(action.metavar, str) else action.dest.upper()
         find = next((find for name, find in _COMPLETERS.items() if named.startswith(name)), None)
         if find is not None and not action.option_strings:
-            action.completer = find  # type: ignore[attr-defined]  # how argcomplete is told
+            action.completer = find  # type: ignore[attr-defined]  # where argcomplete looks
     argcomplete.autocomplete(parser, always_complete_options=False)
 
 

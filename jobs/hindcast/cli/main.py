@@ -14,7 +14,7 @@ from hindcast.cli.arguments import Command, parse_arguments
 from hindcast.common import step_events
 from hindcast.common.errors import FINAL_ERRORS, BusyError, HindcastError, QueryError, show_briefly
 from hindcast.common.private_files import limit_access
-from hindcast.common.settings import Settings, read_settings
+from hindcast.common.settings import read_settings
 
 BUSY = 3
 """The exit code of a command that was refused because another run of the pipeline has not ended."""
@@ -80,6 +80,7 @@ def step(name: str, argv: Sequence[str]) -> int:
     events to the file that HINDCAST_EVENTS names.
     """
     from hindcast.common.session import open_session
+    from hindcast.ops import maintenance
     from hindcast.query import read
     from hindcast.report import report_text
     from hindcast.runs import preview, run_preview, run_steps, special_runs
@@ -105,7 +106,7 @@ def step(name: str, argv: Sequence[str]) -> int:
                 report = special_runs.run_planned_release(open_session(), settings, pipeline, run_id)
                 print(report_text.format_report(report))
             elif name == "maintain":
-                _maintain_pipelines(settings, argv)
+                maintenance.maintain_pipelines(open_session, settings, argv)
             else:
                 run, table = others
                 note = run_steps.execute_step(open_session(), settings, pipeline, int(run), TABLE_STEPS[name], table)
@@ -117,24 +118,6 @@ def step(name: str, argv: Sequence[str]) -> int:
             Path(path).write_text(json.dumps(failure), encoding="utf-8")
         return 1
     return 0
-
-
-def _maintain_pipelines(settings: Settings, pipelines: Sequence[str]) -> None:
-    """Maintain the tables of pipelines and print what was done; raise the first error once all have had their turn."""
-    from hindcast.common.session import open_session
-    from hindcast.contract import find
-    from hindcast.ops import maintenance
-
-    failed: HindcastError | None = None
-    for pipeline in pipelines:
-        try:
-            report = maintenance.maintain_tables(open_session, settings, find(settings.schemas, pipeline))
-            print(maintenance.format_report(report))
-        except HindcastError as error:
-            print(f"{pipeline}: {error}", file=sys.stderr)
-            failed = failed or error
-    if failed is not None:
-        raise failed
 
 
 if __name__ == "__main__":

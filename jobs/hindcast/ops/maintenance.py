@@ -14,7 +14,7 @@ import json
 import math
 import time
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -33,7 +33,7 @@ from hindcast.common.json_values import JsonValue
 from hindcast.common.plurals import format_count
 from hindcast.common.session import override_conf
 from hindcast.common.settings import Settings
-from hindcast.contract import Contract, keep
+from hindcast.contract import Contract, find, keep
 from hindcast.contract.bound import BoundContract, bind_contract
 from hindcast.contract.shapes import PERIODS
 from hindcast.ops import retention as trimming
@@ -96,6 +96,22 @@ class LiveFile(NamedTuple):
     size: int
     first: datetime | None
     last: datetime | None
+
+
+def maintain_pipelines(spark: SessionFactory, settings: Settings, pipelines: Sequence[str]) -> None:
+    """Maintain the tables of pipelines (`maintain_tables`) and print what was done.
+
+    Where one fails the others have their turn; then the first error is raised.
+    """
+    failed: Exception | None = None
+    for pipeline in pipelines:
+        try:
+            print(format_report(maintain_tables(spark, settings, find(settings.schemas, pipeline))))
+        except Exception as error:  # noqa: BLE001  # it is raised below
+            print(f"{pipeline}: {type(error).__name__}: {error}")
+            failed = failed or error
+    if failed is not None:
+        raise failed
 
 
 def maintain_tables(

@@ -24,13 +24,18 @@ def find_fields(past: Iterable[Run], contract_hash: str) -> dict[str, str] | Non
     return next((dict(plan.definition) for plan in plans if plan.definition), None)
 
 
-def find_last_contract(past: Sequence[Run]) -> Contract | None:
-    """Return the contract of the last run, without its gates; None if it is not stored, or is none today."""
-    fields = find_fields(past, past[-1].plan.contract) if past else None
+def find_contract(past: Iterable[Run], contract_hash: str) -> Contract | None:
+    """Return the contract with that hash, without its gates; None if no plan has stored it, or it is none today."""
+    fields = find_fields(past, contract_hash)
     try:
         return None if fields is None else parse_fields(fields)
     except ValueError:
         return None
+
+
+def find_last_contract(past: Sequence[Run]) -> Contract | None:
+    """Return the contract of the last run (`find_contract`)."""
+    return find_contract(past, past[-1].plan.contract) if past else None
 
 
 def list_unstored_fields(past: Iterable[Run], contract: Contract) -> dict[str, str]:

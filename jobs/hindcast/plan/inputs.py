@@ -96,11 +96,7 @@ def _erases(past: Sequence[Run], run: Run, name: str) -> bool:
     """Return whether a run that forgets may have removed rows of a table."""
     if (erasure := run.plan.erasure) is None:
         return False
-    fields = definitions.find_fields(past, run.plan.contract)
-    try:
-        contract = parse_fields(fields) if fields is not None else None
-    except ValueError:
-        contract = None
+    contract = definitions.find_contract(past, run.plan.contract)
     return contract is None or erasure.removes_rows_of(contract, name)
 
 

@@ -48,6 +48,17 @@ def cut_columns(engine: duckdb.DuckDBPyConnection, names: Sequence[str] | None =
     return ", ".join(_cut_column(quote_name(name), kinds[name]) for name in names or kinds)
 
 
+def measure_rows(engine: duckdb.DuckDBPyConnection, names: Sequence[str], rows: str = "rows") -> int:
+    """Return about how many bytes these columns of some of the registered `rows` take, with long texts cut.
+
+    `rows`: which, as SQL after FROM.
+    """
+    size = measure_columns(engine, names)
+    text = f"SELECT coalesce(sum(size), 0) FROM (SELECT {size} AS size FROM {rows})"  # noqa: S608  # names are quoted
+    ((bytes_,),) = engine.sql(text).fetchall()
+    return int(bytes_)
+
+
 def measure_columns(engine: duckdb.DuckDBPyConnection, names: Sequence[str]) -> str:
     """Return the SQL of about how many bytes these columns of a row of `rows` take, with long texts cut."""
     rows = engine.sql("FROM rows")

@@ -333,10 +333,7 @@ class _TableReader:
 
     def _refuse_large(self, engine: DuckDBPyConnection, condition: str, most: int) -> None:
         """Raise QueryError if the registered rows that meet a condition take more bytes, with long texts cut."""
-        size = cut_values.measure_columns(engine, self.columns)
-        text = f"SELECT coalesce(sum(least({size}, {most + 1})), 0) FROM rows WHERE {condition}"  # noqa: S608  # as below
-        ((bytes_,),) = engine.sql(text).fetchall()
-        if bytes_ > most:
+        if cut_values.measure_rows(engine, self.columns, f"rows WHERE {condition}") > most:
             found = f"the rows of the key have more than {most >> 20} MiB, which is more than a page reads"
             fix = f"hindcast history {self.table.pipeline}.{self.table.name} --key KEY"
             raise QueryError(found, where=self.table.path, fix=fix)

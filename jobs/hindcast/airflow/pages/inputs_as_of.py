@@ -200,8 +200,6 @@ class InputReader:
 
 def _refuse_large_rows(engine: duckdb.DuckDBPyConnection, condition: str, order: str, name: str) -> None:
     """Raise NotExplainedError if the rows that would be shown take more than `MAX_BYTES`, with long texts cut."""
-    size = cut_values.measure_columns(engine, engine.sql("FROM rows").columns)
-    rows = f'SELECT {size} AS size FROM rows AS "{name}" WHERE {condition} ORDER BY {order} LIMIT {MAX_ROWS}'  # noqa: S608
-    ((bytes_,),) = engine.sql(f"SELECT coalesce(sum(size), 0) FROM ({rows})").fetchall()  # noqa: S608  # literals, names
-    if bytes_ > MAX_BYTES:
+    shown = f'rows AS "{name}" WHERE {condition} ORDER BY {order} LIMIT {MAX_ROWS}'
+    if cut_values.measure_rows(engine, engine.sql("FROM rows").columns, shown) > MAX_BYTES:
         raise NotExplainedError(f"the rows of {name} have more than {MAX_BYTES >> 20} MiB, which a page does not read")

@@ -21,9 +21,10 @@ from hindcast.store.tables import Table
 
 def find_hidden_columns(settings: Settings, contract: Contract, name: str) -> frozenset[str]:
     """Return the hidden columns of a topic, view or input."""
-    marked = find_sensitive_columns(_add_marks_of_others(settings, contract))[name]
     if name in contract.inputs:
+        marked = find_sensitive_columns(contract)[name]
         return marked | _find_marks_of_other(settings, _locate_source(settings, contract, name))
+    marked = find_sensitive_columns(_add_marks_of_others(settings, contract))[name]
     table = tables.locate_table(settings.warehouse, contract, name)
     return marked | _find_left_columns(contract, name, table) | _find_former_marks(contract, table)
 

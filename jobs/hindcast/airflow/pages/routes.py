@@ -152,12 +152,11 @@ def _redirect_to(request: Request, page: str, **parameters: str) -> Response:
 
 def _handle_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HindcastError)  # noqa: S101  # registered for this class only
+    is_unknown = error.is_unknown if isinstance(error, QuestionError) else isinstance(error, UnknownError)
+    status = 404 if is_unknown else 400 if isinstance(error, QueryError) else 500
     if isinstance(error, QuestionError) and not request.url.path.endswith(".json"):
         fields = {**error.fields, "problem": error.found, "advice": error.fix, "odd": error.field}
-        return rendering.render_page(request, "machine.html", fields, 404 if error.is_unknown else 400)
-    if isinstance(error, QuestionError):
-        return rendering.render_error(request, error, 404 if error.is_unknown else 400)
-    status = 404 if isinstance(error, UnknownError) else 400 if isinstance(error, QueryError) else 500
+        return rendering.render_page(request, "machine.html", fields, status)
     return rendering.render_error(request, error, status)
 
 

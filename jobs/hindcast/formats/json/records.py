@@ -5,8 +5,9 @@ This is what a record means. `batches` reads plain records faster, and leaves al
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from hindcast.common.column_values import ColumnValue
 from hindcast.contract.avro import FieldType, RecordType
 from hindcast.formats.json.syntax import JsonObject, JsonValue, allow_depth, parse_json
 from hindcast.formats.json.values import BITS, Misfit, convert, has_json_type, parse_loose
@@ -47,7 +48,7 @@ class RecordReader:
         types = {field: type_ for _, fields, type_, is_loose in self._columns for field in fields if not is_loose}
         self._type = RecordType(types)
 
-    def read(self, raw: bytes) -> tuple[dict[str, Any] | None, str | None]:
+    def read(self, raw: bytes) -> tuple[dict[str, ColumnValue] | None, str | None]:
         """Return the columns of a record (`values.convert`), or None and what is wrong with it."""
         try:
             text = raw.decode()
@@ -59,7 +60,7 @@ class RecordReader:
             shown = raw.decode(errors="replace")
             return None, f"{self._shape.refusal}{shown[:_SHOWN]}{'...' if len(shown) > _SHOWN else ''}"
 
-    def _read_object(self, found: JsonValue) -> dict[str, Any]:
+    def _read_object(self, found: JsonValue) -> dict[str, ColumnValue]:
         if not isinstance(found, JsonObject) or not has_json_type(found, self._type):
             raise ValueError("not such an object")
         last = dict(found.fields)

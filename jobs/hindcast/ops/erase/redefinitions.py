@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 from hindcast.bitemporal.predicates import ColumnBound
 from hindcast.contract import Shape, list_shapes
 from hindcast.contract.bound import BoundContract, bind_contract
-from hindcast.contract.definition import list_fields, parse_fields
+from hindcast.contract.definition import list_fields
 from hindcast.contract.expressions import parse_aggregate
 from hindcast.contract.shapes import view_scope
 from hindcast.plan import definitions, inputs
@@ -150,14 +150,11 @@ def list_definitions(
         own = [run for run in runs if run.plan.contract == contract_hash]
         fields = definitions.find_fields(own, contract_hash)
         period = Period(own[0].known_at, own[-1].known_at)
-        try:
-            earlier = bind_contract(parse_fields(fields), contract.settings) if fields is not None else None
-        except ValueError:
-            earlier = None
+        earlier = definitions.find_contract(own, contract_hash)
         if earlier is None:
             lost.append(LostDefinition(fields, period.last))
         else:
-            found.append(Definition(earlier, own[-1].plan, (period,)))
+            found.append(Definition(bind_contract(earlier, contract.settings), own[-1].plan, (period,)))
     return found, lost
 
 
