@@ -219,6 +219,16 @@ def test_contracts_that_take_long_leave_time_for_all_others(
     assert "simplify the contracts that take long" in error.fix
 
 
+def test_a_folder_reads_less_in_a_share_of_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = SlowReader(tmp_path, monkeypatch)
+    reader.add_files("sound", 0.5, 30, 0)
+    for share, most in ((1.0, 13.0), (0.5, 7.0), (0.0, 0.6)):
+        before = time.thread_time()
+        read = try_load_all(tmp_path, reader.read, share)
+        loaded = sum(isinstance(it, Contract) for it in read.values())
+        assert (loaded > 0, time.thread_time() - before <= most + 0.1 * (30 - loaded)) == (share > 0, True)
+
+
 @pytest.mark.parametrize("hostile", [3, 8])
 def test_small_files_that_take_for_ever_cost_a_contract_of_a_second_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hostile: int

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from hindcast.airflow import run_requests, tasks
+from hindcast.airflow import dag_factory, run_requests, tasks
 from hindcast.airflow.created_dags import CreatedDags
 from hindcast.airflow.dag_factory import create_dags, load_dags
 from hindcast.airflow.pages import catalog
@@ -419,7 +420,7 @@ def test_no_folder_replaces_the_dags_of_another(tmp_path: Path) -> None:
 def test_tasks_have_no_copies_of_the_form(tmp_path: Path) -> None:
     """Airflow would write and check them once more for each task: most of the time that a large DAG takes."""
     (tmp_path / "restaurant.yaml").write_text(RESTAURANT)
-    created, broken = create_dags(read_settings(), try_load_all(tmp_path))
+    created, broken = create_dags(read_settings(), try_load_all(tmp_path), CreatedDags())
     assert broken == {}
     dag = created["restaurant"]
     assert {"replay", "until", "only"} <= dag.params.keys()
@@ -484,6 +485,35 @@ def test_the_largest_contracts_of_too_many_tables_have_no_dag(tmp_path: Path, mo
     assert "move some contracts to another folder" in str(dags["a"].doc_md)
     monkeypatch.setenv("HINDCAST_SCHEMAS", str(tmp_path))
     assert main.main(["check"]) == 1
+
+
+@pytest.mark.filterwarnings("ignore")  # Airflow's own
+def test_a_dag_file_that_has_taken_its_time_has_dags_of_its_smallest_contracts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All folders of the file share its time, for reading and for creating; the DAG of a task is always created."""
+    now = [0.0]
+    monkeypatch.setattr(time, "thread_time", lambda: now[0])
+    (tmp_path / "a.yaml").write_text(RESTAURANT.replace("pipeline: restaurant", "pipeline: a"))
+    (tmp_path / "tips.yaml").write_text(TIPS)
+    contracts, created, create = try_load_all(tmp_path), CreatedDags(begun=0.0), dag_factory.create_preview_dag
+
+    def create_slowly(*given: Any) -> Any:
+        now[0] += bounds.DAG_FILE_SECONDS
+        return create(*given)
+
+    monkeypatch.setattr(dag_factory, "create_preview_dag", create_slowly)
+    dags, broken = create_dags(read_settings(), contracts, created)
+    assert ("a" in dags, [path.stem for path in broken]) == (True, ["tips"]), "a has fewer tables"
+    assert "the largest contracts, like this one, have no DAG" in str(broken[tmp_path / "tips.yaml"])
+    assert "tips" in create_dags(read_settings(), contracts, created, "tips")[0]
+    assert created.find_time_left() == 0
+    shares: list[float] = []
+    monkeypatch.setattr(dag_factory, "try_load_all", lambda _, share: shares.append(share) or contracts)
+    settings = replace(read_settings(), schemas=tmp_path)
+    assert {*load_dags(settings, created)} == {"a", "tips"}, "both only report the error"
+    load_dags(settings, CreatedDags(begun=now[0]))
+    assert shares == [0, 1]
 
 
 def test_fifty_contracts_are_read_without_spark_clients_or_connections(tmp_path: Path) -> None:

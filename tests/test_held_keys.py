@@ -16,7 +16,7 @@ import reports
 from bare_runs import bare_run
 from hindcast.airflow import tasks
 from hindcast.cli import main
-from hindcast.common.errors import ContractError
+from hindcast.common.errors import ContractError, RequestError
 from hindcast.contract import Contract, load
 from hindcast.plan import definitions, journal, notices, planner
 from hindcast.plan.plans import Plan
@@ -227,6 +227,15 @@ def test_a_rejection_says_nothing_of_what_is_not_held_any_more(tmp_path: Path, m
     entered = [(row["key"], row["by"]) for row in failing_rows.list_entries(warehouse, "restaurant").to_pylist()]
     assert [key for key, by in entered if by] == ['{"item": "soup"}']
     assert curry not in dict(entered)
+
+
+@pytest.mark.parametrize("labels", ['"menu"', "7", '{"menu": 1}', "[1]", '[["menu"]]'])
+def test_labels_that_no_form_sends_are_refused(tmp_path: Path, labels: str) -> None:
+    """Airflow's API takes other answers than its form gives."""
+    menu = contract(tmp_path, MENU)
+    enter(str(tmp_path), held(1, "curry", 1, row="{}"))
+    with pytest.raises(RequestError, match="the chosen keys are no list of texts"):
+        approval.choose_keys(str(tmp_path), menu, T0 + timedelta(hours=1), labels)
 
 
 def test_a_sensitive_key_is_chosen_by_its_record(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import ssl
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,39 @@ def test_a_schema_that_many_others_refer_to_is_asked_for_once(monkeypatch: pytes
         found = fetch(url, last)
     assert str(avro.parse_schema(json.loads(found[last]))).startswith("struct<`a`: struct<`a`: ")
     assert len(asked) == 12
+
+
+def test_a_schema_that_refers_to_too_many_others_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_MOST_REFERENCES", 2)
+    with peer() as url:
+        for name in "abc":
+            id_ = register(
+                url, name, {"type": "record", "name": name, "fields": []}, *[(it, it) for it in "abc" if it < name]
+            )
+        assert fetch(url, id_).keys() == {id_}
+        more = register(url, "d", {"type": "record", "name": "d", "fields": []}, *[(it, it) for it in "abc"])
+        with pytest.raises(RecordError, match="refers to more than 2 others") as refused:
+            fetch(url, more)
+    assert refused.value.where == f"{url}, topic t"
+
+
+def test_a_registry_that_never_ends_its_answer_is_not_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of its bytes arrives in time, so no try of the client ends."""
+    done = threading.Event()
+
+    class Dripping(Handler):
+        def get(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", "1000000")
+            self.end_headers()
+            while not done.wait(0.02):
+                self.wfile.write(b" ")
+
+    monkeypatch.setattr(registry, "MOST_SECONDS", 0.3)
+    with serving(Dripping) as url:
+        with pytest.raises(TopicError, match=r"the schema registry does not answer \(TimeoutError\)"):
+            fetch(url, 1)
+        done.set()
 
 
 def test_a_name_is_written_out_once() -> None:

@@ -7,13 +7,14 @@ was created is kept in the file's own module, which Airflow makes anew each time
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
-from hindcast.contract.bounds import NAME
+from hindcast.contract import bounds
 from hindcast.contract.names import MAINTENANCE
 
 _VARIABLE = "__hindcast_created_dags__"
@@ -26,7 +27,7 @@ class CreatedDags:
     pipeline of another folder.
 
     `reserved`: the pipelines whose contracts do not load, each with its folder: no other folder gives them. `tables`:
-    how many tables of each folder have tasks.
+    how many tables of each folder have tasks. `begun`: when it began, in seconds of the thread's processor time.
     """
 
     folders: dict[str, Path] = field(default_factory=dict)
@@ -34,6 +35,11 @@ class CreatedDags:
     maintained: dict[Path, str] = field(default_factory=dict)
     reserved: dict[str, Path] = field(default_factory=dict)
     tables: dict[Path, int] = field(default_factory=dict)
+    begun: float = field(default_factory=time.thread_time)
+
+    def find_time_left(self) -> float:
+        """Return the share of the file's time (`bounds.DAG_FILE_SECONDS`) that is left, between 0 and 1."""
+        return max(0.0, 1 - (time.thread_time() - self.begun) / bounds.DAG_FILE_SECONDS)
 
     def list_taken(self, folder: Path) -> Mapping[str, Path]:
         """Return the ids of the DAGs that other folders gave, each with its folder."""
@@ -76,7 +82,7 @@ def find_created_dags(module: MutableMapping[str, Any]) -> CreatedDags:
 
 
 def _list_ids(name: str) -> Iterator[str]:
-    name = re.sub(r"[^A-Za-z0-9_.-]", "_", name)[:NAME]
+    name = re.sub(r"[^A-Za-z0-9_.-]", "_", name)[: bounds.NAME]
     yield MAINTENANCE
     yield f"{MAINTENANCE}__{name}"
     yield from (f"{MAINTENANCE}__{name}_{number}" for number in count(2))

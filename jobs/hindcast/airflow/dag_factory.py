@@ -38,6 +38,7 @@ from hindcast.common.errors import ContractError
 from hindcast.common.settings import Settings
 from hindcast.contract import (
     Contract,
+    bounds,
     count_tables,
     find,
     is_meant_as,
@@ -47,6 +48,7 @@ from hindcast.contract import (
     try_load,
     try_load_all,
 )
+from hindcast.contract.folder import MOVE_CONTRACTS
 from hindcast.contract.names import PREVIEW, RELEASE, can_be_pipeline, list_dag_ids, name_stand_ins
 from hindcast.runs.table_steps import TABLE_STEPS
 
@@ -217,15 +219,15 @@ def load_dags(settings: Settings, created: CreatedDags) -> dict[str, DAG]:
     taken = created.list_taken(folder)
     own = folder / f"{started.removesuffix(RELEASE).removesuffix(PREVIEW)}.yaml"
     if started and own in list_contract_files(folder) and isinstance(contract := try_load(own), Contract):
-        loaded, _ = create_dags(settings, _refuse_taken({own: contract}, created, folder), started)
+        loaded, _ = create_dags(settings, _refuse_taken({own: contract}, created, folder), created, started)
         if started in loaded:
             created.add(folder, loaded)
             return loaded
-    contracts: Mapping[Path, Contract | ContractError] = try_load_all(folder)
+    contracts: Mapping[Path, Contract | ContractError] = try_load_all(folder, share=created.find_time_left())
     if not started:  # else only one task is run, of a DAG that there was
         contracts = refuse_many_tables(contracts, sum(n for other, n in created.tables.items() if other != folder))
     created.tables[folder] = sum(count_tables(it) for it in contracts.values() if isinstance(it, Contract))
-    loaded, broken = create_dags(settings, _refuse_taken(contracts, created, folder), started)
+    loaded, broken = create_dags(settings, _refuse_taken(contracts, created, folder), created, started)
     stand_ins = name_stand_ins(broken, {*loaded, *taken})
     errors: dict[str, Exception] = {dag_id: broken[path] for dag_id, path in stand_ins.items()}
     # A contract that loads replaces a stand-in of another folder, which gets another name.
@@ -243,7 +245,7 @@ def load_pipeline_dags(settings: Settings, name: str, created: CreatedDags) -> d
     """Return the DAGs of one pipeline by id; ContractError if it has no valid contract, or was `created` before."""
     folder = settings.schemas
     contracts = _refuse_taken({folder / f"{name}.yaml": find(folder, name)}, created, folder)
-    dags, broken = create_dags(settings, contracts, get_parsing_context().dag_id or "")
+    dags, broken = create_dags(settings, contracts, created, get_parsing_context().dag_id or "")
     for error in broken.values():
         raise error
     created.add(folder, dags)
@@ -267,30 +269,36 @@ def _refuse_taken(
 
 
 def create_dags(
-    settings: Settings, contracts: Mapping[Path, Contract | ContractError], wanted: str = ""
+    settings: Settings, contracts: Mapping[Path, Contract | ContractError], created: CreatedDags, wanted: str = ""
 ) -> tuple[dict[str, DAG], dict[Path, Exception]]:
     """Return the DAGs of contracts by id, and the errors of files that have none, by path.
 
-    `wanted`: the id of the DAG whose task starts. An error in one file does not affect the DAGs of others.
+    `wanted`: the id of the DAG whose task starts. An error in one file does not affect the DAGs of others. The smallest
+    come first: the others have none once the DAG file has taken its time.
     """
-    created: dict[str, DAG] = {}
-    broken: dict[Path, Exception] = {}
-    for path, contract in contracts.items():
-        if isinstance(contract, ContractError):
-            broken[path] = contract
+    dags: dict[str, DAG] = {}
+    broken: dict[Path, Exception] = {path: it for path, it in contracts.items() if isinstance(it, ContractError)}
+    loaded = {path: it for path, it in contracts.items() if isinstance(it, Contract)}
+    for path, contract in sorted(loaded.items(), key=lambda item: (count_tables(item[1]), item[0])):
+        if not (wanted or created.find_time_left()):
+            found = (
+                f"reading the contracts and creating their DAGs has taken {bounds.DAG_FILE_SECONDS:.0f} s of a "
+                "processor, and Airflow waits little longer: the largest contracts, like this one, have no DAG"
+            )
+            broken[path] = ContractError(found, where=f"{path}:1", fix=MOVE_CONTRACTS)
             continue
         try:
             new = [create_pipeline_dag(settings, contract), create_preview_dag(settings, contract)]
             # A task that waited while the last such gate was removed still finds its DAG.
             asks = contract.can_hold or wanted == f"{contract.pipeline}{RELEASE}"
             new += [create_release_dag(settings, contract)] if asks else []
-            created |= {dag.dag_id: dag for dag in new}
+            dags |= {dag.dag_id: dag for dag in new}
         except Exception as error:  # noqa: BLE001  # any error concerns this contract only
             what = f"no DAG can be created from it: {type(error).__name__}: {error}"
             broken[path] = ContractError(
                 what, where=f"{path}:1", fix="hindcast check; if it finds nothing, report a bug"
             )
-    return created, broken
+    return dags, broken
 
 
 def _table_task(settings: Settings, contract: Contract, step: str, name: str) -> Any:

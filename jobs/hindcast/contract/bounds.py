@@ -22,8 +22,11 @@ of SQL, which may try every way to read a text, does with texts that nobody fore
 """
 
 FOLDER_SECONDS = 12.0
-"""The time of a processor for all contracts of a folder (folder.try_load_all). Airflow waits half a minute for a file
-of DAGs.
+"""The time of a processor for all contracts of a folder (folder.try_load_all)."""
+
+DAG_FILE_SECONDS = 26.0
+"""The time of a processor for reading the contracts of a DAG file and creating their DAGs. Airflow waits half a minute
+for it (dagbag_import_timeout), with what the file imports.
 """
 
 FIRST_SECONDS, SLOW_SECONDS, LAST_SECONDS = 1.0, 9.0, 0.1

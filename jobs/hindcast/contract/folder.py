@@ -29,15 +29,15 @@ def load_all(folder: Path) -> dict[str, Contract]:
 
 
 def try_load_all(
-    folder: Path, read_one: Callable[[Path, float], Contract | ContractError] = try_load
+    folder: Path, read_one: Callable[[Path, float], Contract | ContractError] = try_load, share: float = 1.0
 ) -> dict[Path, Contract | ContractError]:
     """Return the contract of each file of a folder, or its error: no file takes another one down.
 
     Of two contracts with one name, `find_owners` picks the file that keeps it; the other is an error. All files share
-    one budget of time (`_FolderReader`).
+    one budget of time (`_FolderReader`), or that `share` of it.
     """
     files = list_contract_files(folder)
-    results = _FolderReader(files, read_one).read()
+    results = _FolderReader(files, read_one, share).read()
     return _refuse_repeated_pipelines({path: results[path] for path in files})
 
 
@@ -52,9 +52,12 @@ class _FolderReader:
     second more each), and then a tenth for each further file.
     """
 
-    def __init__(self, files: Sequence[Path], read_one: Callable[[Path, float], Contract | ContractError]) -> None:
+    def __init__(
+        self, files: Sequence[Path], read_one: Callable[[Path, float], Contract | ContractError], share: float
+    ) -> None:
         self.sizes = {path: _find_size(path) for path in files}
         self.read_one = read_one
+        self.slow_seconds, self.folder_seconds = bounds.SLOW_SECONDS * share, bounds.FOLDER_SECONDS * share
         self.results: dict[Path, Contract | ContractError] = {}
         self.taken = dict.fromkeys(files, 0.0)
         self.allowed = dict.fromkeys(files, 0.0)
@@ -73,14 +76,14 @@ class _FolderReader:
     def _find_first_limit(self) -> float:
         """Return the seconds that the next file may take when it is read for the first time."""
         slow = sum(self.taken[path] for path in self._list_slow())
-        late = slow >= bounds.SLOW_SECONDS or sum(self.taken.values()) - slow >= bounds.FOLDER_SECONDS
+        late = slow >= self.slow_seconds or sum(self.taken.values()) - slow >= self.folder_seconds
         return min(bounds.SECONDS, bounds.LAST_SECONDS if late else bounds.FIRST_SECONDS)
 
     def _find_next_limit(self, path: Path) -> float | None:
         """Return the seconds that a slow file may take when it is read again; None if no more than it has taken."""
         more = bounds.FIRST_SECONDS if self.allowed[path] < bounds.FIRST_SECONDS else bounds.SECONDS
         taken = sum(self.taken.values()) - sum(self.spent_at_first.values())
-        seconds = min(more, bounds.SECONDS, bounds.FOLDER_SECONDS - taken)
+        seconds = min(more, bounds.SECONDS, self.folder_seconds - taken)
         return seconds if seconds > max(self.allowed[path], self.taken[path]) else None
 
     def _list_slow(self) -> list[Path]:
@@ -203,9 +206,11 @@ def refuse_many_tables(
         f"there are {sum(sizes.values()) + others:,} tables, and a DAG file can have the tasks of "
         f"{bounds.FOLDER_TABLES:,}: the largest contracts, like this one, have no DAG"
     )
-    fix = "move some contracts to another folder, with a DAG file of its own"
-    refused = {path: ContractError(found, where=f"{path}:1", fix=fix) for path in sizes.keys() - kept}
+    refused = {path: ContractError(found, where=f"{path}:1", fix=MOVE_CONTRACTS) for path in sizes.keys() - kept}
     return {path: refused.get(path, it) for path, it in contracts.items()}
+
+
+MOVE_CONTRACTS = "move some contracts to another folder, with a DAG file of its own"
 
 
 def count_tables(contract: Contract) -> int:

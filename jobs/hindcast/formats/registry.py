@@ -15,7 +15,9 @@ from __future__ import annotations
 import json
 import os
 import ssl
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
@@ -36,7 +38,10 @@ USER, PASSWORD, CA = VARIABLES = tuple(f"{ADDRESS}_{name}" for name in ("USER", 
 """The variables above, in their order."""
 
 TIMEOUT = 20.0
-"""Seconds after which a try has failed; it is tried three times."""
+"""Seconds without a byte after which a try has failed; it is tried three times."""
+
+MOST_SECONDS = 90.0
+"""How long a question may take with all tries, whatever arrives meanwhile."""
 
 _MOST_REFERENCES = 500
 _UNKNOWN = (40401, 40402, 40403)
@@ -241,13 +246,27 @@ def _ask_registry(question: Callable[[], A], settings: Settings, where: str) -> 
 
     place = f"{settings.schema_registry}, {where}"
     try:
-        return question()
+        return _await_answer(question)
     except SchemaRegistryError as error:
         if error.error_code in _UNKNOWN:
             return None
         raise _refusal_error(error, place) from None
     except Exception as error:  # noqa: BLE001  # the client's own HTTP library raises what it likes
         raise _no_answer_error(error, place) from None
+
+
+def _await_answer(question: Callable[[], A]) -> A:
+    """Return the answer to a question; TimeoutError if it takes too long, and nobody waits for it any more."""
+    answer: Future[A] = Future()
+
+    def ask() -> None:
+        try:
+            answer.set_result(question())
+        except Exception as error:  # noqa: BLE001  # raised where the answer is awaited
+            answer.set_exception(error)
+
+    threading.Thread(target=ask, name="schema registry", daemon=True).start()
+    return answer.result(MOST_SECONDS)
 
 
 def _refusal_error(error: SchemaRegistryError, place: str) -> TopicError:

@@ -314,7 +314,9 @@ def _find_failed_expression(contract: Contract, name: str, error: Exception) -> 
         if not adding or ("OVERFLOW" not in str(error) and of_kafka is None):
             return None
         place, argument = (
-            next(iter(adding.items())) if len(adding) == 1 else (("aggregate",), ", ".join(adding.values()))
+            next(iter(adding.items()))
+            if len(adding) == 1
+            else (("aggregate",), ", ".join(dict.fromkeys(adding.values())))
         )
         if of_kafka is not None:
             text = (
