@@ -21,7 +21,7 @@ from hindcast.ops.verify.verify import verify_tables
 from hindcast.plan import journal, planner
 from hindcast.query import spark_functions
 from hindcast.runs import shadow_table
-from hindcast.store import tables
+from hindcast.store import row_reader, tables
 from pipelines import RESTAURANT, Pipeline, at, pipeline, tell, wrong
 from upgrades import ADOPTED, BILLS, HISTORY, RECORDS, StopError, ordered, watched
 
@@ -109,6 +109,11 @@ def test_a_table_of_latest_values_is_adopted_and_read_and_takes_what_a_run_bring
         p.send("menu", *RECORDS["menu"])
         p.run("second")
         assert upgrades.history(p) == ordered(HISTORY["latest"])
+        before = row_reader.load_current_rows(spark, p.table("menu")).count()
+        p.send("menu", ("tea", {"price": 2}, 9))
+        p.run("third")
+        assert upgrades.plainly(p, "item", "_belief", where="item = 'tea'") == [("tea", "open")], "it closes nothing"
+        assert row_reader.load_current_rows(spark, p.table("menu")).count() == before + 1
 
 
 @pytest.mark.long

@@ -37,26 +37,31 @@ def find_ties(new: DataFrame, earlier: DataFrame | None = None, neighbours: Data
         nothing = F.lit(None).cast(new.schema["value"].dataType).alias("value")
         timeless = F.lit(None).cast("timestamp").alias("timestamp")
         rows = rows.unionByName(neighbours.select("key", nothing, timeless, "position", F.lit(False).alias("new")))
-    place = ("key", "timestamp", "position.epoch")
-    of_partition = Window.partitionBy(*place, "position.partition")
-    of_all, of_time = Window.partitionBy(*place), Window.partitionBy("key", "timestamp")
+    # One shuffle and one sort for all windows, whose rows are in the order of positions.
+    place = "_epoch", "_partition", "_offset"
+    of_time, of_all, of_partition = (
+        Window.partitionBy("key", "timestamp", *place[:n])
+        .orderBy(*place[n:])
+        .rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
+        for n in range(3)
+    )
     said = F.struct("value")  # a tombstone's null is a value too
-    last = F.max("position").over(of_partition)
-    of_kafka = F.col("position.partition") >= 0  # rows of adopted tables have no partition, and come before all records
+    of_kafka = F.col("_partition") >= 0  # rows of adopted tables have no partition, and come before all records
     last_said = F.when((F.col("position") == F.col("_last")) & of_kafka, F.struct("_said"))
     differ = F.min(last_said).over(of_all) != F.max(last_said).over(of_all)
-    # One shuffle for all windows.
     return (
         rows.repartition("key")
-        .withColumns({"_said": said, "_last": last})
+        .withColumns({name: F.col(f"position.{name[1:]}") for name in place})
+        .withColumn("_said", said)
         .withColumns(
             {
-                "_lasts": F.max_by("_said", "position").over(of_partition),
-                "_holds": F.max_by("_said", "position").over(of_time),
-                "_first": F.max("position").over(of_time),
-                "_spread": _has_several_values(F.when(of_kafka, F.col("position.partition")), of_all) & differ,
+                "_last": F.last("position").over(of_partition),
+                "_lasts": F.last("_said").over(of_partition),
+                "_first": F.last("position").over(of_time),
+                "_holds": F.last("_said").over(of_time),
             }
         )
+        .withColumn("_spread", _has_several_values(F.when(of_kafka, F.col("_partition")), of_all) & differ)
         .select(
             *columns,
             "new",
@@ -96,25 +101,18 @@ def count_ties(rows: DataFrame) -> DataFrame:
     scattered: keys that are in more than one partition of one epoch; lost: new records that lost to another partition,
     with the places of the first, `loser` and `winner`; replaced: new records that were replaced within their partition.
     """
-    own = F.struct("position.epoch", "position.partition")
     elsewhere = F.col("winner.partition") != F.col("position.partition")
     lost = F.col("new") & F.col("unordered") & ~F.col("replaced") & F.col("winner").isNotNull() & elsewhere
-    places = F.struct(F.col("position").alias("loser"), "winner")
-    of_keys = (
-        rows.where("position.partition >= 0")
-        .groupBy("key")
-        .agg(
-            (F.size(F.collect_set(own)) > F.size(F.collect_set("position.epoch"))).alias("scattered"),
-            F.count_if(lost).alias("lost"),
-            F.count_if("replaced").alias("replaced"),
-            F.min(F.when(lost, places)).alias("first"),
-        )
+    of_kafka, several = (
+        rows.where("position.partition >= 0"),
+        F.min("position.partition") != F.max("position.partition"),
     )
-    counts = F.struct(
-        F.count_if("scattered").alias("scattered"),
-        F.coalesce(F.sum("lost"), F.lit(0)).alias("lost"),
-        F.coalesce(F.sum("replaced"), F.lit(0)).alias("replaced"),
-        F.min("first.loser").alias("loser"),
-        F.min_by("first.winner", "first.loser").alias("winner"),
+    scattered = of_kafka.groupBy("key", "position.epoch").agg(several.alias("scattered")).where("scattered")
+    counted = of_kafka.agg(
+        F.count_if(lost).alias("lost"),
+        F.count_if("replaced").alias("replaced"),
+        F.min(F.when(lost, F.struct(F.col("position").alias("loser"), "winner"))).alias("first"),
     )
-    return of_keys.agg(counts.alias("ties"))
+    counts = F.struct("scattered", "lost", "replaced", "first.loser", "first.winner")
+    keys = scattered.agg(F.count_distinct("key").alias("scattered"))
+    return keys.crossJoin(counted).select(counts.alias("ties"))

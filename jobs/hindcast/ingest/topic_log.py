@@ -24,7 +24,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import reduce
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from hindcast.bitemporal import fates, valid_time
@@ -313,9 +313,6 @@ def count_records(
         .agg(
             F.count("*").alias("n"),
             F.min("offset").alias("first"),
-            F.min_by("reason", "offset").alias("reason"),
-            F.min_by(F.substring(F.make_valid_utf8(F.col("key").cast("string")), 1, 200), "offset").alias("key"),
-            F.min_by("value", "offset").alias("value"),
             (files.text_size_column(judged.select("key", "value", "headers")) if weigh else F.lit(0)).alias("bytes"),
         )
         .collect()
@@ -326,10 +323,11 @@ def count_records(
     before["refused"] += sum(row["n"] for row in rows if row["fate"] not in NOT_REFUSED)
     total, allowed = before["malformed"], limits.malformed_limit(topic, before["records"] + to_come)
     if bad and total > allowed:
-        key = "no key" if bad[0]["key"] is None else f"key {'***' if hidden else bad[0]['key']}"
-        reason = REDACTED if hidden else show_briefly(bad[0]["reason"], MAX_REASON_LENGTH)
-        reason += "" if hidden else mismatch.describe_mismatch(topic, bad[0]["value"])
-        ways = "" if bad[0]["reason"].startswith("op ") else "fix the columns in the contract, or "
+        first = _read_record(judged, bad[0]["partition"], bad[0]["first"])
+        key = "no key" if first["key"] is None else f"key {'***' if hidden else first['key']}"
+        reason = REDACTED if hidden else show_briefly(first["reason"], MAX_REASON_LENGTH)
+        reason += "" if hidden else mismatch.describe_mismatch(topic, first["value"])
+        ways = "" if first["reason"].startswith("op ") else "fix the columns in the contract, or "
         raise RecordError(
             f"{total} of the run's records do not decode, and the limit is {allowed}; the first: {reason}",
             where=f"{place(bad[0]['partition'])}, offset {bad[0]['first']}, {key}",
@@ -339,6 +337,14 @@ def count_records(
     for row in rows:
         counts[row["partition"]] += row["n"]
     return counts, sum(row["bytes"] or 0 for row in rows)
+
+
+def _read_record(judged: DataFrame, partition: int, offset: int) -> Row:
+    """Return the reason, the beginning of the key as text, and the value of a record."""
+    key = F.substring(F.make_valid_utf8(F.col("key").cast("string")), 1, 200).alias("key")
+    own = judged.where((F.col("partition") == partition) & (F.col("offset") == offset))
+    (record,) = own.select("reason", key, "value").collect()
+    return record
 
 
 def update_quarantine(

@@ -173,7 +173,9 @@ def is_plain(delta_table: DeltaTable) -> bool:
     promised = any(name.startswith("delta.") for field in delta_table.schema().fields for name in field.metadata)
     if "deletionVectors" in features and not tables.marks_rows(delta_table):
         return False  # its files may have vectors, and get none any more
-    is_ours = delta_table.metadata().partition_columns in ([], ["_belief"]) and tables.STATISTICS in configuration
+    # An adopted table has the column, but no partitions by it: what we write by partition would have no belief there.
+    beliefs = [field.name for field in delta_table.schema().fields if field.name == "_belief"]
+    is_ours = delta_table.metadata().partition_columns == beliefs and tables.STATISTICS in configuration
     return known and is_ours and not promised
 
 
