@@ -21,7 +21,7 @@ from hindcast.airflow.pages.access import PageAccess
 from hindcast.airflow.pages.routes import build_app
 from hindcast.cli import main
 from hindcast.common.errors import ContractError
-from hindcast.contract import Contract, bounds, find, load, try_load, try_load_all
+from hindcast.contract import Contract, bounds, count_tables, find, load, try_load, try_load_all
 from hindcast.contract.expressions import _resolve
 from hindcast.contract.load import SlowContractError
 from hindcast.contract.parsing import parse, parse_resolved
@@ -224,9 +224,17 @@ def test_a_folder_reads_less_in_a_share_of_the_time(tmp_path: Path, monkeypatch:
     reader.add_files("sound", 0.5, 30, 0)
     for share, most in ((1.0, 13.0), (0.5, 7.0), (0.0, 0.6)):
         before = time.thread_time()
-        read = try_load_all(tmp_path, reader.read, share)
+        read = try_load_all(tmp_path, reader.read, share=share)
         loaded = sum(isinstance(it, Contract) for it in read.values())
         assert (loaded > 0, time.thread_time() - before <= most + 0.1 * (30 - loaded)) == (share > 0, True)
+
+
+def test_the_time_of_dags_counts_as_that_of_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tables = count_tables(load(contract(tmp_path, GOOD)))
+    monkeypatch.setattr(bounds, "TABLE_SECONDS", bounds.FOLDER_SECONDS / tables / 2)
+    reader = SlowReader(tmp_path, monkeypatch)
+    reader.add_files("sound", 0.5, 6, 1_000)
+    assert reader.count_loaded("sound") == 1, "the first, smaller contract has taken half of it"
 
 
 @pytest.mark.parametrize("hostile", [3, 8])

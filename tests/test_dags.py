@@ -420,7 +420,7 @@ def test_no_folder_replaces_the_dags_of_another(tmp_path: Path) -> None:
 def test_tasks_have_no_copies_of_the_form(tmp_path: Path) -> None:
     """Airflow would write and check them once more for each task: most of the time that a large DAG takes."""
     (tmp_path / "restaurant.yaml").write_text(RESTAURANT)
-    created, broken = create_dags(read_settings(), try_load_all(tmp_path), CreatedDags())
+    created, broken = create_dags(read_settings(), try_load_all(tmp_path))
     assert broken == {}
     dag = created["restaurant"]
     assert {"replay", "until", "only"} <= dag.params.keys()
@@ -487,33 +487,39 @@ def test_the_largest_contracts_of_too_many_tables_have_no_dag(tmp_path: Path, mo
     assert main.main(["check"]) == 1
 
 
-@pytest.mark.filterwarnings("ignore")  # Airflow's own
-def test_a_dag_file_that_has_taken_its_time_has_dags_of_its_smallest_contracts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All folders of the file share its time, for reading and for creating; the DAG of a task is always created."""
-    now = [0.0]
-    monkeypatch.setattr(time, "thread_time", lambda: now[0])
+def test_the_folders_of_a_dag_file_share_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is left for the second is none, so that it has only its small contracts; the time between them is free."""
     (tmp_path / "a.yaml").write_text(RESTAURANT.replace("pipeline: restaurant", "pipeline: a"))
-    (tmp_path / "tips.yaml").write_text(TIPS)
-    contracts, created, create = try_load_all(tmp_path), CreatedDags(begun=0.0), dag_factory.create_preview_dag
+    now, shares, contracts, created = [0.0], list[float](), try_load_all(tmp_path), CreatedDags()
+    monkeypatch.setattr(time, "thread_time", lambda: now[0])
 
-    def create_slowly(*given: Any) -> Any:
+    def read_slowly(_: Path, share: float) -> Any:
+        shares.append(share)
         now[0] += bounds.DAG_FILE_SECONDS
-        return create(*given)
+        return contracts
 
-    monkeypatch.setattr(dag_factory, "create_preview_dag", create_slowly)
-    dags, broken = create_dags(read_settings(), contracts, created)
-    assert ("a" in dags, [path.stem for path in broken]) == (True, ["tips"]), "a has fewer tables"
-    assert "the largest contracts, like this one, have no DAG" in str(broken[tmp_path / "tips.yaml"])
-    assert "tips" in create_dags(read_settings(), contracts, created, "tips")[0]
-    assert created.find_time_left() == 0
-    shares: list[float] = []
-    monkeypatch.setattr(dag_factory, "try_load_all", lambda _, share: shares.append(share) or contracts)
-    settings = replace(read_settings(), schemas=tmp_path)
-    assert {*load_dags(settings, created)} == {"a", "tips"}, "both only report the error"
-    load_dags(settings, CreatedDags(begun=now[0]))
-    assert shares == [0, 1]
+    monkeypatch.setattr(dag_factory, "try_load_all", read_slowly)
+    monkeypatch.setattr(dag_factory, "create_dags", lambda *_: ({}, {}))
+    for folder in ("a", "b"):
+        load_dags(replace(read_settings(), schemas=tmp_path / folder), created)
+    now[0] += bounds.DAG_FILE_SECONDS
+    load_dags(replace(read_settings(), schemas=tmp_path), CreatedDags())
+    assert shares == [1, 0, 1]
+
+
+def test_a_task_does_not_wait_for_contracts_that_cannot_have_its_dag(tmp_path: Path) -> None:
+    (tmp_path / "food.yaml").write_text(RESTAURANT)  # not its own name: others are looked at
+    (tmp_path / "tips.yaml").write_text(TIPS)
+    (tmp_path / "odd.yaml").write_text("{pipeline: odd, start: never}")
+    maintenance = {"hindcast_maintenance"}
+    for started, expected in (
+        ("restaurant", {"restaurant", "restaurant__preview", "odd"}),
+        ("restaurant__preview", {"restaurant", "restaurant__preview", "odd"}),
+        ("odd", {"odd"}),
+        ("hindcast_maintenance", {"odd"}),
+    ):
+        read = parsed(tmp_path, _AIRFLOW_PARSING_CONTEXT_DAG_ID=started)
+        assert read["dags"].keys() == expected | maintenance, started
 
 
 def test_fifty_contracts_are_read_without_spark_clients_or_connections(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count, islice
 from pathlib import Path
@@ -27,7 +28,7 @@ class CreatedDags:
     pipeline of another folder.
 
     `reserved`: the pipelines whose contracts do not load, each with its folder: no other folder gives them. `tables`:
-    how many tables of each folder have tasks. `begun`: when it began, in seconds of the thread's processor time.
+    how many tables of each folder have tasks. `seconds`: the time of a processor that its folders have taken.
     """
 
     folders: dict[str, Path] = field(default_factory=dict)
@@ -35,11 +36,16 @@ class CreatedDags:
     maintained: dict[Path, str] = field(default_factory=dict)
     reserved: dict[str, Path] = field(default_factory=dict)
     tables: dict[Path, int] = field(default_factory=dict)
-    begun: float = field(default_factory=time.thread_time)
+    seconds: float = 0.0
 
-    def find_time_left(self) -> float:
-        """Return the share of the file's time (`bounds.DAG_FILE_SECONDS`) that is left, between 0 and 1."""
-        return max(0.0, 1 - (time.thread_time() - self.begun) / bounds.DAG_FILE_SECONDS)
+    @contextmanager
+    def measure_time(self) -> Iterator[float]:
+        """Count the time that the context takes; yield the share of the file's time that was left, from 0 to 1."""
+        begun = time.thread_time()
+        try:
+            yield max(0.0, 1 - self.seconds / bounds.DAG_FILE_SECONDS)
+        finally:
+            self.seconds += time.thread_time() - begun
 
     def list_taken(self, folder: Path) -> Mapping[str, Path]:
         """Return the ids of the DAGs that other folders gave, each with its folder."""

@@ -38,18 +38,15 @@ from hindcast.common.errors import ContractError
 from hindcast.common.settings import Settings
 from hindcast.contract import (
     Contract,
-    bounds,
     count_tables,
     find,
     is_meant_as,
-    list_contract_files,
     refuse_many_tables,
     repeated_name_error,
-    try_load,
     try_load_all,
 )
-from hindcast.contract.folder import MOVE_CONTRACTS
-from hindcast.contract.names import PREVIEW, RELEASE, can_be_pipeline, list_dag_ids, name_stand_ins
+from hindcast.contract.folder import may_name
+from hindcast.contract.names import PREVIEW, RELEASE, can_be_pipeline, list_dag_ids, name_stand_in, name_stand_ins
 from hindcast.runs.table_steps import TABLE_STEPS
 
 RUN = "{{ ti.xcom_pull(task_ids='plan') }}"
@@ -210,24 +207,24 @@ def create_broken_dag(dag_id: str, error: Exception) -> DAG:
 
 
 def load_dags(settings: Settings, created: CreatedDags) -> dict[str, DAG]:
-    """Return the DAGs of all contracts by id; when a task starts, only those of its own contract's file.
+    """Return the DAGs of all contracts by id; when a task starts, only those of files that may have its DAG.
 
     `created`: what the same DAG file has created from other folders, whose pipelines are not replaced.
     """
-    folder = settings.schemas
-    started = get_parsing_context().dag_id or ""
-    taken = created.list_taken(folder)
-    own = folder / f"{started.removesuffix(RELEASE).removesuffix(PREVIEW)}.yaml"
-    if started and own in list_contract_files(folder) and isinstance(contract := try_load(own), Contract):
-        loaded, _ = create_dags(settings, _refuse_taken({own: contract}, created, folder), created, started)
-        if started in loaded:
-            created.add(folder, loaded)
-            return loaded
-    contracts: Mapping[Path, Contract | ContractError] = try_load_all(folder, share=created.find_time_left())
-    if not started:  # else only one task is run, of a DAG that there was
+    with created.measure_time() as share:
+        return _load_dags(settings, created, share, get_parsing_context().dag_id or "")
+
+
+def _load_dags(settings: Settings, created: CreatedDags, share: float, started: str) -> dict[str, DAG]:
+    folder, taken = settings.schemas, created.list_taken(settings.schemas)
+    contracts: Mapping[Path, Contract | ContractError]
+    if started:  # only one task is run, of a DAG that there was
+        contracts = try_load_all(folder, share=share, wants=partial(_may_give_dag, dag_id=started))
+    else:
+        contracts = try_load_all(folder, share=share)
         contracts = refuse_many_tables(contracts, sum(n for other, n in created.tables.items() if other != folder))
     created.tables[folder] = sum(count_tables(it) for it in contracts.values() if isinstance(it, Contract))
-    loaded, broken = create_dags(settings, _refuse_taken(contracts, created, folder), created, started)
+    loaded, broken = create_dags(settings, _refuse_taken(contracts, created, folder), started)
     stand_ins = name_stand_ins(broken, {*loaded, *taken})
     errors: dict[str, Exception] = {dag_id: broken[path] for dag_id, path in stand_ins.items()}
     # A contract that loads replaces a stand-in of another folder, which gets another name.
@@ -241,11 +238,17 @@ def load_dags(settings: Settings, created: CreatedDags) -> dict[str, DAG]:
     return dags
 
 
+def _may_give_dag(path: Path, dag_id: str) -> bool:
+    """Return whether a file may have the contract of a DAG, or one that stands in for it (`name_stand_ins`)."""
+    pipelines = {dag_id, dag_id.removesuffix(RELEASE), dag_id.removesuffix(PREVIEW)}
+    return dag_id.removeprefix("broken__").startswith(name_stand_in(path)) or may_name(path, pipelines)
+
+
 def load_pipeline_dags(settings: Settings, name: str, created: CreatedDags) -> dict[str, DAG]:
     """Return the DAGs of one pipeline by id; ContractError if it has no valid contract, or was `created` before."""
     folder = settings.schemas
     contracts = _refuse_taken({folder / f"{name}.yaml": find(folder, name)}, created, folder)
-    dags, broken = create_dags(settings, contracts, created, get_parsing_context().dag_id or "")
+    dags, broken = create_dags(settings, contracts, get_parsing_context().dag_id or "")
     for error in broken.values():
         raise error
     created.add(folder, dags)
@@ -269,23 +272,16 @@ def _refuse_taken(
 
 
 def create_dags(
-    settings: Settings, contracts: Mapping[Path, Contract | ContractError], created: CreatedDags, wanted: str = ""
+    settings: Settings, contracts: Mapping[Path, Contract | ContractError], wanted: str = ""
 ) -> tuple[dict[str, DAG], dict[Path, Exception]]:
     """Return the DAGs of contracts by id, and the errors of files that have none, by path.
 
-    `wanted`: the id of the DAG whose task starts. An error in one file does not affect the DAGs of others. The smallest
-    come first: the others have none once the DAG file has taken its time.
+    `wanted`: the id of the DAG whose task starts. An error in one file does not affect the DAGs of others.
     """
     dags: dict[str, DAG] = {}
     broken: dict[Path, Exception] = {path: it for path, it in contracts.items() if isinstance(it, ContractError)}
-    loaded = {path: it for path, it in contracts.items() if isinstance(it, Contract)}
-    for path, contract in sorted(loaded.items(), key=lambda item: (count_tables(item[1]), item[0])):
-        if not (wanted or created.find_time_left()):
-            found = (
-                f"reading the contracts and creating their DAGs has taken {bounds.DAG_FILE_SECONDS:.0f} s of a "
-                "processor, and Airflow waits little longer: the largest contracts, like this one, have no DAG"
-            )
-            broken[path] = ContractError(found, where=f"{path}:1", fix=MOVE_CONTRACTS)
+    for path, contract in contracts.items():
+        if isinstance(contract, ContractError):
             continue
         try:
             new = [create_pipeline_dag(settings, contract), create_preview_dag(settings, contract)]

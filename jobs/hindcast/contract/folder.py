@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 import yaml
@@ -29,14 +29,19 @@ def load_all(folder: Path) -> dict[str, Contract]:
 
 
 def try_load_all(
-    folder: Path, read_one: Callable[[Path, float], Contract | ContractError] = try_load, share: float = 1.0
+    folder: Path,
+    read_one: Callable[[Path, float], Contract | ContractError] = try_load,
+    *,
+    share: float = 1.0,
+    wants: Callable[[Path], bool] = lambda _: True,
 ) -> dict[Path, Contract | ContractError]:
     """Return the contract of each file of a folder, or its error: no file takes another one down.
 
     Of two contracts with one name, `find_owners` picks the file that keeps it; the other is an error. All files share
-    one budget of time (`_FolderReader`), or that `share` of it.
+    one budget of time (`_FolderReader`), or that `share` of it. Files that the caller does not want are
+    not read.
     """
-    files = list_contract_files(folder)
+    files = [path for path in list_contract_files(folder) if wants(path)]
     results = _FolderReader(files, read_one, share).read()
     return _refuse_repeated_pipelines({path: results[path] for path in files})
 
@@ -46,10 +51,9 @@ class _FolderReader:
 
     Small files are read first. Each may take a second (`bounds.FIRST_SECONDS`); those that were too slow are read again
     once all have been, the largest first, with what is left of the folder's time, from which their first reading is not
-    taken. So a contract that takes less than a
-    second loads beside eight that would take for ever, and one that takes less than a tenth beside any number. The
-    whole takes at most 23 s of a processor (slow ones `bounds.SLOW_SECONDS`, others `bounds.FOLDER_SECONDS`, and a
-    second more each), and then a tenth for each further file.
+    taken. So a contract that takes less than a second loads beside eight that would take for ever, and one that takes
+    less than a tenth beside any number. The whole takes at most 23 s of a processor (slow ones `bounds.SLOW_SECONDS`,
+    others `bounds.FOLDER_SECONDS` with their DAGs, and a second more each), and then a tenth for each further file.
     """
 
     def __init__(
@@ -94,7 +98,9 @@ class _FolderReader:
         self.results[path] = self.read_one(path, seconds)
         self.taken[path] += time.thread_time() - begun
         self.allowed[path] = seconds
-        if isinstance(self.results[path], SlowContractError):
+        if isinstance(contract := self.results[path], Contract):
+            self.taken[path] += count_tables(contract) * bounds.TABLE_SECONDS
+        if isinstance(contract, SlowContractError):
             self.spent_at_first.setdefault(path, self.taken[path])
 
     def _explain(self, path: Path) -> Contract | ContractError:
@@ -170,12 +176,22 @@ def is_meant_as(path: Path, pipeline: str) -> bool:
 
 def list_meant_pipelines(path: Path) -> set[str]:
     """Return the pipelines that a file that does not load may be the contract of: by its name, and by its text."""
-    try:
-        named = {match.group(1) for match in _NAMED_PIPELINE.finditer(bounds.read_text(path))}
-    except (OSError, ValueError):
-        named = set()
     is_own = _PIPELINE.fullmatch(path.stem) is not None and is_meant_as(path, path.stem)
-    return named | ({path.stem} if is_own else set())
+    return _list_named_pipelines(path) | ({path.stem} if is_own else set())
+
+
+def may_name(path: Path, pipelines: Collection[str]) -> bool:
+    """Return whether a file may be the contract of a pipeline: it names one of these, or none in a line of its own."""
+    named = _list_named_pipelines(path)
+    return not named or not named.isdisjoint(pipelines)
+
+
+def _list_named_pipelines(path: Path) -> set[str]:
+    """Return the pipelines that a file names in lines of their own; none if it cannot be read."""
+    try:
+        return {match.group(1) for match in _NAMED_PIPELINE.finditer(bounds.read_text(path))}
+    except (OSError, ValueError):
+        return set()
 
 
 _PIPELINE = re.compile("[A-Za-z0-9_]{1,200}")
@@ -206,11 +222,9 @@ def refuse_many_tables(
         f"there are {sum(sizes.values()) + others:,} tables, and a DAG file can have the tasks of "
         f"{bounds.FOLDER_TABLES:,}: the largest contracts, like this one, have no DAG"
     )
-    refused = {path: ContractError(found, where=f"{path}:1", fix=MOVE_CONTRACTS) for path in sizes.keys() - kept}
+    fix = "move some contracts to another folder, with a DAG file of its own"
+    refused = {path: ContractError(found, where=f"{path}:1", fix=fix) for path in sizes.keys() - kept}
     return {path: refused.get(path, it) for path, it in contracts.items()}
-
-
-MOVE_CONTRACTS = "move some contracts to another folder, with a DAG file of its own"
 
 
 def count_tables(contract: Contract) -> int:
@@ -225,13 +239,14 @@ def find(folder: Path, pipeline: str) -> Contract:
         contract = try_load(own)
         if isinstance(contract, Contract) and contract.pipeline == pipeline:
             return contract
-    results = try_load_all(folder)
+    results = try_load_all(folder, wants=lambda path: may_name(path, {pipeline}))
     contracts = {result.pipeline: result for result in results.values() if isinstance(result, Contract)}
     if pipeline not in contracts:
         for result in (results.get(own), *results.values()):
             if isinstance(result, ContractError):
                 raise result  # it may be the file that is meant
-        raise ContractError(f"no pipeline '{pipeline}'", where=str(folder), fix=suggest_nearest(pipeline, contracts))
+        others = {name for path in list_contract_files(folder) for name in _list_named_pipelines(path)}
+        raise ContractError(f"no pipeline '{pipeline}'", where=str(folder), fix=suggest_nearest(pipeline, others))
     return contracts[pipeline]
 
 

@@ -59,13 +59,18 @@ def list_dag_ids(contract: Contract) -> list[str]:
     return [f"{contract.pipeline}{ending}" for ending in endings]
 
 
+def name_stand_in(file: Path) -> str:
+    """Return what the id of a DAG that stands in for a contract file begins with."""
+    return re.sub(r"[^A-Za-z0-9_.-]", "_", file.stem)[:NAME]
+
+
 def name_stand_ins(files: Iterable[Path], taken: Collection[str]) -> dict[str, Path]:
     """Return the ids of the DAGs that stand in for contract files that do not load, each with its file.
 
     `taken`: the ids of other DAGs. Airflow limits the characters of an id, and its length.
     """
     named: dict[str, Path] = {}
-    stems = {file: re.sub(r"[^A-Za-z0-9_.-]", "_", file.stem)[:NAME] for file in files}
+    stems = {file: name_stand_in(file) for file in files}
     for file, stem in sorted(stems.items(), key=lambda item: item[0].stem != item[1]):  # first those of its own name
         # With any suffix the name of the maintenance could be the id of a folder's.
         name = f"broken__{stem}" if _is_maintenance(stem) else stem
