@@ -23,6 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from hindcast.bitemporal import aggregates, joins
+from hindcast.bitemporal.measures import Measure
 from hindcast.common.session import ROWS_PER_SLICE, SLICES, open_session, override_conf
 
 KEYS, TASKS, ROUNDS = 100_000, 16, 3
@@ -76,12 +77,12 @@ def table_table(events: DataFrame, versions: DataFrame, fewer: DataFrame) -> Dat
 
 def of_table(events: DataFrame, versions: DataFrame, fewer: DataFrame) -> DataFrame:  # noqa: ARG001 - like the others
     members = versions.withColumns({"group": F.col("key"), "key": F.struct("key", "validFrom")})
-    measures = {"n": aggregates.Measure("count", F.lit(1)), "v": aggregates.Measure("sum", F.col("value.v"))}
+    measures = {"n": Measure("count", F.lit(1)), "v": Measure("sum", F.col("value.v"))}
     return aggregates.aggregate_table(members, F.col("group"), measures)
 
 
 def of_stream(events: DataFrame, versions: DataFrame, fewer: DataFrame) -> DataFrame:  # noqa: ARG001 - like the others
-    measures = {"n": aggregates.Measure("count", F.lit(1)), "v": aggregates.Measure("sum", F.col("value.v"))}
+    measures = {"n": Measure("count", F.lit(1)), "v": Measure("sum", F.col("value.v"))}
     return aggregates.aggregate_stream(events, measures)
 
 

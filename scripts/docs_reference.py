@@ -243,7 +243,7 @@ def _example() -> str:
 
 
 def _quarantine() -> str:
-    from hindcast.ingest.topic_log import QUARANTINE_COLUMNS
+    from hindcast.ingest.quarantine import QUARANTINE_COLUMNS
 
     names = ", ".join(f"`{name}`" for name in QUARANTINE_COLUMNS)
     return (

@@ -23,8 +23,8 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from hindcast.bitemporal import aggregates, joins, windows
-from hindcast.bitemporal.aggregates import Measure
 from hindcast.bitemporal.intervals import interval_micros
+from hindcast.bitemporal.measures import Measure
 from hindcast.bitemporal.windows import HoppingWindow, SessionWindow, SlidingWindow, WindowDefinition
 from hindcast.engine import operators as kernel_operators
 from hindcast.engine import session_operator, slice_reader, task, window_operator

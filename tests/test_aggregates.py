@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from hindcast.bitemporal import aggregates
-from hindcast.bitemporal.aggregates import Measure
+from hindcast.bitemporal.measures import Measure
 from hindcast.common.session import ROWS_PER_SLICE, override_conf
 from hindcast.engine import integer_encoding, operators, sweeps
 from relations import at, records, rows, versions

@@ -16,7 +16,7 @@ from hindcast.common.errors import ContractError
 from hindcast.common.jit import NOTHING
 from hindcast.contract import list_shapes, load, load_all
 from hindcast.contract.shapes import PERIODS
-from hindcast.runs import expression_checks
+from hindcast.runs import expression_checks, expression_errors
 from hindcast.streams.aggregation_tree import ADD
 from hindcast.streams.measures import evaluate_part, measure_parts
 from pipelines import pipeline
@@ -97,7 +97,7 @@ def test_what_spark_refuses_is_told_with_its_line(
     contract = load(path)
     with (
         pytest.raises(ContractError) as caught,
-        expression_checks.explain_expression_errors(tmp_path, contract, "made"),
+        expression_errors.explain_expression_errors(tmp_path, contract, "made"),
     ):
         expression_checks.refuse_unfit_expressions(spark, contract, "made", _inputs(spark))
     error = caught.value
@@ -157,7 +157,7 @@ def test_what_fails_on_a_record_is_told_with_its_line(
     expression_checks.refuse_unfit_expressions(spark, contract, "made", inputs)
     with (
         pytest.raises(ContractError) as caught,
-        expression_checks.explain_expression_errors(tmp_path, contract, "made"),
+        expression_errors.explain_expression_errors(tmp_path, contract, "made"),
     ):
         derivation.derive_view(contract, "made", inputs).collect()
     error = caught.value
@@ -179,7 +179,7 @@ def test_a_sum_that_overflows_in_the_kafka_reading_is_reported_with_its_line(
 
     with (
         pytest.raises(ContractError) as caught,
-        expression_checks.explain_expression_errors(tmp_path, load(path), "made"),
+        expression_errors.explain_expression_errors(tmp_path, load(path), "made"),
     ):
         spark.range(1).mapInArrow(overflow, "id bigint").collect()
     assert (caught.value.where, caught.value.fix) == (f"{path}:10", "cast the summed expression to double")

@@ -14,9 +14,9 @@ from typing import Any
 import jsonschema
 import pytest
 
-from hindcast.airflow import dag_factory, run_requests, tasks
+from hindcast.airflow import dag_loading, run_requests, tasks
 from hindcast.airflow.created_dags import CreatedDags
-from hindcast.airflow.dag_factory import create_dags, load_dags
+from hindcast.airflow.dag_loading import create_dags, load_dags
 from hindcast.airflow.pages import catalog
 from hindcast.airflow.spark_tasks import list_submit_options, read_contracts_of
 from hindcast.cli import main
@@ -371,7 +371,7 @@ try:
     globals().update(pipeline("restaurant", "b"))
 except Exception as error:
     globals().update(pipeline("tips", "b"))
-    from hindcast.airflow.dag_factory import create_broken_dag
+    from hindcast.airflow.dag_loading import create_broken_dag
 
     dag = create_broken_dag("error_of_pipeline", error)
 """
@@ -498,8 +498,8 @@ def test_the_folders_of_a_dag_file_share_its_time(tmp_path: Path, monkeypatch: p
         now[0] += bounds.DAG_FILE_SECONDS
         return contracts
 
-    monkeypatch.setattr(dag_factory, "try_load_all", read_slowly)
-    monkeypatch.setattr(dag_factory, "create_dags", lambda *_: ({}, {}))
+    monkeypatch.setattr(dag_loading, "try_load_all", read_slowly)
+    monkeypatch.setattr(dag_loading, "create_dags", lambda *_: ({}, {}))
     for folder in ("a", "b"):
         load_dags(replace(read_settings(), schemas=tmp_path / folder), created)
     now[0] += bounds.DAG_FILE_SECONDS

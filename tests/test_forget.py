@@ -18,7 +18,7 @@ import upgrades
 from hindcast.cli import main
 from hindcast.common.errors import BusyError, QueryError, RequestError
 from hindcast.common.settings import read_settings
-from hindcast.ingest import erasure_marks, ledger, requeue, topic_log
+from hindcast.ingest import erasure_marks, ledger, quarantine, requeue
 from hindcast.ops import journal_rebuild
 from hindcast.ops.erase import forget, proof, purge, records, row_removal
 from hindcast.ops.erase.proof import Proof
@@ -519,7 +519,7 @@ def test_what_was_requeued_is_forgotten_and_what_a_requeue_tells_of_it(
         assert containing(tmp_path, "anna-9") == []
         assert [(row["offset"], row["fate"], row["value"]) for row in p.raw("fates/orders")] == [(0, "accepted", None)]
         reasons = sorted((row["offset"], row["reason"]) for row in p.raw("quarantine"))
-        assert reasons == [(0, "forgotten"), (0, topic_log.REQUEUED_REASON), (1, "forgotten")]
+        assert reasons == [(0, "forgotten"), (0, quarantine.REQUEUED_REASON), (1, "forgotten")]
         assert [row[0] for row in p.believed("orders")] == ["bob"]
         assert ledger.read_ledger(p.warehouse, p.name).to_pylist()[: len(before)] == before
         assert wrong(p) == []

@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 
 from hindcast.cli import main
 from hindcast.ingest import trim_ledger
-from hindcast.ops import maintenance, retention
+from hindcast.ops import file_layout, maintenance, retention
 from hindcast.plan import notices
 from hindcast.store.tables import Table
 from pipelines import Pipeline, cloned, pipeline, tuples, wrong
@@ -106,7 +106,7 @@ def test_upkeep_that_is_killed_at_each_step_is_finished_by_the_next(
         else:
             assert steps >= {"_run_statement", "_vacuum_table"}
             assert any(place.startswith("within _run_statement") for place in seen), seen
-            monkeypatch.setattr(maintenance, "MIN_FILES", 2)
+            monkeypatch.setattr(file_layout, "MIN_FILES", 2)
             again = maintenance.maintain_tables(lambda: spark, p.settings, p.contract)
             assert [(table.table, table.steps, table.left) for table in again.tables if table.steps or table.left] == []
             assert list(Path(p.warehouse).rglob("part-00000-of-a-run-that-died*")) == []

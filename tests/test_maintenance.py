@@ -23,8 +23,9 @@ from hindcast.bitemporal.predicates import Question
 from hindcast.cli import main
 from hindcast.common import clock
 from hindcast.common.settings import Settings, read_settings
-from hindcast.ops import maintenance
-from hindcast.ops.maintenance import LiveFile, file_retention, maintain_tables, overlap_depth
+from hindcast.ops import file_layout, maintenance
+from hindcast.ops.file_layout import LiveFile, overlap_depth
+from hindcast.ops.maintenance import file_retention, maintain_tables
 from hindcast.ops.verify.verify import verify_tables
 from hindcast.plan import journal
 from hindcast.query import read
@@ -85,7 +86,7 @@ def test_what_would_be_done_is_told_without_spark(here: Pipeline, monkeypatch: p
     assert all(not it.steps for it in maintain_tables(no_spark, read_settings(), here.contract).tables), (
         "there is too little"
     )
-    monkeypatch.setattr(maintenance, "MIN_FILES", 2)
+    monkeypatch.setattr(file_layout, "MIN_FILES", 2)
     before = here.versions()
     told = {it.table: it for it in maintain_tables(no_spark, read_settings(), here.contract, dry_run=True).tables}
     assert told["logs/menu"].steps == ["compact 2 files"]
@@ -97,7 +98,7 @@ def test_what_would_be_done_is_told_without_spark(here: Pipeline, monkeypatch: p
 def test_files_become_few_and_no_answer_changes(
     here: Pipeline, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(maintenance, "MIN_FILES", 2)
+    monkeypatch.setattr(file_layout, "MIN_FILES", 2)
     before, old = answers(here), DeltaTable(here.table("menu").path).version()
     noted = {name: commit_history.read_notes(here.table(name), dict) for name in NAMES}
     assert main.main(["maintain", here.name, "--format", "json"]) == 0
@@ -157,7 +158,7 @@ def test_delta_is_told_for_how_long_versions_are_promised(
     assert maintenance._missing_properties(made, days) == ", ".join(f"'delta.{text}'" for text in lacking)
 
 
-def span(least: int, most: int, size: int = maintenance.SMALL_FILE_BYTES) -> LiveFile:
+def span(least: int, most: int, size: int = file_layout.SMALL_FILE_BYTES) -> LiveFile:
     return LiveFile(size, T0 + least * HOUR, T0 + most * HOUR)
 
 
@@ -193,7 +194,7 @@ def test_files_that_overlap_are_sorted_by_time(here: Pipeline, monkeypatch: pyte
     monkeypatch.setattr(maintenance, "LARGE_FILE_BYTES", 8_000)
     [done] = [it for it in maintain_tables(own(here), read_settings(), here.contract).tables if it.table == "bills"]
     assert [step.split(" files ")[1] for step in done.steps] == ["of past rows by timestamp"]
-    files = maintenance.list_live_files(DeltaTable(table.path), "timestamp").values()
+    files = file_layout.list_live_files(DeltaTable(table.path), "timestamp").values()
     assert overlap_depth(chain(*files)) <= 1
     assert sorted(map(str, spark.read.format("delta").load(table.path).collect())) == before
     [again] = [it for it in maintain_tables(no_spark, read_settings(), here.contract).tables if it.table == "bills"]
@@ -253,7 +254,7 @@ def test_runs_go_on_while_tables_are_maintained(
     spark: SparkSession, broker: str, tmp_path: Path, restaurant: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before each commit of the second run maintenance begins beside it; after it, all else that it finds is done."""
-    monkeypatch.setattr(maintenance, "MIN_FILES", 1)
+    monkeypatch.setattr(file_layout, "MIN_FILES", 1)
     with pipeline(spark, broker, tmp_path) as p, pytest.MonkeyPatch.context() as patch:
         alongside: list[threading.Thread] = []
         done: list[maintenance.MaintenanceReport] = []

@@ -21,7 +21,7 @@ from hindcast.airflow.pages.routes import build_app
 from hindcast.cli import main
 from hindcast.common.settings import Settings
 from hindcast.contract import find
-from hindcast.ingest import topic_log
+from hindcast.ingest import quarantine
 from hindcast.ops.verify import quarantine_checks
 from hindcast.quality import approval, failing_rows, held_changes
 from hindcast.store import table_creation
@@ -48,12 +48,12 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
         held |= {"entry": ["held"] * MANY, "change": ["open"] * MANY, "since": [0] * MANY, "digest": list(numbers)}
         failing = table_creation.ensure_table(failing_rows.failing_table(found.warehouse, "shop"), failing_rows.SCHEMA)
         write_deltalake(failing, fill(held, table_creation.arrow_schema(failing_rows.SCHEMA)), mode="append")
-        quarantine = table_creation.ensure_table(
-            topic_log.quarantine_table(found.warehouse, "shop"), quarantine_checks.SCHEMA
+        refused = table_creation.ensure_table(
+            quarantine.quarantine_table(found.warehouse, "shop"), quarantine_checks.SCHEMA
         )
         was = {**place, "run": held["run"], "timestamp": held["at"], "fate": ["malformed"] * MANY}
         was |= {"key": [b"i%d" % n for n in numbers], "value": [b"{"] * MANY, "reason": ["no JSON"] * MANY}
-        write_deltalake(quarantine, fill(was, pa.schema(quarantine.schema().to_arrow())), mode="append")
+        write_deltalake(refused, fill(was, pa.schema(refused.schema().to_arrow())), mode="append")
         yield found
 
 

@@ -19,7 +19,7 @@ from hindcast.common.errors import BusyError
 from hindcast.common.settings import Settings, read_settings
 from hindcast.contract import load
 from hindcast.contract.bound import bind_contract
-from hindcast.ops import maintenance, retention
+from hindcast.ops import file_layout, maintenance, retention
 from hindcast.ops.erase import forget, records
 from hindcast.ops.erase.purge import list_live_files
 from hindcast.plan import journal, notices, planner
@@ -157,7 +157,7 @@ def test_nobody_rewrites_files_while_something_is_forgotten(settings: Settings) 
 @pytest.fixture
 def shop(spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pipeline]:
     """The restaurant after two runs, tables of it in several files, which maintenance joins."""
-    monkeypatch.setattr(maintenance, "MIN_FILES", 2)
+    monkeypatch.setattr(file_layout, "MIN_FILES", 2)
     with pipeline(spark, broker, tmp_path) as p:
         again = {**CORRECTION, "orders": [("candace", {"item": "soup", "quantity": 1}, 6)]}
         for brought in (SEED, again):

@@ -16,7 +16,7 @@ from hindcast.common.errors import RecordError
 from hindcast.contract import Topic
 from hindcast.formats import limits
 from hindcast.formats.decode import decode_records
-from hindcast.ingest import quarantine, topic_log
+from hindcast.ingest import quarantine, record_counts
 from hindcast.kafka.topics import HEADERS_SCHEMA
 from hindcast.plan import journal
 from hindcast.report import report
@@ -310,7 +310,7 @@ def test_a_share_is_one_of_the_whole_run(spark: SparkSession) -> None:
 
     def account(share: str, commit: DataFrame, before: Counter[str], to_come: int) -> dict[int, int]:
         topic = Topic.model_validate(told | {"max_malformed": share})
-        return topic_log.count_records(
+        return record_counts.count_records(
             commit, "partition {}".format, topic, "max_malformed", before, to_come, "nothing", hidden=False
         )[0]
 

@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
-from hindcast.ingest import topic_log
+from hindcast.ingest import quarantine
 from hindcast.ops.erase import row_removal
 from hindcast.store import commit_once, commits, delta_rs_writer, rewriting, row_reader, table_creation, tables
 from hindcast.store.tables import Table
@@ -35,7 +35,7 @@ LOG = (
 RECORDS = [
     (0, 0, b"ann", b"1", [("trace", b"ann"), ("none", None)], None),
     (0, 1, None, None, None, "says ann"),
-    (0, 2, None, b"2", None, topic_log.REQUEUED_REASON),
+    (0, 2, None, b"2", None, quarantine.REQUEUED_REASON),
     (0, 3, b"ann", b"3", [], "says ann"),
     (1, 0, b"bob", b"4", None, "says bob"),
     (1, 1, None, None, None, None),
@@ -109,7 +109,7 @@ def test_what_is_forgotten_goes_from_small_tables_as_a_merge_takes_it(
     assert [(r["value"] is None, r["reason"], r["forgotten"]) for r in records] == [
         (True, None, 9),
         (True, "forgotten", 9),
-        (True, topic_log.REQUEUED_REASON, 9),
+        (True, quarantine.REQUEUED_REASON, 9),
         (False, "says ann", None),
         (False, "says bob", None),
         (True, None, 9),

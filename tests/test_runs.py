@@ -18,7 +18,7 @@ from bare_runs import OUTCOMES
 from hindcast.cli.main import main
 from hindcast.common.errors import GateError, RecordError, RunError, TableError, TopicError
 from hindcast.common.settings import read_settings
-from hindcast.ingest import topic_log
+from hindcast.ingest import quarantine
 from hindcast.plan import journal, planner
 from hindcast.plan.runs import Run
 from hindcast.report import page
@@ -109,7 +109,7 @@ def test_every_record_has_one_fate_and_what_is_refused_stands_in_quarantine_once
 
         # a run that claims the log and is given up before the quarantine is written
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(topic_log, "update_quarantine", lambda *_, **__: (_ for _ in ()).throw(CrashError("killed")))
+            patch.setattr(quarantine, "update_quarantine", lambda *_, **__: (_ for _ in ()).throw(CrashError("killed")))
             with pytest.raises(CrashError):
                 p.run("first")
         [first] = journal.read_runs(p.warehouse, p.name)
@@ -124,7 +124,7 @@ def test_every_record_has_one_fate_and_what_is_refused_stands_in_quarantine_once
             {"partition": 0, "start": 8, "end": 10, "fates": {"accepted": 1, "expired": 1}}
         ]
         assert p.believed("menu") == [("curry", 8, 30, 33), ("soup", 5, 20, 23), ("soup", 6, 23, None)]
-        quarantine = {row["offset"]: row for row in p.raw("quarantine")}
+        entered = {row["offset"]: row for row in p.raw("quarantine")}
         assert tuples(p.raw("quarantine"), "offset", "fate", "key", "value", "run") == [
             (2, "expired", b"soup", b'{"price": 4}', 1),
             (3, "null_key", None, b'{"price": 1}', 1),
@@ -133,11 +133,9 @@ def test_every_record_has_one_fate_and_what_is_refused_stands_in_quarantine_once
             (6, "time_skew", b"cake", b'{"price": 3}', 1),
             (9, "expired", b"soup", b'{"price": 7}', 2),
         ]
-        assert (
-            quarantine[2]["reason"] == "older than the history retention of 0:00:10 at stream time 2026-01-01 00:00:30"
-        )
-        assert quarantine[4]["reason"] == "the value is not a JSON object of `price` int: {"
-        assert quarantine[4]["topic"] == p.kafka("menu")
+        assert entered[2]["reason"] == "older than the history retention of 0:00:10 at stream time 2026-01-01 00:00:30"
+        assert entered[4]["reason"] == "the value is not a JSON object of `price` int: {"
+        assert entered[4]["topic"] == p.kafka("menu")
 
         # more malformed records than the contract allows
         before = p.versions()

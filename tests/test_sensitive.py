@@ -18,7 +18,7 @@ from hindcast.contract.bound import bind_contract
 from hindcast.contract.sensitive import find_sensitive_columns, redact_message
 from hindcast.ingest import topic_log
 from hindcast.quality import failing_rows
-from hindcast.runs import expression_checks
+from hindcast.runs import expression_errors
 from hindcast.runs.spark_errors import explain_spark_errors
 from pipelines import at, pipeline
 
@@ -104,7 +104,7 @@ def test_neither_an_error_nor_its_fix_shows_a_value(spark: SparkSession, tmp_pat
     rows = spark.createDataFrame([("a", name, "york", 1, at(0), None)], columns)
     with (
         pytest.raises(ContractError, match="numbers has a record on which CAST") as refused,
-        expression_checks.explain_expression_errors(tmp_path, contract, "numbers"),
+        expression_errors.explain_expression_errors(tmp_path, contract, "numbers"),
     ):
         derivation.derive_view(contract, "numbers", {"customers": rows}).collect()
     assert refused.value.found.endswith("fails: CAST_INVALID_INPUT (hidden: the table has sensitive columns)")

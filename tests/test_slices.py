@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 import histories
 from hindcast.bitemporal import aggregates, joins
-from hindcast.bitemporal.aggregates import Measure
+from hindcast.bitemporal.measures import Measure
 from hindcast.common.session import MANY_ROWS, ROWS_PER_SLICE, SLICES, override_conf, slice_large_keys
 from hindcast_conformance import Vector, load_vectors, run_vectors
 from hindcast_conformance.formatting import format_failure

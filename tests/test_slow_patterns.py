@@ -17,7 +17,7 @@ from hindcast.contract.expressions import resolve
 from hindcast.contract.parsing import ExpressionError
 from hindcast.contract.query_limits import limit_expression
 from hindcast.contract.shapes import list_shapes
-from hindcast.runs import expression_checks
+from hindcast.runs import expression_checks, expression_errors
 from pipelines import at, pipeline
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ WITH_MENU = "join: {table: menu, on: item}"
 def a_limit_of_a_second(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Functions of other names: Spark's session, which tests share, keeps those that it has."""
     monkeypatch.setattr(time_limits, "MAX_SECONDS", 1.0)
-    monkeypatch.setattr(expression_checks, "MAX_SECONDS", 1.0)
+    monkeypatch.setattr(expression_errors, "MAX_SECONDS", 1.0)
     monkeypatch.setattr(query_limits, "IN_TIME", "match_in_a_second")
     monkeypatch.setattr(query_limits, "LIKE_IN_TIME", "like_in_a_second")
     limit_expression.cache_clear()
@@ -91,7 +91,7 @@ def test_a_pattern_that_takes_too_long_stops_its_view(
     expression_checks.refuse_unfit_expressions(spark, contract, "made", inputs)
     with (
         pytest.raises(ContractError) as caught,
-        expression_checks.explain_expression_errors(tmp_path, contract, "made"),
+        expression_errors.explain_expression_errors(tmp_path, contract, "made"),
     ):
         derivation.derive_view(contract, "made", inputs).collect()
     error = caught.value

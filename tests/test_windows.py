@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from hindcast.bitemporal import fates, windows
-from hindcast.bitemporal.aggregates import Measure
 from hindcast.bitemporal.intervals import LAST_MICROS
+from hindcast.bitemporal.measures import Measure
 from hindcast.contract import Window
 from relations import at, ms, records, rows
 

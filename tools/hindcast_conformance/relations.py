@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from hindcast.bitemporal import aggregates, fates, incremental, joins, plane, windows
 from hindcast.bitemporal.affected_periods import build_scope
-from hindcast.bitemporal.aggregates import Measure
+from hindcast.bitemporal.measures import Measure
 from hindcast_conformance import logs, stepwise
 from hindcast_conformance.stepwise import SteppedRelation
 from hindcast_conformance.vectors import OperationShape, ParsedOperation, TableSpec, Vector

@@ -28,7 +28,7 @@ def pipelines(schemas: str | Path | None = None) -> dict[str, DAG]:
     it; a relative one is beside the file that calls this function.
     """
     from hindcast.airflow.created_dags import find_created_dags
-    from hindcast.airflow.dag_factory import load_dags
+    from hindcast.airflow.dag_loading import load_dags
 
     module = sys._getframe(1).f_globals  # noqa: SLF001  # documented
     return load_dags(_read_settings(schemas, module.get("__file__")), find_created_dags(module))
@@ -40,7 +40,7 @@ def pipeline(name: str, schemas: str | Path | None = None) -> dict[str, DAG]:
     Raise ContractError if there is none, if it does not load, or if another folder has given a pipeline of this name.
     """
     from hindcast.airflow.created_dags import find_created_dags
-    from hindcast.airflow.dag_factory import load_pipeline_dags
+    from hindcast.airflow.dag_loading import load_pipeline_dags
 
     module = sys._getframe(1).f_globals  # noqa: SLF001
     return load_pipeline_dags(_read_settings(schemas, module.get("__file__")), name, find_created_dags(module))

@@ -13,8 +13,7 @@ A measure is made of parts that Spark computes (an average: a sum and a count). 
 of a large view; both give the same rows.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from operator import or_
 
@@ -23,27 +22,27 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
     DataType,
-    DecimalType,
     DoubleType,
     FloatType,
-    IntegralType,
-    LongType,
     StructType,
 )
 from pyspark.sql.window import WindowSpec
 
 from hindcast.bitemporal import skew
-
-
-@dataclass(frozen=True)
-class Measure:
-    """A Spark SQL aggregate function of one argument, an expression over the input's columns; `count(*)` counts 1.
-
-    `avg` is the exact sum divided by the count, as a double. `count_distinct` counts distinct non-null values.
-    """
-
-    function: str
-    argument: Column
+from hindcast.bitemporal.measures import (
+    _MERGE_FUNCTIONS,
+    Measure,
+    PartialAggregate,
+    build_value,
+    call_aggregate,
+    choose_strategy,
+    find_sum_type,
+    is_mergeable,
+    list_argument_types,
+    list_partial_aggregates,
+    merge_with_earlier,
+    name_arguments,
+)
 
 
 def aggregate_table(versions: DataFrame, group: Column, measures: Mapping[str, Measure]) -> DataFrame:
@@ -56,7 +55,7 @@ def aggregate_table(versions: DataFrame, group: Column, measures: Mapping[str, M
 
         count: k in x [0, 10), m in x [4, ..)    ->    x: 1 [0, 4), 2 [4, 10), 1 [10, ..)
     """
-    types = _argument_types(versions, measures)
+    types = list_argument_types(versions, measures)
     # rule: a version without a value to aggregate is no member
     members = (
         versions.where(has_value_to_aggregate(measures))
@@ -65,21 +64,21 @@ def aggregate_table(versions: DataFrame, group: Column, measures: Mapping[str, M
             F.struct("key").alias("_member"),  # not null itself, whatever the key
             "validFrom",
             "validTo",
-            *(argument.alias(name) for name, argument in _argument_columns(measures, types).items()),
+            *(argument.alias(name) for name, argument in name_arguments(measures, types).items()),
         )
         .where(F.col("_group").isNotNull())
     )
     members = _normalize_zeros(members, "_group")
-    parts = _partial_aggregates(measures)
+    parts = list_partial_aggregates(measures)
     kinds = {part: members.schema[part.argument].dataType for part in parts}
-    ways = {part: _choose_strategy(part, kinds[part]) for part in parts}
+    ways = {part: choose_strategy(part, kinds[part]) for part in parts}
     running, *others = ([part for part in parts if ways[part] == way] for way in ("running", "spans", "steps"))
     edges = _number_edges(members, running)
     steps = _running_steps(edges, {part: kinds[part] for part in running})
     for chosen, compute in zip(others, (_aggregate_by_spans, _aggregate_by_steps), strict=True):
         if chosen:
             steps = steps.join(compute(edges, chosen), ["_group", "_step"], "left")
-    value = _value_struct(measures, types, lambda part: F.col(part.name))
+    value = build_value(measures, types, lambda part: F.col(part.name))
     return steps.select(F.col("_group").alias("key"), value, "validFrom", "validTo")
 
 
@@ -92,14 +91,14 @@ def aggregate_stream(events: DataFrame, measures: Mapping[str, Measure]) -> Data
 
         sum: 5 @10, 3 @20, 4 @15    ->    5 [10, 15), 9 [15, 20), 12 [20, ..)
     """
-    types = _argument_types(events, measures)
-    arguments = (argument.alias(name) for name, argument in _argument_columns(measures, types).items())
+    types = list_argument_types(events, measures)
+    arguments = (argument.alias(name) for name, argument in name_arguments(measures, types).items())
     members = events.where(
         F.col("key").isNotNull() & F.col("value").isNotNull() & has_value_to_aggregate(measures)
     ).select("key", "timestamp", *arguments)
     members = _normalize_zeros(members, "key")
-    parts = _partial_aggregates(measures)
-    exact = all(_is_mergeable(part, members.schema[part.argument].dataType) for part in parts)
+    parts = list_partial_aggregates(measures)
+    exact = all(is_mergeable(part, members.schema[part.argument].dataType) for part in parts)
     cuts = skew.find_cuts(members.select(F.col("key").alias("_on"), F.col("timestamp").alias("_at"))) if exact else None
     following: list[Column] = []
     if cuts is not None:
@@ -107,18 +106,18 @@ def aggregate_stream(events: DataFrame, measures: Mapping[str, Measure]) -> Data
         following = [F.col("_stop")]  # a cut is a moment of an event
     upto = Window.partitionBy("key", *(["_slice"] if cuts is not None else [])).orderBy("timestamp")
 
-    def compute_part(part: _PartialAggregate) -> Column:
+    def compute_part(part: PartialAggregate) -> Column:
         own = F.call_function(part.function, F.col(part.argument)).over(upto)
         return (
             own
             if cuts is None
-            else _merge_with_earlier(part, F.col(part.name), own).cast(members.schema[part.name].dataType)
+            else merge_with_earlier(part, F.col(part.name), own).cast(members.schema[part.name].dataType)
         )
 
     # rule: events of one timestamp give one row
     return members.select(
         "key",
-        _value_struct(measures, types, compute_part),
+        build_value(measures, types, compute_part),
         F.col("timestamp").alias("validFrom"),
         F.coalesce(F.lead("timestamp").over(upto), *following).alias("validTo"),
     ).where(~F.col("validTo").eqNullSafe(F.col("validFrom")))
@@ -126,9 +125,9 @@ def aggregate_stream(events: DataFrame, measures: Mapping[str, Measure]) -> Data
 
 def aggregate_rows(rows: DataFrame, by: Sequence[str], measures: Mapping[str, Measure]) -> DataFrame:
     """Return plain aggregates by columns: `by` and `value` (struct, one field per measure)."""
-    types = _argument_types(rows, measures)
-    arguments = _argument_columns(measures, types)
-    value = _value_struct(measures, types, lambda part: F.call_function(part.function, arguments[part.argument]))
+    types = list_argument_types(rows, measures)
+    arguments = name_arguments(measures, types)
+    value = build_value(measures, types, lambda part: F.call_function(part.function, arguments[part.argument]))
     return rows.groupBy(*by).agg(value)
 
 
@@ -170,96 +169,11 @@ def _has_fractions(kind: DataType) -> bool:
     )
 
 
-@dataclass(frozen=True)
-class _PartialAggregate:
-    """One Spark aggregate of a measure: the columns of its result and of its argument, and its function."""
-
-    name: str
-    function: str
-    argument: str
-
-
-_PARTIAL_FUNCTIONS = {"avg": ("sum", "count"), "count_distinct": ("collect_set",)}
-_MERGE_FUNCTIONS = {name: name for name in ("min", "max", "sum", "bool_and", "bool_or", "bit_and", "bit_or", "bit_xor")}
-
-
-def _argument_types(rows: DataFrame, measures: Mapping[str, Measure]) -> dict[str, DataType]:
-    """Return the types of the arguments of measures, by the columns of the arguments."""
-    arguments = (measure.argument.alias(f"_argument{number}") for number, measure in enumerate(measures.values()))
-    return {field.name: field.dataType for field in rows.select(*arguments).schema}
-
-
-def _argument_columns(measures: Mapping[str, Measure], types: Mapping[str, DataType]) -> dict[str, Column]:
-    """Return the arguments of measures, those of sums wider than they are.
-
-    An average is defined, and a sum may be a bigint, where a sum on the way to it is none. And what is taken back must
-    have a negative: -(-2^63) is no bigint.
-    """
-    found = {}
-    for (name, kind), measure in zip(types.items(), measures.values(), strict=True):
-        is_sum = measure.function in ("sum", "avg") and isinstance(kind, IntegralType)
-        wide = DecimalType(38, 0) if isinstance(kind, LongType) else LongType()
-        found[name] = measure.argument.cast(wide) if is_sum else measure.argument
-    return found
-
-
-def _partial_aggregates(measures: Mapping[str, Measure]) -> list[_PartialAggregate]:
-    return [
-        _PartialAggregate(f"_part{number}_{function}", function, f"_argument{number}")
-        for number, measure in enumerate(measures.values())
-        for function in _PARTIAL_FUNCTIONS.get(measure.function, (measure.function,))
-    ]
-
-
-def _value_struct(
-    measures: Mapping[str, Measure], types: Mapping[str, DataType], compute_part: Callable[[_PartialAggregate], Column]
-) -> Column:
-    """Return the struct `value` of measures, given the types of their arguments, and how a part is computed."""
-    parts = iter(_partial_aggregates(measures))
-    fields = []
-    for (name, measure), kind in zip(measures.items(), types.values(), strict=True):
-        columns = [compute_part(next(parts)) for _ in _PARTIAL_FUNCTIONS.get(measure.function, (measure.function,))]
-        match measure.function:
-            case "avg":
-                # rule: an average is a sum by its count
-                whole = F.when(columns[1] != 0, columns[0].cast("double") / columns[1])
-            case "count_distinct":
-                whole = F.size(columns[0])
-            case "sum" if isinstance(kind, IntegralType):
-                whole = columns[0].cast("bigint")
-            case _:
-                whole = columns[0]
-        fields.append(whole.alias(name))
-    return F.struct(*fields).alias("value")
-
-
-def _choose_strategy(part: _PartialAggregate, argument: DataType) -> str:
-    exact = isinstance(argument, IntegralType | DecimalType)
-    if part.function == "count" or (part.function == "sum" and exact):
-        return "running"
-    return "spans" if part.function in _MERGE_FUNCTIONS else "steps"
-
-
-def _is_mergeable(part: _PartialAggregate, argument: DataType) -> bool:
-    """Return whether a part is the same if computed from pieces; sums of doubles, for example, are not."""
-    return part.function in ("min", "max") or _choose_strategy(part, argument) == "running"
-
-
-def _merge_with_earlier(part: _PartialAggregate, before: Column, own: Column) -> Column:
-    """Return a part over all events up to one, from that of the earlier slices and that of its own slice."""
-    match part.function:
-        case "min":
-            return F.least(before, own)
-        case "max":
-            return F.greatest(before, own)
-    return F.coalesce(before + own, own, before)
-
-
-def _carry_earlier_slices(members: DataFrame, parts: Sequence[_PartialAggregate]) -> DataFrame:
+def _carry_earlier_slices(members: DataFrame, parts: Sequence[PartialAggregate]) -> DataFrame:
     """Return events with `_cuts` as events with their `_slice`, its `_stop`, and each part of the slices before it."""
     members = members.withColumn("_slice", skew.slice_number(F.col("timestamp")))
     cut = members.where("_cuts IS NOT NULL").groupBy("key", "_slice")
-    totals = cut.agg(*(_call_aggregate(part.function, part.argument, part) for part in parts))
+    totals = cut.agg(*(call_aggregate(part.function, part.argument, part) for part in parts))
     earlier = skew.earlier_slices("key")
     kinds = {part: totals.schema[part.name].dataType for part in parts}
     before = totals.select(
@@ -278,7 +192,7 @@ def _carry_earlier_slices(members: DataFrame, parts: Sequence[_PartialAggregate]
     return known.drop("_on", "_number", "_cuts")
 
 
-def _number_edges(members: DataFrame, running: Sequence[_PartialAggregate]) -> DataFrame:
+def _number_edges(members: DataFrame, running: Sequence[PartialAggregate]) -> DataFrame:
     """Return the start (`_sign` 1) and the end, if any (-1), of each member, with the number `_step` that it begins.
 
     Edges at one moment begin one step together. With each edge comes what it adds to the running parts. Where the time
@@ -320,7 +234,7 @@ def _edge_window(edges: DataFrame) -> WindowSpec:
     return Window.partitionBy("_group", *(["_slice"] if "_slice" in edges.columns else [])).orderBy("_at")
 
 
-def _running_contributions(running: Sequence[_PartialAggregate]) -> dict[str, Column]:
+def _running_contributions(running: Sequence[PartialAggregate]) -> dict[str, Column]:
     """Return what an edge adds to each running part, and to the count of non-null values."""
     found = {}
     for part in running:
@@ -332,16 +246,16 @@ def _running_contributions(running: Sequence[_PartialAggregate]) -> dict[str, Co
     return found
 
 
-def _running_steps(edges: DataFrame, running: Mapping[_PartialAggregate, DataType]) -> DataFrame:
+def _running_steps(edges: DataFrame, running: Mapping[PartialAggregate, DataType]) -> DataFrame:
     """Return the steps of each group that has members: `_group, _step, validFrom, validTo` and the running parts."""
     upto = _edge_window(edges)
     following = F.coalesce(F.lead("_at").over(upto), *([F.col("_stop")] if "_stop" in edges.columns else []))
 
-    def total(part: _PartialAggregate) -> Column:
+    def total(part: PartialAggregate) -> Column:
         counted = F.sum(f"{part.argument}_counted").over(upto)
         if part.function == "count":
             return counted
-        return F.when(counted > 0, F.sum(f"{part.argument}_summed").over(upto)).cast(_sum_type(running[part]))
+        return F.when(counted > 0, F.sum(f"{part.argument}_summed").over(upto)).cast(find_sum_type(running[part]))
 
     # rule: a group without members has no row
     return (
@@ -359,14 +273,7 @@ def _running_steps(edges: DataFrame, running: Mapping[_PartialAggregate, DataTyp
     )
 
 
-def _sum_type(argument: DataType) -> str:
-    """Return the type that Spark gives a sum."""
-    if isinstance(argument, DecimalType):
-        return f"decimal({min(argument.precision + 10, 38)},{argument.scale})"
-    return "bigint"
-
-
-def _member_stretches(edges: DataFrame, parts: Sequence[_PartialAggregate]) -> DataFrame:
+def _member_stretches(edges: DataFrame, parts: Sequence[PartialAggregate]) -> DataFrame:
     """Return members with the steps in which they are present: from `_first` to before `_end`."""
     steps = edges.where("_member IS NOT NULL").withColumn("_last", F.max("_step").over(Window.partitionBy("_group")))
     ended = F.min("_sign") < 0
@@ -379,12 +286,12 @@ def _member_stretches(edges: DataFrame, parts: Sequence[_PartialAggregate]) -> D
     )
 
 
-def _aggregate_by_steps(edges: DataFrame, parts: Sequence[_PartialAggregate]) -> DataFrame:
+def _aggregate_by_steps(edges: DataFrame, parts: Sequence[PartialAggregate]) -> DataFrame:
     each = _member_stretches(edges, parts).withColumn("_step", F.explode(F.sequence("_first", F.col("_end") - 1)))
-    return each.groupBy("_group", "_step").agg(*(_call_aggregate(part.function, part.argument, part) for part in parts))
+    return each.groupBy("_group", "_step").agg(*(call_aggregate(part.function, part.argument, part) for part in parts))
 
 
-def _aggregate_by_spans(edges: DataFrame, parts: Sequence[_PartialAggregate]) -> DataFrame:
+def _aggregate_by_spans(edges: DataFrame, parts: Sequence[PartialAggregate]) -> DataFrame:
     """Return aggregates by spans of steps: span (level, number) is [number * 2^level, (number + 1) * 2^level)."""
     stretches = _member_stretches(edges, parts)
     # Of each level a stretch takes at most the span at its left end, if odd, and the one at its right end, if even.
@@ -404,16 +311,12 @@ def _aggregate_by_spans(edges: DataFrame, parts: Sequence[_PartialAggregate]) ->
         "level -> struct(level AS level, shiftright(_step, level) AS number))"
     )
     spans = stretches.withColumn("_span", F.explode(covering)).groupBy("_group", "_span")
-    pieces = spans.agg(*(_call_aggregate(part.function, part.argument, part) for part in parts))
+    pieces = spans.agg(*(call_aggregate(part.function, part.argument, part) for part in parts))
     steps = edges.groupBy("_group").agg(F.max("_step").alias("_last"))
     steps = steps.withColumn("_step", F.explode(F.sequence(F.lit(1).cast("long"), "_last")))
     return (
         steps.withColumn("_span", F.explode(around))
         .join(pieces, ["_group", "_span"])
         .groupBy("_group", "_step")
-        .agg(*(_call_aggregate(_MERGE_FUNCTIONS[part.function], part.name, part) for part in parts))
+        .agg(*(call_aggregate(_MERGE_FUNCTIONS[part.function], part.name, part) for part in parts))
     )
-
-
-def _call_aggregate(function: str, argument: str, part: _PartialAggregate) -> Column:
-    return F.call_function(function, F.col(argument)).alias(part.name)

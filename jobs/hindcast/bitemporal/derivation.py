@@ -15,8 +15,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from hindcast.bitemporal import aggregates, joins, plane, windows
-from hindcast.bitemporal.aggregates import Measure
 from hindcast.bitemporal.intervals import ALL_TIME
+from hindcast.bitemporal.measures import Measure
 from hindcast.bitemporal.pattern_limits import expression_column
 from hindcast.contract import Contract, Join, Shape, View, Window, list_shapes
 from hindcast.contract.expressions import parse_aggregate, resolve

@@ -14,8 +14,9 @@ from pyspark.sql import functions as F
 
 from hindcast import contract
 from hindcast.bitemporal import fates
-from hindcast.bitemporal.aggregates import Measure, aggregate_rows
+from hindcast.bitemporal.aggregates import aggregate_rows
 from hindcast.bitemporal.intervals import LAST_MICROS, interval_micros
+from hindcast.bitemporal.measures import Measure
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from pyspark.sql.types import (
 )
 
 from hindcast.bitemporal import derivation
-from hindcast.bitemporal.aggregates import Measure
+from hindcast.bitemporal.measures import Measure
 from hindcast.contract import Contract, Shape, View, list_shapes
 from hindcast.contract.shapes import PERIODS
 from hindcast.engine.spec import AggregateSpec, KernelOutput

@@ -26,7 +26,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from hindcast.contract.bound import BoundContract
-from hindcast.ingest import erasure_marks, requeued_records, retimestamping, topic_log
+from hindcast.ingest import erasure_marks, quarantine, requeued_records, retimestamping, topic_log
 from hindcast.ingest import requeue as requeues
 from hindcast.kafka import topic_patterns
 from hindcast.plan import journal
@@ -66,7 +66,7 @@ def revise_fates(spark: SparkSession, contract: BoundContract, plan: Plan, name:
             _commit_fates(contract, plan, name, rows, entered, after)
         finally:
             rows.unpersist()
-    topic_log.update_quarantine(spark, contract, name, entered, f"fates/{name}")
+    quarantine.update_quarantine(spark, contract, name, entered, f"fates/{name}")
 
 
 def _commit_fates(contract: BoundContract, plan: Plan, name: str, rows: DataFrame, entered: Table, after: int) -> None:

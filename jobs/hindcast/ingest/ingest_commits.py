@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 
 from hindcast.common import step_events
 from hindcast.contract.bound import BoundContract
-from hindcast.ingest import erasure_marks, topic_log
+from hindcast.ingest import erasure_marks, quarantine, record_counts, topic_log
 from hindcast.kafka import gaps, timestamp_overflow, topic_patterns
 from hindcast.kafka.topic_patterns import TopicSource
 from hindcast.kafka.topics import OffsetRange, recreated_topic_error
@@ -73,7 +73,7 @@ def ingest_topic(
                 ingested.append(step.append_chunk(number, topic_plan.after if number == first else number - 1, counted))
     if len(chunks) > 1:
         step_events.add_fields(offsets_done=sum(topic_plan.planned_counts.values()))
-    topic_log.update_quarantine(spark, contract, name, log, name, limit=100 + len(chunks))
+    quarantine.update_quarantine(spark, contract, name, log, name, limit=100 + len(chunks))
     appended = [records for records in ingested if records is not None]
     if not chunks or len(appended) < len(chunks):
         return None
@@ -133,7 +133,7 @@ class _TopicIngest(NamedTuple):
             whole = sum(topic_plan.planned_counts.values())
             step_events.add_fields(offsets_planned=whole, offsets_done=whole - to_come - planned)
         count = partial(
-            topic_log.count_records,
+            record_counts.count_records,
             place=place,
             topic=topic,
             field=field,

@@ -1,14 +1,43 @@
-"""Records still refused: the quarantine without those requeued, or accepted by another history retention, since."""
+"""The quarantine: the records that a pipeline refused; and which of them are still refused."""
 
 from __future__ import annotations
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from hindcast.common.column_values import ColumnValue
 from hindcast.contract import Contract
-from hindcast.ingest import topic_log
-from hindcast.store import duckdb_reader, row_reader, tables
+from hindcast.contract.bound import BoundContract
+from hindcast.ingest import requeued_records
+from hindcast.kafka import gaps
+from hindcast.store import commit_history, commits, duckdb_reader, row_reader, table_creation, tables
+from hindcast.store.commit_notes import FatesNote
+from hindcast.store.tables import Table
+
+QUARANTINE_COLUMNS = (
+    "topic",
+    "partition",
+    "offset",
+    "timestamp",
+    "key",
+    "value",
+    "fate",
+    "reason",
+    "run",
+    "systemFrom",
+)
+"""Columns of a pipeline's quarantine."""
+
+
+REQUEUED_REASON = "requeued: it decodes by the contract of this run"
+"""The reason in the quarantine of a record that is no longer refused."""
+
+
+NOT_REFUSED = ("accepted", "no_change")
+"""The fates of records that are not in the quarantine."""
+
 
 _LISTED = """
     WITH latest AS (
@@ -26,6 +55,36 @@ _LISTED = """
 """
 
 
+def update_quarantine(
+    spark: SparkSession, contract: BoundContract, name: str, decided: Table, part: str, limit: int = 100
+) -> None:
+    """Append to the quarantine what was refused, each record once, and what of it was requeued.
+
+    Also catches up on abandoned runs. `decided`: the table with the fates of a topic's records; `part` names its
+    commits to the quarantine. `limit`: how many of the last commits to `decided` to look at.
+    """
+    table = quarantine_table(contract.warehouse, contract.pipeline)
+    done = tables.read_last_run(table, part=part)
+    notes = commit_history.read_notes(decided, FatesNote.from_json, limit)
+    new = [run for run, note in notes.items() if run > done and note.refused]
+    if not new:
+        return
+    rows = row_reader.load_rows(spark, decided).where(F.col("run") > done)
+    kafka = F.lit(contract.kafka_topic(name))
+    place = {"partition": F.col("topicPartition")} if "topicPartition" in rows.columns else {"topic": kafka}
+    again = F.expr(requeued_records.requeued_sql(rows.columns)) if "was" in rows.columns else F.lit(False)
+    since = {"reason": F.coalesce("reason", F.when(again, F.lit(REQUEUED_REASON)))}
+    refused = rows.where(~F.col("fate").isin(*NOT_REFUSED, *gaps.FATES) | again).withColumns(since)
+    refused = refused.withColumns(place).select(*QUARANTINE_COLUMNS)
+    table_creation.ensure_table(table, table_creation.make_nullable(refused.schema))
+    commits.append_rows(refused, table, max(new), {"run": max(new)}, part=part, after=done)
+
+
+def quarantine_table(warehouse: str, pipeline: str) -> Table:
+    """Return the table of the records that a pipeline refused."""
+    return Table(warehouse, pipeline, "quarantine", "quarantine")
+
+
 def list_refused(warehouse: str, contract: Contract, topic: str | None = None, *, everything: bool = False) -> pa.Table:
     """Return a row for each record that is refused by its latest fate.
 
@@ -39,7 +98,7 @@ def list_refused(warehouse: str, contract: Contract, topic: str | None = None, *
 
 def read_refused(warehouse: str, contract: Contract, topic: str | None = None, *, everything: bool = False) -> pa.Table:
     """Return the rows of `list_refused`, with keys as bytes and nothing masked."""
-    quarantine = tables.open_table(topic_log.quarantine_table(warehouse, contract.pipeline))
+    quarantine = tables.open_table(quarantine_table(warehouse, contract.pipeline))
     with duckdb_reader.open_arrow_engine() as engine:
         engine.execute(
             'CREATE TEMP TABLE entered (topic VARCHAR, "partition" INT, "offset" BIGINT, fate VARCHAR, run BIGINT)'

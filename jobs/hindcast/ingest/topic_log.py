@@ -20,58 +20,36 @@ Refused records are also in the quarantine, one table per pipeline, with the nam
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import reduce
 
-from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from hindcast.bitemporal import fates, valid_time
-from hindcast.common.errors import RecordError, show_briefly
 from hindcast.contract import Topic
 from hindcast.contract.bound import BoundContract
-from hindcast.contract.sensitive import REDACTED
-from hindcast.formats import limits, mismatch
+from hindcast.formats import limits
 from hindcast.formats.decode import decode_records
-from hindcast.ingest import erasure_marks, requeued_records, retimestamping, schemas, trim_ledger
+from hindcast.ingest import erasure_marks, retimestamping, schemas, trim_ledger
 from hindcast.kafka import gaps, timestamp_overflow, topic_patterns
 from hindcast.kafka.topic_patterns import TopicSource
 from hindcast.kafka.topics import HEADERS_SCHEMA, OffsetRange
 from hindcast.plan import journal
 from hindcast.plan.plans import Plan, TopicPlan
-from hindcast.store import commit_history, commits, files, row_reader, table_creation, tables
-from hindcast.store.commit_notes import FatesNote
+from hindcast.store import row_reader, tables
 from hindcast.store.tables import Table
 
-QUARANTINE_COLUMNS = (
-    "topic",
-    "partition",
-    "offset",
-    "timestamp",
-    "key",
-    "value",
-    "fate",
-    "reason",
-    "run",
-    "systemFrom",
-)
-"""Columns of a pipeline's quarantine."""
-
-REQUEUED_REASON = "requeued: it decodes by the contract of this run"
-"""The reason in the quarantine of a record that is no longer refused."""
-NOT_REFUSED = ("accepted", "no_change")
-"""The fates of records that are not in the quarantine."""
-
 DISPUTED_MESSAGE = "a record of the log no longer decodes"
-MAX_REASON_LENGTH = 1_000
-"""Characters kept of the reason why a record does not decode."""
 
 
 _NEAR = 10_000
 """How many offsets before a range give a lower bound of stream time."""
 
+
 DECODED_COLUMNS = {"key": "_key", "value": "_value"}
+
+
 _EMPTY = (
     "epoch int, partition int, offset long, timestamp timestamp, key binary, value binary, "
     f"{HEADERS_SCHEMA}, fate string, run long"
@@ -286,92 +264,3 @@ def _add_stream_time(
         before = before.where(each(lambda p, _: least.get(p, "true")))
     reached = before.groupBy("partition").agg(latest.alias("_reached"))
     return decoded.join(F.broadcast(reached), "partition", "left"), retention, F.col("_reached")
-
-
-def count_records(
-    judged: DataFrame,
-    place: Callable[[int], str],
-    topic: Topic,
-    field: str,
-    before: Counter[str],
-    to_come: int,
-    written: str,
-    *,
-    hidden: bool,
-    weigh: bool = False,
-) -> tuple[dict[int, int], int]:
-    """Return how many records each partition has, and how many bytes they take in all (0 without `weigh`).
-
-    Raises RecordError if more records of the run are malformed than the contract allows. `place` describes a partition.
-    `before`: how many `records` earlier commits of the run added, how many they `refused`, and how many were
-    `malformed`; this adds to it. `to_come`: how many offsets later commits will add: a share is one of the whole run.
-    `written`: what was written before, for the error; if `hidden`, it shows nothing of a record. Bytes as in
-    `files.text_size_column`.
-    """
-    rows = (
-        judged.groupBy("partition", "fate")
-        .agg(
-            F.count("*").alias("n"),
-            F.min("offset").alias("first"),
-            (files.text_size_column(judged.select("key", "value", "headers")) if weigh else F.lit(0)).alias("bytes"),
-        )
-        .collect()
-    )
-    bad = sorted((row for row in rows if row["fate"] == "malformed"), key=lambda row: (row["partition"], row["first"]))
-    before["records"] += sum(row["n"] for row in rows)
-    before["malformed"] += sum(row["n"] for row in bad)
-    before["refused"] += sum(row["n"] for row in rows if row["fate"] not in NOT_REFUSED)
-    total, allowed = before["malformed"], limits.malformed_limit(topic, before["records"] + to_come)
-    if bad and total > allowed:
-        first = _read_record(judged, bad[0]["partition"], bad[0]["first"])
-        key = "no key" if first["key"] is None else f"key {'***' if hidden else first['key']}"
-        reason = REDACTED if hidden else show_briefly(first["reason"], MAX_REASON_LENGTH)
-        reason += "" if hidden else mismatch.describe_mismatch(topic, first["value"])
-        ways = "" if first["reason"].startswith("op ") else "fix the columns in the contract, or "
-        raise RecordError(
-            f"{total} of the run's records do not decode, and the limit is {allowed}; the first: {reason}",
-            where=f"{place(bad[0]['partition'])}, offset {bad[0]['first']}, {key}",
-            fix=f"{ways}let them into quarantine with {field}: {total}; {written}",
-        )
-    counts = Counter[int]()
-    for row in rows:
-        counts[row["partition"]] += row["n"]
-    return counts, sum(row["bytes"] or 0 for row in rows)
-
-
-def _read_record(judged: DataFrame, partition: int, offset: int) -> Row:
-    """Return the reason, the beginning of the key as text, and the value of a record."""
-    key = F.substring(F.make_valid_utf8(F.col("key").cast("string")), 1, 200).alias("key")
-    own = judged.where((F.col("partition") == partition) & (F.col("offset") == offset))
-    (record,) = own.select("reason", key, "value").collect()
-    return record
-
-
-def update_quarantine(
-    spark: SparkSession, contract: BoundContract, name: str, decided: Table, part: str, limit: int = 100
-) -> None:
-    """Append to the quarantine what was refused, each record once, and what of it was requeued.
-
-    Also catches up on abandoned runs. `decided`: the table with the fates of a topic's records; `part` names its
-    commits to the quarantine. `limit`: how many of the last commits to `decided` to look at.
-    """
-    table = quarantine_table(contract.warehouse, contract.pipeline)
-    done = tables.read_last_run(table, part=part)
-    notes = commit_history.read_notes(decided, FatesNote.from_json, limit)
-    new = [run for run, note in notes.items() if run > done and note.refused]
-    if not new:
-        return
-    rows = row_reader.load_rows(spark, decided).where(F.col("run") > done)
-    kafka = F.lit(contract.kafka_topic(name))
-    place = {"partition": F.col("topicPartition")} if "topicPartition" in rows.columns else {"topic": kafka}
-    again = F.expr(requeued_records.requeued_sql(rows.columns)) if "was" in rows.columns else F.lit(False)
-    since = {"reason": F.coalesce("reason", F.when(again, F.lit(REQUEUED_REASON)))}
-    refused = rows.where(~F.col("fate").isin(*NOT_REFUSED, *gaps.FATES) | again).withColumns(since)
-    refused = refused.withColumns(place).select(*QUARANTINE_COLUMNS)
-    table_creation.ensure_table(table, table_creation.make_nullable(refused.schema))
-    commits.append_rows(refused, table, max(new), {"run": max(new)}, part=part, after=done)
-
-
-def quarantine_table(warehouse: str, pipeline: str) -> Table:
-    """Return the table of the records that a pipeline refused."""
-    return Table(warehouse, pipeline, "quarantine", "quarantine")

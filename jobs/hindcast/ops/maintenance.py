@@ -13,18 +13,15 @@ from __future__ import annotations
 import json
 import math
 import time
-from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import NamedTuple
 
 import pyarrow as pa
 from deltalake import DeltaTable
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has no types
-from pyarrow.fs import FileSelector, FileType
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -36,22 +33,27 @@ from hindcast.common.settings import Settings
 from hindcast.contract import Contract, find, keep
 from hindcast.contract.bound import BoundContract, bind_contract
 from hindcast.contract.shapes import PERIODS
+from hindcast.ops import file_layout
 from hindcast.ops import retention as trimming
+from hindcast.ops.file_layout import (
+    LARGE_FILE_BYTES,
+    SMALL_FILE_BYTES,
+    count_live_files,
+    count_stored_files,
+    count_unneeded_files,
+    list_live_files,
+    overlap_depth,
+)
 from hindcast.plan import journal, notices
 from hindcast.query import show
 from hindcast.runs import inventory
-from hindcast.store import commit_history, commit_once, delta_log, row_reader, tables
+from hindcast.store import commit_history, commit_once, row_reader, tables
 from hindcast.store.commit_notes import parse_own_note
 from hindcast.store.tables import Table
 
-SMALL_FILE_BYTES, LARGE_FILE_BYTES = 16 << 20, 64 << 20
-"""Files below the first size are joined into files of at most the second. A merge rewrites whole files where the table
-has no deletion vectors, so larger ones would cost runs more than small ones cost readers.
-"""
-MIN_FILES = 8
-"""The number of files of a partition from which it pays to join or sort them."""
 MAX_DEPTH = 4
 """Files are sorted if a file overlaps more others than this in time, on average."""
+
 
 SessionFactory = Callable[[], SparkSession]
 
@@ -88,14 +90,6 @@ class MaintenanceReport:
         head: dict[str, JsonValue] = {"pipeline": self.pipeline, "retentionHours": hours}
         changes = [asdict(table) for table in self.tables]
         return head | {"tables": changes, "reports": self.reports, "trimmed": self.trimmed}
-
-
-class LiveFile(NamedTuple):
-    """A file that readers see: its bytes, and the first and last period start in it, if Delta has statistics of it."""
-
-    size: int
-    first: datetime | None
-    last: datetime | None
 
 
 def maintain_pipelines(spark: SessionFactory, settings: Settings, pipelines: Sequence[str]) -> None:
@@ -180,7 +174,7 @@ def _maintain_table(
     spark: SessionFactory, table: Table, days: int, retention: timedelta, *, dry_run: bool
 ) -> TableMaintenance:
     delta_table = DeltaTable(table.path)
-    before, disk = _count_live_files(delta_table), _count_stored_files(delta_table)
+    before, disk = count_live_files(delta_table), count_stored_files(delta_table)
     done = TableMaintenance(table.name, (before[0],) * 2, (before[1],) * 2, (disk[1],) * 2)
 
     if missing := _missing_properties(delta_table, days):
@@ -195,19 +189,19 @@ def _maintain_table(
             done.steps.append(what)
         else:
             done.left.append(f"{what}: left, as a run committed first")
-    count = _count_unneeded_files(delta_table, retention)
+    count = count_unneeded_files(delta_table, retention)
     if count and dry_run:
         done.steps.append(f"vacuum at most {format_count(count, 'file')}")
     elif count:
-        stored = _count_stored_files(delta_table)[0]
+        stored = count_stored_files(delta_table)[0]
         _vacuum_table(spark(), table, retention)
-        gone = stored - _count_stored_files(delta_table)[0]
+        gone = stored - count_stored_files(delta_table)[0]
         done.steps += [f"vacuum {format_count(gone, 'file')}"] if gone else []
     if done.steps and not dry_run:
         delta_table = DeltaTable(table.path)
-        count, size = _count_live_files(delta_table)
+        count, size = count_live_files(delta_table)
         done.files, done.bytes = (before[0], count), (before[1], size)
-        done.disk = disk[1], _count_stored_files(delta_table)[1]
+        done.disk = disk[1], count_stored_files(delta_table)[1]
     return done
 
 
@@ -238,33 +232,8 @@ def _plan_steps(table: Table, delta_table: DeltaTable) -> Iterator[tuple[str, st
         of = f" of {belief} rows" if belief else ""
         if by is not None and overlap_depth(files) > MAX_DEPTH:
             yield f"cluster {len(files)} files{of} by {by}", f"OPTIMIZE delta.`{table.path}`{where} ZORDER BY (`{by}`)"
-        elif len(small) >= MIN_FILES:
+        elif len(small) >= file_layout.MIN_FILES:
             yield f"compact {len(small)} files{of}", f"OPTIMIZE delta.`{table.path}`{where}"
-
-
-def list_live_files(delta_table: DeltaTable, by: str | None) -> dict[str | None, list[LiveFile]]:
-    """Return the files that readers see, by belief (None: the table is not partitioned); `by`: the period's start."""
-    partitions: dict[str | None, list[LiveFile]] = {}
-    for file in pa.table(delta_table.get_add_actions(flatten=True)).to_pylist():
-        live = LiveFile(file["size_bytes"], file.get(f"min.{by}"), file.get(f"max.{by}"))
-        partitions.setdefault(file.get("partition._belief"), []).append(live)
-    return partitions
-
-
-def overlap_depth(files: Iterable[LiveFile]) -> float:
-    """Return how many others, on average, a file overlaps, by Delta's statistics; small files do not count.
-
-    [0, 4] [5, 9]: 0    [0, 9] [0, 9]: 1
-    """
-    spans = [(file.first, file.last) for file in files if file.size >= SMALL_FILE_BYTES]
-    known = sorted((least, most) for least, most in spans if least is not None and most is not None)
-    if len(known) < MIN_FILES:
-        return 0
-    # For each file: those that begin before it ends, less those that end before it begins, less itself.
-    ends = sorted(most for _, most in known)
-    starts = [least for least, _ in known]
-    overlaps = sum(bisect_right(starts, most) - bisect_left(ends, least) - 1 for least, most in known)
-    return overlaps / len(known)
 
 
 def _optimize_files(spark: SparkSession, table: Table, statement: str) -> bool:
@@ -304,33 +273,6 @@ def _vacuum_table(spark: SparkSession, table: Table, retention: timedelta) -> No
     }
     with override_conf(spark, confs):
         spark.sql(f"VACUUM delta.`{table.path}` RETAIN {math.ceil(retention / timedelta(hours=1))} HOURS").collect()
-
-
-def _count_live_files(delta_table: DeltaTable) -> tuple[int, int]:
-    """Return the number and bytes of the files that readers see."""
-    sizes = pa.table(delta_table.get_add_actions(flatten=True)).column("size_bytes").to_pylist()
-    return len(sizes), sum(sizes)
-
-
-def _list_stored_files(delta_table: DeltaTable) -> Iterator[tuple[str, int, datetime | None]]:
-    """Yield the data files in a table's folder: path, size, time of writing."""
-    for info in delta_log.open_filesystem(delta_table).get_file_info(FileSelector("", recursive=True)):
-        if info.type == FileType.File and not any(part.startswith("_delta_log") for part in info.path.split("/")):
-            yield info.path, info.size, info.mtime
-
-
-def _count_stored_files(delta_table: DeltaTable) -> tuple[int, int]:
-    """Return the number and bytes of the data files in the table's folder."""
-    sizes = [size for _, size, _ in _list_stored_files(delta_table)]
-    return len(sizes), sum(sizes)
-
-
-def _count_unneeded_files(delta_table: DeltaTable, retention: timedelta) -> int:
-    """Return how many files older than the retention the latest version does not have; VACUUM decides."""
-    live = set(delta_log.list_paths(delta_table))
-    since = datetime.now(UTC) - retention
-    stored = _list_stored_files(delta_table)
-    return sum(path not in live and at is not None and at < since for path, _, at in stored)
 
 
 def _remove_old_reports(settings: Settings, pipeline: str, *, dry_run: bool) -> int:

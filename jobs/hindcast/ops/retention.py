@@ -29,7 +29,7 @@ from hindcast.common.json_values import JsonObject, JsonValue
 from hindcast.common.session import override_conf
 from hindcast.contract import Contract
 from hindcast.contract.bound import BoundContract
-from hindcast.ingest import ledger, requeued_records, retimestamping, topic_log, trim_ledger
+from hindcast.ingest import ledger, quarantine, requeued_records, retimestamping, topic_log, trim_ledger
 from hindcast.ops import trim_horizons
 from hindcast.ops.trim_horizons import PartitionProgress
 from hindcast.plan import horizon, journal, notices
@@ -347,10 +347,10 @@ def _trim_refused(
 
     `horizons`: those of the logs, of which `at` is the topic's. What several entries share is the first one's.
     """
-    quarantine = topic_log.quarantine_table(contract.warehouse, contract.pipeline)
-    if tables.open_table(quarantine) is None:
+    stored = quarantine.quarantine_table(contract.warehouse, contract.pipeline)
+    if tables.open_table(stored) is None:
         return 0
-    rows = row_reader.load_rows(spark, quarantine)
+    rows = row_reader.load_rows(spark, stored)
     names = defaultdict[datetime, list[str]](list)
     for (kafka,) in rows.select("topic").distinct().collect():
         moment = horizon.find_quarantine_horizon(contract, kafka, horizons)
@@ -362,7 +362,7 @@ def _trim_refused(
     )
     refused = rows.where(trimmed).count() if trimmed else 0
     if refused and not dry_run:
-        commits.delete_rows(spark, quarantine, trimmed, _trim_note(at))
+        commits.delete_rows(spark, stored, trimmed, _trim_note(at))
     return refused
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from hindcast.contract import Contract
-from hindcast.ingest import initial_rows, schemas, topic_log, trim_ledger
+from hindcast.ingest import initial_rows, quarantine, schemas, trim_ledger
 from hindcast.plan import journal
 from hindcast.quality import failing_rows, gate_results
 from hindcast.store import commit_history, emitted_log, tables
@@ -30,7 +30,7 @@ def list_possible_tables(warehouse: str, contract: Contract, names: Iterable[str
             yield emitted_log.emitted_table(warehouse, contract, name)
     yield from (
         of(warehouse, pipeline)
-        for of in (topic_log.quarantine_table, gate_results.results_table, failing_rows.failing_table)
+        for of in (quarantine.quarantine_table, gate_results.results_table, failing_rows.failing_table)
     )
 
 

@@ -30,7 +30,7 @@ from hindcast.contract.definition import list_fields
 from hindcast.contract.sensitive import find_sensitive_columns
 from hindcast.contract.shapes import PERIODS
 from hindcast.formats.decode import decode_records
-from hindcast.ingest import initial_rows, schemas, topic_log
+from hindcast.ingest import initial_rows, record_counts, schemas, topic_log
 from hindcast.kafka import topic_patterns
 from hindcast.plan import definitions, inputs, journal, planner
 from hindcast.plan.inputs import locate_own_table
@@ -43,6 +43,7 @@ from hindcast.runs import (
     change_statistics,
     emission,
     expression_checks,
+    expression_errors,
     inventory,
     spark_errors,
     tie_counts,
@@ -115,7 +116,7 @@ def _preview_pinned(
                 candidates[name] = row_reader.load_current_rows(spark, locate_own_table(contract, name)).persist()
                 continue
             explained = (
-                expression_checks.explain_expression_errors(settings.schemas, contract, name)
+                expression_errors.explain_expression_errors(settings.schemas, contract, name)
                 if name in contract.views
                 else nullcontext()
             )
@@ -152,7 +153,7 @@ def _count_fates(contract: Contract, plan: Plan, name: str, new: DataFrame) -> T
         field, nothing = f"topics.{name}.max_malformed", "nothing was written"
         hidden = contract.has_sensitive_entry(contract.kafka_topic(name))
         try:
-            topic_log.count_records(
+            record_counts.count_records(
                 new, place, topic, field, before=Counter(), to_come=0, written=nothing, hidden=hidden
             )
         except RecordError as error:

@@ -38,6 +38,7 @@ from hindcast.runs import (
     emission,
     emission_progress,
     expression_checks,
+    expression_errors,
     spark_errors,
     store_migration,
     widening,
@@ -133,7 +134,7 @@ def build_view(spark: SparkSession, settings: Settings, pipeline: str, run: int,
         with (
             _record_stops(settings, pipeline, run, view),
             spark_errors.explain_spark_errors(contract, view),
-            expression_checks.explain_expression_errors(settings.schemas, contract, view),
+            expression_errors.explain_expression_errors(settings.schemas, contract, view),
             fit_to_rows(spark, sum(map(tables.count_rows, inputs))),
             ChangeReader(spark) as sources,
         ):

@@ -17,7 +17,7 @@ from hindcast.contract.sensitive import REDACTED, has_sensitive_columns, redact_
 from hindcast.ingest import topic_log
 from hindcast.kafka import access_errors, gaps
 from hindcast.kafka.security import read_security
-from hindcast.runs.expression_checks import explain_slow_patterns
+from hindcast.runs.expression_errors import explain_slow_patterns
 from hindcast.store import table_creation
 from hindcast.streams.join_processors import NULL_KEY, NULL_KEY_FIX
 

@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from hindcast.contract.bound import BoundContract
-from hindcast.ingest import initial_rows, topic_log
+from hindcast.ingest import initial_rows, quarantine
 from hindcast.ops.erase import proof, purge, records, row_removal
 from hindcast.ops.erase.erased_rows import find_erased_rows
 from hindcast.ops.erase.failing_entries import FailingEntries
@@ -96,7 +96,7 @@ class ErasureStep:
         fates = tables.fates_table(warehouse, pipeline, self._request.topic)
         row_removal.blank_records(self._records, fates, places, run)
         in_kafka = {"topic": "topic", "partition": "topicPartition", "offset": "offset"}
-        row_removal.blank_records(self._records, topic_log.quarantine_table(warehouse, pipeline), in_kafka, run)
+        row_removal.blank_records(self._records, quarantine.quarantine_table(warehouse, pipeline), in_kafka, run)
         log = tables.log_table(warehouse, pipeline, self._request.topic)
         row_removal.blank_records(self._records, log, places, run)
 

@@ -19,7 +19,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from hindcast.common.json_values import JsonObject
 from hindcast.common.session import FEW_ROWS, override_conf
-from hindcast.ingest import erasure_marks, topic_log
+from hindcast.ingest import erasure_marks, quarantine
 from hindcast.store import closing, commit_once, delta_rs_writer, row_reader, table_columns, table_creation, tables
 from hindcast.store.commit_notes import parse_note
 from hindcast.store.tables import Table
@@ -75,7 +75,7 @@ def blank_records(places: DataFrame, table: Table, by: Mapping[str, str], run: i
     if found is not None and _try_rewrite(found, table, lambda own, at: _blank_rows(own, at, run), _note(run)):
         return
     reason = (
-        f"CASE WHEN t.reason IS NULL OR t.reason = '{topic_log.REQUEUED_REASON}' THEN t.reason ELSE "
+        f"CASE WHEN t.reason IS NULL OR t.reason = '{quarantine.REQUEUED_REASON}' THEN t.reason ELSE "
         f"'{erasure_marks.REPLACEMENT_TEXT}' END"
     )
     new_values = {"key": "NULL", "value": "NULL", "headers": "NULL", "reason": reason, erasure_marks.MARK: str(run)}
@@ -141,7 +141,7 @@ def _blank_rows(rows: pa.Table, places: pa.Array, run: int) -> pa.Table:
     changed = pc.and_(places, pc.fill_null(is_left, False))
     if not pc.any(changed).as_py():
         return rows
-    told = pc.and_kleene(reasons.is_valid(), pc.not_equal(reasons, topic_log.REQUEUED_REASON))
+    told = pc.and_kleene(reasons.is_valid(), pc.not_equal(reasons, quarantine.REQUEUED_REASON))
     for name in names:
         rows = _assign(rows, name, changed, None)
     rows = _assign(rows, erasure_marks.MARK, changed, run) if is_marked else rows

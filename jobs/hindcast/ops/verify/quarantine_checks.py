@@ -16,7 +16,7 @@ from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, Str
 
 from hindcast.common.plurals import format_count
 from hindcast.contract import Contract
-from hindcast.ingest import requeued_records, topic_log
+from hindcast.ingest import quarantine, requeued_records
 from hindcast.ingest import trim_ledger as counts
 from hindcast.kafka import gaps
 from hindcast.ops.verify.findings import Finding
@@ -42,12 +42,12 @@ SCHEMA = StructType(
 
 
 def check_quarantine(
-    contract: Contract, topics: Sequence[str], runs: list[Run], quarantine: Table, opened: Mapping[Table, DeltaTable]
+    contract: Contract, topics: Sequence[str], runs: list[Run], stored: Table, opened: Mapping[Table, DeltaTable]
 ) -> Iterator[Finding]:
     """Yield a finding if the quarantine differs from what runs up to the last completed one refused of some topics."""
     last = max((run.number for run in runs if run.state == "completed"), default=0)
     with duckdb_reader.connect_alone() as engine:
-        _load_tables(engine, contract, topics, quarantine, opened)
+        _load_tables(engine, contract, topics, stored, opened)
         for side, other, what in (
             ("refused", "had", "refused and not in the quarantine as the log has it"),
             ("due", "refused", "in the quarantine and not refused as it stands there"),
@@ -64,7 +64,7 @@ def check_quarantine(
                 if (erasure := _find_broken_erasure(runs, topics)) is not None:
                     fix = f"repeat the hindcast forget that run {erasure.number} began; --rebuild undoes part of it"
                 text = f"{format_count(len(rows), 'record')} {what}; the first: {fate}, topic {topic}"
-                yield Finding("quarantine", quarantine.name, text, fix, None, partition, offset)
+                yield Finding("quarantine", stored.name, text, fix, None, partition, offset)
                 return
 
 
@@ -89,16 +89,16 @@ def rebuild_quarantine(warehouse: str, contract: Contract) -> int:
 
 def _rebuild_quarantine(warehouse: str, contract: Contract) -> int:
     """Do what `rebuild_quarantine` says."""
-    quarantine = topic_log.quarantine_table(warehouse, contract.pipeline)
+    stored = quarantine.quarantine_table(warehouse, contract.pipeline)
     sources = {
         locate(warehouse, contract.pipeline, name)
         for name in contract.topics
         for locate in (tables.log_table, tables.fates_table)
     }
-    opened = {table: it for table in (*sources, quarantine) if (it := tables.open_table(table)) is not None}
-    delta_table = table_creation.ensure_table(quarantine, SCHEMA)
+    opened = {table: it for table in (*sources, stored) if (it := tables.open_table(table)) is not None}
+    delta_table = table_creation.ensure_table(stored, SCHEMA)
     with duckdb_reader.connect_alone() as engine:
-        _load_tables(engine, contract, list(contract.topics), quarantine, opened)
+        _load_tables(engine, contract, list(contract.topics), stored, opened)
         own = _find_own_topics(engine, contract, list(contract.topics))
         kept = "SELECT * FROM quarantined WHERE NOT contains($topics, topic)"
         using = f"USING ({_PLACE_COLUMNS})"
@@ -107,13 +107,11 @@ def _rebuild_quarantine(warehouse: str, contract: Contract) -> int:
         rows: pa.Table = engine.sql(query, params={"topics": own}).to_arrow_table()
         done = engine.execute("SELECT name, max(run) FROM refused GROUP BY name").fetchall()
     data = rows.cast(pa.schema(delta_table.schema().to_arrow()))
-    ids = [
-        Transaction(quarantine.app_id(part), run) for part, run in done if run > tables.read_last_run(quarantine, part)
-    ]
+    ids = [Transaction(stored.app_id(part), run) for part, run in done if run > tables.read_last_run(stored, part)]
     try:
         write_deltalake(delta_table, data, mode="overwrite", commit_properties=CommitProperties(app_transactions=ids))
     except (DeltaError, OSError) as error:
-        raise table_creation.explain_write_error(error, quarantine.path) from None
+        raise table_creation.explain_write_error(error, stored.path) from None
     return int(data.num_rows)
 
 
@@ -121,7 +119,7 @@ def _load_tables(
     engine: duckdb.DuckDBPyConnection,
     contract: Contract,
     topics: Sequence[str],
-    quarantine: Table,
+    stored: Table,
     opened: Mapping[Table, DeltaTable],
 ) -> None:
     """Create the tables that are compared; all but `quarantined` without what was trimmed.
@@ -137,7 +135,7 @@ def _load_tables(
     for name in topics:
         parts = {name: tables.log_table, f"fates/{name}": tables.fates_table}
         for part, locate in parts.items():
-            table = locate(quarantine.warehouse, contract.pipeline, name)
+            table = locate(stored.warehouse, contract.pipeline, name)
             if table in opened:
                 fields = [field.name for field in opened[table].schema().fields]
                 place = "topic, topicPartition" if "topicPartition" in fields else '$kafka, "partition"'
@@ -147,11 +145,15 @@ def _load_tables(
                     f'INSERT INTO refused SELECT {place}, "offset", "timestamp", key, "value", fate, '  # noqa: S608
                     f"coalesce(reason, CASE WHEN {requeued} THEN $requeued END), run, systemFrom, $part FROM entries "
                     f"WHERE NOT contains($fine, fate) OR {requeued}",
-                    {"part": part, "requeued": topic_log.REQUEUED_REASON, "fine": [*topic_log.NOT_REFUSED, *gaps.FATES]}
+                    {
+                        "part": part,
+                        "requeued": quarantine.REQUEUED_REASON,
+                        "fine": [*quarantine.NOT_REFUSED, *gaps.FATES],
+                    }
                     | ({} if "topicPartition" in fields else {"kafka": contract.kafka_topic(name)}),
                 )
-    if quarantine in opened:
-        engine.register("entries", arrow_reader.read_rows(opened[quarantine]))
+    if stored in opened:
+        engine.register("entries", arrow_reader.read_rows(opened[stored]))
         engine.execute(f"INSERT INTO quarantined SELECT {_COLUMNS} FROM entries")  # noqa: S608
     own = _find_own_topics(engine, contract, topics)
     for (topic,) in engine.execute("SELECT DISTINCT topic FROM refused").fetchall():
@@ -163,7 +165,7 @@ def _load_tables(
         "horizon TIMESTAMPTZ, run BIGINT)"
     )
     names = {*own, *(topic for (topic,) in engine.execute("SELECT DISTINCT topic FROM refused").fetchall())}
-    logs = {name: tables.log_table(quarantine.warehouse, contract.pipeline, name) for name in topics}
+    logs = {name: tables.log_table(stored.warehouse, contract.pipeline, name) for name in topics}
     horizons = {name: horizon.read_horizon(log, opened[log]) for name, log in logs.items() if log in opened}
     for topic in names:
         before = horizon.find_quarantine_horizon(contract, topic, horizons)

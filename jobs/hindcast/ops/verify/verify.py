@@ -20,7 +20,7 @@ from hindcast.common.json_values import JsonValue
 from hindcast.common.plurals import format_count
 from hindcast.contract.bound import BoundContract
 from hindcast.contract.sensitive import find_sensitive_columns
-from hindcast.ingest import initial_rows, topic_log, trim_ledger
+from hindcast.ingest import initial_rows, quarantine, trim_ledger
 from hindcast.ops.verify import (
     definition,
     emitted_checks,
@@ -248,10 +248,10 @@ class _Verification:
         logs = [tables.log_table(self._warehouse, pipeline, name) for name in topics]
         sources = [*logs, *(tables.fates_table(self._warehouse, pipeline, name) for name in topics)]
         sources += map(trim_ledger.trim_table, logs)
-        quarantine = topic_log.quarantine_table(self._warehouse, pipeline)
-        if topics and not self._broken.intersection([quarantine, *sources]):
+        refused = quarantine.quarantine_table(self._warehouse, pipeline)
+        if topics and not self._broken.intersection([refused, *sources]):
             self._add_findings(
-                quarantine, quarantine_checks.check_quarantine(contract, topics, self._runs, quarantine, self._tables)
+                refused, quarantine_checks.check_quarantine(contract, topics, self._runs, refused, self._tables)
             )
 
     def _check_emitted(self, moments: journal_checks.RunMoments) -> None:
