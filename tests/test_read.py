@@ -194,7 +194,7 @@ def test_a_moment_is_no_text() -> None:
 
 @pytest.mark.parametrize("text", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"])
 def test_a_moment_that_no_year_of_utc_has_is_refused(text: str) -> None:
-    with pytest.raises(QueryError, match="as_of is .*, which no year of UTC has"):
+    with pytest.raises(QueryError, match=r"as_of is .*, which no year of UTC has"):
         Question(as_of=datetime.fromisoformat(text))
     with pytest.raises(QueryError, match="is no value of the key column since, which is"):
         key_conditions(Question([text]), {"since": pa.timestamp("us", "UTC")})

@@ -698,7 +698,7 @@ def test_a_token_endpoint_that_echoes_our_login_shows_it_to_nobody(monkeypatch: 
         told = {"SECURITY": "sasl_plaintext", "MECHANISM": "OAUTHBEARER", "TOKEN_URL": f"{url}/token"}
         told |= {"USERNAME": "ann", "PASSWORD": secret}
         use(monkeypatch, {f"{PREFIX}{name}": value for name, value in told.items()})
-        with pytest.raises(AccessError, match="no token can be obtained for ann: .*Basic [*]{3} [*]{3}") as refused:
+        with pytest.raises(AccessError, match=r"no token can be obtained for ann: .*Basic [*]{3} [*]{3}") as refused:
             produce.create_topics("127.0.0.1:1", "menu")
     for shown in (secret, "s3cret", quote(secret), encoded):
         assert shown not in str(refused.value)

@@ -50,6 +50,7 @@ def plan(pipeline: str, **context: Unpack[Context]) -> PokeReturnValue:
     from hindcast.common.settings import read_settings
     from hindcast.contract import find
     from hindcast.plan import journal
+    from hindcast.plan.purposes import Replay
     from hindcast.runs import run_steps
 
     ti, dag_run, run_id = context["ti"], context["dag_run"], context["run_id"]
@@ -61,7 +62,8 @@ def plan(pipeline: str, **context: Unpack[Context]) -> PokeReturnValue:
             ti.xcom_push("until", request.until.isoformat() if request.until else "")
             raise AirflowSkipException("this run is only a preview")
         settings = read_settings()
-        begun = any(r.run_id == run_id and not r.is_finished for r in journal.read_runs(settings.warehouse, pipeline))
+        past = [run for run in journal.read_runs(settings.warehouse, pipeline) if run.run_id == run_id]
+        begun = any(isinstance(run.plan.purpose, Replay) and not run.is_finished for run in past)
         can_hold = find(settings.schemas, pipeline).can_hold
         if not begun and (waiting := _describe_predecessor(ti, dag_run.run_type, run_id, can_hold=can_hold)):
             print(waiting)
@@ -219,10 +221,11 @@ def finish(pipeline: str, run: int, outlet_events: OutletEventAccessorsProtocol 
 def finish_release(pipeline: str, name: str, outlet_events: OutletEventAccessorsProtocol | None = None) -> None:
     """Finish the run of the release `name`: its report, and the events of what it published."""
     from hindcast.common.settings import read_settings
-    from hindcast.plan import journal
+    from hindcast.runs import special_runs
 
-    runs = [run for run in journal.read_runs(read_settings().warehouse, pipeline) if run.run_id == name]
-    finish(pipeline, runs[-1].number, outlet_events)  # earlier ones of this name were abandoned
+    with _raise_airflow_errors():
+        release = special_runs.find_release(read_settings().warehouse, pipeline, name)
+    finish(pipeline, release.number, outlet_events)  # earlier ones of this name were abandoned
 
 
 class HeldChanges(TypedDict):

@@ -1,0 +1,79 @@
+"""What an answer about held changes does, and what it is not taken for, without Spark."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from bare_runs import bare_run
+from hindcast.airflow import tasks
+from hindcast.cli import main
+from hindcast.common.errors import BusyError, RunError
+from hindcast.common.settings import Settings, read_settings
+from hindcast.plan import journal
+from hindcast.plan.plans import Plan
+from hindcast.plan.purposes import Purpose, Release, ReleasedKeys, Replay
+from hindcast.runs import run_steps, special_runs
+from test_held_keys import T0, contract, enter, held
+
+CURRY = '{"item": "curry"}'
+ANSWER = (T0 + timedelta(hours=1)).isoformat(), "ann", json.dumps([f"menu {CURRY}"])
+
+
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    """Of a pipeline that holds curry, and of which nothing is planned."""
+    monkeypatch.setenv("HINDCAST_SCHEMAS", str(tmp_path))
+    monkeypatch.setenv("HINDCAST_WAREHOUSE", str(tmp_path / "warehouse"))
+    contract(tmp_path)
+    enter(str(tmp_path / "warehouse"), held(1, "curry", 1))
+    return read_settings()
+
+
+def begin(settings: Settings, run_id: str, purpose: Purpose, state: str = "planned", number: int = 2) -> None:
+    """A run of this name that is under way, or has ended."""
+    of = contract(settings.schemas).hash
+    run = bare_run("restaurant", number, T0 + timedelta(hours=1), state, contract=of, run_id=run_id, purpose=purpose)
+    journal.append_entry(settings.warehouse, run)
+
+
+def test_an_approval_waits_for_a_run_of_its_name(settings: Settings, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whoever triggers both DAGs by Airflow's API may give their runs one id."""
+    begin(settings, "fix-42", Replay())
+    assert not tasks.plan_release("restaurant", "fix-42", *ANSWER).is_done
+    assert "run 2 (fix-42) has not ended" in capsys.readouterr().out
+    with pytest.raises(RunError, match="the release fix-42 has no plan"):
+        special_runs.find_release(settings.warehouse, "restaurant", "fix-42")
+
+
+def test_a_run_waits_for_a_release_of_its_name(settings: Settings) -> None:
+    release = Release({"menu": ReleasedKeys(T0, (CURRY,), "ann")})
+    begin(settings, "fix-42", release)
+    with pytest.raises(BusyError, match=r"run 2 \(fix-42\) has not ended"):
+        run_steps.plan_run(settings, "restaurant", "fix-42")
+    number = special_runs.plan_release(settings, "restaurant", "fix-42", {"menu": [CURRY]}, "ann", T0)
+    assert number == 2, "a second attempt goes on with its own plan"
+    begin(settings, "fix-42", release, "completed")
+    begin(settings, "fix-42", Replay(), number=3)
+    assert special_runs.find_release(settings.warehouse, "restaurant", "fix-42").number == 2
+
+
+def test_a_release_of_no_keys_is_one_when_it_is_read_back(settings: Settings) -> None:
+    """All of them may have changed since they were shown."""
+    plan = Plan("restaurant", 2, "r", T0, None, "", {}, purpose=Release({}))
+    assert Plan.from_json(json.loads(json.dumps(plan.as_json()))) == plan
+    begin(settings, "fix-42", Release({}))
+    assert tasks.plan_release("restaurant", "fix-42", *ANSWER).xcom_value == 2
+
+
+def test_a_command_finishes_no_run_that_is_only_called_like_its_own(
+    settings: Settings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begin(settings, "release__by_hand", Replay())
+    assert main.main(["release", "restaurant.orders"]) == 1
+    said = capsys.readouterr().err
+    assert "nothing is held back" in said
+    assert "finishing" not in said
