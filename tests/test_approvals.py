@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +18,7 @@ from hindcast.common.settings import Settings, read_settings
 from hindcast.plan import journal
 from hindcast.plan.plans import Plan
 from hindcast.plan.purposes import Purpose, Release, ReleasedKeys, Replay
+from hindcast.quality import held_changes
 from hindcast.runs import run_steps, special_runs
 from test_held_keys import T0, contract, enter, held
 
@@ -77,3 +80,38 @@ def test_a_command_finishes_no_run_that_is_only_called_like_its_own(
     said = capsys.readouterr().err
     assert "nothing is held back" in said
     assert "finishing" not in said
+
+
+@pytest.mark.filterwarnings("ignore:The `airflow")  # what the operator of approvals imports
+@pytest.mark.parametrize(
+    ("pushed", "found"),
+    [
+        ({}, "nobody has answered whether to publish what is held"),
+        ({"keys": [f"menu {CURRY}"]}, "nobody has answered whether to publish what is held"),
+        ({"by": "ann"}, "the answer is about no keys"),
+        ({"by": "ann", "keys": []}, "the answer is about no keys"),
+    ],
+)
+def test_a_task_that_was_marked_as_success_without_an_answer_is_none(
+    settings: Settings, pushed: dict[str, Any], found: str
+) -> None:
+    from airflow.sdk.exceptions import AirflowFailException
+
+    from hindcast.airflow.release_dag import create_release_dag
+
+    class Task:
+        def xcom_pull(self, task_ids: str, key: str = "return_value") -> Any:
+            """What the tasks before have pushed, or were not let to."""
+            return pushed.get(key) if task_ids == "approve" else {"text": "", "keys": [], "until": ANSWER[0]}
+
+    dag = create_release_dag(settings, contract(settings.schemas))
+    for name, step in {"plan": tasks.plan_release, "reject": tasks.reject}.items():
+        operator: Any = dag.get_task(name)
+        env = dag.get_template_env()
+        given = [env.from_string(text).render(ti=Task(), run_id="manual__1") for text in operator.op_args]
+        with pytest.raises(AirflowFailException, match=re.escape(found)):
+            step(*given)
+    assert not journal.read_runs(settings.warehouse, "restaurant")
+    assert {row["entry"] for row in held_changes.read_held_rows(settings.warehouse, "restaurant").to_pylist()} == {
+        "held"
+    }

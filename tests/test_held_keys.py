@@ -175,12 +175,13 @@ def test_some_of_the_held_keys_can_be_chosen(tmp_path: Path, capsys: pytest.Capt
     assert approval.choose_keys(warehouse, menu, shown, f'["menu {naan.replace(chr(34), chr(92) + chr(34))}"]') == {
         "menu": [naan]
     }
-    assert approval.choose_keys(warehouse, menu, shown, "[]") == {"menu": [curry, naan]}
+    both = json.dumps([f"menu {curry}", f"menu {naan}"])
+    assert approval.choose_keys(warehouse, menu, shown, both) == {"menu": [curry, naan]}
     # Naan has got more since it was shown: it is not what the person has seen.
     enter(warehouse, held(2, "naan", 3))
     assert approval.choose_keys(warehouse, menu, shown, json.dumps([f"menu {naan}"])) == {}
     assert f"menu {naan}: is no longer held as it was shown" in capsys.readouterr().out
-    assert approval.choose_keys(warehouse, menu, shown, "[]") == {"menu": [curry]}
+    assert approval.choose_keys(warehouse, menu, shown, both) == {"menu": [curry]}
 
 
 def begin_forgetting(warehouse: str, state: str) -> None:
@@ -227,6 +228,14 @@ def test_a_rejection_says_nothing_of_what_is_not_held_any_more(tmp_path: Path, m
     entered = [(row["key"], row["by"]) for row in failing_rows.list_entries(warehouse, "restaurant").to_pylist()]
     assert [key for key, by in entered if by] == ['{"item": "soup"}']
     assert curry not in dict(entered)
+
+
+@pytest.mark.parametrize("labels", ["", "null", "[]"])
+def test_no_labels_are_not_all_keys(tmp_path: Path, labels: str) -> None:
+    menu = contract(tmp_path, MENU)
+    enter(str(tmp_path), held(1, "curry", 1, row="{}"))
+    with pytest.raises(RequestError, match="the answer is about no keys"):
+        approval.choose_keys(str(tmp_path), menu, T0 + timedelta(hours=1), labels)
 
 
 @pytest.mark.parametrize("labels", ['"menu"', "7", '{"menu": 1}', "[1]", '[["menu"]]'])

@@ -119,8 +119,9 @@ def test_keys_are_found_counted_and_rejected(settings: Settings) -> None:
     with quick(30):
         counts = held_changes.count_held(settings.warehouse, "shop", 1, 0)
         some = held_changes.find_held_keys(settings.warehouse, "shop", "prices", [f"i{n}" for n in range(50)])
-        every = approval.choose_keys(settings.warehouse, contract, datetime.now(UTC), "[]")
+        labels = json.dumps([key.label for key in approval.read_held_keys(settings.warehouse, contract)])
+        every = approval.choose_keys(settings.warehouse, contract, datetime.now(UTC), labels)
         rejected = held_changes.reject_keys(settings.warehouse, "shop", every, "ann", datetime.now(UTC))
     assert counts["prices"]["keys"] == len(every["prices"]) == len(rejected["prices"]) == MANY
     assert len(some) == 50
-    assert approval.choose_keys(settings.warehouse, contract, datetime.now(UTC), "[]") == {}
+    assert approval.choose_keys(settings.warehouse, contract, datetime.now(UTC), labels) == {}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 from hindcast.airflow import run_requests, step_metrics
 from hindcast.common import step_events
-from hindcast.common.errors import FINAL_ERRORS, BusyError, HindcastError
+from hindcast.common.errors import FINAL_ERRORS, BusyError, HindcastError, RequestError
 from hindcast.common.json_values import JsonObject
 from hindcast.common.plurals import format_count
 
@@ -101,7 +101,8 @@ def _describe_predecessor(ti: RuntimeTaskInstanceProtocol, run_type: str, run_id
 def plan_release(pipeline: str, name: str, until: str, by: str, labels: str) -> PokeReturnValue:
     """Store the plan of the release `name`, as a sensor, and return its run's number once that is done.
 
-    Not done while another run of the pipeline is under way; no other begins before this one (`plan`).
+    Not done while another run of the pipeline is under way; no other begins before this one (`plan`). It fails if
+    nobody (`by`) has answered, or not about any keys (`labels`, a JSON list).
     """
     from airflow.sdk import PokeReturnValue
 
@@ -112,7 +113,7 @@ def plan_release(pipeline: str, name: str, until: str, by: str, labels: str) -> 
     with _raise_airflow_errors():
         connections.apply_connection()
         settings = read_settings()
-        keys = _read_chosen_keys(settings, pipeline, until, labels)
+        keys = _read_chosen_keys(settings, pipeline, until, by, labels)
         try:
             number = special_runs.plan_release(settings, pipeline, name, keys, by, datetime.fromisoformat(until))
         except BusyError as busy:
@@ -272,7 +273,10 @@ def release(pipeline: str, name: str, spark: SparkSession) -> None:
 
 
 def reject(pipeline: str, until: str, by: str, labels: str) -> PokeReturnValue:
-    """Record that what is held stays held, as a sensor; not done while records are being erased."""
+    """Record that what is held stays held, as a sensor; not done while records are being erased.
+
+    It fails as `plan_release` does.
+    """
     from airflow.sdk import PokeReturnValue
 
     with _raise_airflow_errors():
@@ -280,7 +284,7 @@ def reject(pipeline: str, until: str, by: str, labels: str) -> PokeReturnValue:
         from hindcast.quality import held_changes
 
         settings = read_settings()
-        keys = _read_chosen_keys(settings, pipeline, until, labels)
+        keys = _read_chosen_keys(settings, pipeline, until, by, labels)
         try:
             rejected = held_changes.reject_keys(settings.warehouse, pipeline, keys, by, datetime.fromisoformat(until))
         except BusyError as busy:
@@ -293,11 +297,17 @@ def reject(pipeline: str, until: str, by: str, labels: str) -> PokeReturnValue:
         return PokeReturnValue(is_done=True)
 
 
-def _read_chosen_keys(settings: Settings, pipeline: str, until: str, labels: str) -> dict[str, list[str]]:
-    """Return the keys (as JSON) by table that a person chose (`approval.choose_keys`)."""
+def _read_chosen_keys(settings: Settings, pipeline: str, until: str, by: str, labels: str) -> dict[str, list[str]]:
+    """Return the keys (as JSON) by table that a person chose (`approval.choose_keys`).
+
+    RequestError if nobody has answered (`by`): Airflow lets its users mark the task that asks as success.
+    """
     from hindcast.contract import find
     from hindcast.quality import approval
 
+    if not by:
+        fix = f"{approval.ASK_AGAIN}; nothing was published or rejected"
+        raise RequestError("nobody has answered whether to publish what is held", where=pipeline, fix=fix)
     return approval.choose_keys(
         settings.warehouse, find(settings.schemas, pipeline), datetime.fromisoformat(until), labels
     )

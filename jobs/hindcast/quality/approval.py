@@ -28,6 +28,10 @@ MAX_SHOWN_CHARACTERS, MAX_SHOWN_BYTES = 300, 100_000
 """How much of a key, a row and a reason a form shows, and of all together, as Markdown."""
 
 
+ASK_AGAIN = "clear the task approve in Airflow, and answer what it asks"
+"""How a person who has not answered can."""
+
+
 class HeldKey(NamedTuple):
     """A key (JSON) whose change is held, with the number of its `rows` and of those that are `failing`.
 
@@ -104,18 +108,23 @@ def _cut(text: str) -> str:
 
 
 def choose_keys(warehouse: str, contract: Contract, until: datetime, labels: str) -> dict[str, list[str]]:
-    """Return the keys (JSON), by table, that `labels` (a JSON list) name; all that were held at `until` without labels.
+    """Return the keys (JSON), by table, that `labels` (a JSON list) name and that were held at `until`.
 
-    Print the labels whose keys are no longer held as they were shown.
+    Print the labels whose keys are no longer held as they were shown. RequestError for no labels: they do not mean all
+    keys, of which a person may have been shown only some.
     """
-    keys, chosen_labels = read_held_keys(warehouse, contract, until), json.loads(labels or "[]") or []
-    if not isinstance(chosen_labels, list) or not all(isinstance(label, str) for label in chosen_labels):
+    asked = json.loads(labels or "null")
+    if not asked:
+        fix = f"{ASK_AGAIN}; nothing was published or rejected"
+        raise RequestError("the answer is about no keys", where=contract.pipeline, fix=fix)
+    if not isinstance(asked, list) or not all(isinstance(label, str) for label in asked):
         raise RequestError("the chosen keys are no list of texts", where=contract.pipeline, fix="choose from the form")
+    keys, chosen_labels = read_held_keys(warehouse, contract, until), {*asked}
     chosen: dict[str, list[str]] = {}
     for key in keys:
-        if not chosen_labels or key.label in chosen_labels:
+        if key.label in chosen_labels:
             chosen.setdefault(key.table, []).append(key.key)
-    for label in sorted({*chosen_labels} - {key.label for key in keys}):
+    for label in sorted(chosen_labels - {key.label for key in keys}):
         in_contract = any(label.startswith(f"{name} ") for name in (*contract.topics, *contract.views))
         reason = "is no longer held as it was shown" if in_contract else "its table is no longer in the contract"
         print(f"{show_briefly(label)}: {reason}; it is left unchanged")
