@@ -8,19 +8,24 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from bare_runs import bare_run
 from hindcast.airflow import tasks
 from hindcast.cli import main
 from hindcast.common.errors import BusyError, RunError
 from hindcast.common.settings import Settings, read_settings
+from hindcast.contract.bound import find_bound_contract
 from hindcast.plan import journal
 from hindcast.plan.plans import Plan
 from hindcast.plan.purposes import Purpose, Release, ReleasedKeys, Replay
-from hindcast.quality import held_changes
+from hindcast.quality import approval, failing_rows, held_changes
 from hindcast.runs import run_steps, special_runs
+from hindcast.store import table_creation
 from test_held_keys import T0, contract, enter, held
+from warehouses import SHOP, complete, shop
 
 CURRY = '{"item": "curry"}'
 ANSWER = (T0 + timedelta(hours=1)).isoformat(), "ann", json.dumps([f"menu {CURRY}"])
@@ -115,3 +120,77 @@ def test_a_task_that_was_marked_as_success_without_an_answer_is_none(
     assert {row["entry"] for row in held_changes.read_held_rows(settings.warehouse, "restaurant").to_pylist()} == {
         "held"
     }
+
+
+GUEST = """
+pipeline: guest
+start: 2026-01-01
+topics:
+  questions: {read: stream, key: {id: string}, value: {who: int}}
+inputs:
+  folks: {table: shop.people, key: {id: int}, value: {name: string, city: string}}
+views:
+  answers: {stream: questions, join: {table: folks, on: who}, select: {who: folks.name, city: folks.city}}
+  named: {stream: answers, group_by: {who: who}, aggregate: {n: count(*)}}
+"""
+ANN = '{"who":"Ann Secret"}'
+
+
+def hold_of_guest(settings: Settings) -> None:
+    """A row of which a column is another pipeline's, and a key that is."""
+    table = failing_rows.failing_table(settings.warehouse, "guest")
+    found = table_creation.ensure_table(table, failing_rows.SCHEMA)
+    schema = table_creation.arrow_schema(failing_rows.SCHEMA)
+    rows = [
+        {**held(1, "", 1), "table": "answers", "key": '{"id":"q1"}', "row": '{"who":"Ann Secret","city":"Rome"}'},
+        {**held(1, "", 2), "table": "named", "key": ANN, "row": '{"who":"Ann Secret","n":1}'},
+    ]
+    entries = pa.Table.from_pylist([{**dict.fromkeys(schema.names), **row} for row in rows], schema)
+    write_deltalake(found, entries, mode="append")
+
+
+def list_shown(capsys: pytest.CaptureFixture[str]) -> list[Any]:
+    """The keys and rows that the command and the form show of what guest holds, which are the same."""
+    shown = []
+    for options in ([], ["--held"]):
+        assert main.main(["failing", "guest", "--format", "json", *options]) == 0
+        shown.append([(row["key"], row["row"]) for row in json.loads(capsys.readouterr().out)])
+    assert shown[0] == shown[1]
+    contract = find_bound_contract(read_settings(), "guest")
+    keys = approval.read_held_keys(contract)
+    assert [(key.shown, key.row) for key in keys] == shown[0]
+    asked = tasks.read_held_changes("guest")
+    assert ("Ann Secret" in str(asked)) == ("Ann Secret" in str(shown))
+    chosen = approval.choose_keys(contract, T0 + timedelta(hours=1), json.dumps(asked["keys"]))
+    assert chosen == {"answers": ['{"id":"q1"}'], "named": [ANN]}, "whatever is hidden, it is what was chosen"
+    return shown[0]
+
+
+def test_a_person_is_shown_nothing_that_another_pipeline_calls_sensitive(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Though no run has compared the marks yet, and whatever becomes of the other contract."""
+    hidden = [('{"id":"q1"}', '{"city":"Rome"}'), ("***", '{"n":1}')]
+    with shop(tmp_path, GUEST) as settings:
+        hold_of_guest(settings)
+        assert list_shown(capsys) == hidden
+        file = settings.schemas / "shop.yaml"
+        file.unlink()
+        assert list_shown(capsys) == hidden, "by the contract of its last run"
+        file.write_text("pipeline: shop\n")
+        assert list_shown(capsys) == [('{"id":"q1"}', "{}"), ("***", '{"n":1}')], "it may mark anything now"
+        file.write_text(SHOP.replace(", sensitive: [name]}", "}"))
+        assert list_shown(capsys)[1] == (ANN, '{"who":"Ann Secret","n":1}')
+
+
+def test_what_the_last_run_called_sensitive_is_hidden_until_the_next(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    marked = GUEST.replace("city: string}}", "city: string}, sensitive: [name]}")
+    with shop(tmp_path, marked) as settings:
+        hold_of_guest(settings)
+        for run in (1, 2):
+            complete(settings, find_bound_contract(settings, "guest"), run)
+        (settings.schemas / "shop.yaml").write_text(SHOP.replace(", sensitive: [name]}", "}"))
+        (settings.schemas / "guest.yaml").write_text(GUEST)
+        assert list_shown(capsys) == [('{"id":"q1"}', '{"city":"Rome"}'), ("***", '{"n":1}')]

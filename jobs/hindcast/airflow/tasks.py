@@ -245,14 +245,14 @@ def read_held_changes(pipeline: str) -> HeldChanges:
     from airflow.sdk.exceptions import AirflowSkipException
 
     from hindcast.common.settings import read_settings
-    from hindcast.contract import find
+    from hindcast.contract.bound import find_bound_contract
     from hindcast.quality import approval, failing_rows
 
     settings = read_settings()
     # Before the rows: what comes in between was not shown.
     until = failing_rows.read_last_entry_time(settings.warehouse, pipeline)
-    contract = find(settings.schemas, pipeline)
-    keys = approval.read_held_keys(settings.warehouse, contract)
+    contract = find_bound_contract(settings, pipeline)
+    keys = approval.read_held_keys(contract)
     if not keys:
         raise AirflowSkipException("nothing is held back")
     text, labels = approval.describe_keys(contract, keys)
@@ -302,15 +302,13 @@ def _read_chosen_keys(settings: Settings, pipeline: str, until: str, by: str, la
 
     RequestError if nobody has answered (`by`): Airflow lets its users mark the task that asks as success.
     """
-    from hindcast.contract import find
+    from hindcast.contract.bound import find_bound_contract
     from hindcast.quality import approval
 
     if not by:
-        fix = f"{approval.ASK_AGAIN}; nothing was published or rejected"
-        raise RequestError("nobody has answered whether to publish what is held", where=pipeline, fix=fix)
-    return approval.choose_keys(
-        settings.warehouse, find(settings.schemas, pipeline), datetime.fromisoformat(until), labels
-    )
+        found = "nobody has answered whether to publish what is held"
+        raise RequestError(found, where=pipeline, fix=approval.ASK_AGAIN)
+    return approval.choose_keys(find_bound_contract(settings, pipeline), datetime.fromisoformat(until), labels)
 
 
 @contextmanager
