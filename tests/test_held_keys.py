@@ -17,7 +17,9 @@ from bare_runs import bare_run
 from hindcast.airflow import tasks
 from hindcast.cli import main
 from hindcast.common.errors import ContractError, RequestError
+from hindcast.common.settings import read_settings
 from hindcast.contract import Contract, load
+from hindcast.contract.bound import BoundContract, bind_contract
 from hindcast.plan import definitions, journal, notices, planner
 from hindcast.plan.plans import Plan
 from hindcast.plan.purposes import Erasure, Purpose, Release, ReleasedKeys, Replay, Requeue
@@ -50,6 +52,10 @@ def contract(folder: Path, text: str = MENU) -> Contract:
     path = folder / "restaurant.yaml"
     path.write_text(text, encoding="utf-8")
     return load(path)
+
+
+def bind(warehouse: str, contract: Contract) -> BoundContract:
+    return bind_contract(contract, read_settings({"HINDCAST_WAREHOUSE": warehouse, "HINDCAST_VAR": warehouse}))
 
 
 def enter(warehouse: str, *rows: dict[str, Any]) -> None:
@@ -90,7 +96,7 @@ def test_a_person_is_shown_one_line_for_each_key_with_its_first_failing_row(tmp_
     warehouse, menu = str(tmp_path), contract(tmp_path)
     right = [held(1, "curry", 1, fails=False, price=n) for n in range(60)]
     enter(warehouse, *right, held(1, "curry", 1, price=-7), held(1, "naan", 2))
-    keys = approval.read_held_keys(warehouse, menu)
+    keys = approval.read_held_keys(bind(warehouse, menu))
     assert [(key.label, key.rows, key.failing) for key in keys] == [
         ('menu {"item": "curry"}', 61, 1),
         ('menu {"item": "naan"}', 1, 1),
@@ -107,7 +113,7 @@ def test_a_form_is_small_whatever_is_held(tmp_path: Path) -> None:
     warehouse, menu, long = str(tmp_path), contract(tmp_path), "!" * 100_000
     items = ["curry", *(f"{long}{n}" for n in range(4)), *(f"z{n}{long[:400]}" for n in range(80))]
     enter(warehouse, *(held(1, item, n, reason=long, topic="menu") for n, item in enumerate(items)))
-    keys = approval.read_held_keys(warehouse, menu)
+    keys = approval.read_held_keys(bind(warehouse, menu))
     text, labels = approval.describe_keys(menu, keys)
     *lines, _, more, _, cut = text.split("\n")
     assert 90_000 < len(text.encode()) < 101_000
@@ -118,8 +124,8 @@ def test_a_form_is_small_whatever_is_held(tmp_path: Path) -> None:
     assert len({key.label for key in keys}) == len(keys), "though they begin with the same text"
     shown = T0 + timedelta(hours=1)
     for key in keys[:5]:
-        assert approval.choose_keys(warehouse, menu, shown, json.dumps([key.label])) == {"menu": [key.key]}
-    assert approval.choose_keys(warehouse, menu, shown, json.dumps(labels)) == {
+        assert approval.choose_keys(bind(warehouse, menu), shown, json.dumps([key.label])) == {"menu": [key.key]}
+    assert approval.choose_keys(bind(warehouse, menu), shown, json.dumps(labels)) == {
         "menu": [key.key for key in keys[: len(labels)]]
     }
 
@@ -172,15 +178,16 @@ def test_some_of_the_held_keys_can_be_chosen(tmp_path: Path, capsys: pytest.Capt
     warehouse, menu, shown = str(tmp_path), contract(tmp_path), T0 + timedelta(hours=1)
     enter(warehouse, held(1, "curry", 1), held(1, "naan", 2))
     curry, naan = '{"item": "curry"}', '{"item": "naan"}'
-    assert approval.choose_keys(warehouse, menu, shown, f'["menu {naan.replace(chr(34), chr(92) + chr(34))}"]') == {
-        "menu": [naan]
-    }
-    assert approval.choose_keys(warehouse, menu, shown, "[]") == {"menu": [curry, naan]}
+    assert approval.choose_keys(
+        bind(warehouse, menu), shown, f'["menu {naan.replace(chr(34), chr(92) + chr(34))}"]'
+    ) == {"menu": [naan]}
+    both = json.dumps([f"menu {curry}", f"menu {naan}"])
+    assert approval.choose_keys(bind(warehouse, menu), shown, both) == {"menu": [curry, naan]}
     # Naan has got more since it was shown: it is not what the person has seen.
     enter(warehouse, held(2, "naan", 3))
-    assert approval.choose_keys(warehouse, menu, shown, json.dumps([f"menu {naan}"])) == {}
+    assert approval.choose_keys(bind(warehouse, menu), shown, json.dumps([f"menu {naan}"])) == {}
     assert f"menu {naan}: is no longer held as it was shown" in capsys.readouterr().out
-    assert approval.choose_keys(warehouse, menu, shown, "[]") == {"menu": [curry]}
+    assert approval.choose_keys(bind(warehouse, menu), shown, both) == {"menu": [curry]}
 
 
 def begin_forgetting(warehouse: str, state: str) -> None:
@@ -229,13 +236,21 @@ def test_a_rejection_says_nothing_of_what_is_not_held_any_more(tmp_path: Path, m
     assert curry not in dict(entered)
 
 
+@pytest.mark.parametrize("labels", ["", "null", "[]"])
+def test_no_labels_are_not_all_keys(tmp_path: Path, labels: str) -> None:
+    menu = contract(tmp_path, MENU)
+    enter(str(tmp_path), held(1, "curry", 1, row="{}"))
+    with pytest.raises(RequestError, match="the answer is about no keys"):
+        approval.choose_keys(bind(str(tmp_path), menu), T0 + timedelta(hours=1), labels)
+
+
 @pytest.mark.parametrize("labels", ['"menu"', "7", '{"menu": 1}', "[1]", '[["menu"]]'])
 def test_labels_that_no_form_sends_are_refused(tmp_path: Path, labels: str) -> None:
     """Airflow's API takes other answers than its form gives."""
     menu = contract(tmp_path, MENU)
     enter(str(tmp_path), held(1, "curry", 1, row="{}"))
     with pytest.raises(RequestError, match="the chosen keys are no list of texts"):
-        approval.choose_keys(str(tmp_path), menu, T0 + timedelta(hours=1), labels)
+        approval.choose_keys(bind(str(tmp_path), menu), T0 + timedelta(hours=1), labels)
 
 
 def test_a_sensitive_key_is_chosen_by_its_record(tmp_path: Path) -> None:
@@ -244,14 +259,25 @@ def test_a_sensitive_key_is_chosen_by_its_record(tmp_path: Path) -> None:
         contract(tmp_path, MENU.replace("    expect:", "    sensitive: true\n    expect:", 1)),
     )
     enter(warehouse, held(1, "curry", 1, row="{}"), held(1, "naan", 2, row="{}"))
-    keys = approval.read_held_keys(warehouse, menu)
+    keys = approval.read_held_keys(bind(warehouse, menu))
     labels = [key.label for key in keys]
     assert [label.rsplit(" ", 1)[0] for label in labels] == [
         f"menu *** (topic menu, partition 0, offset {n})" for n in (1, 2)
     ]
     assert "curry" not in approval.describe_keys(menu, keys)[0]
     asked = json.dumps([keys[1].label])
-    assert approval.choose_keys(warehouse, menu, T0 + timedelta(hours=1), asked) == {"menu": ['{"item": "naan"}']}
+    assert approval.choose_keys(bind(warehouse, menu), T0 + timedelta(hours=1), asked) == {"menu": ['{"item": "naan"}']}
+
+
+def test_keys_that_are_hidden_since_they_were_shown_are_asked_about_again(tmp_path: Path) -> None:
+    """An approval of them is not lost in silence, and no log shows them."""
+    warehouse, menu = str(tmp_path), contract(tmp_path)
+    enter(warehouse, held(1, "curry", 1))
+    shown = json.dumps([key.label for key in approval.read_held_keys(bind(warehouse, menu))])
+    menu = contract(tmp_path, MENU.replace("    expect:", "    sensitive: true\n    expect:", 1))
+    with pytest.raises(RequestError, match="the keys of menu are hidden now, and were shown") as refused:
+        approval.choose_keys(bind(warehouse, menu), T0 + timedelta(hours=1), shown)
+    assert "curry" not in str(refused.value)
 
 
 def test_entries_that_are_older_than_the_mark_of_a_column_do_not_show_it(
@@ -273,7 +299,7 @@ def test_entries_that_are_older_than_the_mark_of_a_column_do_not_show_it(
     ):
         menu = contract(tmp_path, MENU.replace("    expect:", f"    sensitive: {marked}\n    expect:", 1))
         assert list_failing() == list_failing("--held") == [("***", None), (key, row)]
-        assert [(found.shown, found.row) for found in approval.read_held_keys(warehouse, menu)] == [(key, row)]
+        assert [(found.shown, found.row) for found in approval.read_held_keys(bind(warehouse, menu))] == [(key, row)]
     contract(tmp_path)
     assert list_failing() == [("***", None), ('{"item": "curry"}', '{"item": "curry", "price": -7}')]
     contract(tmp_path, MENU.replace("price", "cost"))
@@ -290,11 +316,11 @@ def test_one_of_two_sensitive_keys_of_one_record_is_chosen_alone(tmp_path: Path)
             its = {"topic": topic, "partition": offset and 0, "offset": offset}
             rows = [held(1, f"{item} {topic}", 1, row="{}") | its for item in ("curry", "naan")]
             enter(warehouse, *rows)
-        keys = approval.read_held_keys(warehouse, menu)
+        keys = approval.read_held_keys(bind(warehouse, menu))
         assert len({key.label for key in keys}) == 4
-        assert [key.label for key in approval.read_held_keys(warehouse, menu)] == [key.label for key in keys]
+        assert [key.label for key in approval.read_held_keys(bind(warehouse, menu))] == [key.label for key in keys]
         for key in keys:
-            assert approval.choose_keys(warehouse, menu, T0 + timedelta(hours=1), json.dumps([key.label])) == {
+            assert approval.choose_keys(bind(warehouse, menu), T0 + timedelta(hours=1), json.dumps([key.label])) == {
                 "menu": [key.key]
             }
         labels += [key.label for key in keys]

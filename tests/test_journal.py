@@ -307,7 +307,7 @@ def test_runs_and_releases_do_not_depend_on_clocks(
         assert p.believed("menu") == [("curry", 8, 0, None), ("naan", 1, 0, 1), ("naan", 2, 1, None)]
         monkeypatch.setattr(clock, "now", lambda: start + timedelta(minutes=dice.uniform(-5, 5)))
         seen = failing_rows.read_last_entry_time(p.warehouse, p.name)
-        keys = approval.choose_keys(p.warehouse, p.contract, seen, "[]")
+        keys = approval.choose_keys(p.contract, seen, json.dumps(['menu {"item":"curry"}']))
         assert keys == {"menu": ['{"item":"curry"}']}, "though the clock that held it back was ahead"
         special_runs.run_release(spark, read_settings(), p.name, "approved", keys, "ann", seen)
         assert ("curry", -8, 1, None) in p.believed("menu")

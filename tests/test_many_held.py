@@ -20,7 +20,7 @@ from hindcast.airflow.pages.access import PageAccess
 from hindcast.airflow.pages.routes import build_app
 from hindcast.cli import main
 from hindcast.common.settings import Settings
-from hindcast.contract import find
+from hindcast.contract.bound import find_bound_contract
 from hindcast.ingest import quarantine
 from hindcast.ops.verify import quarantine_checks
 from hindcast.quality import approval, failing_rows, held_changes
@@ -115,12 +115,13 @@ def test_pages_and_what_a_person_is_asked_are_short() -> None:
 
 @pytest.mark.long
 def test_keys_are_found_counted_and_rejected(settings: Settings) -> None:
-    contract = find(settings.schemas, "shop")
+    contract = find_bound_contract(settings, "shop")
     with quick(30):
         counts = held_changes.count_held(settings.warehouse, "shop", 1, 0)
         some = held_changes.find_held_keys(settings.warehouse, "shop", "prices", [f"i{n}" for n in range(50)])
-        every = approval.choose_keys(settings.warehouse, contract, datetime.now(UTC), "[]")
+        labels = json.dumps([key.label for key in approval.read_held_keys(contract)])
+        every = approval.choose_keys(contract, datetime.now(UTC), labels)
         rejected = held_changes.reject_keys(settings.warehouse, "shop", every, "ann", datetime.now(UTC))
     assert counts["prices"]["keys"] == len(every["prices"]) == len(rejected["prices"]) == MANY
     assert len(some) == 50
-    assert approval.choose_keys(settings.warehouse, contract, datetime.now(UTC), "[]") == {}
+    assert approval.choose_keys(contract, datetime.now(UTC), labels) == {}

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from html.parser import HTMLParser
 from pathlib import Path
@@ -24,8 +25,11 @@ from hindcast.airflow.pages.routes import build_app
 from hindcast.common.errors import TableError
 from hindcast.common.settings import Settings
 from hindcast.contract import Join, find
+from hindcast.plan import journal
+from hindcast.plan.purposes import Release
+from hindcast.plan.runs import Completed, Planned, Run
 from hindcast.store import tables
-from warehouses import HOSTILE, RUNS, T0, at, complete, place, row, shop, version, write
+from warehouses import HOSTILE, RUNS, T0, at, complete, place, plan, row, shop, version, write
 
 GUEST = """
 pipeline: guest
@@ -534,6 +538,18 @@ def test_a_tab_of_a_dag_is_the_page_asked_the_same(web: TestClient) -> None:
     asked = {"table": "prices", "key": "naan"}
     assert text(web, "/dag/shop/machine", **asked) == text(web, "/machine/shop", **asked)
     assert twin(web, "/dag/shop/machine", **asked) == twin(web, "/machine/shop", **asked)
+
+
+def test_a_run_is_found_by_its_dag_though_another_has_its_id(tmp_path: Path) -> None:
+    with shop(tmp_path) as found:
+        contract = find(found.schemas, "shop")
+        last = replace(plan(contract, 2), run=3, known_at=at(90_000), purpose=Release({}))
+        for outcome in (Planned(), Completed({})):
+            journal.append_entry(found.warehouse, Run(last, outcome))
+        web = client("shop")
+        for dag, run in (("shop", 2), ("shop__preview", 2), ("shop__release", 3)):
+            answer = web.get(f"/dag/{dag}/run/manual__2/machine", follow_redirects=False)
+            assert f"run:{run}" in answer.headers["location"], dag
 
 
 # Bad input

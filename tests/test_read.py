@@ -15,7 +15,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from bare_runs import OUTCOMES, bare_run
-from hindcast.bitemporal.predicates import FIRST_MOMENT, Question
+from hindcast.bitemporal.predicates import FIRST_MOMENT, Question, key_conditions
 from hindcast.common.errors import QueryError, TableError, UnknownError
 from hindcast.contract import load
 from hindcast.plan import journal
@@ -190,6 +190,14 @@ def test_what_a_run_has_changed_is_the_rows_that_it_closed_and_opened_by_key(res
 def test_a_moment_is_no_text() -> None:
     with pytest.raises(QueryError, match="known_at is 'run:4', no datetime"):
         Question(known_at="run:4")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("text", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"])
+def test_a_moment_that_no_year_of_utc_has_is_refused(text: str) -> None:
+    with pytest.raises(QueryError, match=r"as_of is .*, which no year of UTC has"):
+        Question(as_of=datetime.fromisoformat(text))
+    with pytest.raises(QueryError, match="is no value of the key column since, which is"):
+        key_conditions(Question([text]), {"since": pa.timestamp("us", "UTC")})
 
 
 def test_run_3_is_a_moment_too(restaurant: Pipeline) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
@@ -15,12 +16,14 @@ from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import pytest
 
 from hindcast.airflow import connections
 from hindcast.common import session
 from hindcast.common.errors import FINAL_ERRORS, AccessError, SettingsError, TopicError
+from hindcast.common.login_forms import hide_login
 from hindcast.common.settings import read_settings
 from hindcast.kafka import access_errors, jvm_credentials, produce, security, topic_patterns
 from hindcast.kafka.cluster import Cluster
@@ -30,6 +33,7 @@ from hindcast.kafka.topics import OffsetRange
 from hindcast.ops import doctor
 from pipelines import RESTAURANT, SEED, T0, Pipeline, tell
 from secured import KEY_PASSWORD, ODD, READER, SECRETS, Secured, secured
+from serving import Handler, serving
 from test_pattern_runs import SALES, in_transaction
 
 if TYPE_CHECKING:
@@ -405,7 +409,7 @@ class TestConnections:
         masked: list[Any] = []
         monkeypatch.setattr("airflow.sdk.log.mask_secret", masked.append)
         connections.apply_connection()
-        assert "s3cret-9" in masked
+        assert {"s3cret-9", "YW5uOnMzY3JldC05"} <= {*masked}, "as it is, and as HTTP sends it with its user"
         found = security.read_security(os.environ["HINDCAST_KAFKA"])
         assert (os.environ["HINDCAST_KAFKA"], found.username, found.password) == ("b1:9093", "ann", "s3cret-9")
         assert (found.handover, found.scope) == (by, "")
@@ -680,6 +684,42 @@ def test_making_and_writing_a_topic_take_rights_of_their_own(broker: Secured, mo
         produce.create_topics(broker.sasl_ssl, "new")
     with pytest.raises(AccessError, match="no right to Write the topic"):
         produce.send_records(broker.sasl_ssl, "menu", [produce.ProducerRecord(b"k", b"{}", T0)])
+
+
+def test_a_token_endpoint_that_echoes_our_login_shows_it_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Echo(Handler):
+        def post(self) -> None:
+            sent = str(self.headers["Authorization"])
+            self.answer({"error": "invalid_client", "error_description": f"{sent} {quote(secret)}"}, 401)
+
+    secret = "s3cret+9 %/"
+    encoded = base64.b64encode(f"ann:{secret}".encode()).decode()
+    with serving(Echo) as url:
+        told = {"SECURITY": "sasl_plaintext", "MECHANISM": "OAUTHBEARER", "TOKEN_URL": f"{url}/token"}
+        told |= {"USERNAME": "ann", "PASSWORD": secret}
+        use(monkeypatch, {f"{PREFIX}{name}": value for name, value in told.items()})
+        with pytest.raises(AccessError, match=r"no token can be obtained for ann: .*Basic [*]{3} [*]{3}") as refused:
+            produce.create_topics("127.0.0.1:1", "menu")
+    for shown in (secret, "s3cret", quote(secret), encoded):
+        assert shown not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("client_secret=s3%2Fcret%3D9&x", "client_secret=***&x"),
+        ("client_secret=s3%2fcret%3d9", "client_secret=***"),
+        (base64.b64encode(b"ann:s3/cret=9").decode(), "***"),
+        (base64.b64encode(b"ann:s3%2Fcret%3D9").decode().rstrip("="), "***"),
+        (r'{"sent": "s3\/cret=9"}', '{"sent": "***"}'),
+        ("it was cut: s3/cre", "it was cut: ***"),
+        ("s3/cre, and s3/", "s3/cre, and s3/"),
+        ("nothing of it", "nothing of it"),
+    ],
+)
+def test_a_login_is_hidden_in_every_form(said: str, shown: str) -> None:
+    assert hide_login(said, "ann", "s3/cret=9") == shown
+    assert hide_login(said, "ann", "") == said
 
 
 def test_spark_refusals_are_told_in_our_words() -> None:

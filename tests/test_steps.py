@@ -59,6 +59,8 @@ def test_what_a_run_is_asked_to_do(form: dict[str, Any], given: dict[str, Any], 
     ("form", "given", "found"),
     [
         ({"util": "2026-01-02"}, {}, "the form has no field 'util'"),
+        ({"until": "0001-01-01T00:00:00+14:00"}, {}, "until is '0001-01-01T00:00:00+14:00': date value out of range"),
+        ({"until": "9999-12-31T23:59:59-14:00"}, {}, "until is '9999-12-31T23:59:59-14:00': date value out of range"),
         ({}, {"data_interval_start": TUESDAY, "data_interval_end": MONDAY}, "before it starts at 2026-01-05T00:00:00"),
         (
             {"until": "2026-01-06T00:00:00Z"},
@@ -91,6 +93,7 @@ def test_what_makes_no_sense_is_refused(form: dict[str, Any], given: dict[str, A
         ({"until": "2026-01-02"}, None),
         ({"only": "menu"}, None),
         ({"until": "2026-13-01"}, "until is '2026-13-01': month must be in 1..12"),
+        ({"until": "0001-01-01T00:00:00+14:00"}, "until is '0001-01-01T00:00:00+14:00': date value out of range"),
         ({"until": "2999-01-01"}, "records up to 2999-01-01T00:00:00+00:00, but now is "),
         ({"reason": "a wrong price"}, "the form has no field 'reason'"),
     ],

@@ -23,6 +23,7 @@ import os
 from typing import TYPE_CHECKING
 
 from hindcast.common.errors import SettingsError, suggest_nearest
+from hindcast.common.login_forms import list_login_forms
 from hindcast.common.settings import read_settings
 from hindcast.kafka.security import CONNECTION_USED, PREFIX, VARIABLES, parse_addresses, read_security
 
@@ -99,9 +100,11 @@ def _read_connection(conn_id: str) -> Connection:
 def _mask_secrets() -> None:
     from airflow.sdk.log import mask_secret
 
-    registry = os.environ.get("HINDCAST_SCHEMA_REGISTRY_PASSWORD")
-    for secret in (*read_security(read_settings().kafka).secrets, *([registry] if registry else [])):
-        mask_secret(secret)
+    security = read_security(read_settings().kafka)
+    registry = [os.environ.get(f"HINDCAST_SCHEMA_REGISTRY_{name}") or "" for name in ("USER", "PASSWORD")]
+    for user, secret in [*((security.username, secret) for secret in security.secrets), registry]:
+        for form in list_login_forms(user, secret):
+            mask_secret(form)
 
 
 _HANDOVER = f"{PREFIX}HANDOVER"

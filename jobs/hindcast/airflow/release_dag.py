@@ -26,7 +26,7 @@ def create_release_dag(settings: Settings, contract: Contract) -> DAG:
     """Return the DAG that asks a person whether to publish the changes that are held back, and publishes them."""
     text = "{{ ti.xcom_pull(task_ids='held')['text'] }}"
     until = "{{ ti.xcom_pull(task_ids='held')['until'] }}"
-    by = "{{ ti.xcom_pull(task_ids='approve', key='by') }}"
+    by = "{{ ti.xcom_pull(task_ids='approve', key='by') or '' }}"
     keys = "{{ ti.xcom_pull(task_ids='approve', key='keys') | tojson }}"
     with DAG(
         f"{contract.pipeline}{RELEASE}",

@@ -65,11 +65,13 @@ def _refuse_unknown_fields(params: Iterable[str], form: tuple[str, ...], dag: st
 
 def _read_until(text: str | None, dag: str) -> datetime | None:
     """Return the moment in the field `until`, in UTC; a text without a zone is UTC."""
+    if not text:
+        return None
     try:
-        until = datetime.fromisoformat(text) if text else None
-    except ValueError as error:
+        until = datetime.fromisoformat(text)
+        return until.replace(tzinfo=UTC) if until.tzinfo is None else until.astimezone(UTC)
+    except (ValueError, OverflowError) as error:  # overflow: a moment outside the years 1 to 9999 in UTC
         raise RequestError(f"until is '{text}': {error}", where=dag, fix="write it like 2026-01-31T06:00") from None
-    return until and (until.replace(tzinfo=UTC) if until.tzinfo is None else until.astimezone(UTC))
 
 
 def _refuse_future(until: datetime | None, now: datetime, dag: str) -> None:

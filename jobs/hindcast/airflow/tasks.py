@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 from hindcast.airflow import run_requests, step_metrics
 from hindcast.common import step_events
-from hindcast.common.errors import FINAL_ERRORS, BusyError, HindcastError
+from hindcast.common.errors import FINAL_ERRORS, BusyError, HindcastError, RequestError
 from hindcast.common.json_values import JsonObject
 from hindcast.common.plurals import format_count
 
@@ -50,6 +50,7 @@ def plan(pipeline: str, **context: Unpack[Context]) -> PokeReturnValue:
     from hindcast.common.settings import read_settings
     from hindcast.contract import find
     from hindcast.plan import journal
+    from hindcast.plan.purposes import Replay
     from hindcast.runs import run_steps
 
     ti, dag_run, run_id = context["ti"], context["dag_run"], context["run_id"]
@@ -61,7 +62,8 @@ def plan(pipeline: str, **context: Unpack[Context]) -> PokeReturnValue:
             ti.xcom_push("until", request.until.isoformat() if request.until else "")
             raise AirflowSkipException("this run is only a preview")
         settings = read_settings()
-        begun = any(r.run_id == run_id and not r.is_finished for r in journal.read_runs(settings.warehouse, pipeline))
+        past = [run for run in journal.read_runs(settings.warehouse, pipeline) if run.run_id == run_id]
+        begun = any(isinstance(run.plan.purpose, Replay) and not run.is_finished for run in past)
         can_hold = find(settings.schemas, pipeline).can_hold
         if not begun and (waiting := _describe_predecessor(ti, dag_run.run_type, run_id, can_hold=can_hold)):
             print(waiting)
@@ -99,7 +101,8 @@ def _describe_predecessor(ti: RuntimeTaskInstanceProtocol, run_type: str, run_id
 def plan_release(pipeline: str, name: str, until: str, by: str, labels: str) -> PokeReturnValue:
     """Store the plan of the release `name`, as a sensor, and return its run's number once that is done.
 
-    Not done while another run of the pipeline is under way; no other begins before this one (`plan`).
+    Not done while another run of the pipeline is under way; no other begins before this one (`plan`). It fails if
+    nobody (`by`) has answered, or not about any keys (`labels`, a JSON list).
     """
     from airflow.sdk import PokeReturnValue
 
@@ -110,7 +113,7 @@ def plan_release(pipeline: str, name: str, until: str, by: str, labels: str) -> 
     with _raise_airflow_errors():
         connections.apply_connection()
         settings = read_settings()
-        keys = _read_chosen_keys(settings, pipeline, until, labels)
+        keys = _read_chosen_keys(settings, pipeline, until, by, labels)
         try:
             number = special_runs.plan_release(settings, pipeline, name, keys, by, datetime.fromisoformat(until))
         except BusyError as busy:
@@ -219,10 +222,11 @@ def finish(pipeline: str, run: int, outlet_events: OutletEventAccessorsProtocol 
 def finish_release(pipeline: str, name: str, outlet_events: OutletEventAccessorsProtocol | None = None) -> None:
     """Finish the run of the release `name`: its report, and the events of what it published."""
     from hindcast.common.settings import read_settings
-    from hindcast.plan import journal
+    from hindcast.runs import special_runs
 
-    runs = [run for run in journal.read_runs(read_settings().warehouse, pipeline) if run.run_id == name]
-    finish(pipeline, runs[-1].number, outlet_events)  # earlier ones of this name were abandoned
+    with _raise_airflow_errors():
+        release = special_runs.find_release(read_settings().warehouse, pipeline, name)
+    finish(pipeline, release.number, outlet_events)  # earlier ones of this name were abandoned
 
 
 class HeldChanges(TypedDict):
@@ -241,14 +245,14 @@ def read_held_changes(pipeline: str) -> HeldChanges:
     from airflow.sdk.exceptions import AirflowSkipException
 
     from hindcast.common.settings import read_settings
-    from hindcast.contract import find
+    from hindcast.contract.bound import find_bound_contract
     from hindcast.quality import approval, failing_rows
 
     settings = read_settings()
     # Before the rows: what comes in between was not shown.
     until = failing_rows.read_last_entry_time(settings.warehouse, pipeline)
-    contract = find(settings.schemas, pipeline)
-    keys = approval.read_held_keys(settings.warehouse, contract)
+    contract = find_bound_contract(settings, pipeline)
+    keys = approval.read_held_keys(contract)
     if not keys:
         raise AirflowSkipException("nothing is held back")
     text, labels = approval.describe_keys(contract, keys)
@@ -269,7 +273,10 @@ def release(pipeline: str, name: str, spark: SparkSession) -> None:
 
 
 def reject(pipeline: str, until: str, by: str, labels: str) -> PokeReturnValue:
-    """Record that what is held stays held, as a sensor; not done while records are being erased."""
+    """Record that what is held stays held, as a sensor; not done while records are being erased.
+
+    It fails as `plan_release` does.
+    """
     from airflow.sdk import PokeReturnValue
 
     with _raise_airflow_errors():
@@ -277,7 +284,7 @@ def reject(pipeline: str, until: str, by: str, labels: str) -> PokeReturnValue:
         from hindcast.quality import held_changes
 
         settings = read_settings()
-        keys = _read_chosen_keys(settings, pipeline, until, labels)
+        keys = _read_chosen_keys(settings, pipeline, until, by, labels)
         try:
             rejected = held_changes.reject_keys(settings.warehouse, pipeline, keys, by, datetime.fromisoformat(until))
         except BusyError as busy:
@@ -290,14 +297,18 @@ def reject(pipeline: str, until: str, by: str, labels: str) -> PokeReturnValue:
         return PokeReturnValue(is_done=True)
 
 
-def _read_chosen_keys(settings: Settings, pipeline: str, until: str, labels: str) -> dict[str, list[str]]:
-    """Return the keys (as JSON) by table that a person chose (`approval.choose_keys`)."""
-    from hindcast.contract import find
+def _read_chosen_keys(settings: Settings, pipeline: str, until: str, by: str, labels: str) -> dict[str, list[str]]:
+    """Return the keys (as JSON) by table that a person chose (`approval.choose_keys`).
+
+    RequestError if nobody has answered (`by`): Airflow lets its users mark the task that asks as success.
+    """
+    from hindcast.contract.bound import find_bound_contract
     from hindcast.quality import approval
 
-    return approval.choose_keys(
-        settings.warehouse, find(settings.schemas, pipeline), datetime.fromisoformat(until), labels
-    )
+    if not by:
+        found = "nobody has answered whether to publish what is held"
+        raise RequestError(found, where=pipeline, fix=approval.ASK_AGAIN)
+    return approval.choose_keys(find_bound_contract(settings, pipeline), datetime.fromisoformat(until), labels)
 
 
 @contextmanager

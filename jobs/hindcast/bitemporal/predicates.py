@@ -73,8 +73,8 @@ class Question:
             if moment is not None and not isinstance(moment, datetime):
                 fix = "give a datetime; read.moment_of(warehouse, pipeline, text) makes one of a text or a run: run:1"
                 raise QueryError(f"{name} is {moment!r}, no datetime", fix=fix)
-            if moment and moment.tzinfo is None:
-                object.__setattr__(self, name, moment.replace(tzinfo=UTC))
+            if moment is not None:
+                object.__setattr__(self, name, _convert_to_utc(name, moment))
         if self.as_of and (self.from_time or self.to_time):
             raise QueryError("as of one moment and between two were asked at once", fix="ask one of them")
         if self.from_time and self.to_time and self.from_time > self.to_time:
@@ -85,6 +85,15 @@ class Question:
         for word in self.order:
             if word not in ORDERS:
                 raise QueryError(f"rows cannot be ordered by '{word}'", fix=suggest_nearest(word, ORDERS))
+
+
+def _convert_to_utc(name: str, moment: datetime) -> datetime:
+    """Return a moment in UTC, which it is in if it has no zone; QueryError if it has no such moment."""
+    try:
+        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    except OverflowError:
+        fix = "give a moment between the years 1 and 9999, in UTC"
+        raise QueryError(f"{name} is {moment.isoformat()}, which no year of UTC has", fix=fix) from None
 
 
 def known_at_condition(moment: str) -> str:
@@ -276,9 +285,11 @@ def _parse_value(column: str, kind: pa.DataType, value: ColumnValue) -> ColumnVa
             return bytes.fromhex(text)
         if pa.types.is_timestamp(kind):
             moment = datetime.fromisoformat(text)
-            return moment.replace(tzinfo=UTC) if kind.tz and not moment.tzinfo else moment
+            if moment.tzinfo is not None:
+                return moment.astimezone(UTC)
+            return moment.replace(tzinfo=UTC) if kind.tz else moment
         value = pa.scalar(text.lower() if pa.types.is_boolean(kind) else text, pa.string()).cast(kind).as_py()
-    except (ValueError, pa.ArrowException):
+    except (ValueError, OverflowError, pa.ArrowException):
         raise problem from None
     return value
 

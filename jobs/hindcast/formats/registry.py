@@ -25,6 +25,7 @@ from urllib.request import getproxies, proxy_bypass
 
 from hindcast.common.errors import AccessError, RecordError, SettingsError, TopicError
 from hindcast.common.json_values import JsonObject, JsonValue
+from hindcast.common.login_forms import hide_login
 from hindcast.common.settings import Settings
 from hindcast.contract.avro import parse_json
 from hindcast.kafka.security import PEM, find_pem_file, is_loopback
@@ -280,8 +281,8 @@ def _refusal_error(error: SchemaRegistryError, place: str) -> TopicError:
         return AccessError(f"the schema registry refuses us (HTTP {status})", where=place, fix=fix)
     if not isinstance(error.error_code, int) or error.error_code < 0:
         return TopicError(f"no schema registry answers there (HTTP {status})", where=place, fix=_WRONG)
-    found, password = str(error.error_message)[:_SHOWN], os.environ.get(PASSWORD)
-    message = found.replace(password, "***") if password else found
+    user, password = (os.environ.get(name) or "" for name in (USER, PASSWORD))
+    message = hide_login(str(error.error_message), user, password)[:_SHOWN]
     return TopicError(f"the schema registry fails (HTTP {status}: {message})", where=place, fix=_WRONG)
 
 

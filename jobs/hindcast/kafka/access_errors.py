@@ -1,7 +1,7 @@
 """Refusals by brokers, from what Kafka's clients report, as errors that say what was found, where, and what to do.
 
 librdkafka passes the reason to a client's `error_cb` (`ClientErrors`), apart from the failure; Spark's consumers have
-it in an exception's text. Neither contains a secret.
+it in an exception's text. Both quote what a server says, which may echo our login: it is hidden (login_forms.py).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 from hindcast.common.errors import AccessError, TopicError
+from hindcast.common.login_forms import hide_login
 from hindcast.kafka.security import PREFIX, Security, parse_addresses
 
 AnyClient = Consumer | Producer | AdminClient
@@ -46,7 +47,7 @@ def connect_client(
         fix = f"check {PREFIX}CA, {PREFIX}CERT, {PREFIX}KEY and {PREFIX}KEY_PASSWORD"
         where = ", ".join(str(path) for path in (how.ca, how.cert, how.key) if path)
         raise AccessError(
-            f"the files for TLS cannot be used: {_clean_reason(error.args[0].str())}", where=where, fix=fix
+            f"the files for TLS cannot be used: {_clean_reason(error.args[0].str(), how)}", where=where, fix=fix
         ) from None
 
 
@@ -85,7 +86,7 @@ def await_broker(
 def refuse_denied_access(errors: ClientErrors, servers: str, how: Security) -> None:
     """Raise AccessError if brokers have refused TLS or our login."""
     for error in errors:
-        text, server = _clean_reason(error.str()), _find_server(error.str(), servers)
+        text, server = _clean_reason(error.str(), how), _find_server(error.str(), servers)
         if error.name() == "_AUTHENTICATION":
             raise _login_error(text, server, how)
         if error.name() == "_SSL" or "alert" in text:
@@ -117,7 +118,7 @@ def find_access_error(text: str, where: str, servers: str, how: Security) -> Acc
         )
     for name, explain in _JVM_ERRORS.items():
         if match := re.search(rf"{name}(?::? (.*))?$", text, re.MULTILINE):
-            return explain((match[1] or "").strip(), where)
+            return explain(_hide_secrets((match[1] or "").strip(), how), where)
     return None
 
 
@@ -203,11 +204,19 @@ def _shake_hands(server: str, context: ssl.SSLContext) -> None:
         context.wrap_socket(plain, server_hostname=host).close()
 
 
-def _clean_reason(text: str) -> str:
-    """Return a reason without the address and state that librdkafka adds, and without OpenSSL's numbers."""
+def _clean_reason(text: str, how: Security) -> str:
+    """Return a reason without the address and state that librdkafka adds, without OpenSSL's numbers, and without our
+    secrets.
+    """
     text = re.sub(r"^\w+://\S+: ", "", text)
     text = re.sub(r" \(after \d+ms in state \w+\)", "", text)
-    return re.sub(r"error:[0-9A-F]+:SSL routines:[^:]*:", "", text)
+    return _hide_secrets(re.sub(r"error:[0-9A-F]+:SSL routines:[^:]*:", "", text), how)
+
+
+def _hide_secrets(text: str, how: Security) -> str:
+    for secret in how.secrets:
+        text = hide_login(text, how.username, secret)
+    return text
 
 
 def _find_server(text: str, servers: str) -> str:

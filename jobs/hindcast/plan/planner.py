@@ -37,14 +37,16 @@ def ensure_plan(
 
     `interval_end` (UTC) bounds what is replayed; without it, everything available is. `only`, `ahead` and `given`: as
     for `propose_plan`. `instead`: what the run does instead of replaying. Raise BusyError if another run of the
-    pipeline has not ended. A stopped run is abandoned for this one, even if it is an earlier attempt of `run_id`; this
-    run ingests the records that it left.
+    pipeline has not ended, also if it has the same `run_id` and is for something else: a run of another DAG can. A
+    stopped run is abandoned for this one, even if it is an earlier attempt of `run_id`; this run ingests the records
+    that it left.
     """
     warehouse = contract.warehouse
     past = journal.read_runs(warehouse, contract.pipeline)
     open_runs = [run for run in past if not run.is_finished]
+    kind = Replay if instead is None else type(instead)
     for run in open_runs:
-        same = run.run_id == run_id
+        same = run.run_id == run_id and isinstance(run.plan.purpose, kind)
         if run.state == "stopped":
             continue
         if same and run.plan.contract == contract.hash:

@@ -189,7 +189,6 @@ class Plan:
     def as_json(self) -> JsonObject:
         """Return the form in the journal."""
         optional: dict[str, JsonValue] = {
-            **self.purpose.as_json(),
             "reason": self.reason,
             "decodings": self.decodings,
             "ahead": self.ahead,
@@ -205,6 +204,7 @@ class Plan:
             "contract": self.contract,
             "topics": {name: topic_plan.as_json() for name, topic_plan in self.topics.items()},
             "inputs": {name: moment.isoformat() for name, moment in self.as_of_system_times.items()},
+            **self.purpose.as_json(),  # also of a release of no keys: it replays nothing
             **{name: value for name, value in optional.items() if value},
         }
 

@@ -130,7 +130,7 @@ Purpose: TypeAlias = Replay | Release | Requeue | Erasure | Upgrade
 
 def parse_purpose(plan: StoredObject) -> Purpose:
     """Return the purpose of a plan from its form in the journal."""
-    if releases := plan.get("releases"):
+    if (releases := plan.get("releases")) is not None:
         return Release(
             {
                 name: ReleasedKeys(datetime.fromisoformat(of["until"]), tuple(of["keys"]), of.get("by"))

@@ -17,6 +17,7 @@ import pyarrow as pa
 from hindcast.common.errors import RequestError, show_briefly
 from hindcast.common.plurals import format_count
 from hindcast.contract import Contract
+from hindcast.contract.bound import BoundContract
 from hindcast.quality import entry_masks, failing_rows, held_changes
 from hindcast.query import cut_values, show
 from hindcast.store import tables
@@ -26,6 +27,10 @@ MAX_SHOWN_KEYS = 200
 
 MAX_SHOWN_CHARACTERS, MAX_SHOWN_BYTES = 300, 100_000
 """How much of a key, a row and a reason a form shows, and of all together, as Markdown."""
+
+
+ASK_AGAIN = "clear the task approve in Airflow, and answer what it asks; nothing was published or rejected"
+"""How a person who has not answered can."""
 
 
 class HeldKey(NamedTuple):
@@ -48,17 +53,18 @@ class HeldKey(NamedTuple):
     offset: int | None
 
 
-def read_held_keys(warehouse: str, contract: Contract, until: datetime | None = None) -> list[HeldKey]:
+def read_held_keys(contract: BoundContract, until: datetime | None = None) -> list[HeldKey]:
     """Return the keys that are held and not rejected, by table; with `until` those whose entries are not newer.
 
     Keys of tables that are no longer in the contract are left out: nothing of these can be published.
     """
+    warehouse = contract.warehouse
     by_key: dict[tuple[str, str], list[_HeldRow]] = {}
     for row in held_changes.read_held_rows(warehouse, contract.pipeline).to_pylist():
         if row["entry"] == "held" and row["table"] in (*contract.topics, *contract.views):
             held = _HeldRow(*map(row.get, _HeldRow._fields))
             by_key.setdefault((row["table"], row["key"]), []).append(held)
-    columns, hidden = entry_masks.find_shown_columns(contract), entry_masks.find_hidden_keys(contract)
+    columns, hidden = entry_masks.find_masks(contract, {table for table, _ in by_key})
     delta_table = tables.open_table(failing_rows.failing_table(warehouse, contract.pipeline)) if hidden else None
     secret = str(delta_table.metadata().id) if delta_table else ""
     return [
@@ -96,26 +102,34 @@ def describe_keys(contract: Contract, keys: Sequence[HeldKey]) -> tuple[str, lis
     return "\n\n".join(["\n".join(lines), *more]), [key.label for key in shown]
 
 
-_HEADER_LINES = 2
+_HEADER_LINES, _HIDDEN = 2, "***"
 
 
 def _cut(text: str) -> str:
     return cut_values.cut_text(text, MAX_SHOWN_CHARACTERS)
 
 
-def choose_keys(warehouse: str, contract: Contract, until: datetime, labels: str) -> dict[str, list[str]]:
-    """Return the keys (JSON), by table, that `labels` (a JSON list) name; all that were held at `until` without labels.
+def choose_keys(contract: BoundContract, until: datetime, labels: str) -> dict[str, list[str]]:
+    """Return the keys (JSON), by table, that `labels` (a JSON list) name and that were held at `until`.
 
-    Print the labels whose keys are no longer held as they were shown.
+    Print the labels whose keys are no longer held as they were shown. RequestError for no labels: they do not mean all
+    keys, of which a person may have been shown only some. Also for keys that were shown and are hidden now.
     """
-    keys, chosen_labels = read_held_keys(warehouse, contract, until), json.loads(labels or "[]") or []
-    if not isinstance(chosen_labels, list) or not all(isinstance(label, str) for label in chosen_labels):
+    asked = json.loads(labels or "null")
+    if not asked:
+        raise RequestError("the answer is about no keys", where=contract.pipeline, fix=ASK_AGAIN)
+    if not isinstance(asked, list) or not all(isinstance(label, str) for label in asked):
         raise RequestError("the chosen keys are no list of texts", where=contract.pipeline, fix="choose from the form")
+    keys, chosen_labels = read_held_keys(contract, until), {*asked}
     chosen: dict[str, list[str]] = {}
     for key in keys:
-        if not chosen_labels or key.label in chosen_labels:
+        if key.label in chosen_labels:
             chosen.setdefault(key.table, []).append(key.key)
-    for label in sorted({*chosen_labels} - {key.label for key in keys}):
+    hidden = {key.table for key in keys if key.shown == _HIDDEN}
+    for label in sorted(chosen_labels - {key.label for key in keys}):
+        if (table := next((name for name in hidden if label.startswith(f"{name} {{")), None)) is not None:
+            found = f"the keys of {table} are hidden now, and were shown when the question was asked"
+            raise RequestError(found, where=contract.pipeline, fix=ASK_AGAIN)
         in_contract = any(label.startswith(f"{name} ") for name in (*contract.topics, *contract.views))
         reason = "is no longer held as it was shown" if in_contract else "its table is no longer in the contract"
         print(f"{show_briefly(label)}: {reason}; it is left unchanged")
@@ -149,6 +163,6 @@ def _build_held_key(table: str, key: str, rows: Sequence[_HeldRow], secret: str,
     if secret:
         at = f"topic {place[0]}, partition {place[1]}, offset {place[2]}" if place[0] else f"held by run {first.run}"
         mark = hmac.digest(secret.encode(), f"{table} {key}".encode(), "sha256").hex()[:8]
-        label, shown = f"{table} *** ({at}) {mark}", "***"
+        label, shown = f"{table} {_HIDDEN} ({at}) {mark}", _HIDDEN
     row = entry_masks.mask_row(first.row, columns)
     return HeldKey(_cut(label), table, key, shown, len(rows), len(failing), row, reason, *place)

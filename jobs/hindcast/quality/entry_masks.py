@@ -1,56 +1,59 @@
-"""Hides what the contract calls sensitive today in entries of `failing`, which may be older than its marks."""
+"""Hides what is sensitive today in entries of `failing`, which may be older than the marks of it (plan/marks.py)."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
 
 import pyarrow as pa
 
-from hindcast.contract import Contract, list_shapes
-from hindcast.contract.sensitive import find_sensitive_columns
+from hindcast.contract import list_shapes
+from hindcast.contract.bound import BoundContract
 from hindcast.contract.types import PERIOD_COLUMNS
+from hindcast.plan import marks
 
 
-def mask_entries(contract: Contract, rows: pa.Table) -> pa.Table:
+class EntryMasks(NamedTuple):
+    """By table the `columns` that rows may show, and the tables whose key has a sensitive column (`hidden_keys`).
+
+    Columns that left the contract are none of these: they may have been marked before.
+    """
+
+    columns: Mapping[str, frozenset[str]]
+    hidden_keys: frozenset[str]
+
+
+def find_masks(contract: BoundContract, names: Collection[str]) -> EntryMasks:
+    """Return what to hide in entries of these tables, of which those that are not in the contract are left out."""
+    known = {*names}.intersection((*contract.topics, *contract.views))
+    shapes, marked = list_shapes(contract), marks.find_marked_columns(contract.settings, contract, known)
+    return EntryMasks(
+        {name: frozenset({*shapes[name].columns, *PERIOD_COLUMNS}) - hidden for name, hidden in marked.items()},
+        frozenset(name for name, hidden in marked.items() if hidden.intersection(shapes[name].key)),
+    )
+
+
+def mask_entries(contract: BoundContract, rows: pa.Table) -> pa.Table:
     """Return entries with `***` for keys that have a sensitive column, and rows without sensitive columns.
 
     The record's place still identifies them. A table that is not in the contract may have had any column marked: its
     keys are hidden, and its rows are null.
     """
-    tables = {*contract.topics, *contract.views}
-    shown, shown_keys = find_shown_columns(contract), tables - find_hidden_keys(contract)
     names, keys, texts = (rows.column(column).to_pylist() for column in ("table", "key", "row"))
+    shown, hidden_keys = find_masks(contract, {*names})
+    shown_keys = shown.keys() - hidden_keys
     masked = {
         "key": [key if name in shown_keys else "***" for name, key in zip(names, keys, strict=True)],
         "row": [
-            mask_row(text, shown[name]) if text is not None and name in tables else None
+            mask_row(text, shown[name]) if text is not None and name in shown else None
             for name, text in zip(names, texts, strict=True)
         ],
     }
     for column, values in masked.items():
         rows = rows.set_column(rows.column_names.index(column), column, pa.array(values, pa.string()))
     return rows
-
-
-def find_hidden_keys(contract: Contract) -> frozenset[str]:
-    """Return the tables whose key has a sensitive column."""
-    shapes = list_shapes(contract)
-    return frozenset(
-        name for name, columns in find_sensitive_columns(contract).items() if columns & {*shapes[name].key}
-    )
-
-
-def find_shown_columns(contract: Contract) -> dict[str, frozenset[str]]:
-    """Return the columns of each table that rows may show: not those that left the contract, which may have been marked
-    before.
-    """
-    hidden = find_sensitive_columns(contract)
-    return {
-        name: frozenset({*shape.columns, *PERIOD_COLUMNS}) - hidden[name]
-        for name, shape in list_shapes(contract).items()
-    }
 
 
 def mask_row(row: str, shown: Collection[str]) -> str:

@@ -15,6 +15,7 @@ from hindcast.contract.bound import BoundContract, find_bound_contract
 from hindcast.ingest import requeue as requeues
 from hindcast.plan import horizon, journal, planner
 from hindcast.plan.purposes import Release, ReleasedKeys, Requeue, Upgrade
+from hindcast.plan.runs import Run
 from hindcast.report.run_report import RunReport
 from hindcast.runs import run_steps
 from hindcast.store import tables
@@ -43,14 +44,20 @@ def run_planned_release(spark: SparkSession, settings: Settings, pipeline: str, 
     """Do a release whose plan is stored (`plan_release`), by the name of its run; return its report.
 
     The journal has the keys: command lines, which others can read, do not. If the plan was abandoned, or the contract
-    has changed since, the release is planned again. Raise RunError if there is no plan.
+    has changed since, the release is planned again. Raise RunError if there is no plan of a release.
     """
-    plans = [run.plan for run in journal.read_runs(settings.warehouse, pipeline) if run.run_id == run_id]
-    if not plans:
-        raise RunError(f"the release {run_id} has no plan", where=pipeline, fix="clear the task plan, which stores it")
-    purpose = plans[-1].purpose
-    number = _plan_checked_release(settings, pipeline, run_id, purpose if isinstance(purpose, Release) else Release({}))
+    purpose = Release(find_release(settings.warehouse, pipeline, run_id).plan.released_keys)
+    number = _plan_checked_release(settings, pipeline, run_id, purpose)
     return run_steps.execute_run(spark, settings, pipeline, number)
+
+
+def find_release(warehouse: str, pipeline: str, run_id: str) -> Run:
+    """Return the last release of this name; RunError if none is planned. A run for something else can have its name."""
+    named = (run for run in reversed(journal.read_runs(warehouse, pipeline)) if run.run_id == run_id)
+    release = next((run for run in named if isinstance(run.plan.purpose, Release)), None)
+    if release is None:
+        raise RunError(f"the release {run_id} has no plan", where=pipeline, fix="clear the task plan, which stores it")
+    return release
 
 
 def plan_release(
@@ -83,7 +90,7 @@ def run_requeue(spark: SparkSession, settings: Settings, pipeline: str, run_id: 
     contract = find_bound_contract(settings, pipeline)
     counts = requeues.count_waiting(settings.warehouse, contract, request)
     past = journal.read_runs(settings.warehouse, pipeline)
-    if not counts and not any(run.run_id == run_id and not run.is_finished for run in past):
+    if not counts and not any(run.run_id == run_id and run.plan.requeue and not run.is_finished for run in past):
         fix = f"hindcast quarantine {pipeline} lists what is refused, and why"
         trimmed = {
             name: horizon.read_horizon(tables.log_table(settings.warehouse, pipeline, name)) for name in request.topics

@@ -21,7 +21,9 @@ from hindcast.airflow.pages.time_machine import MachineRequest, QuestionError
 from hindcast.common.errors import HindcastError, QueryError, UnknownError
 from hindcast.common.json_values import JsonObject
 from hindcast.common.settings import read_settings
+from hindcast.contract.names import RELEASE
 from hindcast.plan import journal
+from hindcast.plan.purposes import Release
 
 PageName = Literal["quality", "machine", "ledger", "report"]
 P = ParamSpec("P")
@@ -100,6 +102,9 @@ def build_app(access: PageAccess) -> FastAPI:
         if name in readable:  # the DAG of the address may be one beside the pipeline's own
             catalog.load_contract(settings.schemas, name, readable)
             runs = [run for run in journal.read_runs(settings.warehouse, name) if run.run_id == run_id]
+            # A run of the other DAG can have the same id.
+            is_release = dag_id == f"{name}{RELEASE}"
+            runs = [run for run in runs if isinstance(run.plan.purpose, Release) == is_release] or runs
         if not runs:
             raise UnknownError(
                 f"'{run_id}' has no plan yet", where=name, fix="wait for its first task, which plans the run"

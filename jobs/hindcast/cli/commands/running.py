@@ -46,9 +46,15 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
 
 
 def _find_begun(settings: Settings, pipeline: str, command: str) -> Run | None:
-    """Return the unfinished run that a command began, to be finished by the same command; None if there is none."""
+    """Return the unfinished run that a command began, to be finished by the same command; None if there is none.
+
+    A run of a DAG can have a name like that of a command's run, but is for something else.
+    """
+    from hindcast.plan.purposes import Release, Replay, Requeue
+
+    kind = {"cli": Replay, "requeue": Requeue, "release": Release}[command]
     runs = (run for run in read_runs(settings, pipeline) if run.run_id.startswith(f"{command}__"))
-    return next((run for run in runs if run.state == "planned"), None)
+    return next((run for run in runs if run.state == "planned" and isinstance(run.plan.purpose, kind)), None)
 
 
 def _refuse_other_options(unfinished: Run, until: datetime | None, only: str | None, reason: str | None) -> None:

@@ -1,0 +1,196 @@
+"""What an answer about held changes does, and what it is not taken for, without Spark."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from bare_runs import bare_run
+from hindcast.airflow import tasks
+from hindcast.cli import main
+from hindcast.common.errors import BusyError, RunError
+from hindcast.common.settings import Settings, read_settings
+from hindcast.contract.bound import find_bound_contract
+from hindcast.plan import journal
+from hindcast.plan.plans import Plan
+from hindcast.plan.purposes import Purpose, Release, ReleasedKeys, Replay
+from hindcast.quality import approval, failing_rows, held_changes
+from hindcast.runs import run_steps, special_runs
+from hindcast.store import table_creation
+from test_held_keys import T0, contract, enter, held
+from warehouses import SHOP, complete, shop
+
+CURRY = '{"item": "curry"}'
+ANSWER = (T0 + timedelta(hours=1)).isoformat(), "ann", json.dumps([f"menu {CURRY}"])
+
+
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    """Of a pipeline that holds curry, and of which nothing is planned."""
+    monkeypatch.setenv("HINDCAST_SCHEMAS", str(tmp_path))
+    monkeypatch.setenv("HINDCAST_WAREHOUSE", str(tmp_path / "warehouse"))
+    contract(tmp_path)
+    enter(str(tmp_path / "warehouse"), held(1, "curry", 1))
+    return read_settings()
+
+
+def begin(settings: Settings, run_id: str, purpose: Purpose, state: str = "planned", number: int = 2) -> None:
+    """A run of this name that is under way, or has ended."""
+    of = contract(settings.schemas).hash
+    run = bare_run("restaurant", number, T0 + timedelta(hours=1), state, contract=of, run_id=run_id, purpose=purpose)
+    journal.append_entry(settings.warehouse, run)
+
+
+def test_an_approval_waits_for_a_run_of_its_name(settings: Settings, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whoever triggers both DAGs by Airflow's API may give their runs one id."""
+    begin(settings, "fix-42", Replay())
+    assert not tasks.plan_release("restaurant", "fix-42", *ANSWER).is_done
+    assert "run 2 (fix-42) has not ended" in capsys.readouterr().out
+    with pytest.raises(RunError, match="the release fix-42 has no plan"):
+        special_runs.find_release(settings.warehouse, "restaurant", "fix-42")
+
+
+def test_a_run_waits_for_a_release_of_its_name(settings: Settings) -> None:
+    release = Release({"menu": ReleasedKeys(T0, (CURRY,), "ann")})
+    begin(settings, "fix-42", release)
+    with pytest.raises(BusyError, match=r"run 2 \(fix-42\) has not ended"):
+        run_steps.plan_run(settings, "restaurant", "fix-42")
+    number = special_runs.plan_release(settings, "restaurant", "fix-42", {"menu": [CURRY]}, "ann", T0)
+    assert number == 2, "a second attempt goes on with its own plan"
+    begin(settings, "fix-42", release, "completed")
+    begin(settings, "fix-42", Replay(), number=3)
+    assert special_runs.find_release(settings.warehouse, "restaurant", "fix-42").number == 2
+
+
+def test_a_release_of_no_keys_is_one_when_it_is_read_back(settings: Settings) -> None:
+    """All of them may have changed since they were shown."""
+    plan = Plan("restaurant", 2, "r", T0, None, "", {}, purpose=Release({}))
+    assert Plan.from_json(json.loads(json.dumps(plan.as_json()))) == plan
+    begin(settings, "fix-42", Release({}))
+    assert tasks.plan_release("restaurant", "fix-42", *ANSWER).xcom_value == 2
+
+
+def test_a_command_finishes_no_run_that_is_only_called_like_its_own(
+    settings: Settings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begin(settings, "release__by_hand", Replay())
+    assert main.main(["release", "restaurant.orders"]) == 1
+    said = capsys.readouterr().err
+    assert "nothing is held back" in said
+    assert "finishing" not in said
+
+
+@pytest.mark.filterwarnings("ignore:The `airflow")  # what the operator of approvals imports
+@pytest.mark.parametrize(
+    ("pushed", "found"),
+    [
+        ({}, "nobody has answered whether to publish what is held"),
+        ({"keys": [f"menu {CURRY}"]}, "nobody has answered whether to publish what is held"),
+        ({"by": "ann"}, "the answer is about no keys"),
+        ({"by": "ann", "keys": []}, "the answer is about no keys"),
+    ],
+)
+def test_a_task_that_was_marked_as_success_without_an_answer_is_none(
+    settings: Settings, pushed: dict[str, Any], found: str
+) -> None:
+    from airflow.sdk.exceptions import AirflowFailException
+
+    from hindcast.airflow.release_dag import create_release_dag
+
+    class Task:
+        def xcom_pull(self, task_ids: str, key: str = "return_value") -> Any:
+            """What the tasks before have pushed, or were not let to."""
+            return pushed.get(key) if task_ids == "approve" else {"text": "", "keys": [], "until": ANSWER[0]}
+
+    dag = create_release_dag(settings, contract(settings.schemas))
+    for name, step in {"plan": tasks.plan_release, "reject": tasks.reject}.items():
+        operator: Any = dag.get_task(name)
+        env = dag.get_template_env()
+        given = [env.from_string(text).render(ti=Task(), run_id="manual__1") for text in operator.op_args]
+        with pytest.raises(AirflowFailException, match=re.escape(found)):
+            step(*given)
+    assert not journal.read_runs(settings.warehouse, "restaurant")
+    assert {row["entry"] for row in held_changes.read_held_rows(settings.warehouse, "restaurant").to_pylist()} == {
+        "held"
+    }
+
+
+GUEST = """
+pipeline: guest
+start: 2026-01-01
+topics:
+  questions: {read: stream, key: {id: string}, value: {who: int}}
+inputs:
+  folks: {table: shop.people, key: {id: int}, value: {name: string, city: string}}
+views:
+  answers: {stream: questions, join: {table: folks, on: who}, select: {who: folks.name, city: folks.city}}
+  named: {stream: answers, group_by: {who: who}, aggregate: {n: count(*)}}
+"""
+ANN = '{"who":"Ann Secret"}'
+
+
+def hold_of_guest(settings: Settings) -> None:
+    """A row of which a column is another pipeline's, and a key that is."""
+    table = failing_rows.failing_table(settings.warehouse, "guest")
+    found = table_creation.ensure_table(table, failing_rows.SCHEMA)
+    schema = table_creation.arrow_schema(failing_rows.SCHEMA)
+    rows = [
+        {**held(1, "", 1), "table": "answers", "key": '{"id":"q1"}', "row": '{"who":"Ann Secret","city":"Rome"}'},
+        {**held(1, "", 2), "table": "named", "key": ANN, "row": '{"who":"Ann Secret","n":1}'},
+    ]
+    entries = pa.Table.from_pylist([{**dict.fromkeys(schema.names), **row} for row in rows], schema)
+    write_deltalake(found, entries, mode="append")
+
+
+def list_shown(capsys: pytest.CaptureFixture[str]) -> list[Any]:
+    """The keys and rows that the command and the form show of what guest holds, which are the same."""
+    shown = []
+    for options in ([], ["--held"]):
+        assert main.main(["failing", "guest", "--format", "json", *options]) == 0
+        shown.append([(row["key"], row["row"]) for row in json.loads(capsys.readouterr().out)])
+    assert shown[0] == shown[1]
+    contract = find_bound_contract(read_settings(), "guest")
+    keys = approval.read_held_keys(contract)
+    assert [(key.shown, key.row) for key in keys] == shown[0]
+    asked = tasks.read_held_changes("guest")
+    assert ("Ann Secret" in str(asked)) == ("Ann Secret" in str(shown))
+    chosen = approval.choose_keys(contract, T0 + timedelta(hours=1), json.dumps(asked["keys"]))
+    assert chosen == {"answers": ['{"id":"q1"}'], "named": [ANN]}, "whatever is hidden, it is what was chosen"
+    return shown[0]
+
+
+def test_a_person_is_shown_nothing_that_another_pipeline_calls_sensitive(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Though no run has compared the marks yet, and whatever becomes of the other contract."""
+    hidden = [('{"id":"q1"}', '{"city":"Rome"}'), ("***", '{"n":1}')]
+    with shop(tmp_path, GUEST) as settings:
+        hold_of_guest(settings)
+        assert list_shown(capsys) == hidden
+        file = settings.schemas / "shop.yaml"
+        file.unlink()
+        assert list_shown(capsys) == hidden, "by the contract of its last run"
+        file.write_text("pipeline: shop\n")
+        assert list_shown(capsys) == [('{"id":"q1"}', "{}"), ("***", '{"n":1}')], "it may mark anything now"
+        file.write_text(SHOP.replace(", sensitive: [name]}", "}"))
+        assert list_shown(capsys)[1] == (ANN, '{"who":"Ann Secret","n":1}')
+
+
+def test_what_the_last_run_called_sensitive_is_hidden_until_the_next(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    marked = GUEST.replace("city: string}}", "city: string}, sensitive: [name]}")
+    with shop(tmp_path, marked) as settings:
+        hold_of_guest(settings)
+        for run in (1, 2):
+            complete(settings, find_bound_contract(settings, "guest"), run)
+        (settings.schemas / "shop.yaml").write_text(SHOP.replace(", sensitive: [name]}", "}"))
+        (settings.schemas / "guest.yaml").write_text(GUEST)
+        assert list_shown(capsys) == [('{"id":"q1"}', '{"city":"Rome"}'), ("***", '{"n":1}')]
