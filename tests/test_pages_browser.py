@@ -11,7 +11,9 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 import pytest
 import uvicorn
 from starlette.applications import Starlette
-from starlette.routing import Mount
+from starlette.requests import Request
+from starlette.responses import HTMLResponse
+from starlette.routing import Mount, Route
 
 import reports
 from browser import chromium, shown, waited
@@ -37,7 +39,8 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
     pages = build_app(PageAccess(lambda: None, lambda: None, readable))
     port = ports.find_free_port()
-    config = uvicorn.Config(Starlette(routes=[Mount(PREFIX, pages)]), ports.HOST, port, log_level="warning", ws="none")
+    routes = [Mount(PREFIX, pages), Route("/shell/{theme}", _show_in_shell)]
+    config = uvicorn.Config(Starlette(routes=routes), ports.HOST, port, log_level="warning", ws="none")
     server = uvicorn.Server(config)
     with shop(tmp_path_factory.mktemp("shop")):
         thread = threading.Thread(target=server.run)
@@ -47,6 +50,12 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield f"http://{ports.HOST}:{port}{PREFIX}"
         server.should_exit = True
         thread.join()
+
+
+def _show_in_shell(request: Request) -> HTMLResponse:
+    """A page of another program on the same server, which shows ours as Airflow does."""
+    frame = f'<iframe src="{PREFIX}/quality" width="600" height="400"></iframe>'
+    return HTMLResponse(f'<!doctype html><html class="{request.path_params["theme"]}"><body>{frame}</body></html>')
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +81,40 @@ def answer(browser: WebDriver) -> list[str]:
 
 def state(browser: WebDriver) -> dict[str, str]:
     return {name: values[0] for name, values in parse_qs(urlsplit(browser.current_url).query).items()}
+
+
+def test_a_page_has_the_theme_of_what_shows_it(browser: WebDriver, url: str) -> None:
+    """Whatever the system's is; also once it changes, and alone as it was chosen in Airflow last."""
+    paper = "return getComputedStyle(document.body).backgroundColor"
+    shades: dict[str, str] = {}
+    for theme in ("dark", "light"):
+        browser.get(f"{url.removesuffix(PREFIX)}/shell/{theme}")
+        browser.switch_to.frame(0)
+        shades[theme] = browser.execute_script(paper)
+    assert shades == {"dark": "rgb(19, 22, 26)", "light": "rgb(255, 255, 255)"}
+    browser.switch_to.default_content()
+    browser.execute_script("document.documentElement.className = 'dark'")
+    browser.switch_to.frame(0)
+    waited(browser, lambda b: b.execute_script(paper) == shades["dark"])
+    browser.switch_to.default_content()
+    for theme, shade in shades.items():
+        browser.execute_script("localStorage.setItem('theme', arguments[0])", theme)
+        browser.get(f"{url}/quality")
+        assert browser.execute_script(paper) == shade
+    browser.execute_script("localStorage.clear()")
+
+
+def test_a_list_of_tables_is_as_wide_as_their_names(browser: WebDriver, url: str) -> None:
+    browser.get(machine(url))
+    name = "departures_weather_kafka_of_the_last_quarter"
+    widths = browser.execute_script(
+        "const list = document.querySelector('select[name=table]'); list.options[0].text = arguments[0];"
+        "const free = list.cloneNode(true); free.style.maxWidth = 'none'; document.body.append(free);"
+        "return [list.offsetWidth, free.offsetWidth]",
+        name,
+    )
+    assert widths[0] > 250
+    assert widths[0] >= widths[1] - 20
 
 
 def test_a_click_puts_the_crosshair_there_and_the_address_keeps_it(browser: WebDriver, url: str) -> None:
@@ -137,7 +180,7 @@ def test_text_of_topics_stays_text(browser: WebDriver, url: str, table: str) -> 
         assert browser.title != "taken"
     browser.get(machine(url, table=table, key=key))
     assert "<script>" in browser.find_element("css selector", "#answer").text
-    assert browser.execute_script("return document.scripts.length") == 1
+    assert browser.execute_script("return document.scripts.length") == 2, "ours alone"
 
 
 def test_nothing_is_written_to_the_console(browser: WebDriver, url: str) -> None:

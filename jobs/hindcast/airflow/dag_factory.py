@@ -33,6 +33,7 @@ from hindcast.common.settings import Settings
 from hindcast.contract import (
     Contract,
 )
+from hindcast.contract.description import summarize_description
 from hindcast.contract.names import PREVIEW, RELEASE
 from hindcast.runs.table_steps import TABLE_STEPS
 
@@ -49,7 +50,7 @@ def create_pipeline_dag(settings: Settings, contract: Contract) -> DAG:
     """Return the DAG of a contract; its tasks are named after the contract's topics and views."""
     with DAG(
         contract.pipeline,
-        description=contract.description.strip().split("\n")[0],
+        description=summarize_description(contract.description),
         doc_md=_doc(contract),
         schedule=_schedule(settings, contract),
         start_date=contract.start,

@@ -11,6 +11,7 @@ from hindcast.common.errors import ContractError, UnknownError, suggest_nearest
 from hindcast.contract import Contract, bounds, try_load, try_load_all
 from hindcast.contract.avro_file import record_named_files
 from hindcast.contract.bounds import FileState, find_state
+from hindcast.contract.description import summarize_description
 from hindcast.contract.load import SlowContractError
 from hindcast.contract.names import PREVIEW, RELEASE, list_dag_ids, name_stand_ins
 
@@ -43,10 +44,10 @@ def load_contracts(schemas: Path) -> tuple[dict[str, Contract], dict[str, Contra
 
 
 def list_pipelines(schemas: Path, readable: Collection[str]) -> dict[str, str]:
-    """Return the `readable` pipelines, each with the first line of its description."""
+    """Return the `readable` pipelines, each with the first sentence of its description."""
     contracts, _ = load_contracts(schemas)
     return {
-        name: contract.description.strip().partition("\n")[0]
+        name: summarize_description(contract.description)
         for name, contract in sorted(contracts.items())
         if name in readable
     }

@@ -22,6 +22,7 @@ from hindcast.bitemporal.predicates import sql_literal
 from hindcast.common.column_values import ColumnValue, Row
 from hindcast.common.errors import QueryError, UnknownError, show_briefly
 from hindcast.common.json_values import JsonValue
+from hindcast.contract import Window
 from hindcast.contract.shapes import PERIODS
 from hindcast.query import read
 from hindcast.query.cut_values import MAX_CHARACTERS, cut_nested, show_bytes
@@ -64,15 +65,18 @@ class KeyHistory:
         """The column that says from when a row is true."""
         return PERIODS[self.table.kind][0]
 
-    def find_answer(self, as_of: datetime, known: datetime, limit: int) -> RowSample:
+    def find_answer(self, as_of: datetime, known: datetime, limit: int, window: Window | None = None) -> RowSample:
         """Return what was true at `as_of`, as known at `known`, the latest first.
 
-        These are the versions or windows that contain `as_of`, or the events up to it.
+        These are the versions or windows that contain `as_of`, or the events up to it. `window`: what windows are; the
+        end of a hopping or tumbling one is where the next begins, and not in it.
         """
-        condition = (
-            f"{predicates.known_at_condition(sql_literal(known))} AND {crosshair_condition(self.table.kind, as_of)}"
-        )
-        return self._sample_rows(condition, f'"{self.start_column}" DESC', limit)
+        conditions = [
+            predicates.known_at_condition(sql_literal(known)),
+            crosshair_condition(self.table.kind, as_of),
+            *([f'"windowEnd" > {sql_literal(as_of)}'] if window and (window.tumbling or window.hopping) else []),
+        ]
+        return self._sample_rows(" AND ".join(conditions), f'"{self.start_column}" DESC', limit)
 
     def find_changes(self, known: datetime, other: datetime, limit: int) -> RowSample:
         """Return the rows current at `known` and not at `other`, by valid time."""

@@ -16,6 +16,7 @@ from hindcast.common.errors import HindcastError, TableError
 from hindcast.common.json_values import JsonObject
 from hindcast.common.settings import Settings
 from hindcast.contract import Contract
+from hindcast.contract.description import split_paragraphs
 from hindcast.plan import journal
 from hindcast.plan.runs import Run
 from hindcast.quality import gate_results
@@ -114,7 +115,7 @@ def build_pipeline_page(settings: Settings, contract: Contract, before: int | No
     ended = [run.number for run in past if run.has_report]
     return {
         "pipeline": contract.pipeline,
-        "description": contract.description.strip(),
+        "description": split_paragraphs(contract.description),
         "runs": [entry.as_json() for entry in reversed(entries)],
         "trends": build_trends([entry for entry in entries if entry.run.has_report]),
         "earlier": shown[-MAX_RUNS].number if len(shown) > MAX_RUNS else None,

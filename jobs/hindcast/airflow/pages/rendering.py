@@ -101,6 +101,7 @@ _ASSETS = {
     "page.css": ("hindcast.report", "text/css"),
     "pages.css": ("hindcast.airflow.pages.static", "text/css"),
     "machine.js": ("hindcast.airflow.pages.static", "text/javascript"),
+    "theme.js": ("hindcast.airflow.pages.static", "text/javascript"),
 }
 
 
@@ -115,6 +116,7 @@ def _load_templates() -> Environment:
     )
     environment.filters |= {
         "moment": format_timestamp,
+        "second": lambda iso: format_timestamp(re.sub(r"\.\d+", "", iso)),
         "counted": format_count,
         "number": "{:,}".format,
         "cell": format_cell,

@@ -99,7 +99,8 @@ def build_page(
     latest = _latest_start(history)
     as_of = given or (max(latest, trimmed.moment) if trimmed else latest)
     near = history.find_nearest(as_of, MAX_RECTANGLES)
-    answer = history.find_answer(as_of, known, MAX_ANSWERS)
+    window = contract.views[name].window if name in contract.views else None
+    answer = history.find_answer(as_of, known, MAX_ANSWERS, window)
     formatter = _RowFormatter(warehouse, contract, name, {run.known_at: run.number for run in past}, marked)
     first = answer.rows[0] if answer.rows else None
     return fields | {
