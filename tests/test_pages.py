@@ -535,6 +535,17 @@ def test_what_pages_link_for_their_look_is_there(web: TestClient) -> None:
     }
 
 
+def test_the_report_of_a_preview_leads_to_its_log(web: TestClient) -> None:
+    answer = web.get("/dag/shop__preview/run/manual__2026-01-01T00:00:00+00:00/report")
+    assert answer.status_code == 200
+    assert "A preview publishes nothing, so it has no report." in answer.text
+    link = "/dags/shop__preview/runs/manual__2026-01-01T00%3A00%3A00%2B00%3A00/tasks/preview"
+    assert f'<a href="{link}" target="_top">' in answer.text
+    assert "attention" not in answer.text, "it is no alarm"
+    assert "Quality of shop" in text(web, "/dag/shop__preview/run/manual__1/quality")
+    assert web.get("/dag/other__preview/run/manual__1/report").status_code == 403
+
+
 def test_a_tab_of_a_dag_is_the_page_asked_the_same(web: TestClient) -> None:
     asked = {"table": "prices", "key": "naan"}
     assert text(web, "/dag/shop/machine", **asked) == text(web, "/machine/shop", **asked)

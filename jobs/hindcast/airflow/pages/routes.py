@@ -9,19 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import wraps
 from typing import Literal, ParamSpec
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.responses import RedirectResponse, Response
 
-from hindcast.airflow.pages import catalog, ledger_page, quality, rendering, time_machine
+from hindcast.airflow.pages import PREFIX, catalog, ledger_page, quality, rendering, time_machine
 from hindcast.airflow.pages.access import PageAccess
 from hindcast.airflow.pages.time_machine import MachineRequest, QuestionError
 from hindcast.common.errors import HindcastError, QueryError, UnknownError
 from hindcast.common.json_values import JsonObject
 from hindcast.common.settings import read_settings
-from hindcast.contract.names import RELEASE
+from hindcast.contract.names import PREVIEW, RELEASE
 from hindcast.plan import journal
 from hindcast.plan.purposes import Release
 
@@ -105,6 +105,10 @@ def build_app(access: PageAccess) -> FastAPI:
             # A run of the other DAG can have the same id.
             is_release = dag_id == f"{name}{RELEASE}"
             runs = [run for run in runs if isinstance(run.plan.purpose, Release) == is_release] or runs
+            if dag_id == f"{name}{PREVIEW}" and page == "report":
+                return _show_preview(request, name, dag_id, run_id)
+            if dag_id == f"{name}{PREVIEW}" and not runs:
+                return of_dag(request, dag_id, page)
         if not runs:
             raise UnknownError(
                 f"'{run_id}' has no plan yet", where=name, fix="wait for its first task, which plans the run"
@@ -147,6 +151,13 @@ def _add_page(
         return build
 
     return decorate
+
+
+def _show_preview(request: Request, pipeline: str, dag_id: str, run_id: str) -> Response:
+    """Return the page of a preview's run: it leads to the log, in which the answer is."""
+    airflow = request.scope.get("root_path", "").removesuffix(PREFIX)
+    log = f"{airflow}/dags/{quote(dag_id)}/runs/{quote(run_id, safe='')}/tasks/preview"
+    return rendering.render_page(request, "preview.html", {"pipeline": pipeline, "log": log})
 
 
 def _redirect_to(request: Request, page: str, **parameters: str) -> Response:
