@@ -39,7 +39,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
     pages = build_app(PageAccess(lambda: None, lambda: None, readable))
     port = ports.find_free_port()
-    routes = [Mount(PREFIX, pages), Route("/shell/{theme}", _show_in_shell)]
+    routes = [Mount(PREFIX, pages), Route("/{shell}/{theme}/page", _show_in_shell)]
     config = uvicorn.Config(Starlette(routes=routes), ports.HOST, port, log_level="warning", ws="none")
     server = uvicorn.Server(config)
     with shop(tmp_path_factory.mktemp("shop")):
@@ -54,7 +54,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def _show_in_shell(request: Request) -> HTMLResponse:
     """A page of another program on the same server, which shows ours as Airflow does."""
-    frame = f'<iframe src="{PREFIX}/quality" width="600" height="400"></iframe>'
+    frame = f'<iframe src="{PREFIX}/quality/shop" width="600" height="400"></iframe>'
     return HTMLResponse(f'<!doctype html><html class="{request.path_params["theme"]}"><body>{frame}</body></html>')
 
 
@@ -88,7 +88,7 @@ def test_a_page_has_the_theme_of_what_shows_it(browser: WebDriver, url: str) -> 
     paper = "return getComputedStyle(document.body).backgroundColor"
     shades: dict[str, str] = {}
     for theme in ("dark", "light"):
-        browser.get(f"{url.removesuffix(PREFIX)}/shell/{theme}")
+        browser.get(f"{url.removesuffix(PREFIX)}/plugin/{theme}/page")
         browser.switch_to.frame(0)
         shades[theme] = browser.execute_script(paper)
     assert shades == {"dark": "rgb(19, 22, 26)", "light": "rgb(255, 255, 255)"}
@@ -102,6 +102,17 @@ def test_a_page_has_the_theme_of_what_shows_it(browser: WebDriver, url: str) -> 
         browser.get(f"{url}/quality")
         assert browser.execute_script(paper) == shade
     browser.execute_script("localStorage.clear()")
+
+
+def test_a_page_beside_the_tabs_of_a_dag_does_not_repeat_them(browser: WebDriver, url: str) -> None:
+    shown_links: dict[str, list[str]] = {}
+    for shell in ("plugin", "dags"):
+        browser.get(f"{url.removesuffix(PREFIX)}/{shell}/light/page")
+        browser.switch_to.frame(0)
+        links = browser.find_elements("css selector", "nav.site a")
+        shown_links[shell] = [link.text for link in links if link.is_displayed()]
+        assert shown(browser, "//h1").text == "Quality of shop"
+    assert shown_links == {"plugin": ["Quality", "Time machine", "Ledger", "all pipelines", "JSON"], "dags": ["JSON"]}
 
 
 def test_a_list_of_tables_is_as_wide_as_their_names(browser: WebDriver, url: str) -> None:

@@ -101,7 +101,7 @@ _ASSETS = {
     "page.css": ("hindcast.report", "text/css"),
     "pages.css": ("hindcast.airflow.pages.static", "text/css"),
     "machine.js": ("hindcast.airflow.pages.static", "text/javascript"),
-    "theme.js": ("hindcast.airflow.pages.static", "text/javascript"),
+    "shell.js": ("hindcast.airflow.pages.static", "text/javascript"),
 }
 
 
