@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from airflow.sdk.exceptions import AirflowException
 from deltalake import write_deltalake
 
 from bare_runs import bare_run
@@ -18,14 +19,14 @@ from hindcast.cli import main
 from hindcast.common.errors import BusyError, RunError
 from hindcast.common.settings import Settings, read_settings
 from hindcast.contract.bound import find_bound_contract
-from hindcast.plan import journal
+from hindcast.plan import journal, marks
 from hindcast.plan.plans import Plan
 from hindcast.plan.purposes import Purpose, Release, ReleasedKeys, Replay
 from hindcast.quality import approval, failing_rows, held_changes
 from hindcast.runs import run_steps, special_runs
 from hindcast.store import table_creation
 from test_held_keys import T0, contract, enter, held
-from warehouses import SHOP, complete, shop
+from warehouses import SHOP, complete, shop, version, write
 
 CURRY = '{"item": "curry"}'
 ANSWER = (T0 + timedelta(hours=1)).isoformat(), "ann", json.dumps([f"menu {CURRY}"])
@@ -74,7 +75,45 @@ def test_a_release_of_no_keys_is_one_when_it_is_read_back(settings: Settings) ->
     plan = Plan("restaurant", 2, "r", T0, None, "", {}, purpose=Release({}))
     assert Plan.from_json(json.loads(json.dumps(plan.as_json()))) == plan
     begin(settings, "fix-42", Release({}))
-    assert tasks.plan_release("restaurant", "fix-42", *ANSWER).xcom_value == 2
+    changed = json.dumps(['menu {"item": "naan"}'])
+    assert tasks.plan_release("restaurant", "fix-42", *ANSWER[:2], changed).xcom_value == 2
+
+
+@pytest.mark.parametrize(
+    ("keys", "by"), [((CURRY, '{"item": "naan"}'), "ann"), ((CURRY,), "bob")], ids=["of more keys", "by another"]
+)
+def test_a_second_answer_does_not_publish_what_the_first_approved(
+    settings: Settings, capsys: pytest.CaptureFixture[str], keys: tuple[str, ...], by: str
+) -> None:
+    """The task that asks was cleared after the release of the first answer had failed."""
+    begin(settings, "fix-42", Release({"menu": ReleasedKeys(T0, keys, by)}))
+    with pytest.raises(AirflowException, match="another answer was given before, and its release has not ended"):
+        tasks.plan_release("restaurant", "fix-42", *ANSWER)
+    assert not tasks.reject("restaurant", *ANSWER).is_done
+    assert "run 2 (fix-42), which publishes what was approved before, has not ended" in capsys.readouterr().out
+    assert [key.key for key in approval.read_held_keys(find_bound_contract(settings, "restaurant"))] == [CURRY]
+
+
+def test_keys_that_were_hidden_when_they_were_asked_about_are_found_again(settings: Settings) -> None:
+    path = settings.schemas / "restaurant.yaml"
+    text = path.read_text()
+    path.write_text(text.replace("    expect:", "    sensitive: true\n    expect:", 1))
+    asked = tasks.read_held_changes("restaurant")
+    assert "curry" not in str(asked)
+    path.write_text(text)
+    chosen = approval.choose_keys(
+        find_bound_contract(settings, "restaurant"), T0 + timedelta(hours=1), json.dumps(asked["keys"])
+    )
+    assert chosen == {"menu": [CURRY]}
+
+
+def test_a_key_whose_sensitive_column_has_left_it_stays_hidden(
+    settings: Settings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    enter(settings.warehouse, held(1, "soup", 2) | {"key": '{"ssn":"123-45-6789"}', "row": "{}"})
+    assert "123-45" not in str(tasks.read_held_changes("restaurant"))
+    assert main.main(["failing", "restaurant", "--format", "json"]) == 0
+    assert "123-45" not in capsys.readouterr().out
 
 
 def test_a_command_finishes_no_run_that_is_only_called_like_its_own(
@@ -181,6 +220,46 @@ def test_a_person_is_shown_nothing_that_another_pipeline_calls_sensitive(
         assert list_shown(capsys) == [('{"id":"q1"}', "{}"), ("***", '{"n":1}')], "it may mark anything now"
         file.write_text(SHOP.replace(", sensitive: [name]}", "}"))
         assert list_shown(capsys)[1] == (ANN, '{"who":"Ann Secret","n":1}')
+
+
+THIRD = """
+pipeline: third
+start: 2026-01-01
+topics:
+  asks: {read: stream, key: {id: string}, value: {q: int}}
+inputs:
+  answers: {read: stream, table: guest.answers, key: {id: string}, value: {who: string, city: string}}
+views:
+  copies: {stream: answers, select: {who: who, city: city}}
+"""
+
+
+def test_what_is_sensitive_two_pipelines_away_is_hidden(tmp_path: Path) -> None:
+    """Also where two pipelines read each other's tables."""
+    with shop(tmp_path, GUEST) as settings:
+        (settings.schemas / "third.yaml").write_text(THIRD)
+        third = find_bound_contract(settings, "third")
+        assert marks.find_marked_columns(settings, third, ["copies"])["copies"] == {"who"}
+        circle = GUEST.replace(
+            "inputs:\n",
+            "inputs:\n  back: {read: stream, table: third.copies, key: {id: string}, value: {who: string}}\n",
+        )
+        (settings.schemas / "guest.yaml").write_text(circle)
+        assert marks.find_marked_columns(settings, third, ["copies"])["copies"] == {"who"}
+
+
+def test_a_proof_shows_no_key_that_another_pipeline_calls_sensitive(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with shop(tmp_path, GUEST) as settings:
+        guest = find_bound_contract(settings, "guest")
+        for run in (1, 2):
+            complete(settings, guest, run)
+        write(settings, guest, "named", [version(1, None, 0, None, who="Ann Secret", n=n) for n in (1, 2)])
+        assert main.main(["verify", "guest", "--quick"]) == 1
+        told = capsys.readouterr().out
+        assert "***" in told
+        assert "Ann Secret" not in told
 
 
 def test_what_the_last_run_called_sensitive_is_hidden_until_the_next(

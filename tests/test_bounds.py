@@ -219,6 +219,21 @@ def test_contracts_that_take_long_leave_time_for_all_others(
     assert "simplify the contracts that take long" in error.fix
 
 
+@pytest.mark.parametrize(
+    "named",
+    [
+        'description: "\\npipeline: other\\n"\n"pipeline": mine',
+        "description: '\npipeline: other\n'\npipeline : mine",
+        "description: '\npipeline: other\n'\n? pipeline\n: mine",
+        "pipeline: mine # other",
+    ],
+)
+def test_a_pipeline_is_found_however_its_contract_names_it(tmp_path: Path, named: str) -> None:
+    text = GOOD.replace("pipeline: restaurant", named.encode().decode("unicode_escape"))
+    contract(tmp_path, text, "q.yaml")
+    assert find(tmp_path, "mine").pipeline == "mine"
+
+
 def test_a_folder_reads_less_in_a_share_of_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reader = SlowReader(tmp_path, monkeypatch)
     reader.add_files("sound", 0.5, 30, 0)

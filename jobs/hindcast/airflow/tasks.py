@@ -282,9 +282,16 @@ def reject(pipeline: str, until: str, by: str, labels: str) -> PokeReturnValue:
     with _raise_airflow_errors():
         from hindcast.common.settings import read_settings
         from hindcast.quality import held_changes
+        from hindcast.runs import special_runs
 
         settings = read_settings()
         keys = _read_chosen_keys(settings, pipeline, until, by, labels)
+        if (begun := special_runs.find_open_release(settings.warehouse, pipeline)) is not None:
+            print(
+                f"run {begun.number} ({begun.run_id}), which publishes what was approved before, has not ended: retry "
+                f"its task release, or hindcast abandon {pipeline}"
+            )
+            return PokeReturnValue(is_done=False)
         try:
             rejected = held_changes.reject_keys(settings.warehouse, pipeline, keys, by, datetime.fromisoformat(until))
         except BusyError as busy:

@@ -181,9 +181,17 @@ def list_meant_pipelines(path: Path) -> set[str]:
 
 
 def may_name(path: Path, pipelines: Collection[str]) -> bool:
-    """Return whether a file may be the contract of a pipeline: it names one of these, or none in a line of its own."""
-    named = _list_named_pipelines(path)
-    return not named or not named.isdisjoint(pipelines)
+    """Return whether a file may be the contract of one of these pipelines.
+
+    It may if it has the name, not only those of tables (`shop.orders`), or none that `_NAMED_PIPELINE` finds: YAML has
+    many ways to write it.
+    """
+    try:
+        text = bounds.read_text(path)
+    except (OSError, ValueError):
+        return True
+    listed = "|".join(map(re.escape, pipelines))
+    return re.search(rf"\b(?:{listed})\b(?!\.\w)", text) is not None or _NAMED_PIPELINE.search(text) is None
 
 
 def _list_named_pipelines(path: Path) -> set[str]:
@@ -239,7 +247,7 @@ def find(folder: Path, pipeline: str) -> Contract:
         contract = try_load(own)
         if isinstance(contract, Contract) and contract.pipeline == pipeline:
             return contract
-    results = try_load_all(folder, wants=lambda path: may_name(path, {pipeline}))
+    results = try_load_all(folder, wants=lambda path: path.stem == pipeline or may_name(path, {pipeline}))
     contracts = {result.pipeline: result for result in results.values() if isinstance(result, Contract)}
     if pipeline not in contracts:
         for result in (results.get(own), *results.values()):

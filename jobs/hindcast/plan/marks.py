@@ -41,7 +41,7 @@ def find_hidden_columns(
     if name in contract.inputs:
         marked = find_sensitive_columns(contract)[name]
         source = _locate_source(settings, contract, name)
-        return marked | _find_marks_of_other(settings, source, load(settings.schemas))
+        return marked | _find_marks_of_other(settings, source, load(settings.schemas), load, {contract.pipeline})
     table = tables.locate_table(settings.warehouse, contract, name)
     return find_marked_columns(settings, contract, [name], load)[name] | _find_left_columns(contract, name, table)
 
@@ -73,14 +73,20 @@ def _find_former_marks(contract: Contract, past: list[Run], name: str) -> frozen
     return frozenset(inputs.find_stored_marks(past, name) or ())
 
 
-def _add_marks_of_others(settings: Settings, contract: Contract, load: Callable[[Path], LoadedFolder]) -> Contract:
-    """Return a contract whose inputs mark what the pipelines that they come from do."""
+def _add_marks_of_others(
+    settings: Settings, contract: Contract, load: Callable[[Path], LoadedFolder], readers: Collection[str] = ()
+) -> Contract:
+    """Return a contract whose inputs mark what the pipelines that they come from do, by all marks of theirs.
+
+    `readers`: the pipelines that read it; what they read of each other is not followed twice.
+    """
     if not contract.inputs:
         return contract
-    marked, loaded = {}, load(settings.schemas)
+    marked, loaded, readers = {}, load(settings.schemas), {*readers, contract.pipeline}
     for name, source in contract.inputs.items():
         columns = {*source.key, *source.value}
-        others = _find_marks_of_other(settings, _locate_source(settings, contract, name), loaded) & columns
+        place = _locate_source(settings, contract, name)
+        others = _find_marks_of_other(settings, place, loaded, load, readers) & columns
         own = columns if source.sensitive is True else {*(source.sensitive or ())}
         marked[name] = source.model_copy(update={"sensitive": tuple(sorted(own | others))})
     return contract.model_copy(update={"inputs": marked})
@@ -90,7 +96,13 @@ def _locate_source(settings: Settings, contract: Contract, name: str) -> Table:
     return inputs.locate_input_table(settings.warehouse, contract, name)
 
 
-def _find_marks_of_other(settings: Settings, source: Table, loaded: LoadedFolder) -> frozenset[str]:
+def _find_marks_of_other(
+    settings: Settings,
+    source: Table,
+    loaded: LoadedFolder,
+    load: Callable[[Path], LoadedFolder],
+    readers: Collection[str],
+) -> frozenset[str]:
     """Return the hidden columns of a table of another pipeline; all of them if its contract is not known.
 
     It is not while the contract does not load: the file may mark more than the contract of the last run.
@@ -98,7 +110,8 @@ def _find_marks_of_other(settings: Settings, source: Table, loaded: LoadedFolder
     contracts, broken = loaded
     other = contracts.get(source.pipeline)
     if other is not None and source.name in (*other.topics, *other.views):
-        return find_sensitive_columns(other)[source.name] | _find_left_columns(other, source.name, source)
+        followed = other if source.pipeline in readers else _add_marks_of_others(settings, other, load, readers)
+        return find_sensitive_columns(followed)[source.name] | _find_left_columns(other, source.name, source)
     stored: Collection[str] | None = None
     if other is not None or not broken:
         with suppress(HindcastError):  # a damaged journal

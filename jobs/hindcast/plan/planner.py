@@ -49,6 +49,12 @@ def ensure_plan(
         same = run.run_id == run_id and isinstance(run.plan.purpose, kind)
         if run.state == "stopped":
             continue
+        if same and isinstance(instead, Release) and not instead.is_same_answer(run.plan.released_keys):
+            raise RunError(
+                "another answer was given before, and its release has not ended",
+                where=f"{contract.pipeline}, run {run.number} ({run.run_id})",
+                fix=f"retry the release of that answer; or hindcast abandon {contract.pipeline}, then retry this one",
+            )
         if same and run.plan.contract == contract.hash:
             return run.plan
         if same and _has_committed(warehouse, contract, run.plan):

@@ -40,6 +40,11 @@ class Release:
 
     tables: Mapping[str, ReleasedKeys]
 
+    def is_same_answer(self, other: Mapping[str, ReleasedKeys]) -> bool:
+        """Return whether others are the same keys, released by the same person, whenever that was."""
+        own, others = ({name: ({*it.keys}, it.by) for name, it in tables.items()} for tables in (self.tables, other))
+        return own == others
+
     def as_json(self) -> JsonObject:
         """Return the plan's field for it."""
         return {

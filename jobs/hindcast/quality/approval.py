@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hmac
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from itertools import accumulate
 from typing import NamedTuple
@@ -37,10 +37,12 @@ class HeldKey(NamedTuple):
     """A key (JSON) whose change is held, with the number of its `rows` and of those that are `failing`.
 
     `row` (JSON), `reason` and the place of the record are those of the first failing row. `label`, `shown` and `row`
-    have no sensitive values; `label` is cut, with a hash of the whole.
+    have no sensitive values; `label` is cut, with a hash of the whole. `hidden_label`: what it is while the key is
+    sensitive.
     """
 
     label: str
+    hidden_label: str
     table: str
     key: str
     shown: str
@@ -64,11 +66,11 @@ def read_held_keys(contract: BoundContract, until: datetime | None = None) -> li
         if row["entry"] == "held" and row["table"] in (*contract.topics, *contract.views):
             held = _HeldRow(*map(row.get, _HeldRow._fields))
             by_key.setdefault((row["table"], row["key"]), []).append(held)
-    columns, hidden = entry_masks.find_masks(contract, {table for table, _ in by_key})
-    delta_table = tables.open_table(failing_rows.failing_table(warehouse, contract.pipeline)) if hidden else None
+    masks = entry_masks.find_masks(contract, {table for table, _ in by_key})
+    delta_table = tables.open_table(failing_rows.failing_table(warehouse, contract.pipeline)) if by_key else None
     secret = str(delta_table.metadata().id) if delta_table else ""
     return [
-        _build_held_key(table, key, rows, secret if table in hidden else "", columns[table])
+        _build_held_key(table, key, rows, secret, masks)
         for (table, key), rows in sorted(by_key.items())
         if until is None or all(row.at <= until for row in rows)
     ]
@@ -123,10 +125,10 @@ def choose_keys(contract: BoundContract, until: datetime, labels: str) -> dict[s
     keys, chosen_labels = read_held_keys(contract, until), {*asked}
     chosen: dict[str, list[str]] = {}
     for key in keys:
-        if key.label in chosen_labels:
+        if not chosen_labels.isdisjoint((key.label, key.hidden_label)):  # also if it was sensitive when it was shown
             chosen.setdefault(key.table, []).append(key.key)
     hidden = {key.table for key in keys if key.shown == _HIDDEN}
-    for label in sorted(chosen_labels - {key.label for key in keys}):
+    for label in sorted(chosen_labels - {label for key in keys for label in (key.label, key.hidden_label)}):
         if (table := next((name for name in hidden if label.startswith(f"{name} {{")), None)) is not None:
             found = f"the keys of {table} are hidden now, and were shown when the question was asked"
             raise RequestError(found, where=contract.pipeline, fix=ASK_AGAIN)
@@ -150,19 +152,21 @@ class _HeldRow(NamedTuple):
     offset: int | None
 
 
-def _build_held_key(table: str, key: str, rows: Sequence[_HeldRow], secret: str, columns: Collection[str]) -> HeldKey:
-    """Return the held key of some rows, with these `columns` of its row.
+def _build_held_key(
+    table: str, key: str, rows: Sequence[_HeldRow], secret: str, masks: entry_masks.EntryMasks
+) -> HeldKey:
+    """Return the held key of some rows.
 
-    `secret` replaces the key by a mark that cannot be checked by guessing keys.
+    With the `secret` a key that is hidden is replaced by a mark that cannot be checked by guessing keys.
     """
     failing = [row for row in rows if row.expectation is not None]
     first = min(failing or rows, key=lambda row: (row.gate or 0, row.offset or 0, row.row))
     place = first.topic, first.partition, first.offset
     reason = "; ".join(dict.fromkeys(row.reason for row in failing if row.reason))
-    label, shown = f"{table} {key}", key
-    if secret:
-        at = f"topic {place[0]}, partition {place[1]}, offset {place[2]}" if place[0] else f"held by run {first.run}"
-        mark = hmac.digest(secret.encode(), f"{table} {key}".encode(), "sha256").hex()[:8]
-        label, shown = f"{table} {_HIDDEN} ({at}) {mark}", _HIDDEN
-    row = entry_masks.mask_row(first.row, columns)
-    return HeldKey(_cut(label), table, key, shown, len(rows), len(failing), row, reason, *place)
+    at = f"topic {place[0]}, partition {place[1]}, offset {place[2]}" if place[0] else f"held by run {first.run}"
+    mark = hmac.digest(secret.encode(), f"{table} {key}".encode(), "sha256").hex()[:8]
+    shown = _HIDDEN if masks.hides_key(table, key) else key
+    hidden_label = _cut(f"{table} {_HIDDEN} ({at}) {mark}")
+    label = hidden_label if shown == _HIDDEN else _cut(f"{table} {key}")
+    row = entry_masks.mask_row(first.row, masks.columns[table])
+    return HeldKey(label, hidden_label, table, key, shown, len(rows), len(failing), row, reason, *place)

@@ -16,13 +16,19 @@ from hindcast.plan import marks
 
 
 class EntryMasks(NamedTuple):
-    """By table the `columns` that rows may show, and the tables whose key has a sensitive column (`hidden_keys`).
+    """By table the `columns` that rows may show, and those of its key (`keys`).
 
     Columns that left the contract are none of these: they may have been marked before.
     """
 
     columns: Mapping[str, frozenset[str]]
-    hidden_keys: frozenset[str]
+    keys: Mapping[str, frozenset[str]]
+
+    def hides_key(self, table: str, key: str) -> bool:
+        """Return whether a key (JSON) has a column that may not be shown: a sensitive one, or one of a former key."""
+        if table not in self.keys or not self.keys[table] <= self.columns[table]:
+            return True
+        return not json.loads(key).keys() <= self.keys[table]
 
 
 def find_masks(contract: BoundContract, names: Collection[str]) -> EntryMasks:
@@ -31,7 +37,7 @@ def find_masks(contract: BoundContract, names: Collection[str]) -> EntryMasks:
     shapes, marked = list_shapes(contract), marks.find_marked_columns(contract.settings, contract, known)
     return EntryMasks(
         {name: frozenset({*shapes[name].columns, *PERIOD_COLUMNS}) - hidden for name, hidden in marked.items()},
-        frozenset(name for name, hidden in marked.items() if hidden.intersection(shapes[name].key)),
+        {name: frozenset(shapes[name].key) for name in known},
     )
 
 
@@ -42,12 +48,11 @@ def mask_entries(contract: BoundContract, rows: pa.Table) -> pa.Table:
     keys are hidden, and its rows are null.
     """
     names, keys, texts = (rows.column(column).to_pylist() for column in ("table", "key", "row"))
-    shown, hidden_keys = find_masks(contract, {*names})
-    shown_keys = shown.keys() - hidden_keys
+    masks = find_masks(contract, {*names})
     masked = {
-        "key": [key if name in shown_keys else "***" for name, key in zip(names, keys, strict=True)],
+        "key": ["***" if masks.hides_key(name, key) else key for name, key in zip(names, keys, strict=True)],
         "row": [
-            mask_row(text, shown[name]) if text is not None and name in shown else None
+            mask_row(text, masks.columns[name]) if text is not None and name in masks.columns else None
             for name, text in zip(names, texts, strict=True)
         ],
     }

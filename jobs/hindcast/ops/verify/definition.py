@@ -22,11 +22,11 @@ from hindcast.common.plurals import format_count
 from hindcast.common.session import fit_to_rows, slice_large_keys
 from hindcast.contract import Contract
 from hindcast.contract.bound import BoundContract
-from hindcast.contract.sensitive import find_sensitive_columns, redact_message
+from hindcast.contract.sensitive import redact_message
 from hindcast.formats.decode import decode_records
 from hindcast.ingest import initial_rows, schemas, topic_log
 from hindcast.ops.verify.findings import Finding, rederive_command, restore_command
-from hindcast.plan import horizon
+from hindcast.plan import horizon, marks
 from hindcast.plan.inputs import locate_own_table, locate_source_table
 from hindcast.plan.plans import Plan
 from hindcast.plan.runs import Run
@@ -105,7 +105,8 @@ def _find_differences(
         counts = {row["_change"]: row["count"] for row in change.groupBy("_change").count().collect()}
         if not counts:
             return
-        first = _describe_first_row(change, table, find_sensitive_columns(contract)[name])
+        hidden = marks.find_marked_columns(contract.settings, contract, [name])[name]
+        first = _describe_first_row(change, table, hidden)
         fix = "; or ".join(
             filter(None, [restore_command(table, delta_table), rederive_command(contract.pipeline, name)])
         )

@@ -19,7 +19,6 @@ from hindcast.common.errors import HindcastError, TableError, UnknownError, esca
 from hindcast.common.json_values import JsonValue
 from hindcast.common.plurals import format_count
 from hindcast.contract.bound import BoundContract
-from hindcast.contract.sensitive import find_sensitive_columns
 from hindcast.ingest import initial_rows, quarantine, trim_ledger
 from hindcast.ops.verify import (
     definition,
@@ -31,7 +30,7 @@ from hindcast.ops.verify import (
     rectangles,
 )
 from hindcast.ops.verify.findings import Finding, backup_advice
-from hindcast.plan import journal
+from hindcast.plan import journal, marks
 from hindcast.plan.runs import Run
 from hindcast.runs import inventory
 from hindcast.store import emitted_log, tables
@@ -211,7 +210,7 @@ class _Verification:
         return journal_checks.collect_run_moments(self._runs, missing)
 
     def _check_rows(self, moments: journal_checks.RunMoments) -> None:
-        hidden = find_sensitive_columns(self._contract)
+        hidden = marks.find_marked_columns(self._contract.settings, self._contract, self._names)
         for name in self._names:
             table = tables.locate_table(self._warehouse, self._contract, name)
             if self._is_sound(table) and not self._is_output_broken(name):
