@@ -29,7 +29,7 @@ test-long: setup ## all tests, in two processes; a run that was stopped goes on 
 
 test-connect: setup ## tests of whole runs over Spark Connect, as Airflow runs them (five minutes)
 	@$(BIN)/python -m pytest --connect tests/test_evolution.py
-	@$(BIN)/python -m pytest --connect -m "connect and not long"
+	@$(BIN)/python -m pytest --connect -m "connect and (not long or ci)"
 
 test-browser: setup ## those that work Airflow's UI in a browser; installs Chromium, or says what is missing
 	@$(PYTHON) scripts/browser.py

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from crashes import die_once
-from hindcast.ops import maintenance, retention
+from hindcast.ops import file_layout, maintenance, retention
 from hindcast.plan import notices
 from hindcast.runs import row_counts
 from hindcast.store import commit_once, commits, table_creation
@@ -71,7 +71,7 @@ def main(command: str, pipeline: str, seen: str) -> None:
     from hindcast.common.settings import read_settings
     from hindcast.contract.bound import find_bound_contract
 
-    notices.DEAD_AFTER, maintenance.MIN_FILES = 1.0, 2
+    notices.DEAD_AFTER, file_layout.MIN_FILES = 1.0, 2
     spark = open_session("upkeep", {"spark.master": "local[2]", "spark.driver.memory": "1g"}, small=True)
     settings = read_settings()
     contract = find_bound_contract(settings, pipeline)

@@ -24,7 +24,7 @@ from hindcast.common.settings import Settings, read_settings
 from hindcast.contract import find
 from hindcast.kafka import produce
 from hindcast.kafka.produce import ProducerRecord
-from hindcast.ops.maintenance import MIN_FILES
+from hindcast.ops.file_layout import MIN_FILES
 from hindcast.plan import journal, planner
 from hindcast.quality import held_changes
 from hindcast.query import read

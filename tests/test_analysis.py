@@ -186,6 +186,8 @@ def test_a_sum_that_overflows_in_the_kafka_reading_is_reported_with_its_line(
     assert "the sum of orders.quantity exceeds its type in the kafka reading: a sum of integers" in caught.value.found
 
 
+@pytest.mark.long
+@pytest.mark.ci
 def test_a_run_tells_it_publishes_nothing_and_gives_way_when_it_is_mended(
     spark: SparkSession, broker: str, tmp_path: Path
 ) -> None:

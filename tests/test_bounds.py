@@ -315,6 +315,8 @@ def test_large_contracts_are_read_in_time_for_airflow(tmp_path: Path, monkeypatc
     assert time.process_time() - begun < 3
 
 
+@pytest.mark.long
+@pytest.mark.ci
 def test_a_file_that_takes_long_to_read_takes_no_dag_down(tmp_path: Path) -> None:
     contract(
         tmp_path,
@@ -356,6 +358,8 @@ def wide(tmp_path: Path, count: int) -> Path:
     return contract(tmp_path, f"{text}views:\n  chosen: {{table: menu, select: {{{chosen}}}}}\n{chain}", "large.yaml")
 
 
+@pytest.mark.long
+@pytest.mark.ci
 def test_the_work_for_a_large_contract_grows_with_its_size_and_no_faster(tmp_path: Path) -> None:
     calls = {}
     for count in (500, 2_000):

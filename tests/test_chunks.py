@@ -217,6 +217,8 @@ def test_a_run_in_chunks_that_fails_at_a_commit_tells_what_one_commit_does(
         ] == [1]
 
 
+@pytest.mark.long
+@pytest.mark.ci
 @pytest.mark.slow
 def test_a_run_given_up_amid_its_chunks_is_gone_on_with_from_where_the_log_ends(
     spark: SparkSession, broker: str, tmp_path: Path

@@ -178,6 +178,8 @@ def test_schema_prints_the_json_schema(hindcast: Run) -> None:
     assert (code, json.loads(out)["title"]) == (0, "Hindcast contract")
 
 
+@pytest.mark.long
+@pytest.mark.ci
 def test_produce_run_and_abandon(hindcast: Run, spark: SparkSession, broker: str, tmp_path: Path) -> None:
     assert spark
     with pipeline(spark, broker, tmp_path) as p:

@@ -136,6 +136,8 @@ def without_spark(it: Table) -> list[str]:
     )
 
 
+@pytest.mark.long
+@pytest.mark.ci
 @pytest.mark.parametrize("marked", [False, True])
 def test_files_that_others_have_written_anew_meanwhile_are_read_again(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, marked: bool
@@ -211,6 +213,8 @@ def test_what_promises_more_is_sparks(spark: SparkSession, tmp_path: Path) -> No
     assert not change_tasks.can_write(rows, DeltaTable(it.path)), "Delta checks each row"
 
 
+@pytest.mark.long
+@pytest.mark.ci
 @pytest.mark.parametrize("as_json", ["true", "false"])
 def test_rows_are_marked_whatever_form_a_checkpoint_has(spark: SparkSession, tmp_path: Path, *, as_json: str) -> None:
     it = table(tmp_path, spark)
@@ -276,6 +280,8 @@ def test_a_row_beside_a_marked_one_is_found_by_its_decimal(spark: SparkSession, 
     assert [n for (n,) in found] == [1]
 
 
+@pytest.mark.long
+@pytest.mark.ci
 def test_many_marked_rows_are_gone_for_every_reader(spark: SparkSession, tmp_path: Path) -> None:
     it = table(tmp_path, spark)
     commits.set_properties(spark, it, {tables.DELETION_VECTORS: "true"})

@@ -65,6 +65,8 @@ def test_a_link_is_not_followed(places: tuple[Path, Path], tmp_path: Path) -> No
     assert jit._find_cache_folder() == ""
 
 
+@pytest.mark.long
+@pytest.mark.ci
 def test_without_any_folder_it_is_compiled_all_the_same(places: tuple[Path, Path]) -> None:
     home, temporary = places
     home.parent.write_text("no folder")

@@ -54,6 +54,8 @@ def test_all_986_corrected_vectors_pass(spark: SparkSession, corrected: list[Vec
     judge(run_vectors(spark, corrected))
 
 
+@pytest.mark.long
+@pytest.mark.ci
 def test_contracts_derive_whole_what_a_sample_of_corrected_vectors_expects(
     spark: SparkSession, corrected: list[Vector]
 ) -> None:
@@ -67,6 +69,8 @@ def test_contracts_derive_whole_what_all_986_corrected_vectors_expect(
     judge_derived(spark, corrected)
 
 
+@pytest.mark.long
+@pytest.mark.ci
 def test_all_1326_vectors_of_kafka_streams_pass(kafka: list[Vector]) -> None:
     assert len(kafka) == 1326
     judge([Outcome(vector, compute_vector(vector), 0.0) for vector in kafka])

@@ -349,6 +349,8 @@ def test_given_records_are_never_read_from_a_broker() -> None:
     assert asked == [frozenset(), {1}]
 
 
+@pytest.mark.long
+@pytest.mark.ci
 @pytest.mark.slow
 @pytest.mark.usefixtures("in_session")
 def test_a_contract_runs_on_the_records_of_its_tests_without_a_broker(
@@ -386,6 +388,8 @@ def hide_seconds(text: str) -> list[str]:
     return re.sub(r" \(\d+\.\d s\)", "", text).splitlines()
 
 
+@pytest.mark.long
+@pytest.mark.ci
 @pytest.mark.slow
 @pytest.mark.usefixtures("in_session")
 def test_formats_headers_partitions_patterns_and_from_are_as_in_a_run(
@@ -428,6 +432,8 @@ MIXED_TESTS = """
 """
 
 
+@pytest.mark.long
+@pytest.mark.ci
 @pytest.mark.slow
 @pytest.mark.usefixtures("in_session")
 def test_a_gate_that_stops_a_run_and_malformed_records_are_outcomes(

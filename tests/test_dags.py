@@ -377,6 +377,8 @@ except Exception as error:
 """
 
 
+@pytest.mark.long
+@pytest.mark.ci
 def test_no_folder_replaces_the_dags_of_another(tmp_path: Path) -> None:
     for folder, files in {
         "a": {"restaurant": RESTAURANT, "half": "x", "hourly": "pipeline: other", "gated": "pipeline: gated"},
@@ -507,6 +509,8 @@ def test_the_folders_of_a_dag_file_share_its_time(tmp_path: Path, monkeypatch: p
     assert shares == [1, 0, 1]
 
 
+@pytest.mark.long
+@pytest.mark.ci
 def test_a_task_does_not_wait_for_contracts_that_cannot_have_its_dag(tmp_path: Path) -> None:
     (tmp_path / "food.yaml").write_text(RESTAURANT)  # not its own name: others are looked at
     (tmp_path / "tips.yaml").write_text(TIPS)
@@ -522,6 +526,8 @@ def test_a_task_does_not_wait_for_contracts_that_cannot_have_its_dag(tmp_path: P
         assert read["dags"].keys() == expected | maintenance, started
 
 
+@pytest.mark.long
+@pytest.mark.ci
 def test_fifty_contracts_are_read_without_spark_clients_or_connections(tmp_path: Path) -> None:
     for number in range(50):
         name, price = f"restaurant_{number:02}", f"quantity * price + {number}"
@@ -583,6 +589,8 @@ globals().update(pipelines("contracts"))
 """
 
 
+@pytest.mark.long
+@pytest.mark.ci
 def test_one_line_in_a_dags_folder_creates_the_dags_of_contracts_beside_it(tmp_path: Path) -> None:
     gated = GATED.replace("pipeline: gated", "pipeline: restaurant")
     one = ONE_LINE.replace("pipelines", "pipeline").replace('"contracts"', '"restaurant", "contracts"')

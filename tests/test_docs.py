@@ -252,6 +252,8 @@ def test_the_examples_for_python_and_duckdb_run(capsys: pytest.CaptureFixture[st
     assert [shown.count(price) for price in ("5.00", "8.00", "9.00", "10.00")] == [1, 1, 1, 1], shown
 
 
+@pytest.mark.long
+@pytest.mark.ci
 def test_the_examples_for_spark_run(demo: Path, restaurant: Pipeline, spark: SparkSession) -> None:
     spark_functions.register(spark, restaurant.warehouse, restaurant.contract)
     asked, lateral, plain = _blocks("sql")

@@ -89,6 +89,8 @@ def _translate_vectors() -> Iterator[tuple[Json, ProcessorSpec]]:
 NONE = SCHEMA.empty_table()
 
 
+@pytest.mark.long
+@pytest.mark.ci
 def test_the_vectors_pass_as_rows() -> None:
     passed = 0
     for vector, its in vectors():

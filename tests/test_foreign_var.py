@@ -22,6 +22,8 @@ def give_away(folder: Path, mode: int) -> str:
     return f"it belongs to uid {folder.stat().st_uid}, this is uid {os.geteuid()}"
 
 
+@pytest.mark.long
+@pytest.mark.ci
 @pytest.mark.parametrize("mode", [0, 0o555])
 def test_up_down_and_what_asks_for_spark_name_the_folder_and_its_owner(tmp_path: Path, mode: int) -> None:
     with shop(tmp_path) as now:

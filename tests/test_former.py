@@ -127,6 +127,8 @@ def test_runs_go_on_from_it_and_it_is_verified_maintained_and_trimmed(
     assert [run.state for run in journal.read_runs(former.warehouse, "restaurant")][-2:] == ["completed", "completed"]
 
 
+@pytest.mark.long
+@pytest.mark.ci
 def test_a_run_that_was_stopped_is_planned_again(former_with_kafka: Settings, spark: SparkSession) -> None:
     """The next run takes what the stopped one left; the contract now takes votes for green."""
     former = former_with_kafka

@@ -89,6 +89,8 @@ def test_given_moments_reach_the_scan(asking: SparkSession, restaurant: Pipeline
     assert f"LessThanOrEqual(systemFrom,{known.strftime('%Y-%m-%d')}" in plan
 
 
+@pytest.mark.long
+@pytest.mark.ci
 def test_what_a_run_that_has_not_ended_may_change_is_refused(
     spark: SparkSession, tmp_path: Path, restaurant: Pipeline
 ) -> None:
@@ -109,6 +111,8 @@ def test_what_a_run_that_has_not_ended_may_change_is_refused(
         spark_functions.register(spark, restaurant.warehouse, restaurant.contract)
 
 
+@pytest.mark.long
+@pytest.mark.ci
 def test_nothing_is_answered_while_what_a_forgetting_has_removed_is_not_derived_again(
     spark: SparkSession, tmp_path: Path, restaurant: Pipeline
 ) -> None:

@@ -198,6 +198,8 @@ def test_examples_are_words_of_their_sentence_however_long_they_are(spark: Spark
         assert verdict.detail.isprintable()
 
 
+@pytest.mark.long
+@pytest.mark.ci
 def test_a_json_schema_is_read_from_nowhere_and_what_is_no_json_does_not_match_it(
     spark: SparkSession, folder: Path
 ) -> None:
@@ -236,6 +238,8 @@ def test_what_a_json_schema_cannot_judge_does_not_match_it(spark: SparkSession, 
     assert [(it.outcome, it.failing) for it in verdicts] == [("failed", 4), ("failed", 3), ("failed", 3)]
 
 
+@pytest.mark.long
+@pytest.mark.ci
 def test_a_json_schema_that_takes_too_long_is_an_error_of_its_gate(
     spark: SparkSession, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

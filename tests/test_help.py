@@ -116,6 +116,8 @@ def complete(line: str) -> list[str]:
     return done.stdout.split()
 
 
+@pytest.mark.long
+@pytest.mark.ci
 def test_a_shell_completes_commands_contracts_tables_and_runs(tmp_path: Path) -> None:
     with shop(tmp_path, CELLAR) as settings:
         (settings.schemas / "cellar.yaml").write_text("pipeline: cellar\nviews: [", encoding="utf-8")

@@ -89,6 +89,8 @@ def release(p: Pipeline, name: str, *told: str) -> dict[str, Any]:
         ).as_json()
 
 
+@pytest.mark.long
+@pytest.mark.ci
 @pytest.mark.parametrize("as_in_airflow", [False, True])
 def test_a_failing_key_stays_as_believed_and_is_released_in_a_run_of_its_own(
     spark: SparkSession, broker: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], as_in_airflow: bool
@@ -210,6 +212,8 @@ def test_a_held_key_is_derived_again_only_if_something_has_changed_for_it(
         assert ("curry", -1, 4, None) in p.believed("menu"), "by another contract it passes"
 
 
+@pytest.mark.long
+@pytest.mark.ci
 def test_a_held_key_is_not_judged_beside_the_keys_of_others_where_a_small_table_is_derived_whole(
     spark: SparkSession, broker: str, tmp_path: Path
 ) -> None:

@@ -246,6 +246,8 @@ def test_the_dag_file_makes_dags_of_the_contract(tmp_path: Path, monkeypatch: py
     assert {"shop", "hindcast_maintenance__shop"} <= made.keys()
 
 
+@pytest.mark.long
+@pytest.mark.ci
 @pytest.mark.slow
 def test_a_new_project_passes_its_own_tests(tmp_path: Path) -> None:
     new_project.create_project(tmp_path / "shop")

@@ -93,6 +93,8 @@ def run_both(other: Pipeline, p: Pipeline) -> None:
     p.run()
 
 
+@pytest.mark.long
+@pytest.mark.ci
 @pytest.mark.slow
 def test_what_another_pipeline_has_forgotten_is_believed_no_more(
     spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -419,6 +421,8 @@ views:
 """
 
 
+@pytest.mark.long
+@pytest.mark.ci
 def test_gates_of_views_of_an_input(spark: SparkSession, broker: str, tmp_path: Path) -> None:
     """Their failing rows have no topic of this pipeline."""
     menu = RESTAURANT.partition("  orders:")[0]

@@ -314,6 +314,8 @@ CASES: dict[str, Case | Aggregate] = {
 }
 
 
+@pytest.mark.long
+@pytest.mark.ci
 @pytest.mark.parametrize("name", CASES)
 def test_a_view_after_increments_is_what_deriving_it_whole_gives(name: str) -> None:
     print(f"HINDCAST_SEED={SEED}")

@@ -318,6 +318,8 @@ class TestStack:
         monkeypatch.setattr(airflow, "PARTS", {})
         monkeypatch.setattr(airflow, "find_import_errors", lambda _: [])
 
+    @pytest.mark.long
+    @pytest.mark.ci
     def test_up_twice_and_down_twice(self, settings: Settings, capsys: pytest.CaptureFixture[str]) -> None:
         settings = replace(settings, spark="submit")
         settings.var.chmod(0o755)
@@ -379,6 +381,8 @@ class TestStack:
 
 
 class TestBroker:
+    @pytest.mark.long
+    @pytest.mark.ci
     def test_it_keeps_what_it_has_over_a_restart(self, tmp_path: Path) -> None:
         from confluent_kafka.admin import AdminClient, NewTopic
 

@@ -33,6 +33,8 @@ def count_log_reads(step: Callable[[], object]) -> Counter[str]:
     return reads
 
 
+@pytest.mark.long
+@pytest.mark.ci
 def test_a_step_reads_each_log_once_and_again_for_its_own_commits(
     spark: SparkSession, broker: str, tmp_path: Path
 ) -> None:

@@ -95,6 +95,8 @@ def test_what_would_be_done_is_told_without_spark(here: Pipeline, monkeypatch: p
     assert here.versions() == before
 
 
+@pytest.mark.long
+@pytest.mark.ci
 def test_files_become_few_and_no_answer_changes(
     here: Pipeline, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -190,7 +192,7 @@ def test_files_that_overlap_are_sorted_by_time(here: Pipeline, monkeypatch: pyte
             "append"
         ).save(table.path)
     before = sorted(map(str, spark.read.format("delta").load(table.path).collect()))
-    monkeypatch.setattr(maintenance, "SMALL_FILE_BYTES", 1_000)
+    monkeypatch.setattr(file_layout, "SMALL_FILE_BYTES", 1_000)
     monkeypatch.setattr(maintenance, "LARGE_FILE_BYTES", 8_000)
     [done] = [it for it in maintain_tables(own(here), read_settings(), here.contract).tables if it.table == "bills"]
     assert [step.split(" files ")[1] for step in done.steps] == ["of past rows by timestamp"]

@@ -166,6 +166,8 @@ def test_bundled_metrics_are_what_great_expectations_measures_alone(
     assert resolved == metrics
 
 
+@pytest.mark.long
+@pytest.mark.ci
 def test_what_cannot_be_measured_takes_nothing_with_it(spark: SparkSession, validate: Validate) -> None:
     suite: list[tuple[str, dict[str, Any]]] = [
         ("expect_column_values_to_not_be_null", {"column": "a"}),

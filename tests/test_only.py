@@ -85,6 +85,8 @@ def test_one_topic_is_brought_and_what_is_made_of_it_and_the_next_run_brings_the
         assert {name: once.believed(name) for name in VIEWS} == then
 
 
+@pytest.mark.long
+@pytest.mark.ci
 @pytest.mark.slow
 def test_a_view_alone_is_derived_whole_and_compared(spark: SparkSession, broker: str, tmp_path: Path) -> None:
     with pipeline(spark, broker, tmp_path, WIDER) as p:

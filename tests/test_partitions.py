@@ -58,6 +58,8 @@ def test_a_plan_asks_for_many_partitions_as_often_as_for_one(broker: str, monkey
     assert asked.count("partitions.one") == asked.count("partitions.many") < 10
 
 
+@pytest.mark.long
+@pytest.mark.ci
 @pytest.mark.slow
 def test_a_run_over_many_partitions_reads_only_those_that_have_something(
     spark: SparkSession, broker: str, tmp_path: Path

@@ -87,6 +87,8 @@ REFUSED = ["abandon shop", "ledger shop --rebuild"]
 CANNOT = "this user cannot write here: the warehouse is read-only, or belongs to another user"
 
 
+@pytest.mark.long
+@pytest.mark.ci
 def test_questions_are_answered_and_what_would_write_says_why_it_cannot(tmp_path: Path) -> None:
     with shop(tmp_path) as now:
         journal.append_entry(now.warehouse, Run(replace(plan(find(now.schemas, "shop"), 2), run=3, run_id="third")))

@@ -131,6 +131,8 @@ def _last(*logs: list[Json]) -> int:
     return max((row.get("timestamp", row.get("validFrom", 0)) for log in logs for row in log), default=0)
 
 
+@pytest.mark.long
+@pytest.mark.ci
 def test_both_readings_tell_the_same_of_what_comes_in_order() -> None:
     compared = dict.fromkeys(AS, 0)
     for number in range(3_000):

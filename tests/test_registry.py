@@ -233,6 +233,8 @@ ANSWERS: dict[str, tuple[Any, int, type[HindcastError], str]] = {
 }
 
 
+@pytest.mark.long
+@pytest.mark.ci
 @pytest.mark.parametrize(("told", "status", "error", "found"), ANSWERS.values(), ids=ANSWERS)
 def test_whatever_answers_it_is_told_what_to_do_and_no_secret(
     monkeypatch: pytest.MonkeyPatch, told: Any, status: int, error: type[HindcastError], found: str
@@ -273,6 +275,8 @@ def certified(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ssl.SSLCo
     return folder, context
 
 
+@pytest.mark.long
+@pytest.mark.ci
 def test_one_with_tls_is_read_if_its_authority_is_known(
     certified: tuple[Path, ssl.SSLContext], monkeypatch: pytest.MonkeyPatch
 ) -> None:

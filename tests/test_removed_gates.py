@@ -69,6 +69,8 @@ def finish_release(p: Pipeline, approval: tuple[str, ...]) -> str:
     return reports.format_report(run_steps.finish_run(read_settings(), "shop", p.states()[-1][0]).as_json())
 
 
+@pytest.mark.long
+@pytest.mark.ci
 def test_an_approval_is_published_when_the_last_gate_was_removed_meanwhile(
     spark: SparkSession, broker: str, tmp_path: Path
 ) -> None:
@@ -82,6 +84,8 @@ def test_an_approval_is_published_when_the_last_gate_was_removed_meanwhile(
         assert not held_changes.read_held_rows(p.warehouse, "shop").num_rows
 
 
+@pytest.mark.long
+@pytest.mark.ci
 def test_an_approval_ends_well_when_a_run_without_the_gate_came_first(
     spark: SparkSession, broker: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -108,6 +112,8 @@ def test_a_release_under_a_contract_that_no_run_accepts_is_not_planned(
         assert p.states() == [(1, "completed")]
 
 
+@pytest.mark.long
+@pytest.mark.ci
 def test_an_approval_ends_well_when_its_table_was_removed(
     spark: SparkSession, broker: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

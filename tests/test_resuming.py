@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 TESTS = """
 import pathlib
 
@@ -28,6 +30,8 @@ def test_a_run_goes_on_with_the_tests_that_have_not_passed_yet(tmp_path: Path) -
     assert not (tmp_path / "progress.txt").exists(), "all have passed: the next run begins from scratch"
 
 
+@pytest.mark.long
+@pytest.mark.ci
 def test_workers_leave_out_the_same_tests(tmp_path: Path) -> None:
     (tmp_path / "test_two.py").write_text(TESTS)
     run_pytest(tmp_path, "-n", "2")

@@ -513,6 +513,8 @@ views:
 """
 
 
+@pytest.mark.long
+@pytest.mark.ci
 def test_a_session_that_was_trimmed_away_and_goes_on_opens_no_other(
     spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

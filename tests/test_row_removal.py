@@ -73,6 +73,8 @@ def forget(spark: SparkSession, found: Table, log: Table, run: int) -> list[int]
     return counts
 
 
+@pytest.mark.long
+@pytest.mark.ci
 def test_what_is_forgotten_goes_from_small_tables_as_a_merge_takes_it(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

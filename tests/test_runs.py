@@ -89,6 +89,8 @@ topics:
 FAR = T0.replace(year=2099)
 
 
+@pytest.mark.long
+@pytest.mark.ci
 @pytest.mark.slow
 def test_every_record_has_one_fate_and_what_is_refused_stands_in_quarantine_once(
     spark: SparkSession, broker: str, tmp_path: Path
@@ -161,6 +163,8 @@ GATED = (
 )
 
 
+@pytest.mark.long
+@pytest.mark.ci
 @pytest.mark.slow
 def test_a_gate_stops_the_view_and_the_next_run_takes_over(spark: SparkSession, broker: str, tmp_path: Path) -> None:
     with pipeline(spark, broker, tmp_path, GATED) as p:
@@ -411,6 +415,8 @@ REMOVED = (
 )
 
 
+@pytest.mark.long
+@pytest.mark.ci
 @pytest.mark.slow
 def test_a_table_whose_folder_was_removed_is_derived_again_though_nothing_is_new(
     spark: SparkSession, broker: str, tmp_path: Path

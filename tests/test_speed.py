@@ -23,6 +23,8 @@ def contestant(name: str, rows: str) -> Contestant:
     return Contestant(name, by_duckdb(SQL.format(rows)))
 
 
+@pytest.mark.long
+@pytest.mark.ci
 def test_a_time_counts_only_beside_the_same_rows_in_any_order(tmp_path: Path) -> None:
     contestants = [
         contestant(OURS, "(1, 'a'), (2, 'b'), (2, 'b')"),

@@ -112,6 +112,8 @@ def here(tmp_path: Path) -> Iterator[Stack]:
     process.stop_processes(made.all, patience=0)
 
 
+@pytest.mark.long
+@pytest.mark.ci
 def test_what_died_runs_again_until_down_stops_all(here: Stack, capsys: pytest.CaptureFixture[str]) -> None:
     first, other = here.start(SCHEDULER, LEAVE_CHILD), here.start(TRIGGERER, SERVE)
     broker = here.start("broker", SERVE)

@@ -268,6 +268,8 @@ def test_a_believed_row_lies_open_or_past(spark: SparkSession) -> None:
     assert [r[0] for r in rows.select(tables.belief_column(menu(Path()))).collect()] == ["open", "past"]
 
 
+@pytest.mark.long
+@pytest.mark.ci
 @pytest.mark.parametrize("name", ["plain", "a [b] {c,d} *"])
 def test_a_small_table_is_read_by_its_files_as_delta_reads_it(spark: SparkSession, tmp_path: Path, name: str) -> None:
     """Also in a folder whose name is a pattern, after columns were added, and where there are no rows."""

@@ -115,6 +115,8 @@ def _told(capsys: pytest.CaptureFixture[str]) -> list[Event]:
     return [json.loads(line) for line in capsys.readouterr().err.splitlines() if line.startswith("{")]
 
 
+@pytest.mark.long
+@pytest.mark.ci
 def test_a_step_that_takes_long_says_how_far_it_has_come(
     spark: SparkSession,
     broker: str,

@@ -21,7 +21,7 @@ from hindcast.ops.verify.verify import verify_tables
 from hindcast.plan import journal, planner
 from hindcast.query import spark_functions
 from hindcast.runs import shadow_table
-from hindcast.store import row_reader, tables
+from hindcast.store import files, row_reader, tables
 from pipelines import RESTAURANT, Pipeline, at, pipeline, tell, wrong
 from upgrades import ADOPTED, BILLS, HISTORY, RECORDS, StopError, ordered, watched
 
@@ -114,6 +114,17 @@ def test_a_table_of_latest_values_is_adopted_and_read_and_takes_what_a_run_bring
         p.run("third")
         assert upgrades.plainly(p, "item", "_belief", where="item = 'tea'") == [("tea", "open")], "it closes nothing"
         assert row_reader.load_current_rows(spark, p.table("menu")).count() == before + 1
+        with pytest.MonkeyPatch.context() as patch:  # as earlier versions wrote
+            patch.setattr(files, "is_plain", lambda _: True)
+            p.send("menu", ("milk", {"price": 1}, 9))
+            p.run("fourth")
+        assert upgrades.plainly(p, "item", "_belief", where="item = 'milk'") == [("milk", None)]
+        assert row_reader.load_current_rows(spark, p.table("menu")).count() == before + 2
+        p.run("fifth")
+        upgrades.upgraded(spark, p, "in-place")
+        assert upgrades.plainly(p, "item", "_belief", where="item = 'milk'") == [("milk", "open")]
+        assert row_reader.load_current_rows(spark, p.table("menu")).count() == before + 2
+        assert wrong(p) == []
 
 
 @pytest.mark.long

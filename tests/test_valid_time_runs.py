@@ -99,6 +99,8 @@ TEA = [("tea", 1, 100, 101), ("tea", 2, 101, 103), ("tea", 3, 103, 104)]
 BY_KAFKA = [("cake", 7, 103.5, None), ("soup", 5, 102, None), ("soup", 6, 90, 102), *TEA]
 
 
+@pytest.mark.long
+@pytest.mark.ci
 @pytest.mark.slow
 def test_another_valid_time_dates_a_table_anew(spark: SparkSession, broker: str, tmp_path: Path) -> None:
     """The menu of the story below, alone, up to its second run."""
@@ -387,6 +389,8 @@ class Raw:
             time.sleep(0.05)
 
 
+@pytest.mark.long
+@pytest.mark.ci
 @pytest.mark.slow
 def test_a_topic_whose_timestamps_are_of_both_types_of_none_and_of_no_time(
     spark: SparkSession, broker: str, tmp_path: Path

@@ -405,6 +405,8 @@ def derived(p: Pipeline, *, whole: bool = True) -> VerifyReport:
         return verify_tables(p.contract, spark=lambda: spark, whole=whole)
 
 
+@pytest.mark.long
+@pytest.mark.ci
 @pytest.mark.slow
 @EACH
 def test_tables_are_what_the_log_makes_of_them(healthy: Healthy, monkeypatch: pytest.MonkeyPatch) -> None:

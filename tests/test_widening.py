@@ -98,6 +98,8 @@ def test_widening_is_refused_before_anything_is_written_unless_the_contract_cons
             rows_by_delta_rs(p, "doubled")
 
 
+@pytest.mark.long
+@pytest.mark.ci
 @pytest.mark.slow
 def test_a_table_that_is_rewritten_for_a_wider_type_stays_readable_by_all(
     spark: SparkSession, broker: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

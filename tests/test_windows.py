@@ -38,6 +38,8 @@ def test_a_window_ends_with_all_time_at_the_latest(spark: SparkSession) -> None:
     assert found == (last - last % (7 * day), last, 1)
 
 
+@pytest.mark.long
+@pytest.mark.ci
 @pytest.mark.parametrize("length", [2, 1_000])
 def test_events_are_judged_in_blocks_as_one_after_the_other(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, length: int

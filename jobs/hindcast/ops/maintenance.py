@@ -37,7 +37,6 @@ from hindcast.ops import file_layout
 from hindcast.ops import retention as trimming
 from hindcast.ops.file_layout import (
     LARGE_FILE_BYTES,
-    SMALL_FILE_BYTES,
     count_live_files,
     count_stored_files,
     count_unneeded_files,
@@ -228,7 +227,7 @@ def _plan_steps(table: Table, delta_table: DeltaTable) -> Iterator[tuple[str, st
     by = PERIODS[table.kind][0] if table.kind in PERIODS else None
     for belief, files in sorted(list_live_files(delta_table, by).items(), key=str):
         where = f" WHERE _belief = '{belief}'" if belief is not None else ""
-        small = [file for file in files if file.size < SMALL_FILE_BYTES]
+        small = [file for file in files if file.size < file_layout.SMALL_FILE_BYTES]
         of = f" of {belief} rows" if belief else ""
         if by is not None and overlap_depth(files) > MAX_DEPTH:
             yield f"cluster {len(files)} files{of} by {by}", f"OPTIMIZE delta.`{table.path}`{where} ZORDER BY (`{by}`)"
@@ -243,7 +242,7 @@ def _optimize_files(spark: SparkSession, table: Table, statement: str) -> bool:
     """
     note = next(iter(commit_history.read_notes(table, parse_own_note).values()), None)
     confs = {
-        "spark.databricks.delta.optimize.minFileSize": str(SMALL_FILE_BYTES),
+        "spark.databricks.delta.optimize.minFileSize": str(file_layout.SMALL_FILE_BYTES),
         "spark.databricks.delta.optimize.maxFileSize": str(LARGE_FILE_BYTES),
         **({"spark.databricks.delta.commitInfo.userMetadata": json.dumps(note)} if note else {}),
     }

@@ -28,18 +28,21 @@ def load_files(spark: SparkSession, delta_table: DeltaTable, schema: StructType,
 def list_small_table_files(delta_table: DeltaTable) -> list[str] | None:
     """Return the files of a table of few rows; None for a larger one.
 
-    None also for a table that is more than its files (deletion vectors, columns under other names or types), and in an
-    object store, where looking at files is slow too.
+    None also for a table that is more than its files (deletion vectors, columns under other names or types), or that
+    has files in folders of partitions and no partitions, from which Spark would take columns; and in an object store,
+    where looking at files is slow too.
     """
     protocol = delta_table.protocol()
     plain = protocol.min_reader_version == 1 or {*(protocol.reader_features or ("legacy",))} <= {"timestampNtz"}
     if not plain or "://" in delta_table.table_uri.removeprefix("file://"):
         return None
     added = pa.table(delta_table.get_add_actions(flatten=True))
-    counts = added.column("num_records").to_pylist()
+    counts, paths = (added.column(name).to_pylist() for name in ("num_records", "path"))
     if len(counts) > _MAX_FILES or None in counts or sum(counts) > FEW_ROWS:
         return None
-    return [unquote(path) for path in added.column("path").to_pylist()]
+    if not delta_table.metadata().partition_columns and any("=" in path.rpartition("/")[0] for path in paths):
+        return None
+    return [unquote(path) for path in paths]
 
 
 _MAX_FILES = 100

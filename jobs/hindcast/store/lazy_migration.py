@@ -1,8 +1,8 @@
 """In-place migration of rows to today's store format: lazily, as runs touch their keys, and in the background.
 
 A row gets the values that the proxy view shows, so no answer changes, and it does not matter who migrates it first. A
-commit looks only for rows without systemFrom: made twice, it finds none the second time. A table keeps its files and
-its partitions (none), whatever runs append to it.
+commit looks only for rows that lack some of them: made twice, it finds none the second time. A table keeps its files
+and its partitions (none), whatever runs append to it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from hindcast.common.session import override_conf
 from hindcast.store import commit_once, commits, row_reader, store_formats, tables
 from hindcast.store.tables import Table
 
-_PENDING = "t.systemFrom IS NULL"
+_PENDING = "(systemFrom IS NULL OR _belief IS NULL)"
+"""The condition of rows to migrate. Some that runs of earlier versions added to an adopted table have no belief."""
 
 _COMMIT_NOTE = {
     "spark.databricks.delta.commitInfo.userMetadata": json.dumps({"upgraded": store_formats.CURRENT_FORMAT})
@@ -51,7 +52,7 @@ def migrate_changed_keys(changes: DataFrame, table: Table) -> None:
 
 def count_pending_rows(spark: SparkSession, table: Table) -> int:
     """Return how many rows of a table are not migrated to today's format yet."""
-    return row_reader.load_stored_rows(spark, table).where("systemFrom IS NULL").count()
+    return row_reader.load_stored_rows(spark, table).where(_PENDING).count()
 
 
 def migrate_chunk(spark: SparkSession, table: Table, number: int, of: int) -> None:
