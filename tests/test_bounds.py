@@ -310,9 +310,10 @@ def test_large_contracts_are_read_in_time_for_airflow(tmp_path: Path, monkeypatc
     contract(tmp_path, GOOD)
     for cached in (parse, parse_resolved, _resolve):
         cached.cache_clear()
-    begun = time.process_time()
-    assert isinstance(try_load_all(tmp_path)[tmp_path / "restaurant.yaml"], Contract)
-    assert time.process_time() - begun < 3
+    read = try_load_all(tmp_path)
+    assert isinstance(read[tmp_path / "restaurant.yaml"], Contract)
+    slow = [path.name for path, it in read.items() if isinstance(it, SlowContractError)]
+    assert slow, "reading them ends in the middle"
 
 
 @pytest.mark.long
