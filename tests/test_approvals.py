@@ -26,7 +26,7 @@ from hindcast.quality import approval, failing_rows, held_changes
 from hindcast.runs import run_steps, special_runs
 from hindcast.store import table_creation
 from test_held_keys import T0, contract, enter, held
-from warehouses import SHOP, complete, shop, version, write
+from warehouses import READER_OF_SHOP, SHOP, complete, shop, version, write
 
 CURRY = '{"item": "curry"}'
 ANSWER = (T0 + timedelta(hours=1)).isoformat(), "ann", json.dumps([f"menu {CURRY}"])
@@ -161,16 +161,9 @@ def test_a_task_that_was_marked_as_success_without_an_answer_is_none(
     }
 
 
-GUEST = """
-pipeline: guest
-start: 2026-01-01
-topics:
-  questions: {read: stream, key: {id: string}, value: {who: int}}
-inputs:
-  folks: {table: shop.people, key: {id: int}, value: {name: string, city: string}}
-views:
-  answers: {stream: questions, join: {table: folks, on: who}, select: {who: folks.name, city: folks.city}}
-  named: {stream: answers, group_by: {who: who}, aggregate: {n: count(*)}}
+GUEST = f"""{READER_OF_SHOP.replace("pipeline: reader", "pipeline: guest")}\
+  answers: {{stream: questions, join: {{table: folks, on: who}}, select: {{who: folks.name, city: folks.city}}}}
+  named: {{stream: answers, group_by: {{who: who}}, aggregate: {{n: count(*)}}}}
 """
 ANN = '{"who":"Ann Secret"}'
 

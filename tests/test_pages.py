@@ -29,7 +29,7 @@ from hindcast.plan import journal
 from hindcast.plan.purposes import Release
 from hindcast.plan.runs import Completed, Planned, Run
 from hindcast.store import tables
-from warehouses import HOSTILE, RUNS, T0, at, complete, place, plan, row, shop, version, write
+from warehouses import HOSTILE, READER_OF_SHOP, RUNS, T0, at, complete, place, plan, row, shop, version, write
 
 GUEST = """
 pipeline: guest
@@ -296,15 +296,8 @@ def test_a_window_is_true_for_as_long_as_it_lasts(web: TestClient) -> None:
         assert told["answer"]["total"] == rows
 
 
-READER = """
-pipeline: reader
-start: 2026-01-01
-topics:
-  questions: {read: stream, key: {id: string}, value: {who: int}}
-inputs:
-  folks: {table: shop.people, key: {id: int}, value: {name: string, city: string}}
-views:
-  answers: {stream: questions, join: {table: folks, on: who}, select: {city: city}}
+READER = f"""{READER_OF_SHOP}\
+  answers: {{stream: questions, join: {{table: folks, on: who}}, select: {{city: city}}}}
 """
 
 

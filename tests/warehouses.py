@@ -50,6 +50,17 @@ views:
   cities: {table: people, group_by: {city: city}, aggregate: {n: count(*)}}
 """
 
+READER_OF_SHOP = """
+pipeline: reader
+start: 2026-01-01
+topics:
+  questions: {read: stream, key: {id: string}, value: {who: int}}
+inputs:
+  folks: {table: shop.people, key: {id: int}, value: {name: string, city: string}}
+views:
+"""
+"""The beginning of a contract that reads a table of `shop`; its views follow."""
+
 
 def at(minute: float) -> datetime:
     return T0 + timedelta(minutes=minute)

@@ -6,7 +6,6 @@ was created is kept in the file's own module, which Airflow makes anew each time
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hindcast.contract import bounds
-from hindcast.contract.names import MAINTENANCE
+from hindcast.contract.names import MAINTENANCE, clean_dag_id
 
 _VARIABLE = "__hindcast_created_dags__"
 """The name in a DAG file's module."""
@@ -88,7 +87,7 @@ def find_created_dags(module: MutableMapping[str, Any]) -> CreatedDags:
 
 
 def _list_ids(name: str) -> Iterator[str]:
-    name = re.sub(r"[^A-Za-z0-9_.-]", "_", name)[: bounds.NAME]
+    name = clean_dag_id(name)
     yield MAINTENANCE
     yield f"{MAINTENANCE}__{name}"
     yield from (f"{MAINTENANCE}__{name}_{number}" for number in count(2))

@@ -6,11 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
-from airflow.sdk import (
-    DAG,
-    get_parsing_context,
-    task,
-)
+from airflow.sdk import DAG, get_parsing_context, task
 from airflow.sdk.exceptions import AirflowFailException
 
 from hindcast.airflow.created_dags import CreatedDags
@@ -28,7 +24,7 @@ from hindcast.contract import (
     try_load_all,
 )
 from hindcast.contract.folder import may_name
-from hindcast.contract.names import PREVIEW, RELEASE, can_be_pipeline, list_dag_ids, name_stand_in, name_stand_ins
+from hindcast.contract.names import PREVIEW, RELEASE, can_be_pipeline, can_stand_in, list_dag_ids, name_stand_ins
 
 
 def create_broken_dag(dag_id: str, error: Exception) -> DAG:
@@ -81,7 +77,7 @@ def _load_dags(settings: Settings, created: CreatedDags, share: float, started: 
 def _may_give_dag(path: Path, dag_id: str) -> bool:
     """Return whether a file may have the contract of a DAG, or one that stands in for it (`name_stand_ins`)."""
     pipelines = {dag_id, dag_id.removesuffix(RELEASE), dag_id.removesuffix(PREVIEW)}
-    return dag_id.removeprefix("broken__").startswith(name_stand_in(path)) or may_name(path, pipelines)
+    return can_stand_in(dag_id, path) or may_name(path, pipelines)
 
 
 def load_pipeline_dags(settings: Settings, name: str, created: CreatedDags) -> dict[str, DAG]:

@@ -59,9 +59,14 @@ def list_dag_ids(contract: Contract) -> list[str]:
     return [f"{contract.pipeline}{ending}" for ending in endings]
 
 
-def name_stand_in(file: Path) -> str:
-    """Return what the id of a DAG that stands in for a contract file begins with."""
-    return re.sub(r"[^A-Za-z0-9_.-]", "_", file.stem)[:NAME]
+def clean_dag_id(text: str) -> str:
+    """Return a text with only the characters that Airflow takes in the id of a DAG, and no longer than a name."""
+    return re.sub(r"[^A-Za-z0-9_.-]", "_", text)[:NAME]
+
+
+def can_stand_in(dag_id: str, file: Path) -> bool:
+    """Return whether a DAG may be the one that stands in for a contract file (`name_stand_ins`)."""
+    return dag_id.removeprefix(_BROKEN_MAINTENANCE).startswith(clean_dag_id(file.stem))
 
 
 def name_stand_ins(files: Iterable[Path], taken: Collection[str]) -> dict[str, Path]:
@@ -70,13 +75,16 @@ def name_stand_ins(files: Iterable[Path], taken: Collection[str]) -> dict[str, P
     `taken`: the ids of other DAGs. Airflow limits the characters of an id, and its length.
     """
     named: dict[str, Path] = {}
-    stems = {file: name_stand_in(file) for file in files}
+    stems = {file: clean_dag_id(file.stem) for file in files}
     for file, stem in sorted(stems.items(), key=lambda item: item[0].stem != item[1]):  # first those of its own name
         # With any suffix the name of the maintenance could be the id of a folder's.
-        name = f"broken__{stem}" if _is_maintenance(stem) else stem
+        name = f"{_BROKEN_MAINTENANCE}{stem}" if _is_maintenance(stem) else stem
         free = (f"{name}{BROKEN * n}" for n in count())
         named[next(dag_id for dag_id in free if dag_id not in (*taken, *named))] = file
     return named
+
+
+_BROKEN_MAINTENANCE = "broken__"
 
 
 def can_be_pipeline(dag_id: str) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import TypeAlias
 
@@ -41,7 +42,7 @@ def find_hidden_columns(
     if name in contract.inputs:
         marked = find_sensitive_columns(contract)[name]
         source = _locate_source(settings, contract, name)
-        return marked | _find_marks_of_other(settings, source, load(settings.schemas), load, {contract.pipeline})
+        return marked | _find_marks_of_other(settings, source, cache(load), {contract.pipeline})
     table = tables.locate_table(settings.warehouse, contract, name)
     return find_marked_columns(settings, contract, [name], load)[name] | _find_left_columns(contract, name, table)
 
@@ -58,7 +59,7 @@ def find_marked_columns(
     """
     if not names:
         return {}
-    marked = find_sensitive_columns(_add_marks_of_others(settings, contract, load))
+    marked = find_sensitive_columns(_add_marks_of_others(settings, contract, cache(load)))
     past = journal.read_runs(settings.warehouse, contract.pipeline)
     return {name: marked[name] | _find_former_marks(contract, past, name) for name in names}
 
@@ -82,11 +83,11 @@ def _add_marks_of_others(
     """
     if not contract.inputs:
         return contract
-    marked, loaded, readers = {}, load(settings.schemas), {*readers, contract.pipeline}
+    marked, readers = {}, {*readers, contract.pipeline}
     for name, source in contract.inputs.items():
         columns = {*source.key, *source.value}
         place = _locate_source(settings, contract, name)
-        others = _find_marks_of_other(settings, place, loaded, load, readers) & columns
+        others = _find_marks_of_other(settings, place, load, readers) & columns
         own = columns if source.sensitive is True else {*(source.sensitive or ())}
         marked[name] = source.model_copy(update={"sensitive": tuple(sorted(own | others))})
     return contract.model_copy(update={"inputs": marked})
@@ -99,7 +100,6 @@ def _locate_source(settings: Settings, contract: Contract, name: str) -> Table:
 def _find_marks_of_other(
     settings: Settings,
     source: Table,
-    loaded: LoadedFolder,
     load: Callable[[Path], LoadedFolder],
     readers: Collection[str],
 ) -> frozenset[str]:
@@ -107,7 +107,7 @@ def _find_marks_of_other(
 
     It is not while the contract does not load: the file may mark more than the contract of the last run.
     """
-    contracts, broken = loaded
+    contracts, broken = load(settings.schemas)
     other = contracts.get(source.pipeline)
     if other is not None and source.name in (*other.topics, *other.views):
         followed = other if source.pipeline in readers else _add_marks_of_others(settings, other, load, readers)
