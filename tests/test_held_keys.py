@@ -16,7 +16,7 @@ import reports
 from bare_runs import bare_run
 from hindcast.airflow import tasks
 from hindcast.cli import main
-from hindcast.common.errors import ContractError, RequestError
+from hindcast.common.errors import BusyError, ContractError, RequestError
 from hindcast.common.settings import read_settings
 from hindcast.contract import Contract, load
 from hindcast.contract.bound import BoundContract, bind_contract
@@ -214,6 +214,17 @@ def test_a_rejection_waits_for_a_forgetting(
     assert entries == {'{"item": "curry"}': "rejected", '{"item": "naan"}': "held", '{"item": "anna"}': "held"}
     assert tasks.reject(*answer).is_done
     assert "what was held has changed meanwhile" in capsys.readouterr().out
+
+
+def test_a_rejection_waits_for_a_release_of_the_same_keys_alone(tmp_path: Path) -> None:
+    warehouse, until = str(tmp_path), T0 + timedelta(hours=1)
+    curry, naan = '{"item": "curry"}', '{"item": "naan"}'
+    enter(warehouse, held(1, "curry", 1), held(1, "naan", 2))
+    release = Release({"menu": ReleasedKeys(until, (curry,), "ann")})
+    journal.append_entry(warehouse, bare_run("restaurant", 2, until, "planned", run_id="release__1", purpose=release))
+    with pytest.raises(BusyError, match=r"run 2 \(release__1\) publishes what was approved before"):
+        held_changes.reject_keys(warehouse, "restaurant", {"menu": [curry, naan]}, "bob", until)
+    assert held_changes.reject_keys(warehouse, "restaurant", {"menu": [naan]}, "bob", until) == {"menu": [naan]}
 
 
 def test_a_rejection_says_nothing_of_what_is_not_held_any_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

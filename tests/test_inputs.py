@@ -22,7 +22,7 @@ from hindcast.ops.erase import forget, records
 from hindcast.plan import inputs, journal, planner
 from hindcast.plan.runs import Abandoned, Completed, Outcome
 from hindcast.query import read
-from hindcast.runs import incremental_state, run_steps
+from hindcast.runs import incremental_state, preview, run_steps
 from pipelines import RESTAURANT, Pipeline, pipeline
 from warehouses import RUNS, shop
 
@@ -215,19 +215,26 @@ def test_a_column_that_is_sensitive_where_it_comes_from_must_be_marked_by_its_re
 ) -> None:
     """Whether its own pipeline marks it or computes it from one that is marked; also if its contract is gone."""
     with pipeline(spark, broker, tmp_path, VAULT) as vault:
-        vault.send("customers", ("1", {"name": "Mallory", "city": "Rome"}, 0))
+        rome, oslo, bern = ({"name": "Mallory", "city": city} for city in ("Rome", "Oslo", "Bern"))
+        vault.send("customers", ("1", rome, 0), ("1", bern, 9))
         run_steps.plan_run(vault.settings, vault.name, "given up")  # the one plan that has the contract's text
         planner.abandon_run(vault.warehouse, journal.read_active_run(vault.warehouse, vault.name, 1), "by a test")
         vault.run("first")
         vault.path.unlink()
-    with pipeline(spark, broker, tmp_path, SPY.replace("MARKED", "")) as p:
-        with pytest.raises(TableError, match="title: sensitive in pipeline vault, not marked here") as refused:
+        with pipeline(spark, broker, tmp_path, SPY.replace("MARKED", "")) as p:
+            with pytest.raises(TableError, match="title: sensitive in pipeline vault, not marked here") as refused:
+                p.run("first")
+            assert refused.value.fix == "write sensitive: [title] in this input"
+            assert journal.read_runs(p.warehouse, p.name) == []
+        with pipeline(spark, broker, tmp_path, SPY.replace("MARKED", ", sensitive: [title]")) as p:
             p.run("first")
-        assert refused.value.fix == "write sensitive: [title] in this input"
-        assert journal.read_runs(p.warehouse, p.name) == []
-    with pipeline(spark, broker, tmp_path, SPY.replace("MARKED", ", sensitive: [title]")) as p:
-        p.run("first")
-        assert p.believed("copied") == [("1", "MALLORY", "Rome", 0, None)]
+            assert p.believed("copied") == [("1", "MALLORY", "Rome", 0, 9), ("1", "MALLORY", "Bern", 9, None)]
+            vault.write(VAULT)
+            vault.send("customers", ("1", oslo, 4))
+            vault.run("second")
+            vault.write(VAULT.replace("sensitive: [name]", "sensitive: [name, city]"))
+            shown = preview.preview_run(spark, p.settings, p.name).tables["copied"].examples
+            assert [(row["title"], row["city"]) for row in shown] == [("***", "***")] * 3
 
 
 SPENT = """

@@ -273,7 +273,7 @@ def release(pipeline: str, name: str, spark: SparkSession) -> None:
 
 
 def reject(pipeline: str, until: str, by: str, labels: str) -> PokeReturnValue:
-    """Record that what is held stays held, as a sensor; not done while records are being erased.
+    """Record that what is held stays held, as a sensor; not done while `held_changes.reject_keys` has to wait.
 
     It fails as `plan_release` does.
     """
@@ -282,16 +282,9 @@ def reject(pipeline: str, until: str, by: str, labels: str) -> PokeReturnValue:
     with _raise_airflow_errors():
         from hindcast.common.settings import read_settings
         from hindcast.quality import held_changes
-        from hindcast.runs import special_runs
 
         settings = read_settings()
         keys = _read_chosen_keys(settings, pipeline, until, by, labels)
-        if (begun := special_runs.find_open_release(settings.warehouse, pipeline)) is not None:
-            print(
-                f"run {begun.number} ({begun.run_id}), which publishes what was approved before, has not ended: retry "
-                f"its task release, or hindcast abandon {pipeline}"
-            )
-            return PokeReturnValue(is_done=False)
         try:
             rejected = held_changes.reject_keys(settings.warehouse, pipeline, keys, by, datetime.fromisoformat(until))
         except BusyError as busy:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from hindcast.common.errors import ContractError, HindcastError
 from hindcast.common.settings import Settings
@@ -21,6 +21,7 @@ from hindcast.plan.runs import Run
 from hindcast.store import store_formats, tables
 from hindcast.store.tables import Table
 
+AnyContract = TypeVar("AnyContract", bound=Contract)
 LoadedFolder: TypeAlias = tuple[Mapping[str, Contract], Mapping[str, ContractError]]
 """The contracts of a folder by pipeline, and the errors of those that do not load."""
 
@@ -59,9 +60,16 @@ def find_marked_columns(
     """
     if not names:
         return {}
-    marked = find_sensitive_columns(_add_marks_of_others(settings, contract, cache(load)))
+    marked = find_sensitive_columns(add_marks_of_others(settings, contract, load))
     past = journal.read_runs(settings.warehouse, contract.pipeline)
     return {name: marked[name] | _find_former_marks(contract, past, name) for name in names}
+
+
+def add_marks_of_others(
+    settings: Settings, contract: AnyContract, load: Callable[[Path], LoadedFolder] = load_folder
+) -> AnyContract:
+    """Return a contract whose inputs mark what the pipelines that they come from do, by all marks of theirs."""
+    return _mark_inputs(settings, contract, cache(load))
 
 
 def _find_former_marks(contract: Contract, past: list[Run], name: str) -> frozenset[str]:
@@ -74,10 +82,10 @@ def _find_former_marks(contract: Contract, past: list[Run], name: str) -> frozen
     return frozenset(inputs.find_stored_marks(past, name) or ())
 
 
-def _add_marks_of_others(
-    settings: Settings, contract: Contract, load: Callable[[Path], LoadedFolder], readers: Collection[str] = ()
-) -> Contract:
-    """Return a contract whose inputs mark what the pipelines that they come from do, by all marks of theirs.
+def _mark_inputs(
+    settings: Settings, contract: AnyContract, load: Callable[[Path], LoadedFolder], readers: Collection[str] = ()
+) -> AnyContract:
+    """Do what `add_marks_of_others` does.
 
     `readers`: the pipelines that read it; what they read of each other is not followed twice.
     """
@@ -110,7 +118,7 @@ def _find_marks_of_other(
     contracts, broken = load(settings.schemas)
     other = contracts.get(source.pipeline)
     if other is not None and source.name in (*other.topics, *other.views):
-        followed = other if source.pipeline in readers else _add_marks_of_others(settings, other, load, readers)
+        followed = other if source.pipeline in readers else _mark_inputs(settings, other, load, readers)
         return find_sensitive_columns(followed)[source.name] | _find_left_columns(other, source.name, source)
     stored: Collection[str] | None = None
     if other is not None or not broken:

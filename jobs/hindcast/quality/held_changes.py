@@ -16,7 +16,7 @@ from deltalake.exceptions import DeltaError
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from hindcast.common.errors import RunError
+from hindcast.common.errors import BusyError, RunError
 from hindcast.plan import journal, notices
 from hindcast.quality.entry_rows import format_key
 from hindcast.quality.failing_rows import RECORD_ORDER, SCHEMA, Parameter, failing_table, query_entries
@@ -233,11 +233,13 @@ def reject_keys(
     """Write that a person looked at the held changes of some keys (JSON) by table and rejected them; return these keys.
 
     `until`: when they were looked at. A key whose change has changed since, or that is no longer held, is left out.
-    BusyError, before anything is read or written, while something is being forgotten.
+    BusyError, before anything is written, while something is being forgotten, or a release of one of the keys has not
+    ended.
     """
     failing, chosen = failing_table(warehouse, pipeline), {name: set(some) for name, some in keys.items()}
     try:
         with notices.post_notice(warehouse, pipeline, "a rejection"):
+            _refuse_open_release(warehouse, pipeline, chosen)
             now = row_reader.read_next_moment(tables.open_table(failing))
             rows = [
                 {**unit._asdict(), "at": now, "entry": "rejected", "by": by}
@@ -251,3 +253,15 @@ def reject_keys(
         raise table_creation.explain_write_error(error, failing.path) from None
     rejected = {name: sorted({row["key"] for row in rows if row["table"] == name}) for name in keys}
     return {name: some for name, some in rejected.items() if some}
+
+
+def _refuse_open_release(warehouse: str, pipeline: str, keys: Mapping[str, set[str]]) -> None:
+    """Raise BusyError if a release of one of these keys (JSON, by table) is planned and has not ended."""
+    for run in journal.read_runs(warehouse, pipeline):
+        released = run.plan.released_keys.items() if run.state == "planned" else ()
+        if any(not keys.get(name, set()).isdisjoint(some.keys) for name, some in released):
+            raise BusyError(
+                f"run {run.number} ({run.run_id}) publishes what was approved before of these keys, and has not ended",
+                where=pipeline,
+                fix=f"hindcast release {pipeline}, or retry its task release; or hindcast abandon {pipeline}",
+            )

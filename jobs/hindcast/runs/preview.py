@@ -27,12 +27,11 @@ from hindcast.common.settings import Settings
 from hindcast.contract import Contract, locate_complaint
 from hindcast.contract.bound import BoundContract, find_bound_contract
 from hindcast.contract.definition import list_fields
-from hindcast.contract.sensitive import find_sensitive_columns
 from hindcast.contract.shapes import PERIODS
 from hindcast.formats.decode import decode_records
 from hindcast.ingest import initial_rows, record_counts, schemas, topic_log
 from hindcast.kafka import topic_patterns
-from hindcast.plan import definitions, inputs, journal, planner
+from hindcast.plan import definitions, inputs, journal, marks, planner
 from hindcast.plan.inputs import locate_own_table
 from hindcast.plan.plans import Plan
 from hindcast.quality import quarantine_gates
@@ -100,6 +99,7 @@ def _preview_pinned(
         raise locate_complaint(settings.schemas, pipeline, complaint)
     past = journal.read_runs(settings.warehouse, pipeline)
     plan = planner.propose_plan(contract, "preview", interval_end, past, only)
+    marked = marks.add_marks_of_others(settings, contract)  # a run checks those of the last runs of others
     candidates: dict[str, DataFrame] = {}
     emitted: dict[str, DataFrame] = {}
     topics: dict[str, TopicPreview] = {}
@@ -116,11 +116,11 @@ def _preview_pinned(
                 candidates[name] = row_reader.load_current_rows(spark, locate_own_table(contract, name)).persist()
                 continue
             explained = (
-                expression_errors.explain_expression_errors(settings.schemas, contract, name)
+                expression_errors.explain_expression_errors(settings.schemas, marked, name)
                 if name in contract.views
                 else nullcontext()
             )
-            with spark_errors.explain_spark_errors(contract, name), explained:
+            with spark_errors.explain_spark_errors(marked, name), explained:
                 if name in contract.topics:
                     expression_checks.refuse_unfit_valid_time(spark, settings.schemas, contract, name)
                     new = topic_log.read_planned(spark, contract, plan, name)
@@ -132,7 +132,7 @@ def _preview_pinned(
                 if derived.rows is None:
                     raise AssertionError("a table is derived whole")
                 candidates[name] = derived.rows.persist()
-                changes[name], counts = _describe_change(spark, contract, plan, name, candidates, derived)
+                changes[name], counts = _describe_change(spark, marked, plan, name, candidates, derived)
                 if counts is not None:
                     located = report.locate_ties(contract.kafka_topic(name), plan.topics[name], counts)
                     topics[name] = replace(topics[name], ties=located)
@@ -212,7 +212,8 @@ def _describe_change(
     if (delta_table := tables.open_table(table)) is not None and not table_columns.is_widened(delta_table):
         widened = table_creation.fit_columns(delta_table, table, table_schema(candidate)).widened
     counted = _count_changes(changes, table, plan)
-    hidden, expected = find_sensitive_columns(contract)[name], contract.expectations(name)
+    hidden = marks.find_marked_columns(contract.settings, contract, [name])[name]
+    expected = contract.expectations(name)
     change = contract, plan, name, changes, counted.opened, counted.closed, candidates, derived.ties
     with (
         StagedChange(*change) as staged,

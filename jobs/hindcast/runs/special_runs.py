@@ -60,12 +60,6 @@ def find_release(warehouse: str, pipeline: str, run_id: str) -> Run:
     return release
 
 
-def find_open_release(warehouse: str, pipeline: str) -> Run | None:
-    """Return the release that is planned and has not ended, if there is one."""
-    runs = journal.read_runs(warehouse, pipeline)
-    return next((run for run in runs if run.state == "planned" and isinstance(run.plan.purpose, Release)), None)
-
-
 def plan_release(
     settings: Settings, pipeline: str, run_id: str, keys: Mapping[str, Sequence[str]], by: str, until: datetime
 ) -> int:
