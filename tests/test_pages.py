@@ -12,15 +12,25 @@ from datetime import timedelta
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 from urllib.parse import quote
 
 import pytest
 from fastapi import HTTPException
 from fastapi.testclient import TestClient
 
-from hindcast.airflow.pages import VIEWS, drawing, inputs_as_of, key_history, ledger_page, rendering, time_machine
+from hindcast.airflow.pages import (
+    VIEWS,
+    changes_page,
+    drawing,
+    inputs_as_of,
+    key_history,
+    ledger_page,
+    rendering,
+    time_machine,
+)
 from hindcast.airflow.pages.access import PageAccess
+from hindcast.airflow.pages.explain_limits import EngineLimitError
 from hindcast.airflow.pages.routes import build_app
 from hindcast.common.errors import TableError
 from hindcast.common.settings import Settings
@@ -28,6 +38,8 @@ from hindcast.contract import Join, find
 from hindcast.plan import journal
 from hindcast.plan.purposes import Release
 from hindcast.plan.runs import Completed, Planned, Run
+from hindcast.query import changes
+from hindcast.query.changes import SideLimit
 from hindcast.store import tables
 from warehouses import HOSTILE, READER_OF_SHOP, RUNS, T0, at, complete, place, plan, row, shop, version, write
 
@@ -112,7 +124,7 @@ def test_every_route_asks_whether_the_user_may_see_it() -> None:
         assert (asked.pipeline in calls) == ("{dag_id}" in route.path), route  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("address", ["/quality", "/machine", "/ledger"])
+@pytest.mark.parametrize("address", ["/quality", "/changes", "/machine", "/ledger"])
 def test_lists_have_only_pipelines_that_may_be_read(address: str) -> None:
     assert "guest" in text(client("shop", "guest"), address)
     assert "guest" not in text(client("shop"), address)
@@ -120,7 +132,15 @@ def test_lists_have_only_pipelines_that_may_be_read(address: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "address", ["/quality/guest", "/machine/guest.json", "/keys/guest.json", "/reports/guest/x", "/dag/guest/quality"]
+    "address",
+    [
+        "/quality/guest",
+        "/changes/guest",
+        "/machine/guest.json",
+        "/keys/guest.json",
+        "/reports/guest/x",
+        "/dag/guest/quality",
+    ],
 )
 def test_a_pipeline_that_may_not_be_read_is_refused(address: str) -> None:
     assert client("shop").get(address).status_code == 403
@@ -617,6 +637,60 @@ def test_a_known_at_compared_with_itself_differs_in_nothing(web: TestClient) -> 
     assert (diff["gained"]["total"], diff["lost"]["total"]) == (0, 0)
 
 
+# Changes
+
+
+def test_what_a_run_changed_is_a_line_for_each_key_and_period(web: TestClient) -> None:
+    page = text(web, "/changes/shop")
+    assert "What run 2 changed in shop.prices" in page
+    assert "1 change of 1 key; no past answer among them." in page
+    assert "naan 3.00 → 2.50" in " ".join(page.split())
+    assert "shop.prices, partition 0, offset 2" in page
+    [line] = twin(web, "/changes/shop", knownAt="run:2")["lines"]
+    assert [(it["name"], it["before"], it["after"], it["differs"]) for it in line["cells"]] == [
+        ("price", "3.00", "2.50", True),
+        ("note", "", "late", True),
+    ]
+    assert twin(web, "/changes/shop", comparedWith="run:1")["lines"] == [line]
+    assert twin(web, "/changes/shop", knownAt="run:1", comparedWith="run:2")["lines"] == [line], "in either order"
+    assert "What run 1 changed" in text(web, "/changes/shop", knownAt="run:1")
+    assert "No past answer changed." in text(web, "/changes/shop", only="corrections")
+    assert "1 past answer" in text(web, "/changes/shop", table="bills")
+    assert "No run has been completed yet." in text(web, "/changes/guest")
+
+
+def test_lines_are_shown_page_by_page(web: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(changes_page, "LINES_PER_PAGE", 1)
+    pages = [twin(web, "/changes/shop", knownAt="run:1", page=page) for page in ("1", "2", "3")]
+    assert [[line["key"] for line in page["lines"]] for page in pages] == [["naan"], [HOSTILE], []]
+    assert [page["more"] for page in pages] == [True, False, False]
+    assert 'rel="next"' in web.get("/changes/shop?knownAt=run:1").text
+    assert "page=1" in web.get("/changes/shop?knownAt=run:1&page=3").text
+
+
+def test_changes_hide_what_is_sensitive(web: TestClient) -> None:
+    answer = web.get("/changes/shop", params={"table": "people", "knownAt": "run:1"})
+    assert (answer.status_code, "***" in answer.text, "Ann" in answer.text) == (200, True, False)
+    assert "the key of secrets is sensitive" in text(web, "/changes/shop", 400, table="secrets").lower()
+
+
+def test_too_many_changes_are_left_to_the_command_line(web: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    for limit in (SideLimit(1, 1 << 20), SideLimit(10, 10)):
+        monkeypatch.setattr(changes_page, "LIMIT", limit)
+        assert "hindcast diff shop.prices" in text(web, "/changes/shop", 400, knownAt="run:1")
+    monkeypatch.setattr(changes_page, "LIMIT", SideLimit(10, 1 << 20))
+    monkeypatch.setattr(changes, "read_changes", Mock(side_effect=EngineLimitError))
+    assert "took longer than 20 s" in text(web, "/changes/shop", 400, knownAt="run:1")
+
+
+def test_a_moment_that_is_none_stays_in_the_form_of_changes(web: TestClient) -> None:
+    page = web.get("/changes/shop", params={"table": "prices", "comparedWith": "<b>"}).text
+    assert re.findall('<input name="([a-zA-Z]+)" value="([^"]*)"[^>]* aria-invalid="true"', page) == [
+        ("comparedWith", "&lt;b&gt;")
+    ]
+    assert '<option value="prices" selected>' in page
+
+
 def test_labels_are_as_long_as_their_rectangles() -> None:
     def label(width: float, height: float, value: str) -> list[str]:
         row = {"x": 0, "y": 0, "width": width, "height": height, "start": T0.isoformat(), "end": None, "values": {}}
@@ -650,6 +724,7 @@ def test_text_of_topics_stays_text(web: TestClient) -> None:
     for asked in ({"table": "prices"}, {"table": "prices", "key": HOSTILE}, {"table": "met", "key": "dave"}):
         answer = web.get("/machine/shop", params=asked)
         assert HOSTILE not in answer.text
+        assert HOSTILE not in web.get("/changes/shop", params={"knownAt": "run:1"}).text
         assert "taken" in str(Text(answer.text))
         assert Text(answer.text).elements.count("script") == 2  # machine.js, shell.js
         assert "script-src 'self'" in answer.headers["content-security-policy"]

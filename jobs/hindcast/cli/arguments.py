@@ -203,6 +203,21 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="O",
         help="time, time-desc, key or key-desc, or two of them: key,time-desc (default: time,key)",
     )
+    diff = add_row_format(add(reading.diff))
+    diff.add_argument("table", metavar="PIPELINE.TABLE")
+    diff.add_argument(
+        "--run", type=int, metavar="N", help="what this run has changed (default: the last completed run)"
+    )
+    diff.add_argument("--from", dest="start", metavar="S", help="since what was known at this moment, or after run:N")
+    diff.add_argument("--to", dest="end", metavar="S", help="up to what was known at this moment, or after run:N")
+    diff.add_argument("--corrections", action="store_true", help="only past answers that are others now")
+    diff.add_argument(
+        "--order",
+        choices=("size", "time"),
+        default="size",
+        help="the greatest difference of a number first, or by key and time (default: size)",
+    )
+    add_limit(diff)
     compare = add_format(add(reading.compare))
     compare.set_defaults(failed=2)
     compare.add_argument("table", metavar="PIPELINE.VIEW")

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "write a pipeline": ("init", "infer", "check", "test", "schema"),
     "run it": ("run", "preview", "runs", "report", "abandon"),
-    "ask its tables": ("query", "history", "sql", "compare"),
+    "ask its tables": ("query", "history", "diff", "sql", "compare"),
     "decide what was held back": ("failing", "release", "quarantine", "requeue"),
     "keep it healthy": ("doctor", "verify", "ledger", "maintain", "trim", "forget", "upgrade", "downgrade"),
     "try it on this machine": ("setup", "completion", "up", "demo", "produce", "down", "conformance"),
@@ -31,6 +31,7 @@ EXAMPLES: Mapping[str, str] = {
     "abandon": "hindcast abandon shop 4",
     "query": "hindcast query shop.bills --as-of 2026-01-01T12:30 --known-at run:1",
     "history": "hindcast history shop.bills --run 3",
+    "diff": "hindcast diff shop.bills --run 3",
     "sql": "hindcast sql shop",
     "compare": "hindcast compare shop.totals --topic totals-output",
     "failing": "hindcast failing shop --held",

@@ -103,6 +103,12 @@ def read_key_rows(
     return reader.read_history([f'"{column}"' for column in reader.lineage], engine=engine)
 
 
+def open_answerable(warehouse: str, contract: Contract, name: str, question: Question) -> tuple[Table, DeltaTable]:
+    """Return a table, opened, of which a question can be answered; raise what `query` raises if it cannot."""
+    reader = _TableReader.open_reader(warehouse, contract, name, question)
+    return reader.table, reader.delta_table
+
+
 def locate_table(warehouse: str, contract: Contract, name: str) -> Table:
     """Return the table of a topic or view of the contract; raise UnknownError if it has none of that name."""
     names = [*contract.topics, *contract.views]

@@ -50,7 +50,7 @@ def register_rows(
 ) -> None:
     """Create the view `rows` of a table: all rows within the `bounds`, and maybe others, without its partition columns.
 
-    Rows of an older store format are those of its proxy view.
+    It replaces that of an earlier call. Rows of an older store format are those of its proxy view.
     """
     older = tables.read_older_format(delta_table)
     if older is None:
@@ -65,7 +65,7 @@ def register_rows(
     proxies = store_formats.proxy_columns(older, stored, "duckdb").items()
     expressions = [quote_name(name) for name in store_formats.user_columns(stored)]
     expressions += [f"{text} AS {quote_name(name)}" for name, text in proxies]
-    engine.execute(f"CREATE TEMP VIEW rows AS SELECT {', '.join(expressions)} FROM stored")  # noqa: S608  # names are quoted
+    engine.execute(f"CREATE OR REPLACE TEMP VIEW rows AS SELECT {', '.join(expressions)} FROM stored")  # noqa: S608  # names are quoted
 
 
 def _register_stored_rows(
@@ -102,7 +102,7 @@ def _register_stored_rows(
     if evolved:  # a column has the table's type, the widest of all, and is null where no file has it
         engine.register("form", pa.schema([field.remove_metadata() for field in fields]).empty_table())
         read = f"(FROM form UNION ALL BY NAME FROM {read})"
-    engine.execute(f"CREATE TEMP VIEW {name} AS SELECT {expressions} FROM {read}")  # noqa: S608  # names are quoted
+    engine.execute(f"CREATE OR REPLACE TEMP VIEW {name} AS SELECT {expressions} FROM {read}")  # noqa: S608  # names are quoted
 
 
 def find_candidate_files(delta_table: DeltaTable, bounds: Iterable[ColumnBound]) -> list[str]:

@@ -15,8 +15,9 @@ from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.responses import RedirectResponse, Response
 
-from hindcast.airflow.pages import PREFIX, catalog, ledger_page, quality, rendering, time_machine
+from hindcast.airflow.pages import PREFIX, catalog, changes_page, ledger_page, quality, rendering, time_machine
 from hindcast.airflow.pages.access import PageAccess
+from hindcast.airflow.pages.changes_page import ChangesRequest
 from hindcast.airflow.pages.time_machine import MachineRequest, QuestionError
 from hindcast.common.errors import HindcastError, QueryError, UnknownError
 from hindcast.common.json_values import JsonObject
@@ -25,14 +26,14 @@ from hindcast.contract.names import PREVIEW, RELEASE
 from hindcast.plan import journal
 from hindcast.plan.purposes import Release
 
-PageName = Literal["quality", "machine", "ledger", "report"]
+PageName = Literal["quality", "machine", "changes", "ledger", "report"]
 P = ParamSpec("P")
 
 
 def build_app(access: PageAccess) -> FastAPI:
     """Return the application; `access` says who may read what."""
     may = Depends(access.readable)
-    of_machine = Depends(MachineRequest)
+    of_machine, of_changes = Depends(MachineRequest), Depends(ChangesRequest)
     anyone = APIRouter(dependencies=[Depends(access.website)])
     pipeline = APIRouter(dependencies=[Depends(access.website), Depends(access.pipeline)])
 
@@ -69,6 +70,16 @@ def build_app(access: PageAccess) -> FastAPI:
         settings = read_settings()
         contract = catalog.load_contract(settings.schemas, dag_id, readable)
         return rendering.as_json(time_machine.suggest_keys(settings, contract, table, beginning))
+
+    @_add_page(anyone, "/changes", "pipelines.html")
+    def all_changes(readable: frozenset[str] = may) -> JsonObject:
+        return {"page": "changes", "pipelines": catalog.list_pipelines(read_settings().schemas, readable)}
+
+    @_add_page(pipeline, "/changes/{dag_id}", "changes.html")
+    def one_changes(dag_id: str, asked: ChangesRequest = of_changes, readable: frozenset[str] = may) -> JsonObject:
+        settings = read_settings()
+        contract = catalog.load_contract(settings.schemas, dag_id, readable)
+        return changes_page.build_page(settings, contract, asked)
 
     @_add_page(anyone, "/ledger", "pipelines.html")
     def all_ledgers(readable: frozenset[str] = may) -> JsonObject:
@@ -172,7 +183,7 @@ def _handle_error(request: Request, error: Exception) -> Response:
     status = 404 if is_unknown else 400 if isinstance(error, QueryError) else 500
     if isinstance(error, QuestionError) and not request.url.path.endswith(".json"):
         fields = {**error.fields, "problem": error.found, "advice": error.fix, "odd": error.field}
-        return rendering.render_page(request, "machine.html", fields, status)
+        return rendering.render_page(request, error.template, fields, status)
     return rendering.render_error(request, error, status)
 
 

@@ -51,12 +51,13 @@ class MachineRequest:
 
 class QuestionError(QueryError):
     """A question that cannot be answered; `fields` are those of the page without an answer, `field` the one to change,
-    `is_unknown` whether something that it names does not exist.
+    `is_unknown` whether something that it names does not exist, `template` that of the page.
     """
 
-    def __init__(self, error: HindcastError, fields: JsonObject, field: str) -> None:
+    def __init__(self, error: HindcastError, fields: JsonObject, field: str, template: str = "machine.html") -> None:
         super().__init__(error.found, where=error.where, fix=error.fix)
-        self.fields, self.field, self.is_unknown = fields, field, isinstance(error, UnknownError)
+        self.fields, self.field, self.template = fields, field, template
+        self.is_unknown = isinstance(error, UnknownError)
 
 
 def build_page(

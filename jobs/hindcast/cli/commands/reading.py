@@ -205,6 +205,29 @@ def history(arguments: argparse.Namespace, settings: Settings) -> int:
     return query(arguments, settings)
 
 
+def diff(arguments: argparse.Namespace, settings: Settings) -> int:
+    """Show how the answers of a table have changed: in a run, or between two moments of knowledge."""
+    from hindcast.query import changes, read
+
+    pipeline, name = parse_table_name(arguments.table)
+    contract, warehouse = load_contract(settings, pipeline), settings.warehouse
+    if arguments.run is not None and (arguments.start or arguments.end):
+        raise QueryError("--run names both moments", fix="leave out --from and --to, or write them without --run")
+    last = f"run:{arguments.run}" if arguments.run is not None else arguments.end
+    later = parse_moment(settings, pipeline, last) if last else read.read_last_known_at(warehouse, pipeline)
+    earlier = (
+        parse_moment(settings, pipeline, arguments.start)
+        if arguments.start
+        else changes.find_moment_before(warehouse, pipeline, later)
+    )
+    question = changes.ChangeQuestion(earlier, later, arguments.corrections, arguments.order)
+    found = changes.read_changes(warehouse, contract, name, question)
+    shown, note = limit_rows(changes.flatten_lines(found.lines), arguments.format, arguments.limit)
+    print_rows(shown, arguments.format)
+    _print_note(note)
+    return 0
+
+
 def compare(arguments: argparse.Namespace, settings: Settings) -> int:
     """Compare a kafka view with a live application's output topic; exit code 0: equal, 1: different, 2: cannot tell."""
     from hindcast.ops.compare import compare_view, formatting

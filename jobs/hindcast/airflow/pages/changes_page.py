@@ -1,0 +1,163 @@
+"""Changes: what a run, or all runs between two moments of knowledge, have changed in a table's answers.
+
+One line for each key and period: the old values and the new, with the record that the new ones come from
+(query/changes.py). templates/changes.html lays the page out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Annotated, Literal
+
+from fastapi import Query
+
+from hindcast.airflow.pages import key_history, marks
+from hindcast.airflow.pages.explain_limits import EngineLimitError, open_limited_engine
+from hindcast.airflow.pages.inputs_as_of import find_records
+from hindcast.airflow.pages.time_machine import QuestionError
+from hindcast.common.column_values import Row
+from hindcast.common.errors import QueryError, UnknownError
+from hindcast.common.json_values import JsonObject, JsonValue
+from hindcast.common.settings import Settings
+from hindcast.contract import Contract
+from hindcast.contract.shapes import PERIODS
+from hindcast.plan import journal
+from hindcast.plan.runs import Run
+from hindcast.query import changes, cut_values, read
+from hindcast.query.changes import ChangeQuestion, Changes, SideLimit
+from hindcast.query.show import plain_value
+from hindcast.store.tables import Table
+
+LINES_PER_PAGE = 50
+LIMIT = SideLimit(rows=2_000_000, bytes_=512 << 20)
+SECONDS = 20.0
+"""How much a page reads, and how long that may take; `hindcast diff` has no limit."""
+
+
+@dataclass(frozen=True)
+class ChangesRequest:
+    """The query of the address; None for what it leaves out. `knownAt` and `comparedWith` as in the time machine."""
+
+    table: str | None = None
+    knownAt: str | None = None  # noqa: N815  # as the address has it
+    comparedWith: str | None = None  # noqa: N815
+    only: Literal["corrections", ""] | None = None
+    order: Literal["size", "time"] | None = None
+    page: Annotated[int, Query(ge=1, le=1_000_000)] = 1
+
+
+def build_page(settings: Settings, contract: Contract, request: ChangesRequest) -> JsonObject:
+    """Return the fields of a pipeline's page; QuestionError for a question that cannot be answered."""
+    pipeline, warehouse = contract.pipeline, settings.warehouse
+    past, names = journal.read_completed_runs(warehouse, pipeline), [*contract.topics, *contract.views]
+    fields: dict[str, JsonValue] = {"pipeline": pipeline, "asked": asdict(request), "tables": []}
+    if not past:
+        return fields
+    field, counts = "knownAt", dict.fromkeys(names, 0)
+    try:
+        later = read.moment_of(warehouse, pipeline, request.knownAt) if request.knownAt else past[-1].known_at
+        field = "comparedWith"
+        before = changes.find_moment_before(warehouse, pipeline, later)
+        earlier = read.moment_of(warehouse, pipeline, request.comparedWith) if request.comparedWith else before
+        earlier, later = sorted((earlier, later))
+        between = [run for run in past if earlier < run.known_at <= later]
+        counts = {name: sum(_count_rows(run, name) for run in between) for name in names}
+        name = request.table or next((name for name in names if counts[name]), names[0])
+        field = "table"
+        table = read.locate_table(warehouse, contract, name)
+        hidden = marks.refuse_hidden_key(settings, contract, name)
+        field = "knownAt"
+        first = (request.page - 1) * LINES_PER_PAGE
+        is_only = request.only == "corrections"
+        question = ChangeQuestion(earlier, later, is_only, request.order or "size", first, LINES_PER_PAGE, hidden)
+        found = _read_changes(warehouse, contract, name, question)
+    except (QueryError, UnknownError) as error:
+        tables: list[JsonValue] = [{"name": name, "rows": count} for name, count in counts.items()]
+        raise QuestionError(error, fields | {"tables": tables}, field, "changes.html") from None
+    formatter = _LineFormatter(warehouse, contract, table, hidden)
+    return fields | {
+        "tables": [{"name": name, "rows": count} for name, count in counts.items()],
+        "table": name,
+        "kind": table.kind,
+        "periods": [*PERIODS[table.kind]],
+        "runs": [run.number for run in between],
+        "alone": len(between) == 1 and earlier == before,
+        "earlier": earlier.isoformat(),
+        "later": later.isoformat(),
+        "lines": [formatter.format_line(line) for line in found.lines.to_pylist()],
+        "first": first,
+        "total": found.counts.lines,
+        "keys": found.counts.keys,
+        "corrections": found.counts.corrections,
+        "more": first + found.lines.num_rows < found.counts.lines,
+    }
+
+
+def _read_changes(warehouse: str, contract: Contract, name: str, question: ChangeQuestion) -> Changes:
+    """Return some changes of a table; QueryError if they are too many, or comparing takes too long."""
+    try:
+        return changes.read_changes(
+            warehouse, contract, name, question, partial(open_limited_engine, seconds=SECONDS), LIMIT
+        )
+    except EngineLimitError:
+        found = f"comparing the two states took longer than {SECONDS:g} s"
+        where = f"{contract.pipeline}.{name}"
+        raise QueryError(
+            found, where=where, fix=f"choose moments with less between them, or hindcast diff {where}"
+        ) from None
+
+
+def _count_rows(run: Run, name: str) -> int:
+    """Return how many rows of a table a run has opened and closed."""
+    result = run.results.get(name)
+    return result.opened + result.closed if result is not None else 0
+
+
+@dataclass(frozen=True)
+class _LineFormatter:
+    """Formats the lines of one table."""
+
+    warehouse: str
+    contract: Contract
+    table: Table
+    hidden: frozenset[str]
+
+    def format_line(self, line: Row) -> JsonObject:
+        """Return a line as JSON: `key`, as an address has it (None if it is cut), the values of the key, the periods,
+        for each value what it was and is (`cells`), and the `records` of the new row.
+        """
+        key = [line[column] for column in self.table.key]
+        is_cut = any(value is None or cut_values.is_cut(value) for value in key)
+        sides = [self._mask_values(line[side]) for side in ("before", "after")]
+        names = [*dict.fromkeys(name for side in sides for name in side)]
+        source = line["source"]
+        records = (
+            find_records(self.warehouse, self.contract, self.table.name, source) if isinstance(source, dict) else []
+        )
+        return {
+            "key": None if is_cut else read.format_key(self.table, key),
+            "values": key_history.mask_row({column: line[column] for column in self.table.key}, self.hidden),
+            **{name: plain_value(line[name]) for name in PERIODS[self.table.kind]},
+            "change": plain_value(line["change"]),
+            "corrected": plain_value(line["corrected"]),
+            "cells": [
+                {
+                    "name": name,
+                    "before": sides[0].get(name),
+                    "after": sides[1].get(name),
+                    "differs": _differ(line, name),
+                }
+                for name in names
+            ],
+            "records": records,
+        }
+
+    def _mask_values(self, side: object) -> JsonObject:
+        return key_history.mask_row(side, self.hidden) if isinstance(side, dict) else {}
+
+
+def _differ(line: Row, name: str) -> bool:
+    """Return whether a value is another than before; those of a row that was added or removed count as alike."""
+    before, after = line["before"], line["after"]
+    return isinstance(before, dict) and isinstance(after, dict) and before[name] != after[name]

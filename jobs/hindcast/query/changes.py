@@ -1,0 +1,232 @@
+"""Changes: how the answers of a table differ between two moments of knowledge, one line for each key and period.
+
+    believed earlier    curry  8 [0, until changed)
+    believed later      curry  8 [0, 4)    curry  10 [4, until changed)
+    changed             curry  [4, until changed)  8 -> 10
+
+Rows that another row replaces with the same values, as the first one does here, are no change. Without Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Literal, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+from duckdb import DuckDBPyConnection
+
+from hindcast.bitemporal.predicates import ColumnBound, Question, sql_literal
+from hindcast.common.errors import QueryError
+from hindcast.contract import Contract
+from hindcast.contract.shapes import PERIODS
+from hindcast.contract.types import PERIOD_COLUMNS
+from hindcast.plan import journal
+from hindcast.query import cut_values, read
+from hindcast.store import duckdb_reader, row_reader
+from hindcast.store.duckdb_reader import quote_name
+from hindcast.store.tables import Table
+
+EngineFactory = Callable[[DeltaTable], AbstractContextManager[DuckDBPyConnection]]
+Order = Literal["size", "time"]
+"""Lines with the greatest difference of a number first, or in the order of key and time."""
+
+
+@dataclass(frozen=True)
+class ChangeQuestion:
+    """Which changes of a table: between what was known at `earlier` and at `later`.
+
+    `only_corrections`: only those of answers that were past (`tables.is_correction`). `first` and `most`: from which
+    line on, and how many (None: all). `hidden`: columns by whose values lines are not ordered.
+    """
+
+    earlier: datetime
+    later: datetime
+    only_corrections: bool = False
+    order: Order = "size"
+    first: int = 0
+    most: int | None = None
+    hidden: Collection[str] = ()
+
+
+class ChangeCounts(NamedTuple):
+    """How many lines, keys, and lines of past answers there are in all."""
+
+    lines: int
+    keys: int
+    corrections: int
+
+
+class Changes(NamedTuple):
+    """Some `lines` of a table's changes, and the counts of all.
+
+    A line has the key and the period, `change` (added, changed, removed), `corrected`, the structs `before` and `after`
+    with the values (null where there was, or is, no row) and `source`, the places of the records of the new row.
+    """
+
+    table: Table
+    lines: pa.Table
+    counts: ChangeCounts
+
+
+def find_moment_before(warehouse: str, pipeline: str, later: datetime) -> datetime:
+    """Return the moment just before the known-at of the last run up to `later`: only that run has changed it since."""
+    known_ats = (run.known_at for run in journal.read_completed_runs(warehouse, pipeline))
+    return max((at for at in known_ats if at <= later), default=later) - timedelta(microseconds=1)
+
+
+class SideLimit(NamedTuple):
+    """The most rows of a side, and the most bytes that these take with long values cut (cut_values.py)."""
+
+    rows: int
+    bytes_: int
+
+
+def read_changes(
+    warehouse: str,
+    contract: Contract,
+    name: str,
+    question: ChangeQuestion,
+    open_engine: EngineFactory = duckdb_reader.open_engine,
+    limit: SideLimit | None = None,
+) -> Changes:
+    """Return how the answers of a table differ between two moments of knowledge; with a `limit` long values are cut.
+
+    Raises UnknownError for an unknown table, QueryError for a moment that cannot be answered (`read.query`), and if
+    more rows were closed or opened than the limit allows.
+    """
+    for moment in (question.earlier, question.later):
+        table, delta_table = read.open_answerable(warehouse, contract, name, Question(known_at=moment))
+    form = _Form(table, delta_table)
+    since, until = sql_literal(question.earlier), sql_literal(question.later)
+    closed = f'"systemFrom" <= {since} AND "systemTo" > {since} AND "systemTo" <= {until}'
+    opened = f'"systemFrom" > {since} AND "systemFrom" <= {until} AND ("systemTo" IS NULL OR "systemTo" > {until})'
+    with row_reader.refuse_broken_files(table), open_engine(delta_table) as engine:
+        for side, condition, column in (("old", closed, "systemTo"), ("new", opened, "systemFrom")):
+            bounds = [ColumnBound(column, least=question.earlier, most=question.later)]
+            duckdb_reader.register_rows(engine, delta_table, bounds)
+            if limit is not None:
+                _refuse_many(engine, condition, limit, table)
+            columns = "*" if limit is None else cut_values.cut_columns(engine)
+            rows = f"SELECT {columns} FROM rows WHERE {condition}"  # noqa: S608  # literals, quoted names
+            engine.execute(f"CREATE TEMP TABLE {side} AS SELECT {form.columns} FROM ({rows})")  # noqa: S608
+        engine.execute(f"CREATE TEMP TABLE lines AS {form.pair_rows()}")
+        where = "WHERE corrected" if question.only_corrections else ""
+        counted = f"SELECT count(*), count(DISTINCT k), count(*) FILTER (corrected) FROM lines {where}"  # noqa: S608
+        counts = ChangeCounts(*engine.sql(counted).fetchall()[0])
+        order = form.order_by_size(question.hidden) if question.order == "size" else ""
+        most = "" if question.most is None else f"LIMIT {question.most:d}"
+        lines = engine.sql(
+            f"SELECT {form.line_columns} FROM lines {where} "  # noqa: S608
+            f"ORDER BY {order}k, p0 {most} OFFSET {question.first:d}"
+        ).to_arrow_table()
+    return Changes(table, lines, counts)
+
+
+def _refuse_many(engine: DuckDBPyConnection, condition: str, limit: SideLimit, table: Table) -> None:
+    """Raise QueryError if more of the registered `rows` meet a condition than a limit allows, or larger ones."""
+    some = f"(SELECT * FROM rows WHERE {condition} LIMIT {limit.rows + 1})"  # noqa: S608  # literals, quoted names
+    ((count,),) = engine.sql(f"SELECT count(*) FROM {some}").fetchall()  # noqa: S608
+    if count <= limit.rows and cut_values.measure_rows(engine, engine.sql("FROM rows").columns, some) <= limit.bytes_:
+        return
+    raise QueryError(
+        f"more has changed than fits here: over {limit.rows:,} rows, or {limit.bytes_ >> 20:,} MiB",
+        where=f"{table.pipeline}.{table.name}",
+        fix=f"choose moments with less between them, or hindcast diff {table.pipeline}.{table.name}",
+    )
+
+
+def flatten_lines(lines: pa.Table) -> pa.Table:
+    """Return lines without structs and lineage: of each value `x` the columns `x_before` and `x_after`."""
+    flat = lines.drop_columns(["before", "after", "source", "corrected"])
+    before, after = (lines.column(side).combine_chunks() for side in ("before", "after"))
+    for field in before.type:
+        for side, values in (("before", before), ("after", after)):
+            flat = flat.append_column(f"{field.name}_{side}", pc.struct_field(values, field.name))
+    return flat
+
+
+class _Form:
+    """The columns of a table as SQL: k, a struct of its key; p0 and p1, its periods; v, its values; s, its sources."""
+
+    def __init__(self, table: Table, delta_table: DeltaTable) -> None:
+        self._table, self._periods = table, PERIODS[table.kind]
+        fields = pa.schema(delta_table.schema().to_arrow())
+        own = [field for field in fields if field.name not in PERIOD_COLUMNS and not field.name.startswith("_")]
+        self._values = [field for field in own if field.name not in table.key]
+        self._sources = [name for name in fields.names if name.startswith("_") and name != "_belief"]
+
+    @property
+    def columns(self) -> str:
+        """What is read of the rows of a side."""
+        start, end = self._periods[0], self._periods[-1]
+        parts = {"k": self._table.key, "v": [field.name for field in self._values], "s": self._sources}
+        packed = [f"{_pack_columns(names)} AS {alias}" for alias, names in parts.items()]
+        identity = [name for name in self._table.identity if name not in self._table.key]
+        return ", ".join([*packed, f'"{start}" AS p0', f'"{end}" AS p1', f"{_pack_columns(identity)} AS i"])
+
+    @property
+    def line_columns(self) -> str:
+        """What is returned of a line."""
+        key = [f"k.{quote_name(name)} AS {quote_name(name)}" for name in self._table.key]
+        periods = [f"p{n} AS {quote_name(name)}" for n, name in enumerate(self._periods)]
+        return ", ".join([*key, *periods, "change", "corrected", "before", "after", "source"])
+
+    def pair_rows(self) -> str:
+        """Return the query of all lines from the rows `old` and `new`."""
+        return f"""
+            SELECT k, p0, p1, before, after, source, corrected,
+                   CASE WHEN NOT had THEN 'added' WHEN NOT has THEN 'removed' ELSE 'changed' END AS change
+            FROM ({_PAIRED_VERSIONS if self._table.kind == "versions" else _PAIRED_ROWS})
+            WHERE (had OR has) AND NOT (had AND has AND before IS NOT DISTINCT FROM after)
+        """  # noqa: S608  # our own texts
+
+    def order_by_size(self, hidden: Collection[str]) -> str:
+        """Return the first part of an order: the greatest difference of a number in a line first."""
+        numbers = [field.name for field in self._values if _is_number(field.type) and field.name not in hidden]
+        sides = [[f"coalesce({side}.{quote_name(it)}, 0)::DOUBLE" for side in ("after", "before")] for it in numbers]
+        differences = ", ".join(f"abs({new} - {old})" for new, old in sides)
+        return f"greatest({differences}) DESC, " if sides else ""
+
+
+_PAIRED_VERSIONS = """
+    WITH cuts AS (
+        SELECT k, p0 AS cut FROM old UNION SELECT k, coalesce(p1, 'infinity') FROM old UNION
+        SELECT k, p0 FROM new UNION SELECT k, coalesce(p1, 'infinity') FROM new
+    ), parts AS (
+        SELECT k, cut AS start, lead(cut) OVER (PARTITION BY k ORDER BY cut) AS stop FROM cuts
+    ), with_old AS (
+        SELECT parts.*, old.v, old.p1 IS NOT NULL AS was_past,
+               old.p0 IS NOT NULL AND start < coalesce(old.p1, 'infinity') AS had
+        FROM parts ASOF LEFT JOIN old ON parts.k = old.k AND start >= old.p0
+    ), paired AS (
+        SELECT with_old.*, new.v AS new_v, new.s,
+               new.p0 IS NOT NULL AND start < coalesce(new.p1, 'infinity') AS has
+        FROM with_old ASOF LEFT JOIN new ON with_old.k = new.k AND start >= new.p0 WHERE stop IS NOT NULL
+    )
+    SELECT k, start AS p0, CASE WHEN stop < 'infinity' THEN stop END AS p1, had, has, had AND was_past AS corrected,
+           CASE WHEN had THEN v END AS before, CASE WHEN has THEN new_v END AS after, CASE WHEN has THEN s END AS source
+    FROM paired
+"""
+"""Of each key the periods between two starts or ends of rows, with the row of each side that is true then."""
+
+_PAIRED_ROWS = """
+    SELECT coalesce(new.k, old.k) AS k, coalesce(new.p0, old.p0) AS p0, coalesce(new.p1, old.p1) AS p1,
+           old.k IS NOT NULL AS had, new.k IS NOT NULL AS has, old.k IS NOT NULL AS corrected,
+           old.v AS before, new.v AS after, new.s AS source
+    FROM old FULL JOIN new ON old.k = new.k AND old.i = new.i
+"""
+"""Of each event or window the row of each side."""
+
+
+def _pack_columns(names: Sequence[str]) -> str:
+    listed = ", ".join(f"{quote_name(name)} := {quote_name(name)}" for name in names)
+    return f"struct_pack({listed or 'nothing := NULL'})"
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return any(is_type(kind) for is_type in (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal))

@@ -1,0 +1,162 @@
+"""Changes of a table's answers between two moments of knowledge."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bare_runs import bare_run
+from hindcast.bitemporal.predicates import Question
+from hindcast.cli import main
+from hindcast.common.errors import QueryError, UnknownError
+from hindcast.contract import load
+from hindcast.plan import journal
+from hindcast.query import changes, read
+from hindcast.query.changes import ChangeCounts, ChangeQuestion, Changes
+from warehouses import RUNS, T0, at, place, shop, version, write
+
+BEFORE_FIRST = RUNS[0] - timedelta(microseconds=1)
+
+
+@pytest.fixture(scope="module")
+def bought(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    with shop(tmp_path_factory.mktemp("shop")) as now:
+        yield now
+
+
+def found(settings: Any, name: str, earlier: Any, later: Any, **asked: Any) -> Changes:
+    contract = load(settings.schemas / "shop.yaml")
+    return changes.read_changes(settings.warehouse, contract, name, ChangeQuestion(earlier, later, **asked))
+
+
+def test_a_late_price_changes_the_part_of_a_version_that_it_is_true_in(bought: Any) -> None:
+    """The version that it splits is closed and opened again as it was: that is no change of an answer."""
+    of = found(bought, "prices", RUNS[0], RUNS[1])
+    [line] = of.lines.to_pylist()
+    assert (line["item"], line["validFrom"], line["validTo"]) == ("naan", at(1), None)
+    assert (line["before"]["price"], line["after"]["price"], line["change"]) == (3, 2.5, "changed")
+    assert (line["source"], line["corrected"]) == ({"_partition": 0, "_offset": 2}, False)
+    assert of.counts == ChangeCounts(1, 1, 0)
+
+
+def test_a_run_changes_what_was_known_just_before_it(bought: Any) -> None:
+    before = changes.find_moment_before(bought.warehouse, "shop", RUNS[1])
+    assert before == RUNS[1] - timedelta(microseconds=1)
+    assert found(bought, "prices", before, RUNS[1]).lines == found(bought, "prices", RUNS[0], RUNS[1]).lines
+    assert found(bought, "prices", RUNS[1], RUNS[1]).counts == ChangeCounts(0, 0, 0)
+    first = found(bought, "prices", BEFORE_FIRST, RUNS[0])
+    assert [line["change"] for line in first.lines.to_pylist()] == ["added", "added"]
+
+
+def test_events_and_windows_are_compared_by_what_identifies_them(bought: Any) -> None:
+    [bill] = found(bought, "bills", RUNS[0], RUNS[1]).lines.to_pylist()
+    assert (bill["before"]["amount"], bill["after"]["amount"], bill["corrected"]) == (6, 5, True)
+    assert (bill["customer"], bill["timestamp"]) == ("dave", at(2))
+    for name in ("orders", "met", "daily"):
+        assert found(bought, name, RUNS[0], RUNS[1]).counts == ChangeCounts(0, 0, 0)
+        [line] = found(bought, name, BEFORE_FIRST, RUNS[1]).lines.to_pylist()
+        assert (line["change"], line["before"], line["corrected"]) == ("added", None, False)
+
+
+def test_moments_that_cannot_be_answered_are_refused(bought: Any) -> None:
+    with pytest.raises(QueryError, match="is not known yet"):
+        found(bought, "prices", RUNS[0], RUNS[1] + timedelta(days=9000))
+    with pytest.raises(UnknownError, match="no table 'price'"):
+        found(bought, "price", RUNS[0], RUNS[1])
+
+
+def write_history(settings: Any, dice: random.Random, keys: int, runs: int) -> None:
+    """A table as so many runs leave it, each of which derives some keys anew; every key's rows tile its time."""
+    contract, rows, current = load(settings.schemas / "shop.yaml"), list[dict[str, Any]](), dict[int, list[Any]]()
+    for run in range(1, runs + 1):
+        for key in dice.sample(range(keys), keys // 2):
+            for row in current.get(key, ()):
+                row |= {"systemTo": RUNS[0] + timedelta(hours=run), "_belief": "superseded"}
+            cuts = sorted(dice.sample(range(12), dice.randrange(0, 6)))
+            ends = [*cuts[1:], None] if dice.random() < 0.7 else cuts[1:]
+            current[key] = [
+                version(1, None, start, end, id=key, city=dice.choice("ab"), n=dice.randrange(3), **place(run))
+                for start, end in zip(cuts, ends, strict=False)
+            ]
+            for row in current[key]:
+                row["systemFrom"] = RUNS[0] + timedelta(hours=run)
+            rows += current[key]
+        for state in ("planned", "completed"):
+            entry = bare_run("moves", run, RUNS[0] + timedelta(hours=run), state)
+            journal.append_entry(settings.warehouse, entry)
+    write(settings, contract, "towns", rows)
+
+
+def test_lines_say_at_every_moment_what_two_answers_say(tmp_path: Path) -> None:
+    """Against the answers themselves: before and after at each minute, of each key."""
+    text = (
+        "pipeline: moves\nstart: 2026-01-01\ntopics:\n"
+        "  towns: {read: table, key: {id: int}, value: {city: string, n: int}}\n"
+    )
+    with shop(tmp_path) as settings:
+        (settings.schemas / "shop.yaml").write_text(text)
+        contract, dice = load(settings.schemas / "shop.yaml"), random.Random(7)  # noqa: S311
+        write_history(settings, dice, 40, 8)
+        compared = 0
+        for earlier, later in [(0, 1), (3, 4), (1, 7), (2, 8), (0, 8), (5, 5)]:
+            moments = [RUNS[0] + timedelta(hours=n) for n in (earlier, later)]
+            lines = found(settings, "towns", *moments).lines.to_pylist()
+            for minute in range(-1, 13):
+                answers = [
+                    {row["id"]: {"city": row["city"], "n": row["n"]} for row in rows.to_pylist()}
+                    for rows in (
+                        read.query(settings.warehouse, contract, "towns", Question(as_of=at(minute), known_at=known))
+                        for known in moments
+                    )
+                ]
+                differing = {
+                    key: (answers[0].get(key), answers[1].get(key))
+                    for key in range(40)
+                    if answers[0].get(key) != answers[1].get(key)
+                }
+                true = [it for it in lines if it["validFrom"] <= at(minute) < (it["validTo"] or at(99))]
+                assert {it["id"]: (it["before"], it["after"]) for it in true} == differing
+                assert len(true) == len(differing)
+                compared += len(differing)
+        assert compared > 500
+        every = found(settings, "towns", T0, RUNS[0] + timedelta(hours=8))
+        pages = [found(settings, "towns", T0, RUNS[0] + timedelta(hours=8), first=n, most=7) for n in range(0, 99, 7)]
+        assert [line for page in pages for line in page.lines.to_pylist()] == every.lines.to_pylist()
+        sizes = [
+            abs((line["after"] or {"n": 0})["n"] - (line["before"] or {"n": 0})["n"])
+            for line in every.lines.to_pylist()
+        ]
+        assert sizes == sorted(sizes, reverse=True)
+
+
+def test_the_command_line_says_what_a_run_changed(
+    bought: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HINDCAST_SCHEMAS", str(bought.schemas))
+    monkeypatch.setenv("HINDCAST_WAREHOUSE", bought.warehouse)
+    assert main.main(["diff", "shop.prices", "--run", "2"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == [
+        "item",
+        "validFrom",
+        "validTo",
+        "change",
+        "price_before",
+        "price_after",
+        "note_before",
+        "note_after",
+    ]
+    cells = lines[2].split()
+    assert cells == ["naan", "2026-01-01", "00:01:00", "-", "changed", "3.00", "2.50", "late"]
+    assert main.main(["diff", "shop.prices", "--from", "run:1", "--to", "run:2", "--format", "csv"]) == 0
+    assert capsys.readouterr().out.splitlines()[1].startswith("naan,2026-01-01T00:01:00")
+    assert main.main(["diff", "shop.prices", "--run", "2", "--corrections"]) == 0
+    assert "(0 rows)" in capsys.readouterr().out
+    assert main.main(["diff", "shop.people", "--run", "1"]) == 0
+    assert main.main(["diff", "shop.prices", "--run", "2", "--to", "run:1"]) == 1
+    assert "--run" in capsys.readouterr().err
