@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING, Any
 
 from hindcast.common.session import open_session
 from hindcast.common.settings import read_settings
-from hindcast.contract.bound import find_bound_contract
 from hindcast.ingest import ledger
 from hindcast.kafka import produce
 from hindcast.plan import journal, planner
+from hindcast.plan.marks import find_bound_contract
 from hindcast.runs import run_steps
 from hindcast.store import tables
 from hindcast_local.broker import run_broker

@@ -69,7 +69,7 @@ def main(command: str, pipeline: str, seen: str) -> None:
     """Trim or maintain a pipeline."""
     from hindcast.common.session import open_session
     from hindcast.common.settings import read_settings
-    from hindcast.contract.bound import find_bound_contract
+    from hindcast.plan.marks import find_bound_contract
 
     notices.DEAD_AFTER, file_layout.MIN_FILES = 1.0, 2
     spark = open_session("upkeep", {"spark.master": "local[2]", "spark.driver.memory": "1g"}, small=True)

@@ -18,14 +18,14 @@ from hindcast.airflow import tasks
 from hindcast.cli import main
 from hindcast.common.errors import BusyError, RunError
 from hindcast.common.settings import Settings, read_settings
-from hindcast.contract.bound import find_bound_contract
 from hindcast.plan import journal, marks
+from hindcast.plan.marks import find_bound_contract
 from hindcast.plan.plans import Plan
 from hindcast.plan.purposes import Purpose, Release, ReleasedKeys, Replay
 from hindcast.quality import approval, failing_rows, held_changes
 from hindcast.runs import run_steps, special_runs
 from hindcast.store import table_creation
-from test_held_keys import T0, contract, enter, held
+from test_held_keys import MENU, T0, bind, contract, enter, held
 from warehouses import READER_OF_SHOP, SHOP, complete, shop, version, write
 
 CURRY = '{"item": "curry"}'
@@ -90,7 +90,7 @@ def test_a_second_answer_does_not_publish_what_the_first_approved(
     with pytest.raises(AirflowException, match="another answer was given before, and its release has not ended"):
         tasks.plan_release("restaurant", "fix-42", *ANSWER)
     assert not tasks.reject("restaurant", *ANSWER).is_done
-    assert "run 2 (fix-42), which publishes what was approved before, has not ended" in capsys.readouterr().out
+    assert "run 2 (fix-42) publishes what was approved before of these keys" in capsys.readouterr().out
     assert [key.key for key in approval.read_held_keys(find_bound_contract(settings, "restaurant"))] == [CURRY]
 
 
@@ -238,7 +238,19 @@ def test_what_is_sensitive_two_pipelines_away_is_hidden(tmp_path: Path) -> None:
             "inputs:\n  back: {read: stream, table: third.copies, key: {id: string}, value: {who: string}}\n",
         )
         (settings.schemas / "guest.yaml").write_text(circle)
+        third = find_bound_contract(settings, "third")
         assert marks.find_marked_columns(settings, third, ["copies"])["copies"] == {"who"}
+
+
+def test_a_label_of_a_key_that_is_no_longer_held_spoils_no_answer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Though a key of the same table is hidden, because it has a column of a former key."""
+    menu = bind(str(tmp_path), contract(tmp_path, MENU))
+    enter(str(tmp_path), held(1, "curry", 1), held(1, "x", 2) | {"key": '{"old":"1"}'})
+    labels = json.dumps(['menu {"item": "curry"}', 'menu {"item": "naan"}'])
+    assert approval.choose_keys(menu, T0 + timedelta(hours=1), labels) == {"menu": [CURRY]}
+    assert 'menu {"item": "naan"}: is no longer held' in capsys.readouterr().out
 
 
 def test_a_proof_shows_no_key_that_another_pipeline_calls_sensitive(

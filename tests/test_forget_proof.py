@@ -13,9 +13,9 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 
-from hindcast.contract.bound import find_bound_contract
 from hindcast.ops.erase import proof, purge, readers
 from hindcast.ops.erase.texts import ForgottenTexts, json_leaves, json_strings, spellings
+from hindcast.plan.marks import find_bound_contract
 from hindcast.store.folder import WarehouseFolder
 from warehouses import shop
 

@@ -20,11 +20,11 @@ from hindcast.bitemporal.predicates import FIRST_MOMENT, Question
 from hindcast.cli import main
 from hindcast.common.settings import Settings, read_settings
 from hindcast.contract import Contract, find
-from hindcast.contract.bound import find_bound_contract
 from hindcast.kafka import produce
 from hindcast.ops import maintenance, retention
 from hindcast.ops.verify.verify import verify_tables
 from hindcast.plan import journal
+from hindcast.plan.marks import find_bound_contract
 from hindcast.query import read, show
 from hindcast.runs import run_steps
 from hindcast_demo import restaurant

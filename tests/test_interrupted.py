@@ -14,11 +14,11 @@ import pytest
 from browser import Up, running
 from hindcast.bitemporal.predicates import FIRST_MOMENT, Question
 from hindcast.common.errors import PlatformError
-from hindcast.contract.bound import find_bound_contract
 from hindcast.kafka import produce
 from hindcast.kafka.produce import ProducerRecord
 from hindcast.ops.verify.verify import verify_tables
 from hindcast.plan import journal
+from hindcast.plan.marks import find_bound_contract
 from hindcast.query import read
 from hindcast.store import row_reader, tables
 from hindcast_local import airflow, process, stack

@@ -20,9 +20,9 @@ from hindcast.airflow.pages.access import PageAccess
 from hindcast.airflow.pages.routes import build_app
 from hindcast.cli import main
 from hindcast.common.settings import Settings
-from hindcast.contract.bound import find_bound_contract
 from hindcast.ingest import quarantine
 from hindcast.ops.verify import quarantine_checks
+from hindcast.plan.marks import find_bound_contract
 from hindcast.quality import approval, failing_rows, held_changes
 from hindcast.store import table_creation
 from warehouses import RUNS, shop

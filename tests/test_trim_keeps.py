@@ -15,12 +15,12 @@ from pyspark.sql.types import StructType
 from hindcast.cli import main
 from hindcast.common.errors import RequestError, TableError
 from hindcast.common.settings import read_settings
-from hindcast.contract.bound import find_bound_contract
 from hindcast.ops import retention, trim_horizons
 from hindcast.ops.erase import forget, records
 from hindcast.ops.erase.erasure_step import ErasureStep
 from hindcast.ops.erase.proof import Proof, format_proof
 from hindcast.plan import definitions, journal, planner
+from hindcast.plan.marks import find_bound_contract
 from hindcast.plan.purposes import Requeue
 from hindcast.quality import failing_rows, held_changes
 from hindcast.runs import special_runs

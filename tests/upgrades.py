@@ -19,9 +19,9 @@ from deltalake import DeltaTable, write_deltalake
 from hindcast.bitemporal.predicates import Question
 from hindcast.common.settings import read_settings
 from hindcast.contract import find
-from hindcast.contract.bound import find_bound_contract
 from hindcast.ops.upgrade import downgrade, upgrade
 from hindcast.plan import journal
+from hindcast.plan.marks import find_bound_contract
 from hindcast.query import read
 from hindcast.runs import shadow_table, special_runs, store_migration
 from hindcast.store import commits, lazy_migration, tables

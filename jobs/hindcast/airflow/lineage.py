@@ -132,7 +132,7 @@ def build_step_facets(step: str, pipeline: str, table: str) -> OperatorLineage |
     from airflow.providers.openlineage.extractors import OperatorLineage
 
     from hindcast.common.settings import read_settings
-    from hindcast.contract.bound import find_bound_contract
+    from hindcast.plan.marks import find_bound_contract
 
     if step not in TABLE_STEPS:
         return None

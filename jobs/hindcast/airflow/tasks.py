@@ -245,7 +245,7 @@ def read_held_changes(pipeline: str) -> HeldChanges:
     from airflow.sdk.exceptions import AirflowSkipException
 
     from hindcast.common.settings import read_settings
-    from hindcast.contract.bound import find_bound_contract
+    from hindcast.plan.marks import find_bound_contract
     from hindcast.quality import approval, failing_rows
 
     settings = read_settings()
@@ -302,7 +302,7 @@ def _read_chosen_keys(settings: Settings, pipeline: str, until: str, by: str, la
 
     RequestError if nobody has answered (`by`): Airflow lets its users mark the task that asks as success.
     """
-    from hindcast.contract.bound import find_bound_contract
+    from hindcast.plan.marks import find_bound_contract
     from hindcast.quality import approval
 
     if not by:

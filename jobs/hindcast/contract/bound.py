@@ -9,7 +9,6 @@ from __future__ import annotations
 from pydantic import Field
 
 from hindcast.common.settings import Settings
-from hindcast.contract.folder import find
 from hindcast.contract.model import Contract
 
 
@@ -26,11 +25,6 @@ class BoundContract(Contract):
 
 def bind_contract(contract: Contract, settings: Settings) -> BoundContract:
     """Return a contract bound to settings."""
-    return BoundContract.model_construct(
-        contract.model_fields_set | {"settings"}, **{**dict(contract), "settings": settings}
-    )
-
-
-def find_bound_contract(settings: Settings, pipeline: str) -> BoundContract:
-    """Return the contract of one pipeline, bound to the settings; raise ContractError as `find` does."""
-    return bind_contract(find(settings.schemas, pipeline), settings)
+    fields = {**dict(contract), "settings": settings}
+    bound = BoundContract.model_construct(contract.model_fields_set | {"settings"}, **fields)
+    return bound.with_marks(contract.marks_of_others)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field, GetPydanticSchema
@@ -47,9 +48,7 @@ class Expectation(ContractModel):
     @property
     def columns(self) -> list[str]:
         """The columns that the parameters name."""
-        named = [self.kwargs.get(p) for p in ("column", "column_A", "column_B")]
-        listed = self.kwargs.get("column_list")
-        return [c for c in (*named, *(listed if isinstance(listed, list) else ())) if isinstance(c, str)]
+        return list_named_columns(self.kwargs)
 
     @property
     def sql_parameters(self) -> dict[str, str]:
@@ -148,3 +147,10 @@ def gate_schema() -> JsonDict:
 
 
 Gate = Annotated[Expectation, BeforeValidator(_parse_expectation, json_schema_input_type=Any)]
+
+
+def list_named_columns(kwargs: Mapping[str, ContractValue]) -> list[str]:
+    """Return the columns that an expectation's parameters name."""
+    named = [kwargs.get(parameter) for parameter in ("column", "column_A", "column_B")]
+    listed = kwargs.get("column_list")
+    return [c for c in (*named, *(listed if isinstance(listed, list) else ())) if isinstance(c, str)]

@@ -242,6 +242,17 @@ def count_tables(contract: Contract) -> int:
 
 def find(folder: Path, pipeline: str) -> Contract:
     """Return the contract of one pipeline; only its own file needs to be valid."""
+    found = try_find(folder, pipeline)
+    if isinstance(found, ContractError):
+        raise found
+    if found is None:
+        others = {name for path in list_contract_files(folder) for name in _list_named_pipelines(path)}
+        raise ContractError(f"no pipeline '{pipeline}'", where=str(folder), fix=suggest_nearest(pipeline, others))
+    return found
+
+
+def try_find(folder: Path, pipeline: str) -> Contract | ContractError | None:
+    """Return the contract of one pipeline; else the error of a file that may be it, None if there is no such file."""
     own = folder / f"{pipeline}.yaml"
     if os.access(own, os.F_OK):  # raises for no name, however long
         contract = try_load(own)
@@ -249,13 +260,8 @@ def find(folder: Path, pipeline: str) -> Contract:
             return contract
     results = try_load_all(folder, wants=lambda path: path.stem == pipeline or may_name(path, {pipeline}))
     contracts = {result.pipeline: result for result in results.values() if isinstance(result, Contract)}
-    if pipeline not in contracts:
-        for result in (results.get(own), *results.values()):
-            if isinstance(result, ContractError):
-                raise result  # it may be the file that is meant
-        others = {name for path in list_contract_files(folder) for name in _list_named_pipelines(path)}
-        raise ContractError(f"no pipeline '{pipeline}'", where=str(folder), fix=suggest_nearest(pipeline, others))
-    return contracts[pipeline]
+    errors = (result for result in (results.get(own), *results.values()) if isinstance(result, ContractError))
+    return contracts.get(pipeline) or next(errors, None)
 
 
 def locate_complaint(folder: Path, pipeline: str, complaint: Complaint) -> ContractError:

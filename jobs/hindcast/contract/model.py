@@ -9,9 +9,9 @@ import hashlib
 import json
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 
 from hindcast.common.json_values import JsonObject
 from hindcast.contract.expectation import Expectation
@@ -44,6 +44,18 @@ class Contract(ContractModel):
     topics: dict[Name, Topic] = Field(min_length=1)
     inputs: dict[Name, Input] = Field(default_factory=dict)
     views: dict[Name, View] = Field(default_factory=dict)
+    _marks_of_others: Mapping[str, frozenset[str]] = PrivateAttr(default_factory=dict)
+
+    @property
+    def marks_of_others(self) -> Mapping[str, frozenset[str]]:
+        """By input, the columns that the pipelines that it comes from call sensitive (plan/marks.py); in no hash."""
+        return self._marks_of_others
+
+    def with_marks(self, marks: Mapping[str, frozenset[str]]) -> Self:
+        """Return the contract with other `marks_of_others`."""
+        contract = self.model_copy()
+        contract._marks_of_others = marks  # noqa: SLF001  # its own, of a copy
+        return contract
 
     @property
     def hash(self) -> str:

@@ -14,7 +14,8 @@ from hindcast.contract.view import View
 def find_sensitive_columns(contract: Contract) -> dict[str, frozenset[str]]:
     """Return the sensitive columns of every table of a checked contract: those marked, and those computed from them.
 
-    `sensitive: true` marks all columns, keys too. A column of a view is sensitive if its expression uses one that is;
+    Those of inputs also by the marks of the pipelines that they come from, if the contract has these. `sensitive: true`
+    marks all columns, keys too. A column of a view is sensitive if its expression uses one that is;
     a view can mark more columns, but unmark none.
     """
     known = list_shapes(contract)
@@ -23,7 +24,7 @@ def find_sensitive_columns(contract: Contract) -> dict[str, frozenset[str]]:
         table = contract.topics.get(name) or contract.inputs.get(name) or contract.views[name]
         marked = shape.columns if table.sensitive is True else table.sensitive or ()
         derived = _find_derived_columns(contract.views[name], known, found) if name in contract.views else ()
-        found[name] = frozenset([*marked, *derived])
+        found[name] = frozenset([*marked, *derived, *contract.marks_of_others.get(name, ())])
     return found
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
@@ -12,6 +14,7 @@ from hindcast.contract import Contract
 from hindcast.contract.bound import BoundContract
 from hindcast.ingest import requeued_records
 from hindcast.kafka import gaps
+from hindcast.plan import definitions, journal
 from hindcast.store import commit_history, commits, duckdb_reader, row_reader, table_creation, tables
 from hindcast.store.commit_notes import FatesNote
 from hindcast.store.tables import Table
@@ -93,7 +96,7 @@ def list_refused(warehouse: str, contract: Contract, topic: str | None = None, *
     the contract; another entry of the same topic in Kafka has the same rows. Keys and reasons are masked if an entry
     of their topic has sensitive columns.
     """
-    return mask_refused(contract, read_refused(warehouse, contract, topic, everything=everything))
+    return mask_refused(warehouse, contract, read_refused(warehouse, contract, topic, everything=everything))
 
 
 def read_refused(warehouse: str, contract: Contract, topic: str | None = None, *, everything: bool = False) -> pa.Table:
@@ -126,12 +129,24 @@ def read_refused(warehouse: str, contract: Contract, topic: str | None = None, *
     return rows.filter(pc.is_in(rows.column("topic"), pa.array(own, pa.string())))
 
 
-def mask_refused(contract: Contract, rows: pa.Table) -> pa.Table:
-    """Return rows of `read_refused` as `list_refused` has them."""
-    topics = rows.column("topic").unique().to_pylist()
+def mask_refused(warehouse: str, contract: Contract, rows: pa.Table) -> pa.Table:
+    """Return rows of `read_refused` as `list_refused` has them: what today's contract or that of its run marks of a
+    record's topic hides its key and reason, and so does a topic that the contract no longer has.
+    """
+    topics, past = rows.column("topic").unique().to_pylist(), journal.read_runs(warehouse, contract.pipeline)
     hidden = {kafka: contract.has_sensitive_entry(kafka) or not contract.find_entries(kafka) for kafka in topics}
-    masked = [_mask_row(row, hidden=hidden[row["topic"]]) for row in rows.to_pylist()]
+    by_contract = {it: definitions.list_marked_topics(past, it) for it in {run.plan.contract for run in past}}
+    marked = {run.number: by_contract[run.plan.contract] for run in past}
+    masked = [
+        _mask_row(row, hidden=hidden[row["topic"]] or _was_marked(contract, row, marked)) for row in rows.to_pylist()
+    ]
     return pa.Table.from_pylist(masked, schema=_SCHEMA)
+
+
+def _was_marked(contract: Contract, row: Mapping[str, ColumnValue], marked: Mapping[int, Collection[str]]) -> bool:
+    """Return whether the contract of a row's run marked anything of its topic; `marked`: topics, by run."""
+    names = contract.find_entries(str(row["topic"]))
+    return any(name in marked.get(int(str(row["run"])), ()) for name in names)
 
 
 def _mask_row(row: dict[str, ColumnValue], *, hidden: bool) -> dict[str, ColumnValue]:

@@ -24,6 +24,12 @@ def find_fields(past: Iterable[Run], contract_hash: str) -> dict[str, str] | Non
     return next((dict(plan.definition) for plan in plans if plan.definition), None)
 
 
+def list_marked_topics(past: Iterable[Run], contract_hash: str) -> set[str]:
+    """Return the topics of the contract with that hash that have sensitive columns; none if it is not stored."""
+    places = [place.split(".") for place in find_fields(past, contract_hash) or ()]
+    return {place[1] for place in places if place[0] == "topics" and place[2:] == ["sensitive"]}
+
+
 def find_contract(past: Iterable[Run], contract_hash: str) -> Contract | None:
     """Return the contract with that hash, without its gates; None if no plan has stored it, or it is none today."""
     fields = find_fields(past, contract_hash)

@@ -59,8 +59,9 @@ def read_as_of_system_time(warehouse: str, contract: Contract, name: str) -> dat
         found = f"the contract of {pipeline}'s last completed run is not stored, so its sensitive columns are not known"
         raise TableError(found, where=where, fix=f"hindcast run {pipeline}")
     hidden = find_stored_marks(past, source.table.partition(".")[2])
-    marked = find_sensitive_columns(contract)[name]
-    unmarked = [c for c in (*source.key, *source.value) if (hidden is None or c in hidden) and c not in marked]
+    columns = (*source.key, *source.value)
+    marked = columns if source.sensitive is True else source.sensitive or ()
+    unmarked = [c for c in columns if (hidden is None or c in hidden) and c not in marked]
     if unmarked and hidden is None:
         found = f"the last contract of {pipeline} that had the table is not stored, or is not valid today and has marks"
         listed = ", ".join(unmarked)

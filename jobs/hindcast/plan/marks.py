@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
 from hindcast.common.errors import ContractError, HindcastError
 from hindcast.common.settings import Settings
-from hindcast.contract import Contract, list_shapes, try_load_all
+from hindcast.contract import Contract, find, list_shapes
+from hindcast.contract.bound import BoundContract, bind_contract
+from hindcast.contract.folder import try_find
 from hindcast.contract.sensitive import find_sensitive_columns
 from hindcast.contract.types import PERIOD_COLUMNS
 from hindcast.plan import inputs, journal
@@ -22,54 +23,40 @@ from hindcast.store import store_formats, tables
 from hindcast.store.tables import Table
 
 AnyContract = TypeVar("AnyContract", bound=Contract)
-LoadedFolder: TypeAlias = tuple[Mapping[str, Contract], Mapping[str, ContractError]]
-"""The contracts of a folder by pipeline, and the errors of those that do not load."""
+
+ContractFinder: TypeAlias = Callable[[Path, str], Contract | ContractError | None]
+"""Finds the contract of a pipeline in a folder; the error of a file that may be it; None if there is neither."""
 
 
-def load_folder(schemas: Path) -> LoadedFolder:
-    """Return the contracts of a folder by pipeline, and by file what is wrong with the others."""
-    read = try_load_all(schemas)
-    contracts = {it.pipeline: it for it in read.values() if isinstance(it, Contract)}
-    return contracts, {str(path): it for path, it in read.items() if isinstance(it, ContractError)}
-
-
-def find_hidden_columns(
-    settings: Settings, contract: Contract, name: str, load: Callable[[Path], LoadedFolder] = load_folder
-) -> frozenset[str]:
-    """Return the hidden columns of a topic, view or input, also those that only its table has.
-
-    `load`: how to load the contracts of a folder.
-    """
-    if name in contract.inputs:
-        marked = find_sensitive_columns(contract)[name]
-        source = _locate_source(settings, contract, name)
-        return marked | _find_marks_of_other(settings, source, cache(load), {contract.pipeline})
-    table = tables.locate_table(settings.warehouse, contract, name)
-    return find_marked_columns(settings, contract, [name], load)[name] | _find_left_columns(contract, name, table)
-
-
-def find_marked_columns(
-    settings: Settings,
-    contract: Contract,
-    names: Collection[str],
-    load: Callable[[Path], LoadedFolder] = load_folder,
-) -> dict[str, frozenset[str]]:
-    """Return the sensitive columns of some topics and views, by all marks: its own, those of others, and former ones.
-
-    `load`: how to load the contracts of a folder; nothing is loaded for a contract without inputs.
-    """
-    if not names:
-        return {}
-    marked = find_sensitive_columns(add_marks_of_others(settings, contract, load))
-    past = journal.read_runs(settings.warehouse, contract.pipeline)
-    return {name: marked[name] | _find_former_marks(contract, past, name) for name in names}
+def find_bound_contract(settings: Settings, pipeline: str) -> BoundContract:
+    """Return the contract of a pipeline, with the marks of other pipelines; raise ContractError as `find` does."""
+    return bind_contract(add_marks_of_others(settings, find(settings.schemas, pipeline)), settings)
 
 
 def add_marks_of_others(
-    settings: Settings, contract: AnyContract, load: Callable[[Path], LoadedFolder] = load_folder
+    settings: Settings, contract: AnyContract, find_other: ContractFinder = try_find
 ) -> AnyContract:
-    """Return a contract whose inputs mark what the pipelines that they come from do, by all marks of theirs."""
-    return _mark_inputs(settings, contract, cache(load))
+    """Return a contract that knows what other pipelines mark of its inputs, by all marks of theirs.
+
+    Nothing is read for a contract without inputs.
+    """
+    return contract.with_marks(_Followed(settings, contract, find_other).find_marks()) if contract.inputs else contract
+
+
+def find_hidden_columns(settings: Settings, contract: Contract, name: str) -> frozenset[str]:
+    """Return the hidden columns of a topic, view or input, also those that only its table has."""
+    if name in contract.inputs:
+        return find_sensitive_columns(contract)[name]
+    table = tables.locate_table(settings.warehouse, contract, name)
+    return find_marked_columns(settings, contract, [name])[name] | _find_left_columns(contract, name, table)
+
+
+def find_marked_columns(settings: Settings, contract: Contract, names: Collection[str]) -> dict[str, frozenset[str]]:
+    """Return the sensitive columns of some topics and views: by the contract's marks, and by former ones."""
+    if not names:
+        return {}
+    marked, past = find_sensitive_columns(contract), journal.read_runs(settings.warehouse, contract.pipeline)
+    return {name: marked[name] | _find_former_marks(contract, past, name) for name in names}
 
 
 def _find_former_marks(contract: Contract, past: list[Run], name: str) -> frozenset[str]:
@@ -82,49 +69,77 @@ def _find_former_marks(contract: Contract, past: list[Run], name: str) -> frozen
     return frozenset(inputs.find_stored_marks(past, name) or ())
 
 
-def _mark_inputs(
-    settings: Settings, contract: AnyContract, load: Callable[[Path], LoadedFolder], readers: Collection[str] = ()
-) -> AnyContract:
-    """Do what `add_marks_of_others` does.
+_Place: TypeAlias = tuple[str, str]
+"""A pipeline and one of its topics or views."""
 
-    `readers`: the pipelines that read it; what they read of each other is not followed twice.
+
+class _Followed:
+    """The pipelines that a contract's inputs come from, directly or through others, and what is marked in them.
+
+    Marks are passed on until nothing changes: pipelines may read each other.
     """
-    if not contract.inputs:
-        return contract
-    marked, readers = {}, {*readers, contract.pipeline}
-    for name, source in contract.inputs.items():
-        columns = {*source.key, *source.value}
-        place = _locate_source(settings, contract, name)
-        others = _find_marks_of_other(settings, place, load, readers) & columns
-        own = columns if source.sensitive is True else {*(source.sensitive or ())}
-        marked[name] = source.model_copy(update={"sensitive": tuple(sorted(own | others))})
-    return contract.model_copy(update={"inputs": marked})
+
+    def __init__(self, settings: Settings, contract: Contract, find_other: ContractFinder) -> None:
+        self._settings, self._find_other, self._root = settings, find_other, contract.pipeline
+        self._contracts: dict[str, Contract] = {contract.pipeline: contract}
+        self._fixed: dict[_Place, frozenset[str]] = {}
+        waiting = [contract]
+        while waiting:
+            reader = waiting.pop()
+            for name in reader.inputs:
+                place = _locate_source(settings, reader, name)
+                if (place.pipeline, place.name) in self._fixed:
+                    continue
+                known = self._contracts.get(place.pipeline)
+                other, fixed = self._find_fixed_marks(place, known)
+                self._fixed[place.pipeline, place.name] = fixed
+                if known is None and isinstance(other, Contract):
+                    self._contracts[place.pipeline] = other
+                    waiting.append(other)
+
+    def find_marks(self) -> dict[str, frozenset[str]]:
+        """Return by input what is marked of it."""
+        given: dict[str, dict[str, frozenset[str]]] = {}
+        sensitive: dict[str, dict[str, frozenset[str]]] = {}
+        has_changed = True
+        while has_changed:
+            has_changed = False
+            for pipeline, contract in reversed(self._contracts.items()):  # sources mostly come before their readers
+                marks = {name: self._list_marks(contract, name, sensitive) for name in contract.inputs}
+                if given.get(pipeline) != marks:
+                    has_changed, given[pipeline] = True, marks
+                    sensitive[pipeline] = find_sensitive_columns(contract.with_marks(marks))
+        return given[self._root]
+
+    def _list_marks(
+        self, contract: Contract, name: str, sensitive: Mapping[str, Mapping[str, frozenset[str]]]
+    ) -> frozenset[str]:
+        source = contract.inputs[name]
+        pipeline, _, table = source.table.partition(".")
+        marked = self._fixed[pipeline, table] | sensitive.get(pipeline, {}).get(table, frozenset())
+        return marked & {*source.key, *source.value}
+
+    def _find_fixed_marks(
+        self, source: Table, known: Contract | None
+    ) -> tuple[Contract | ContractError | None, frozenset[str]]:
+        """Return the contract of a source's pipeline, and what it hides of the source whatever its own inputs mark.
+
+        All columns, if what is marked is not known: while a file that may be the contract does not load, since it may
+        mark more than the contract of the last run.
+        """
+        other = known or self._find_other(self._settings.schemas, source.pipeline)
+        if isinstance(other, Contract) and source.name in (*other.topics, *other.views):
+            return other, _find_left_columns(other, source.name, source)
+        stored: Collection[str] | None = None
+        if not isinstance(other, ContractError):
+            with suppress(HindcastError):  # a damaged journal
+                past = journal.read_runs(self._settings.warehouse, source.pipeline)
+                stored = inputs.find_stored_marks(past, source.name)
+        return other, frozenset(_list_columns(source) if stored is None else stored)
 
 
 def _locate_source(settings: Settings, contract: Contract, name: str) -> Table:
     return inputs.locate_input_table(settings.warehouse, contract, name)
-
-
-def _find_marks_of_other(
-    settings: Settings,
-    source: Table,
-    load: Callable[[Path], LoadedFolder],
-    readers: Collection[str],
-) -> frozenset[str]:
-    """Return the hidden columns of a table of another pipeline; all of them if its contract is not known.
-
-    It is not while the contract does not load: the file may mark more than the contract of the last run.
-    """
-    contracts, broken = load(settings.schemas)
-    other = contracts.get(source.pipeline)
-    if other is not None and source.name in (*other.topics, *other.views):
-        followed = other if source.pipeline in readers else _mark_inputs(settings, other, load, readers)
-        return find_sensitive_columns(followed)[source.name] | _find_left_columns(other, source.name, source)
-    stored: Collection[str] | None = None
-    if other is not None or not broken:
-        with suppress(HindcastError):  # a damaged journal
-            stored = inputs.find_stored_marks(journal.read_runs(settings.warehouse, source.pipeline), source.name)
-    return frozenset(_list_columns(source) if stored is None else stored)
 
 
 def _find_left_columns(contract: Contract, name: str, table: Table) -> frozenset[str]:

@@ -127,10 +127,10 @@ def choose_keys(contract: BoundContract, until: datetime, labels: str) -> dict[s
     for key in keys:
         if not chosen_labels.isdisjoint((key.label, key.hidden_label)):  # also if it was sensitive when it was shown
             chosen.setdefault(key.table, []).append(key.key)
-    hidden = {key.table for key in keys if key.shown == _HIDDEN}
+    hidden = {_cut(f"{key.table} {key.key}"): key.table for key in keys if key.shown == _HIDDEN}
     for label in sorted(chosen_labels - {label for key in keys for label in (key.label, key.hidden_label)}):
-        if (table := next((name for name in hidden if label.startswith(f"{name} {{")), None)) is not None:
-            found = f"the keys of {table} are hidden now, and were shown when the question was asked"
+        if label in hidden:
+            found = f"the keys of {hidden[label]} are hidden now, and were shown when the question was asked"
             raise RequestError(found, where=contract.pipeline, fix=ASK_AGAIN)
         in_contract = any(label.startswith(f"{name} ") for name in (*contract.topics, *contract.views))
         reason = "is no longer held as it was shown" if in_contract else "its table is no longer in the contract"

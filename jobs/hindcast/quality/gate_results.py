@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Self, TypeAlias
 
 import pyarrow as pa
@@ -26,7 +26,8 @@ from deltalake.exceptions import DeltaError
 from pyspark.sql.types import DoubleType, LongType, StringType, StructField, StructType, TimestampType
 
 from hindcast.common.json_values import JsonObject, JsonValue, StoredObject
-from hindcast.contract.expectation import OnFailure
+from hindcast.contract.expectation import OnFailure, list_named_columns
+from hindcast.contract.sensitive import REDACTED
 from hindcast.store import duckdb_reader
 from hindcast.store.row_reader import open_dataset, read_next_moment
 from hindcast.store.table_creation import arrow_schema, ensure_table, explain_write_error
@@ -106,6 +107,17 @@ class TrackedResult(GateResult):
     """The result of one gate in a run, with the `trend` of what it observed in the last runs, oldest first."""
 
     trend: Sequence[float | None]
+
+    def mask_values(self, hidden: frozenset[str] | None) -> Self:
+        """Return the result without what may show values of a table's hidden columns; None: all are hidden.
+
+        An error may show those of any column, what was found and observed those of the columns that the gate names.
+        """
+        shown = hidden is not None and hidden.isdisjoint(list_named_columns(self.kwargs))
+        if shown and (self.outcome != "error" or not hidden):
+            return self
+        detail = REDACTED if self.outcome in ("failed", "error") else self.detail
+        return replace(self, detail=detail, observed=None, trend=[])
 
 
 def results_table(warehouse: str, pipeline: str) -> Table:

@@ -27,6 +27,7 @@ from hindcast.contract.shapes import PERIODS
 from hindcast.contract.types import PERIOD_COLUMNS
 from hindcast.plan import journal
 from hindcast.query import cut_values, read
+from hindcast.query.show import format_cell
 from hindcast.store import duckdb_reader, row_reader
 from hindcast.store.duckdb_reader import quote_name
 from hindcast.store.tables import Table
@@ -147,6 +148,18 @@ def flatten_lines(lines: pa.Table) -> pa.Table:
     for field in before.type:
         for side, values in (("before", before), ("after", after)):
             flat = flat.append_column(f"{field.name}_{side}", pc.struct_field(values, field.name))
+    return flat
+
+
+def describe_lines(lines: pa.Table) -> pa.Table:
+    """Return lines for people: of each value one text, where it differs `10.00 -> 9.50`."""
+    flat = lines.drop_columns(["before", "after", "source", "corrected"])
+    sides = zip(lines.column("before").to_pylist(), lines.column("after").to_pylist(), strict=True)
+    pairs = [(before or after, after or before) for before, after in sides]
+    for name in (field.name for field in lines.schema.field("before").type):
+        texts = [[format_cell(side[name]) or '""' for side in pair] for pair in pairs]
+        cells = [new if old == new else f"{old} -> {new}" for old, new in texts]
+        flat = flat.append_column(name, pa.array(cells, pa.string()))
     return flat
 
 

@@ -192,11 +192,23 @@ def _requeue_options(contract: Contract, request: Requeue) -> str:
 def read_report(warehouse: str, contract: Contract, run: Run) -> RunReport:
     """Return the report of a completed or stopped run; raise RunError for any other run."""
     if isinstance(run.outcome, Completed):
-        return RunReport.from_json(run.outcome.report)
+        return _mask_gates(RunReport.from_json(run.outcome.report), contract)
     if run.stop_error is None:
         where, fix = f"{contract.pipeline}, run {run.number}", "wait until it has ended"
         raise RunError(f"a run that is {run.state} has no report", where=where, fix=fix)
     return build_report(warehouse, contract, run.plan, stopped=run.stop_error)
+
+
+def _mask_gates(report: RunReport, contract: Contract) -> RunReport:
+    """Return a report without what gates found in columns that are sensitive today."""
+    hidden = find_sensitive_columns(contract)
+    tables = {
+        name: replace(
+            table, gates=tuple(replace(gate, result=gate.result.mask_values(hidden.get(name))) for gate in table.gates)
+        )
+        for name, table in report.tables.items()
+    }
+    return replace(report, tables=tables)
 
 
 LEFT_OUT = {"no_key": "without a key", "no_value": "without a value", "too_late": "too late"}

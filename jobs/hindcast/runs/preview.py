@@ -25,7 +25,7 @@ from hindcast.common.json_values import JsonObject
 from hindcast.common.session import fit_to_rows
 from hindcast.common.settings import Settings
 from hindcast.contract import Contract, locate_complaint
-from hindcast.contract.bound import BoundContract, find_bound_contract
+from hindcast.contract.bound import BoundContract
 from hindcast.contract.definition import list_fields
 from hindcast.contract.shapes import PERIODS
 from hindcast.formats.decode import decode_records
@@ -33,6 +33,7 @@ from hindcast.ingest import initial_rows, record_counts, schemas, topic_log
 from hindcast.kafka import topic_patterns
 from hindcast.plan import definitions, inputs, journal, marks, planner
 from hindcast.plan.inputs import locate_own_table
+from hindcast.plan.marks import find_bound_contract
 from hindcast.plan.plans import Plan
 from hindcast.quality import quarantine_gates
 from hindcast.quality.staged_change import StagedChange
@@ -99,7 +100,6 @@ def _preview_pinned(
         raise locate_complaint(settings.schemas, pipeline, complaint)
     past = journal.read_runs(settings.warehouse, pipeline)
     plan = planner.propose_plan(contract, "preview", interval_end, past, only)
-    marked = marks.add_marks_of_others(settings, contract)  # a run checks those of the last runs of others
     candidates: dict[str, DataFrame] = {}
     emitted: dict[str, DataFrame] = {}
     topics: dict[str, TopicPreview] = {}
@@ -116,11 +116,11 @@ def _preview_pinned(
                 candidates[name] = row_reader.load_current_rows(spark, locate_own_table(contract, name)).persist()
                 continue
             explained = (
-                expression_errors.explain_expression_errors(settings.schemas, marked, name)
+                expression_errors.explain_expression_errors(settings.schemas, contract, name)
                 if name in contract.views
                 else nullcontext()
             )
-            with spark_errors.explain_spark_errors(marked, name), explained:
+            with spark_errors.explain_spark_errors(contract, name), explained:
                 if name in contract.topics:
                     expression_checks.refuse_unfit_valid_time(spark, settings.schemas, contract, name)
                     new = topic_log.read_planned(spark, contract, plan, name)
@@ -132,7 +132,7 @@ def _preview_pinned(
                 if derived.rows is None:
                     raise AssertionError("a table is derived whole")
                 candidates[name] = derived.rows.persist()
-                changes[name], counts = _describe_change(spark, marked, plan, name, candidates, derived)
+                changes[name], counts = _describe_change(spark, contract, plan, name, candidates, derived)
                 if counts is not None:
                     located = report.locate_ties(contract.kafka_topic(name), plan.topics[name], counts)
                     topics[name] = replace(topics[name], ties=located)

@@ -21,12 +21,13 @@ from hindcast.common.errors import ContractError, GateError, RecordError, Reques
 from hindcast.common.session import fit_to_rows
 from hindcast.common.settings import Settings
 from hindcast.contract import list_shapes, locate_complaint
-from hindcast.contract.bound import BoundContract, find_bound_contract
+from hindcast.contract.bound import BoundContract
 from hindcast.contract.expectation import FRESHNESS_RULE
 from hindcast.ingest import erasure_marks, fate_revisions, ingest_commits
 from hindcast.kafka.topic_patterns import TopicSource
 from hindcast.plan import journal, planner
 from hindcast.plan.inputs import locate_own_table, locate_source_table
+from hindcast.plan.marks import find_bound_contract
 from hindcast.plan.plans import Plan
 from hindcast.plan.runs import Completed, Stopped, was_lost
 from hindcast.quality import expectations

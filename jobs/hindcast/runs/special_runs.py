@@ -11,9 +11,10 @@ from pyspark.sql import SparkSession
 from hindcast.common import step_events
 from hindcast.common.errors import RequestError, RunError
 from hindcast.common.settings import Settings
-from hindcast.contract.bound import BoundContract, find_bound_contract
+from hindcast.contract.bound import BoundContract
 from hindcast.ingest import requeue as requeues
 from hindcast.plan import horizon, journal, planner
+from hindcast.plan.marks import find_bound_contract
 from hindcast.plan.purposes import Release, ReleasedKeys, Requeue, Upgrade
 from hindcast.plan.runs import Run
 from hindcast.report.run_report import RunReport

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 from hindcast.common.errors import ContractError, UnknownError, suggest_nearest
@@ -12,8 +13,10 @@ from hindcast.contract import Contract, bounds, try_load, try_load_all
 from hindcast.contract.avro_file import record_named_files
 from hindcast.contract.bounds import FileState, find_state
 from hindcast.contract.description import summarize_description
+from hindcast.contract.folder import may_name
 from hindcast.contract.load import SlowContractError
 from hindcast.contract.names import PREVIEW, RELEASE, list_dag_ids, name_stand_ins
+from hindcast.plan.marks import ContractFinder
 
 DAG_SUFFIXES = (RELEASE, PREVIEW)
 """What the DAGs of approvals and previews append to their pipeline's name."""
@@ -35,12 +38,32 @@ def load_contract(schemas: Path, pipeline: str, readable: Collection[str]) -> Co
 
 def load_contracts(schemas: Path) -> tuple[dict[str, Contract], dict[str, ContractError]]:
     """Return the contracts by pipeline, and the errors of those that do not load by the id of their DAG."""
-    by_path = try_load_all(schemas, _read_contract)
-    _drop_other_files(schemas, by_path.keys())
+    by_path = _load_files(schemas)
     contracts = {it.pipeline: it for it in by_path.values() if isinstance(it, Contract)}
     broken = {path: it for path, it in by_path.items() if isinstance(it, ContractError)}
     taken = {dag_id for contract in contracts.values() for dag_id in list_dag_ids(contract)}
     return contracts, {dag_id: broken[path] for dag_id, path in name_stand_ins(broken, taken).items()}
+
+
+def build_finder() -> ContractFinder:
+    """Return a function that finds the contracts of other pipelines; it looks at the files of a folder once."""
+    load = cache(_load_files)
+
+    def find_contract(schemas: Path, pipeline: str) -> Contract | ContractError | None:
+        by_path = load(schemas)
+        for found in by_path.values():
+            if isinstance(found, Contract) and found.pipeline == pipeline:
+                return found
+        errors = ((path, found) for path, found in by_path.items() if isinstance(found, ContractError))
+        return next((error for path, error in errors if path.stem == pipeline or may_name(path, {pipeline})), None)
+
+    return find_contract
+
+
+def _load_files(schemas: Path) -> dict[Path, Contract | ContractError]:
+    by_path = try_load_all(schemas, _read_contract)
+    _drop_other_files(schemas, by_path.keys())
+    return by_path
 
 
 def list_pipelines(schemas: Path, readable: Collection[str]) -> dict[str, str]:

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import duckdb
 
-from hindcast.airflow.pages import explain_limits, key_history, marks
+from hindcast.airflow.pages import explain_limits, key_history
 from hindcast.airflow.pages.explain_limits import NotExplainedError
 from hindcast.airflow.pages.key_history import find_cell, read_moment
 from hindcast.bitemporal import predicates
@@ -20,7 +20,7 @@ from hindcast.common.settings import Settings
 from hindcast.contract import Contract
 from hindcast.contract.shapes import PERIODS
 from hindcast.kafka import topic_patterns
-from hindcast.plan import inputs, journal
+from hindcast.plan import inputs, journal, marks
 from hindcast.query import cut_values, read
 from hindcast.store import duckdb_reader, table_columns, tables
 from hindcast.store.tables import Table

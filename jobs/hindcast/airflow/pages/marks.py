@@ -1,6 +1,8 @@
-"""The columns whose values no page shows (plan/marks.py), by the contracts that the pages keep."""
+"""The contract of a page, with the marks that say which values it may not show (plan/marks.py)."""
 
 from __future__ import annotations
+
+from collections.abc import Collection
 
 from hindcast.airflow.pages import catalog
 from hindcast.common.errors import QueryError
@@ -10,14 +12,15 @@ from hindcast.plan import marks
 from hindcast.store import tables
 
 
-def find_hidden_columns(settings: Settings, contract: Contract, name: str) -> frozenset[str]:
-    """Return the hidden columns of a topic, view or input."""
-    return marks.find_hidden_columns(settings, contract, name, catalog.load_contracts)
+def load_marked_contract(settings: Settings, pipeline: str, readable: Collection[str]) -> Contract:
+    """Return the contract of a pipeline, with the marks of other pipelines; raise what `catalog.load_contract` does."""
+    contract = catalog.load_contract(settings.schemas, pipeline, readable)
+    return marks.add_marks_of_others(settings, contract, catalog.build_finder())
 
 
 def refuse_hidden_key(settings: Settings, contract: Contract, name: str) -> frozenset[str]:
     """Return the hidden columns of a table; QueryError if one is of its key, as the pages ask by key."""
-    hidden = find_hidden_columns(settings, contract, name)
+    hidden = marks.find_hidden_columns(settings, contract, name)
     if hidden & set(tables.locate_table("", contract, name).key):
         raise QueryError(
             f"the key of {name} is sensitive",

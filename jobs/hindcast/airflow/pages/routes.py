@@ -15,7 +15,7 @@ from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.responses import RedirectResponse, Response
 
-from hindcast.airflow.pages import PREFIX, catalog, changes_page, ledger_page, quality, rendering, time_machine
+from hindcast.airflow.pages import PREFIX, catalog, changes_page, ledger_page, marks, quality, rendering, time_machine
 from hindcast.airflow.pages.access import PageAccess
 from hindcast.airflow.pages.changes_page import ChangesRequest
 from hindcast.airflow.pages.time_machine import MachineRequest, QuestionError
@@ -52,7 +52,7 @@ def build_app(access: PageAccess) -> FastAPI:
     @_add_page(pipeline, "/quality/{dag_id}", "pipeline_quality.html")
     def one_quality(dag_id: str, before: int | None = None, readable: frozenset[str] = may) -> JsonObject:
         settings = read_settings()
-        contract = catalog.load_contract(settings.schemas, dag_id, readable)
+        contract = marks.load_marked_contract(settings, dag_id, readable)
         return quality.build_pipeline_page(settings, contract, before)
 
     @_add_page(anyone, "/machine", "pipelines.html")
@@ -62,13 +62,13 @@ def build_app(access: PageAccess) -> FastAPI:
     @_add_page(pipeline, "/machine/{dag_id}", "machine.html")
     def one_machine(dag_id: str, asked: MachineRequest = of_machine, readable: frozenset[str] = may) -> JsonObject:
         settings = read_settings()
-        contract = catalog.load_contract(settings.schemas, dag_id, readable)
+        contract = marks.load_marked_contract(settings, dag_id, readable)
         return time_machine.build_page(settings, contract, readable, asked)
 
     @pipeline.get("/keys/{dag_id}.json")
     def keys(dag_id: str, table: str, beginning: str = "", readable: frozenset[str] = may) -> Response:
         settings = read_settings()
-        contract = catalog.load_contract(settings.schemas, dag_id, readable)
+        contract = marks.load_marked_contract(settings, dag_id, readable)
         return rendering.as_json(time_machine.suggest_keys(settings, contract, table, beginning))
 
     @_add_page(anyone, "/changes", "pipelines.html")
@@ -78,7 +78,7 @@ def build_app(access: PageAccess) -> FastAPI:
     @_add_page(pipeline, "/changes/{dag_id}", "changes.html")
     def one_changes(dag_id: str, asked: ChangesRequest = of_changes, readable: frozenset[str] = may) -> JsonObject:
         settings = read_settings()
-        contract = catalog.load_contract(settings.schemas, dag_id, readable)
+        contract = marks.load_marked_contract(settings, dag_id, readable)
         return changes_page.build_page(settings, contract, asked)
 
     @_add_page(anyone, "/ledger", "pipelines.html")
@@ -88,13 +88,13 @@ def build_app(access: PageAccess) -> FastAPI:
     @_add_page(pipeline, "/ledger/{dag_id}", "ledger.html")
     def one_ledger(dag_id: str, before: int | None = None, readable: frozenset[str] = may) -> JsonObject:
         settings = read_settings()
-        contract = catalog.load_contract(settings.schemas, dag_id, readable)
+        contract = marks.load_marked_contract(settings, dag_id, readable)
         return ledger_page.build_page(settings, contract, readable, before)
 
     @pipeline.get("/reports/{dag_id}/{name:path}")
     def report(dag_id: str, name: str, readable: frozenset[str] = may) -> Response:
         settings = read_settings()
-        contract = catalog.load_contract(settings.schemas, dag_id, readable)
+        contract = marks.load_marked_contract(settings, dag_id, readable)
         return rendering.serve_document(settings.reports / contract.pipeline, name)
 
     @pipeline.get("/dag/{dag_id}/{page}.json")

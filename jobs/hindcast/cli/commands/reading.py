@@ -165,7 +165,7 @@ def quarantine(arguments: argparse.Namespace, settings: Settings) -> int:
         return 0
     rows = quarantine.read_refused(settings.warehouse, contract, arguments.topic, everything=arguments.all)
     shown, note = limit_rows(rows, arguments.format, arguments.limit)
-    shown = quarantine.mask_refused(contract, shown)
+    shown = quarantine.mask_refused(settings.warehouse, contract, shown)
     print_rows(shown if arguments.all or arguments.format != "table" else shown.drop(["now"]), arguments.format)
     _print_note(note)
     return 0
@@ -222,8 +222,9 @@ def diff(arguments: argparse.Namespace, settings: Settings) -> int:
     )
     question = changes.ChangeQuestion(earlier, later, arguments.corrections, arguments.order)
     found = changes.read_changes(warehouse, contract, name, question)
-    shown, note = limit_rows(changes.flatten_lines(found.lines), arguments.format, arguments.limit)
-    print_rows(shown, arguments.format)
+    shown, note = limit_rows(found.lines, arguments.format, arguments.limit)
+    as_rows = changes.describe_lines if arguments.format == "table" else changes.flatten_lines
+    print_rows(as_rows(shown), arguments.format)
     _print_note(note)
     return 0
 

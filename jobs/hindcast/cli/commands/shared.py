@@ -42,7 +42,7 @@ LOCAL_STACK = "hindcast_local", "psutil"
 
 def load_contract(settings: Settings, pipeline: str) -> BoundContract:
     """Return the contract of a pipeline, bound to the settings; ContractError if there is none."""
-    from hindcast.contract.bound import find_bound_contract
+    from hindcast.plan.marks import find_bound_contract
 
     return find_bound_contract(settings, pipeline)
 

@@ -1,0 +1,175 @@
+"""What other pipelines mark as sensitive of the inputs of a contract (plan/marks.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+import warehouses
+from hindcast.airflow.pages import quality
+from hindcast.cli import main
+from hindcast.common.errors import ContractError
+from hindcast.common.settings import Settings, read_settings
+from hindcast.contract import Contract, load
+from hindcast.contract.folder import try_find
+from hindcast.contract.sensitive import find_sensitive_columns
+from hindcast.ingest import quarantine
+from hindcast.plan import marks
+from hindcast.plan.marks import find_bound_contract
+from hindcast.quality import gate_results
+from warehouses import RUNS, SHOP, T0, shop
+
+BEGINNING = "pipeline: {}\nstart: 2026-01-01\ntopics:\n  t: {{read: stream, key: {{id: string}}, value: {{q: int}}}}\n"
+INPUT = "  {}: {{read: stream, table: {}, key: {{id: string}}, value: {{x: string}}}}\n"
+VIEW = "  {}: {{stream: {}, select: {{x: x}}}}\n"
+MARKED = BEGINNING.format("c").replace("{q: int}", "{x: string}, sensitive: [x]")
+
+
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    (tmp_path / "schemas").mkdir()
+    monkeypatch.setenv("HINDCAST_VAR", str(tmp_path / "var"))
+    monkeypatch.setenv("HINDCAST_SCHEMAS", str(tmp_path / "schemas"))
+    return read_settings()
+
+
+def write(settings: Settings, pipeline: str, sources: Mapping[str, str], views: Mapping[str, str]) -> Contract:
+    """A contract with inputs of these tables, and views that copy some of them."""
+    inputs = "".join(INPUT.format(name, table) for name, table in sources.items())
+    copies = "".join(VIEW.format(name, of) for name, of in views.items())
+    path = settings.schemas / f"{pipeline}.yaml"
+    path.write_text(f"{BEGINNING.format(pipeline)}inputs:\n{inputs}views:\n{copies}")
+    return load(path)
+
+
+def test_marks_are_followed_through_pipelines_that_read_each_other(settings: Settings) -> None:
+    (settings.schemas / "c.yaml").write_text(MARKED)
+    write(settings, "a", {"fromc": "c.t", "fromb": "b.w"}, {"v1": "fromc", "v2": "fromb"})
+    write(settings, "b", {"froma": "a.v1"}, {"w": "froma"})
+    write(settings, "d", {"froma": "a.v2"}, {"z": "froma"})
+    for pipeline, views in {"a": ["v1", "v2"], "b": ["w"], "d": ["z"]}.items():
+        found = find_sensitive_columns(find_bound_contract(settings, pipeline))
+        assert {view: found[view] for view in views} == {view: {"x"} for view in views}, pipeline
+
+
+@pytest.mark.parametrize(("depth", "width"), [(12, 6), (400, 1)])
+def test_marks_of_many_pipelines_that_read_each_other_are_found_soon(
+    settings: Settings, depth: int, width: int
+) -> None:
+    """Each contract is asked for once, whatever reads it."""
+    (settings.schemas / "c.yaml").write_text(MARKED)
+    first = load(settings.schemas / "c.yaml")
+    chain = {"c": first}
+    model = write(settings, "model", {f"i{n}": "c.t" for n in range(width)}, {f"v{n}": f"i{n}" for n in range(width)})
+    for level in range(depth):
+        of = {f"i{n}": "c.t" if not level else f"p{level - 1}.v{n}" for n in range(width)}
+        inputs = {name: model.inputs[name].model_copy(update={"table": table}) for name, table in of.items()}
+        chain[f"p{level}"] = model.model_copy(update={"pipeline": f"p{level}", "inputs": inputs})
+    asked: list[str] = []
+
+    def find_other(_: Path, pipeline: str) -> Contract | ContractError | None:
+        asked.append(pipeline)
+        return chain.get(pipeline)
+
+    last = marks.add_marks_of_others(settings, chain[f"p{depth - 1}"], find_other)
+    assert find_sensitive_columns(last)["v0"] == {"x"}
+    assert sorted(asked) == sorted({*asked})
+
+
+def test_a_mark_is_no_part_of_the_hash(settings: Settings) -> None:
+    (settings.schemas / "c.yaml").write_text(MARKED)
+    own = write(settings, "a", {"fromc": "c.t"}, {"v": "fromc"})
+    bound = find_bound_contract(settings, "a")
+    assert (find_sensitive_columns(own)["v"], find_sensitive_columns(bound)["v"]) == (frozenset(), {"x"})
+    assert (bound.hash, bound.hashed_fields) == (own.hash, own.hashed_fields)
+
+
+def test_only_a_broken_file_that_may_be_the_source_hides_all_of_it(settings: Settings) -> None:
+    folder = settings.schemas
+    write(settings, "a", {"fromc": "c.t"}, {"v": "fromc"})
+    (folder / "other.yaml").write_text("pipeline: other\nstart: 2026-01-01\n")
+    assert try_find(folder, "c") is None
+    (folder / "c.yaml").write_text("pipeline: c\nstart: 2026-01-01\n")
+    assert isinstance(try_find(folder, "c"), ContractError)
+
+
+REFUSED = {
+    "topic": "people",
+    "partition": 0,
+    "offset": 3,
+    "timestamp": T0,
+    "key": b'{"id": 7}',
+    "value": b"{}",
+    "fate": "malformed",
+    "reason": "ssn: '123-45-6789' is not an int",
+    "run": 2,
+    "systemFrom": RUNS[1],
+}
+
+
+def test_a_refused_record_stays_hidden_when_what_was_marked_or_its_mark_is_gone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    column = ", ssn: int}, sensitive: [ssn]"
+    monkeypatch.setattr(warehouses, "SHOP", SHOP.replace("}, sensitive: [name]", column))
+    with shop(tmp_path) as now:
+        table = quarantine.quarantine_table(now.warehouse, "shop")
+        write_deltalake(
+            table.path, pa.Table.from_pylist([REFUSED]), name="shop.quarantine", description=table.description
+        )
+        text = (now.schemas / "shop.yaml").read_text()
+        for replaced in (column, "}", column.partition(", sensitive")[0]):
+            (now.schemas / "shop.yaml").write_text(text.replace(column, replaced))
+            assert main.main(["quarantine", "shop", "--format", "csv"]) == 0
+            (line,) = capsys.readouterr().out.splitlines()[1:]
+            assert "***" in line
+            assert "123" not in line
+
+
+FAILED = {
+    "gate": 0,
+    "expectation": "expect_column_values_to_not_match_regex",
+    "kwargs": {"column": "city", "regex": "R"},
+    "on_failure": "warn",
+    "outcome": "failed",
+    "checked": 1,
+    "failing": 1,
+    "observed": 1.0,
+    "detail": "1 of 1 rows fails, for example Rome",
+    "trend": [1.0],
+}
+
+
+@pytest.mark.parametrize("outcome", ["failed", "error"])
+def test_what_a_gate_found_is_hidden_once_its_column_is_marked(outcome: str) -> None:
+    result = gate_results.TrackedResult(**FAILED | {"outcome": outcome})  # type: ignore[arg-type]
+    assert result.mask_values(frozenset()) == result
+    assert (result.mask_values(frozenset({"name"})) == result) == (outcome == "failed"), "an error may show any column"
+    for hidden in (frozenset({"city"}), None):
+        masked = result.mask_values(hidden)
+        assert ("Rome" in masked.detail, masked.observed, masked.failing) == (False, None, 1)
+
+
+def test_older_reports_and_the_quality_page_hide_what_is_marked_today(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = warehouses.report
+
+    def report_failure(*given: object) -> dict[str, object]:
+        people = {"opened": 1, "closed": 0, "corrected": 0, "gates": [FAILED]}
+        return report(*given) | {"tables": {"people": people}}  # type: ignore[arg-type]
+
+    monkeypatch.setattr(warehouses, "report", report_failure)
+    with shop(tmp_path) as now:
+        for marked, shown in (("[name]", True), ("[name, city]", False)):
+            (now.schemas / "shop.yaml").write_text(SHOP.replace("sensitive: [name]", f"sensitive: {marked}"))
+            main.main(["report", "shop"])
+            assert ("Rome" in capsys.readouterr().out) == shown
+            monkeypatch.setattr(
+                gate_results, "read_results", lambda *_: {"people": [gate_results.TrackedResult.from_json(FAILED)]}
+            )
+            assert ("Rome" in str(quality.build_pipeline_page(now, load(now.schemas / "shop.yaml")))) == shown
