@@ -23,7 +23,8 @@
     if (theme) page.theme = theme;
     else delete page.theme;
   };
-  if (readShell((shell) => /\/dags\/[^/]/.test(shell.location.pathname))) page.shell = "dag";
+  const root = new URL(document.currentScript.src).pathname.replace(/\/hindcast\/static\/shell\.js$/, "");
+  if (readShell((shell) => shell.location.pathname.startsWith(`${root}/dags/`))) page.shell = "dag";
   apply();
   addEventListener("storage", apply);
   const options = { attributes: true, attributeFilter: ["class"] };
