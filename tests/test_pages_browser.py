@@ -106,13 +106,14 @@ def test_a_page_has_the_theme_of_what_shows_it(browser: WebDriver, url: str) -> 
 
 def test_a_page_beside_the_tabs_of_a_dag_does_not_repeat_them(browser: WebDriver, url: str) -> None:
     shown_links: dict[str, list[str]] = {}
-    for shell in ("plugin", "dags"):
-        browser.get(f"{url.removesuffix(PREFIX)}/{shell}/light/page")
+    for shell in ("plugin/dags", "dags/light"):
+        browser.get(f"{url.removesuffix(PREFIX)}/{shell}/page")
         browser.switch_to.frame(0)
         links = browser.find_elements("css selector", "nav.site a")
         shown_links[shell] = [link.text for link in links if link.is_displayed()]
         assert shown(browser, "//h1").text == "Quality of shop"
-    assert shown_links == {"plugin": ["Quality", "Time machine", "Ledger", "all pipelines", "JSON"], "dags": ["JSON"]}
+    names = ["Quality", "Changes", "Time machine", "Ledger", "all pipelines", "JSON"]
+    assert shown_links == {"plugin/dags": names, "dags/light": ["JSON"]}
 
 
 def test_a_list_of_tables_is_as_wide_as_their_names(browser: WebDriver, url: str) -> None:
@@ -201,6 +202,7 @@ def test_nothing_is_written_to_the_console(browser: WebDriver, url: str) -> None
         "/quality",
         "/quality/shop",
         "/ledger/shop",
+        "/changes/shop?knownAt=run:1",
         "/reports/shop/run-7.html#outcome=failed",
         "/machine/shop?key=naan",
     ):
