@@ -97,10 +97,12 @@ def made(*gates: dict[str, Any], **told: Any) -> dict[str, Any]:
     }
 
 
-def held_back() -> dict[str, Any]:
-    """A run whose gate holds back two keys."""
+def held_back(newly: int = 1, **bills: Any) -> dict[str, Any]:
+    """A run whose gate holds back two keys, some of them `newly`; `bills`: other fields of their table."""
     told = made(gate(), FAILED, gate(gate=2, on_failure="stop"))
-    told["tables"]["bills"]["held"] = {"keys": 2, "rows": 3, "newly": 1, "grown": 0}
+    told["tables"]["bills"] |= {"held": {"keys": 2, "rows": 3, "newly": newly, "grown": 0}, **bills}
+    if bills.get("opened") == 0:
+        told["tables"] = {"bills": told["tables"]["bills"]}
     return told
 
 
@@ -196,6 +198,27 @@ def embedded(html: str) -> Any:
             held_back(),
             "attention",
             "Run 3 of restaurant was published; 1 of 3 gates failed (quarantine): 2 keys of bills are held back.",
+        ),
+        (
+            held_back(newly=0),
+            "passed",
+            (
+                "Run 3 of restaurant was published; 1 of 3 gates failed (quarantine); "
+                "2 keys of bills still wait for approval."
+            ),
+        ),
+        (
+            held_back(newly=0, noLongerHeld={"released": 1}, held=None),
+            "passed",
+            "Run 3 of restaurant was published; 1 of 3 gates failed (quarantine); 1 held key of bills was released.",
+        ),
+        (
+            held_back(newly=0, opened=0, closed=0),
+            "passed",
+            (
+                "Run 3 of restaurant changed nothing; 1 of 3 gates failed (quarantine); "
+                "2 keys of bills still wait for approval."
+            ),
         ),
         (
             made(FAILED, {**FAILED, "on_failure": "warn"}, gate(outcome="error"), gate(outcome="unchecked"), gate()),

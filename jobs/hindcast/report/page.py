@@ -13,7 +13,7 @@ import json
 import zlib
 from base64 import b64encode
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
@@ -125,14 +125,28 @@ def render_page(report: RunReport) -> str:
 
 
 def summarize_outcome(report: RunReport) -> RunSummary:
-    """Return what a person on call wants to know first: the outcome of the run and the numbers behind it."""
+    """Return what a person on call wants to know first: the outcome of the run and the numbers behind it.
+
+    What was held back before, and waits for approval, needs attention in the run that held it only.
+    """
     run = f"Run {report.run} of {report.pipeline}"
     gates, held = summarize_gates(report), report.held_keys
+    newly = {name: keys for name, keys in held.items() if keys.newly or keys.grown}
+    released = {name: n for name, table in report.tables.items() if (n := table.ended.get("released"))}
     wrong, clauses = [topic.name for topic in summarize_topics(report) if not topic.is_balanced], []
     if held:
         keys = sum(table.keys for table in held.values())
-        place = next(iter(held)) if len(held) == 1 else f"{len(held)} tables"
-        clauses.append(f"{format_count(keys, 'key')} of {place} {'is' if keys == 1 else 'are'} held back")
+        waits = (
+            f"{'is' if keys == 1 else 'are'} held back"
+            if newly
+            else f"still {'waits' if keys == 1 else 'wait'} for approval"
+        )
+        clauses.append(f"{format_count(keys, 'key')} of {_name_tables(held)} {waits}")
+    if released:
+        keys = sum(released.values())
+        clauses.append(
+            f"{format_count(keys, 'held key')} of {_name_tables(released)} {'was' if keys == 1 else 'were'} released"
+        )
     if wrong:
         clauses.append(f"the offsets and fates of {join_names(wrong)} do not add up")
     if report.state == "stopped":
@@ -143,12 +157,17 @@ def summarize_outcome(report: RunReport) -> RunSummary:
     changed = any(table.opened or table.closed for table in report.tables.values()) or not report.tables
     sentence = f"{run} {'was published' if changed else 'changed nothing'}; {describe_gates(gates)}"
     if clauses:
-        because = held and sentence.endswith("(quarantine)")
+        because = newly and sentence.endswith("(quarantine)")
         sentence += (": " if because else "; ") + "; ".join(clauses)
-    if clauses or any(gate.has_failed for gate in gates):
+    if newly or wrong or any(gate.has_failed and not gate.is_holding for gate in gates):
         return RunSummary("attention", f"{sentence}.")
     checked = not gates or any(gate.outcome == "passed" for gate in gates)
-    return RunSummary("passed" if checked else "unchecked", f"{sentence}.")
+    return RunSummary("passed" if checked or released else "unchecked", f"{sentence}.")
+
+
+def _name_tables(tables: Collection[str]) -> str:
+    """Return the name of the only table, or how many there are."""
+    return next(iter(tables)) if len(tables) == 1 else f"{len(tables)} tables"
 
 
 def _embed_report(report: JsonObject, gates: Iterable[GateSummary]) -> str:

@@ -106,6 +106,11 @@ class GateSummary(NamedTuple):
         return self.outcome not in ("passed", "unchecked")
 
     @property
+    def is_holding(self) -> bool:
+        """True if it held back the keys that fail."""
+        return self.outcome == "failed" and self.on_failure == "quarantine"
+
+    @property
     def is_stopping(self) -> bool:
         """True if it stopped its table from being published."""
         return self.has_failed and self.on_failure == "stop"
