@@ -11,10 +11,12 @@ from dataclasses import replace
 from datetime import timedelta
 from html.parser import HTMLParser
 from pathlib import Path
+from threading import BoundedSemaphore
 from typing import Any
 from unittest.mock import Mock, patch
 from urllib.parse import quote
 
+import duckdb
 import pytest
 from fastapi import HTTPException
 from fastapi.testclient import TestClient
@@ -675,12 +677,19 @@ def test_changes_hide_what_is_sensitive(web: TestClient) -> None:
 
 
 def test_too_many_changes_are_left_to_the_command_line(web: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    for limit in (SideLimit(1, 1 << 20), SideLimit(10, 10)):
+    for limit in (SideLimit(1, 1 << 20, 1 << 20), SideLimit(10, 10, 1 << 20), SideLimit(10, 1 << 20, 10)):
         monkeypatch.setattr(changes_page, "LIMIT", limit)
         assert "hindcast diff shop.prices" in text(web, "/changes/shop", 400, knownAt="run:1")
-    monkeypatch.setattr(changes_page, "LIMIT", SideLimit(10, 1 << 20))
-    monkeypatch.setattr(changes, "read_changes", Mock(side_effect=EngineLimitError))
-    assert "took longer than 20 s" in text(web, "/changes/shop", 400, knownAt="run:1")
+    monkeypatch.setattr(changes_page, "LIMIT", SideLimit(10, 1 << 20, 1 << 20))
+    for error, words in ((EngineLimitError, "took longer than 20 s"), (duckdb.OutOfMemoryException, "more memory")):
+        monkeypatch.setattr(changes, "read_changes", Mock(side_effect=error))
+        assert words in text(web, "/changes/shop", 400, knownAt="run:1")
+    monkeypatch.undo()
+    assert "1 change of" in text(web, "/changes/shop"), "the next one has its turn"
+    monkeypatch.setattr(changes_page, "_TURNS", BoundedSemaphore(1))
+    monkeypatch.setattr(changes_page, "WAIT_SECONDS", 0.01)
+    with changes_page._TURNS:
+        assert "other changes are being read at this moment" in text(web, "/changes/shop", 400).lower()
 
 
 def test_a_moment_that_is_none_stays_in_the_form_of_changes(web: TestClient) -> None:

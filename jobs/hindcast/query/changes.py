@@ -81,10 +81,13 @@ def find_moment_before(warehouse: str, pipeline: str, later: datetime) -> dateti
 
 
 class SideLimit(NamedTuple):
-    """The most rows of a side, and the most bytes that these take with long values cut (cut_values.py)."""
+    """The most rows of a side, the most bytes that these take with long values cut (cut_values.py), and the most that
+    the lines take which are returned.
+    """
 
     rows: int
     bytes_: int
+    line_bytes: int
 
 
 def read_changes(
@@ -125,6 +128,8 @@ def read_changes(
             f"SELECT {form.line_columns} FROM lines {where} "  # noqa: S608
             f"ORDER BY {order}k, p0 {most} OFFSET {question.first:d}"
         ).to_arrow_table()
+    if limit is not None and lines.nbytes > limit.line_bytes:
+        raise _describe_excess(f"these lines take over {limit.line_bytes >> 20:,} MiB", table)
     return Changes(table, lines, counts)
 
 
@@ -134,11 +139,17 @@ def _refuse_many(engine: DuckDBPyConnection, condition: str, limit: SideLimit, t
     ((count,),) = engine.sql(f"SELECT count(*) FROM {some}").fetchall()  # noqa: S608
     if count <= limit.rows and cut_values.measure_rows(engine, engine.sql("FROM rows").columns, some) <= limit.bytes_:
         return
-    raise QueryError(
-        f"more has changed than fits here: over {limit.rows:,} rows, or {limit.bytes_ >> 20:,} MiB",
-        where=f"{table.pipeline}.{table.name}",
-        fix=f"choose moments with less between them, or hindcast diff {table.pipeline}.{table.name}",
-    )
+    raise _describe_excess(f"over {limit.rows:,} rows, or {limit.bytes_ >> 20:,} MiB, have changed", table)
+
+
+def describe_less(table: str) -> str:
+    """Return what to do where more has changed in a table than is read."""
+    return f"choose moments with less between them, or hindcast diff {table}"
+
+
+def _describe_excess(found: str, table: Table) -> QueryError:
+    name = f"{table.pipeline}.{table.name}"
+    return QueryError(found, where=name, fix=describe_less(name))
 
 
 def flatten_lines(lines: pa.Table) -> pa.Table:

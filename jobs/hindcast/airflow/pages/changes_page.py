@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from functools import partial
+from threading import BoundedSemaphore
 from typing import Annotated, Literal
 
+import duckdb
 from fastapi import Query
 
 from hindcast.airflow.pages import key_history, marks
@@ -30,9 +32,12 @@ from hindcast.query.show import plain_value
 from hindcast.store.tables import Table
 
 LINES_PER_PAGE = 50
-LIMIT = SideLimit(rows=2_000_000, bytes_=512 << 20)
+LIMIT = SideLimit(rows=2_000_000, bytes_=256 << 20, line_bytes=8 << 20)
 SECONDS = 20.0
 """How much a page reads, and how long that may take; `hindcast diff` has no limit."""
+
+MAX_PAGES, WAIT_SECONDS = 2, 5.0
+"""How many pages read changes at the same time, and how long others wait for their turn."""
 
 
 @dataclass(frozen=True)
@@ -96,16 +101,22 @@ def build_page(settings: Settings, contract: Contract, request: ChangesRequest) 
 
 def _read_changes(warehouse: str, contract: Contract, name: str, question: ChangeQuestion) -> Changes:
     """Return some changes of a table; QueryError if they are too many, or comparing takes too long."""
+    where, engine = f"{contract.pipeline}.{name}", partial(open_limited_engine, seconds=SECONDS)
+    if not _TURNS.acquire(timeout=WAIT_SECONDS):
+        raise QueryError("other changes are being read at this moment", where=where, fix="try again")
     try:
-        return changes.read_changes(
-            warehouse, contract, name, question, partial(open_limited_engine, seconds=SECONDS), LIMIT
-        )
+        return changes.read_changes(warehouse, contract, name, question, engine, LIMIT)
     except EngineLimitError:
         found = f"comparing the two states took longer than {SECONDS:g} s"
-        where = f"{contract.pipeline}.{name}"
-        raise QueryError(
-            found, where=where, fix=f"choose moments with less between them, or hindcast diff {where}"
-        ) from None
+        raise QueryError(found, where=where, fix=changes.describe_less(where)) from None
+    except duckdb.OutOfMemoryException:
+        found = "comparing the two states takes more memory than there is"
+        raise QueryError(found, where=where, fix=changes.describe_less(where)) from None
+    finally:
+        _TURNS.release()
+
+
+_TURNS = BoundedSemaphore(MAX_PAGES)
 
 
 def _count_rows(run: Run, name: str) -> int:
