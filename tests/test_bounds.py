@@ -47,6 +47,7 @@ EXCESS = [
     ("quantity: int", f"quantity: '{'array<' * 500}int{'>' * 500}'", 14, "more than 20 nested types"),
     ("quantity: int", f"quantity: 'int{'[]' * 500}'", 14, "more than 20 nested types"),
     ("pipeline: restaurant", f"pipeline: {'p' * 251}", 1, "is a name of 251 characters"),
+    ("pipeline:", f"description: '{'`' * 10_001}'\npipeline:", 1, "has 10,001 characters, more than 10,000"),
     ("  bills:", f"  {'b' * 245}:", 16, "is a name of 245 characters"),
     ("price: ", f"{'c' * 300}: ", 8, "is a name of 300 characters"),
     ("topics:\n", 'topics:\n  "menu\\n": {read: stream, key: {k: int}, value: {v: int}}\n', 5, "has leading or"),

@@ -49,6 +49,9 @@ DEPTH = 40
 NAME = 200
 """The longest name. Airflow takes 250 characters for the id of a DAG or a task, into which ours are put."""
 
+DESCRIPTION = 10_000
+"""The most characters of a description: pages and the DAG of each pipeline show it."""
+
 TABLES = 500
 """The most topics, inputs and views of one contract: each is a task or two of one DAG."""
 
