@@ -298,7 +298,7 @@ computed, as a delimiter of `str_to_map`, and with syntax that only Java has (`[
 
 A contract has bounds: 1 MiB, 50,000 names and values with aliases written out, 40 levels of lists and mappings, 500
 tables, 1,000 gates; an expression 5,000 terms and 30 brackets in each other, all of them 20,000 terms; a name 200
-characters. Whatever is wrong with one file, the other pipelines go on: it is a DAG that says so.
+characters, a description 10,000. Whatever is wrong with one file, other pipelines go on; its DAG says so.
 
 How values are written:
 

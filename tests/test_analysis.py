@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -104,6 +105,14 @@ def test_what_spark_refuses_is_told_with_its_line(
     assert (error.where, found in error.found, fix in error.fix) == (f"{path}:{line}", True, True), str(error)
     assert "[" not in error.found.partition(" ")[0]
     assert "SQLSTATE" not in str(error)
+
+
+def test_an_error_that_quotes_many_spaces_is_parsed_at_once() -> None:
+    before = time.process_time()
+    message = expression_errors.parse_message(
+        ValueError(f"[CAST] Cannot read 'a{' ' * 20_000}b'. Cast it. SQLSTATE: 1")
+    )
+    assert (len(message[0]), message[1], time.process_time() - before < 0.1) == (20_016, "Cast it", True)
 
 
 UNSEEN = [

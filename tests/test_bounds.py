@@ -23,6 +23,7 @@ from hindcast.cli import main
 from hindcast.common.errors import ContractError
 from hindcast.contract import Contract, bounds, count_tables, find, load, try_load, try_load_all
 from hindcast.contract.expressions import _resolve
+from hindcast.contract.folder_reader import UnreadContractError
 from hindcast.contract.load import SlowContractError
 from hindcast.contract.parsing import parse, parse_resolved
 from hostile import hostile_files
@@ -47,6 +48,7 @@ EXCESS = [
     ("quantity: int", f"quantity: '{'array<' * 500}int{'>' * 500}'", 14, "more than 20 nested types"),
     ("quantity: int", f"quantity: 'int{'[]' * 500}'", 14, "more than 20 nested types"),
     ("pipeline: restaurant", f"pipeline: {'p' * 251}", 1, "is a name of 251 characters"),
+    ("pipeline:", f"description: '{'`' * 10_001}'\npipeline:", 1, "has 10,001 characters, more than 10,000"),
     ("  bills:", f"  {'b' * 245}:", 16, "is a name of 245 characters"),
     ("price: ", f"{'c' * 300}: ", 8, "is a name of 300 characters"),
     ("topics:\n", 'topics:\n  "menu\\n": {read: stream, key: {k: int}, value: {v: int}}\n', 5, "has leading or"),
@@ -282,6 +284,40 @@ def test_a_hundred_files_that_take_for_ever_leave_time_for_ordinary_ones(
     reader.add_files("sound", 0.09, 20, 1_000)
     assert reader.count_loaded("sound") == 20
     assert time.thread_time() < 23
+
+
+def test_files_for_which_no_time_is_left_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = SlowReader(tmp_path, monkeypatch)
+    reader.add_files("hostile", 60.0, 300, 1_000)
+    contract(tmp_path, GOOD, "zoo.yaml")
+    results = try_load_all(tmp_path, reader.read)
+    assert time.thread_time() < 23.2
+    unread = [path for path, it in results.items() if isinstance(it, UnreadContractError)]
+    assert 100 < len(unread) == 301 - len(reader.names)
+    assert isinstance(results[tmp_path / "zoo.yaml"], Contract)
+    error = results[unread[-1]]
+    assert isinstance(error, ContractError)
+    assert re.fullmatch(
+        r"is not read: no time is left: the folder's other contracts took 2\d s, hostile_\d+_60.0.yaml alone 1 s",
+        error.found,
+    ), error.found
+    assert (error.where, "simplify the contracts" in error.fix) == (f"{unread[-1]}:1", True)
+
+
+def test_a_file_that_is_not_read_keeps_its_pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own, other = contract(tmp_path, f"{SHOP}# large", "shop.yaml"), contract(tmp_path, SHOP, "a.yaml")
+    monkeypatch.setattr(bounds, "FOLDER_FILES", 1)
+    results = try_load_all(tmp_path)
+    assert f"pipeline 'shop' is already used in {own}" in str(results[other])
+    assert str(results[own]).startswith(f"{own}:1: is not read: its folder has 2 files, of which the 1 smallest are")
+
+
+def test_the_work_for_a_folder_grows_with_its_files_and_no_faster(tmp_path: Path) -> None:
+    for n in range(1_000):
+        (tmp_path / f"{n}.yaml").touch()
+    begun = time.process_time()
+    try_load_all(tmp_path, lambda path, _: SlowContractError("takes too long", where=str(path)))
+    assert time.process_time() - begun < 0.25
 
 
 def test_a_file_whose_reading_cannot_be_stopped_is_not_read_again(

@@ -8,22 +8,24 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
+from airflow.sdk import DAG
 
 from hindcast.airflow import dag_loading, run_requests, tasks
 from hindcast.airflow.created_dags import CreatedDags
-from hindcast.airflow.dag_loading import create_dags, load_dags
+from hindcast.airflow.dag_loading import create_broken_dag, create_dags, load_dags
 from hindcast.airflow.pages import catalog
 from hindcast.airflow.spark_tasks import list_submit_options, read_contracts_of
 from hindcast.cli import main
 from hindcast.common import settings as settings_module
 from hindcast.common.errors import ContractError, SettingsError
 from hindcast.common.settings import SCHEMAS_VARIABLE, read_settings
-from hindcast.contract import Contract, bounds, refuse_many_tables, try_load_all
+from hindcast.contract import Contract, bounds, refuse_many_tables, try_load, try_load_all
 from hindcast.ops import maintenance
 from pipelines import RESTAURANT
 
@@ -352,13 +354,63 @@ def test_the_pages_know_a_broken_contract_by_the_id_of_its_dag(tmp_path: Path, m
     assert sorted(dags) == [
         *("broken__hindcast_maintenance", "broken__hindcast_maintenance__b", "gated__release__broken"),
         *("my_pipeline", "my_pipeline__broken"),
-        *("my_pipeline__broken__broken", "restaurant__broken", "restaurant__broken__broken"),
+        *("my_pipeline__broken_2", "restaurant__broken", "restaurant__broken__broken"),
         *("restaurant__preview__broken", "restaurant__release", "x" * 200),
     ]
     assert catalog.pipeline_of_dag(tmp_path, "restaurant__release") == "restaurant__release", (
         "it is no DAG of the restaurant's"
     )
     assert catalog.pipeline_of_dag(tmp_path, "gated__release") == "gated"
+
+
+@pytest.mark.filterwarnings("ignore")  # Airflow's own
+@pytest.mark.parametrize("stems", [[chr(0x4E00 + n) for n in range(40)], ["a" * 200 + str(n) for n in range(10)]])
+def test_broken_files_of_like_names_take_no_dag_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stems: list[str]
+) -> None:
+    for stem in stems:
+        (tmp_path / f"{stem}.yaml").write_text("x")
+    (tmp_path / "restaurant.yaml").write_text(RESTAURANT)
+    settings = replace(read_settings(), schemas=tmp_path)
+    dags = load_dags(settings, CreatedDags())
+    assert (len(dags), dags.keys() >= {"restaurant", "restaurant__preview"}) == (len(stems) + 2, True)
+
+    def fail_at_second(dag_id: str, error: Exception) -> DAG:
+        if dag_id.endswith("__broken"):
+            raise ValueError("Airflow does not like it")
+        return create_broken_dag(dag_id, error)
+
+    monkeypatch.setattr(dag_loading, "create_broken_dag", fail_at_second)
+    assert load_dags(settings, CreatedDags()).keys() == {it for it in dags if not it.endswith("__broken")}
+
+
+@pytest.mark.filterwarnings("ignore")  # Airflow's own
+def test_a_dag_file_reads_no_contract_after_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if a busy machine gives it little of a processor."""
+    (tmp_path / "restaurant.yaml").write_text(RESTAURANT)
+    (tmp_path / "large.yaml").write_text(f"{RESTAURANT}# more")
+    now = [0.0]
+
+    def read_slowly(path: Path, seconds: float) -> Contract | ContractError:
+        now[0] += bounds.DAG_FILE_SECONDS
+        return try_load(path, seconds)
+
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(dag_loading, "try_load_all", partial(try_load_all, read_one=read_slowly))
+    dags = load_dags(replace(read_settings(), schemas=tmp_path), CreatedDags())
+    assert dags.keys() == {"restaurant", "restaurant__preview", "large"}
+    assert "is not read: no time is left" in str(dags["large"].doc_md)
+
+
+def test_no_more_dags_report_errors_than_a_folder_may_have_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in "abcd":
+        (tmp_path / f"{name}.yaml").write_text("x" if name == "d" else "")
+    monkeypatch.setattr(bounds, "FOLDER_FILES", 2)
+    dags = load_dags(replace(read_settings(), schemas=tmp_path), CreatedDags())
+    assert dags.keys() == {"a", "d"}, "empty files are read last"
+    assert "2 contracts have no DAG" in caplog.text
 
 
 FOLDERS = """
@@ -495,7 +547,7 @@ def test_the_folders_of_a_dag_file_share_its_time(tmp_path: Path, monkeypatch: p
     now, shares, contracts, created = [0.0], list[float](), try_load_all(tmp_path), CreatedDags()
     monkeypatch.setattr(time, "thread_time", lambda: now[0])
 
-    def read_slowly(_: Path, share: float) -> Any:
+    def read_slowly(_: Path, share: float, **__: float) -> Any:
         shares.append(share)
         now[0] += bounds.DAG_FILE_SECONDS
         return contracts

@@ -14,6 +14,7 @@ from hindcast.formats import RecordPart
 from hindcast.formats.json import record_shape
 from hindcast.formats.json.batches import BatchReader
 from hindcast.formats.json.records import RecordReader
+from hindcast.formats.json.values import parse_loose
 
 NESTED = {
     "p": "struct<x: tinyint, at: timestamp, in: array<struct<y: double, d: decimal(9,3), b: binary>>>",
@@ -148,6 +149,14 @@ def test_hostile_texts_take_linear_time(mode: Any) -> None:
         name != "runs of digits" or mode == "strict" for name in HOSTILE
     ]
     assert time.process_time() - before < 30
+
+
+@pytest.mark.parametrize("text", ["1" * 8_000 + "x", "0x" + "1" * 8_000 + "x"])
+def test_a_text_that_is_nearly_a_number_takes_no_longer(text: str) -> None:
+    before = time.process_time()
+    with pytest.raises(ValueError, match="not a double"):
+        parse_loose(text, "double")
+    assert time.process_time() - before < 0.1
 
 
 def test_a_float_is_the_nearest_one_not_one_of_a_double() -> None:

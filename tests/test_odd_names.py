@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from itertools import permutations
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from hindcast.cli import main
 from hindcast.common.errors import ContractError, SettingsError
 from hindcast.common.settings import read_settings
 from hindcast.contract import Contract, find, try_load_all
-from hindcast.contract.names import name_stand_ins
+from hindcast.contract.names import can_stand_in, name_stand_ins
 from test_contracts import GOOD
 from test_dags import parsed
 from warehouses import shop
@@ -148,4 +149,16 @@ def test_a_file_that_is_named_like_a_dag_stands_in_under_its_own_name() -> None:
     files = [Path("a b.yaml"), Path("a_b.yaml"), Path("a?b.yaml")]
     for listed in permutations(files):
         assert name_stand_ins(listed, {})["a_b"] == Path("a_b.yaml")
-    assert [*name_stand_ins(files, {})] == ["a_b", "a_b__broken", "a_b__broken__broken"]
+    assert [*name_stand_ins(files, {})] == ["a_b", "a_b__broken", "a_b__broken_2"]
+
+
+def test_any_number_of_files_that_do_not_load_have_ids_that_airflow_takes() -> None:
+    """Each can be told from the id of its DAG, as when its task starts."""
+    stems = ["\u4e00", "x" * 260, "hindcast_maintenance__" + "y" * 200, "broken__z"]
+    files = [Path(f"{stem}{chr(0x4E00 + n)}.yaml") for stem in stems for n in range(200)]
+    begun = time.process_time()
+    named = name_stand_ins(files, {"_", "__broken"})
+    assert time.process_time() - begun < 0.2
+    assert sorted(named.values()) == sorted(files)
+    assert max(map(len, named)) < 250
+    assert all(can_stand_in(dag_id, file) for dag_id, file in named.items())

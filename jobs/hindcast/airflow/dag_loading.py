@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -16,14 +18,15 @@ from hindcast.common.errors import ContractError
 from hindcast.common.settings import Settings
 from hindcast.contract import (
     Contract,
+    bounds,
     count_tables,
     find,
-    is_meant_as,
     refuse_many_tables,
     repeated_name_error,
     try_load_all,
 )
-from hindcast.contract.folder import may_name
+from hindcast.contract.folder import keeps_name, may_name
+from hindcast.contract.folder_reader import UnreadContractError
 from hindcast.contract.names import PREVIEW, RELEASE, can_be_pipeline, can_stand_in, list_dag_ids, name_stand_ins
 
 
@@ -57,7 +60,8 @@ def _load_dags(settings: Settings, created: CreatedDags, share: float, started: 
     if started:  # only one task is run, of a DAG that there was
         contracts = try_load_all(folder, share=share, wants=partial(_may_give_dag, dag_id=started))
     else:
-        contracts = try_load_all(folder, share=share)
+        deadline = time.monotonic() + max(share * bounds.DAG_FILE_SECONDS, 2 * bounds.FIRST_SECONDS)
+        contracts = try_load_all(folder, share=share, deadline=deadline)
         contracts = refuse_many_tables(contracts, sum(n for other, n in created.tables.items() if other != folder))
     created.tables[folder] = sum(count_tables(it) for it in contracts.values() if isinstance(it, Contract))
     loaded, broken = create_dags(settings, _refuse_taken(contracts, created, folder), started)
@@ -67,10 +71,27 @@ def _load_dags(settings: Settings, created: CreatedDags, share: float, started: 
     displaced = {Path(f"{dag_id}.yaml"): created.errors[dag_id] for dag_id in loaded if dag_id in taken}
     ids = name_stand_ins(displaced, {*loaded, *taken, *errors})
     errors |= {dag_id: displaced[place] for dag_id, place in ids.items()}
-    dags = loaded | {dag_id: create_broken_dag(dag_id, error) for dag_id, error in errors.items()}
-    reserved = {path.stem for path in broken if can_be_pipeline(path.stem) and is_meant_as(path, path.stem)}
-    giving_way = {dag_id: error for dag_id, error in errors.items() if dag_id not in reserved}
+    dags = loaded | _create_stand_ins(errors)
+    reserved = {path.stem for path in broken if can_be_pipeline(path.stem) and keeps_name(path, broken[path])}
+    giving_way = {dag_id: error for dag_id, error in errors.items() if dag_id in dags.keys() - reserved}
     created.replace(folder, dags, giving_way, reserved)
+    return dags
+
+
+def _create_stand_ins(errors: Mapping[str, Exception]) -> dict[str, DAG]:
+    """Return the DAGs that report errors, by id: of at most `bounds.FOLDER_FILES` errors, first those of files read.
+
+    An error without a DAG is logged.
+    """
+    dags: dict[str, DAG] = {}
+    by_kind = sorted(errors, key=lambda dag_id: isinstance(errors[dag_id], UnreadContractError))
+    for dag_id in by_kind[: bounds.FOLDER_FILES]:
+        try:
+            dags[dag_id] = create_broken_dag(dag_id, errors[dag_id])
+        except Exception:  # noqa: BLE001  # any error concerns this DAG only
+            _LOG.exception("No DAG %s can be created, to report: %s", dag_id, errors[dag_id])
+    if left_out := by_kind[bounds.FOLDER_FILES :]:
+        _LOG.error("%d contracts have no DAG, as these; the first: %s", len(left_out), errors[left_out[0]])
     return dags
 
 
@@ -131,3 +152,6 @@ def create_dags(
                 what, where=f"{path}:1", fix="hindcast check; if it finds nothing, report a bug"
             )
     return dags, broken
+
+
+_LOG = logging.getLogger(__name__)

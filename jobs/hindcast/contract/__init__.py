@@ -2,7 +2,6 @@
 
 from hindcast.contract.expectation import Expectation
 from hindcast.contract.folder import (
-    count_tables,
     find,
     find_owners,
     is_meant_as,
@@ -14,6 +13,7 @@ from hindcast.contract.folder import (
     repeated_name_error,
     try_load_all,
 )
+from hindcast.contract.folder_reader import count_tables
 from hindcast.contract.load import load, load_text, try_load
 from hindcast.contract.model import Contract
 from hindcast.contract.shapes import Shape, list_shapes

@@ -34,7 +34,7 @@ DAG_FILE_SECONDS = 23.0
 
 FIRST_SECONDS, SLOW_SECONDS, LAST_SECONDS = 1.0, 9.0, 0.1
 """Of a folder: the time that each contract may take at first, or only LAST_SECONDS once those that took longer have
-taken SLOW_SECONDS, or the others FOLDER_SECONDS.
+taken SLOW_SECONDS, or the others FOLDER_SECONDS. With both and two seconds more gone, no further file is read.
 """
 
 BYTES = 1 << 20
@@ -49,8 +49,16 @@ DEPTH = 40
 NAME = 200
 """The longest name. Airflow takes 250 characters for the id of a DAG or a task, into which ours are put."""
 
+DESCRIPTION = 10_000
+"""The most characters of a description: pages and the DAG of each pipeline show it."""
+
 TABLES = 500
 """The most topics, inputs and views of one contract: each is a task or two of one DAG."""
+
+FOLDER_FILES = 5_000
+"""The most contract files of a folder that are read; smaller ones come first. Each gives at least a DAG, which takes
+Airflow some milliseconds, of the 50 s that it has for a DAG file.
+"""
 
 FOLDER_TABLES = 10_000
 """The most topics, inputs and views of a folder for which a DAG file has tasks; smaller contracts come first. Airflow

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
@@ -12,7 +12,8 @@ import yaml
 
 from hindcast.common.errors import ContractError, suggest_nearest
 from hindcast.contract import bounds
-from hindcast.contract.load import SlowContractError, try_load
+from hindcast.contract.folder_reader import FolderReader, UnreadContractError, count_tables
+from hindcast.contract.load import try_load
 from hindcast.contract.model import Contract
 from hindcast.contract.view_checks import Complaint
 from hindcast.contract.yaml_documents import build_error, compose_node
@@ -33,101 +34,18 @@ def try_load_all(
     read_one: Callable[[Path, float], Contract | ContractError] = try_load,
     *,
     share: float = 1.0,
+    deadline: float = math.inf,
     wants: Callable[[Path], bool] = lambda _: True,
 ) -> dict[Path, Contract | ContractError]:
     """Return the contract of each file of a folder, or its error: no file takes another one down.
 
     Of two contracts with one name, `find_owners` picks the file that keeps it; the other is an error. All files share
-    one budget of time (`_FolderReader`), or that `share` of it. Files that the caller does not want are
-    not read.
+    one budget of time (`FolderReader`), or that `share` of it, and none is read after the `deadline` (of
+    time.monotonic). Files that the caller does not want are not read.
     """
     files = [path for path in list_contract_files(folder) if wants(path)]
-    results = _FolderReader(files, read_one, share).read()
+    results = FolderReader(files, read_one, share, deadline).read()
     return _refuse_repeated_pipelines({path: results[path] for path in files})
-
-
-class _FolderReader:
-    """Reads the contracts of a folder in bounded time: those that take long cost the others little.
-
-    Small files are read first. Each may take a second (`bounds.FIRST_SECONDS`); those that were too slow are read again
-    once all have been, the largest first, with what is left of the folder's time, from which their first reading is not
-    taken. So a contract that takes less than a second loads beside eight that would take for ever, and one that takes
-    less than a tenth beside any number. The whole takes at most 23 s of a processor (slow ones `bounds.SLOW_SECONDS`,
-    others `bounds.FOLDER_SECONDS` with their DAGs, and a second more each), and then a tenth for each further file.
-    """
-
-    def __init__(
-        self, files: Sequence[Path], read_one: Callable[[Path, float], Contract | ContractError], share: float
-    ) -> None:
-        self.sizes = {path: _find_size(path) for path in files}
-        self.read_one = read_one
-        self.slow_seconds, self.folder_seconds = bounds.SLOW_SECONDS * share, bounds.FOLDER_SECONDS * share
-        self.results: dict[Path, Contract | ContractError] = {}
-        self.taken = dict.fromkeys(files, 0.0)
-        self.allowed = dict.fromkeys(files, 0.0)
-        self.spent_at_first: dict[Path, float] = {}
-
-    def read(self) -> dict[Path, Contract | ContractError]:
-        """Return what each file holds, in the given order; an error that names the budget if it was not enough."""
-        for path in sorted(self.sizes, key=lambda path: (self.sizes[path], path)):
-            self._read_file(path, self._find_first_limit())
-        while again := {path: seconds for path in self._list_slow() if (seconds := self._find_next_limit(path))}:
-            # Those that were given only a moment come first: they may need little more.
-            path = min(again, key=lambda path: (self.allowed[path], -self.sizes[path], path))
-            self._read_file(path, again[path])
-        return {path: self._explain(path) for path in self.sizes}
-
-    def _find_first_limit(self) -> float:
-        """Return the seconds that the next file may take when it is read for the first time."""
-        slow = sum(self.taken[path] for path in self._list_slow())
-        late = slow >= self.slow_seconds or sum(self.taken.values()) - slow >= self.folder_seconds
-        return min(bounds.SECONDS, bounds.LAST_SECONDS if late else bounds.FIRST_SECONDS)
-
-    def _find_next_limit(self, path: Path) -> float | None:
-        """Return the seconds that a slow file may take when it is read again; None if no more than it has taken."""
-        more = bounds.FIRST_SECONDS if self.allowed[path] < bounds.FIRST_SECONDS else bounds.SECONDS
-        taken = sum(self.taken.values()) - sum(self.spent_at_first.values())
-        seconds = min(more, bounds.SECONDS, self.folder_seconds - taken)
-        return seconds if seconds > max(self.allowed[path], self.taken[path]) else None
-
-    def _list_slow(self) -> list[Path]:
-        return [path for path, result in self.results.items() if isinstance(result, SlowContractError)]
-
-    def _read_file(self, path: Path, seconds: float) -> None:
-        begun = time.thread_time()
-        self.results[path] = self.read_one(path, seconds)
-        self.taken[path] += time.thread_time() - begun
-        self.allowed[path] = seconds
-        if isinstance(contract := self.results[path], Contract):
-            self.taken[path] += count_tables(contract) * bounds.TABLE_SECONDS
-        if isinstance(contract, SlowContractError):
-            self.spent_at_first.setdefault(path, self.taken[path])
-
-    def _explain(self, path: Path) -> Contract | ContractError:
-        """Return what a file holds; an error that names the budget if others left too little of it."""
-        result, allowed = self.results[path], self.allowed[path]
-        others = {other.name: taken for other, taken in self.taken.items() if other != path}
-        if not isinstance(result, SlowContractError) or allowed >= bounds.SECONDS or not others:
-            return result
-        slowest = max(others, key=lambda name: others[name])
-        found = (
-            f"takes more than {allowed:.2g} s of a processor to read, and no more is left: the folder's other "
-            f"contracts took {sum(others.values()):.0f} s, {slowest} alone {others[slowest]:.0f} s"
-        )
-        return SlowContractError(found, where=f"{path}:1", fix=_BUDGET_FIX)
-
-
-_BUDGET_FIX = (
-    "simplify the contracts that take long (split them, use fewer expressions), or move some to another folder"
-)
-
-
-def _find_size(path: Path) -> int:
-    """Return the size of a file; 0 if it cannot be examined, which is an error that takes no time."""
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
 
 
 def _refuse_repeated_pipelines(read: dict[Path, Contract | ContractError]) -> dict[Path, Contract | ContractError]:
@@ -141,7 +59,7 @@ def _refuse_repeated_pipelines(read: dict[Path, Contract | ContractError]) -> di
 def find_owners(read: Mapping[Path, Contract | ContractError]) -> dict[str, Path]:
     """Return the file that keeps each pipeline's name: NAME.yaml, else NAME.yml, else the first.
 
-    A file with the pipeline's own name keeps it also while it does not load (`is_meant_as`): no other contract then
+    A file with the pipeline's own name keeps it also while it does not load (`keeps_name`): no other contract then
     takes its place, changes its tables, or shows what it calls sensitive.
     """
     files: dict[str, list[Path]] = {}
@@ -149,7 +67,7 @@ def find_owners(read: Mapping[Path, Contract | ContractError]) -> dict[str, Path
         if isinstance(contract, Contract):
             files.setdefault(contract.pipeline, []).append(path)
     for path, contract in read.items():
-        if isinstance(contract, ContractError) and path.stem in files and is_meant_as(path, path.stem):
+        if isinstance(contract, ContractError) and path.stem in files and keeps_name(path, contract):
             files[path.stem].append(path)
     return {pipeline: _choose_owner(pipeline, candidates) for pipeline, candidates in files.items()}
 
@@ -157,6 +75,11 @@ def find_owners(read: Mapping[Path, Contract | ContractError]) -> dict[str, Path
 def _choose_owner(pipeline: str, files: Sequence[Path]) -> Path:
     names = [f"{pipeline}.yaml", f"{pipeline}.yml"]
     return min(files, key=lambda path: names.index(path.name) if path.name in names else len(names))
+
+
+def keeps_name(path: Path, error: Exception) -> bool:
+    """Return whether a file that does not load keeps the pipeline of its own name; so does one that is not read."""
+    return isinstance(error, UnreadContractError) or is_meant_as(path, path.stem)
 
 
 def is_meant_as(path: Path, pipeline: str) -> bool:
@@ -207,9 +130,18 @@ _NAMED_PIPELINE = re.compile(r"""^pipeline:[ \t]+["']?([A-Za-z0-9_]+)["']?[ \t\r
 
 
 def repeated_name_error(pipeline: str, path: Path, first: Path) -> ContractError:
-    """Return the error for a second contract with the same name."""
+    """Return the error for a second contract with the same name, at the line that has it; at line 1 if none is plain.
+
+    The file is not parsed again: any number of a folder's files may have the same name.
+    """
+    try:
+        text = bounds.read_text(path)
+    except (OSError, ValueError):
+        text = ""
+    named = _NAMED_PIPELINE.search(text)
+    line = text.count("\n", 0, named.start()) + 1 if named else 1
     found = f"pipeline '{pipeline}' is already used in {first}"
-    return locate_complaint_in_file(path, Complaint(("pipeline",), found, "rename one of the two"))
+    return ContractError(found, where=f"{path}:{line}", fix="rename one of the two")
 
 
 def refuse_many_tables(
@@ -233,11 +165,6 @@ def refuse_many_tables(
     fix = "move some contracts to another folder, with a DAG file of its own"
     refused = {path: ContractError(found, where=f"{path}:1", fix=fix) for path in sizes.keys() - kept}
     return {path: refused.get(path, it) for path, it in contracts.items()}
-
-
-def count_tables(contract: Contract) -> int:
-    """Return how many topics, inputs and views a contract has."""
-    return len(contract.topics) + len(contract.inputs) + len(contract.views)
 
 
 def find(folder: Path, pipeline: str) -> Contract:

@@ -53,6 +53,11 @@ def _describe_text(location: FieldPath, value: ContractValue, _: ErrorDetails) -
     return f"{text} is not text", f'put it in quotes: "{text}"'
 
 
+def _describe_long_text(_: FieldPath, value: ContractValue, problem: ErrorDetails) -> tuple[str, str]:
+    most = problem["ctx"]["max_length"]
+    return f"has {len(str(value)):,} characters, more than {most:,}", "shorten it, and link to a page that has the rest"
+
+
 def _describe_name(_: FieldPath, value: ContractValue, __: ErrorDetails) -> tuple[str, str]:
     return (
         f"expected a name, which is text, found {format_value(value)}",
@@ -96,6 +101,7 @@ def _describe_empty(location: FieldPath, value: ContractValue, problem: ErrorDet
 _DESCRIBERS: dict[str, Callable[[FieldPath, ContractValue, ErrorDetails], tuple[str, str]]] = {
     "literal_error": _describe_choice,
     "string_type": _describe_text,
+    "string_too_long": _describe_long_text,
     "invalid_key": _describe_name,
     "bool_type": _describe_flag,
     "int_type": _describe_number,

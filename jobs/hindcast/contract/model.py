@@ -14,6 +14,7 @@ from typing import Literal, Self
 from pydantic import Field, PrivateAttr
 
 from hindcast.common.json_values import JsonObject
+from hindcast.contract.bounds import DESCRIPTION
 from hindcast.contract.expectation import Expectation
 from hindcast.contract.field_types import Widen
 from hindcast.contract.routes import Routes
@@ -33,7 +34,9 @@ class Contract(ContractModel):
     """One pipeline: one file, one DAG."""
 
     pipeline: Name = Field(description="The pipeline's name: that of its DAG and of its folder in the warehouse.")
-    description: str = Field("", description="The pipeline's purpose, in Markdown; shown in Airflow.")
+    description: str = Field(
+        "", max_length=DESCRIPTION, description="The pipeline's purpose, in Markdown; shown in Airflow."
+    )
     schedule: str | None = Field(
         None,
         description="A cron expression or preset (@hourly); `inputs`: whenever one of `inputs` was published; started "

@@ -24,7 +24,9 @@ PREVIEW = "__preview"
 """The suffix of the DAG that previews a pipeline."""
 
 BROKEN = "__broken"
-"""The suffix of the DAG that stands in for a broken contract, if its file's name is taken."""
+"""The suffix of the DAG that stands in for a broken contract, if its file's name is taken; a number follows if that is
+taken too.
+"""
 
 MAINTENANCE = "hindcast_maintenance"
 """The id of the DAG that maintains the tables of all pipelines."""
@@ -66,22 +68,31 @@ def clean_dag_id(text: str) -> str:
 
 def can_stand_in(dag_id: str, file: Path) -> bool:
     """Return whether a DAG may be the one that stands in for a contract file (`name_stand_ins`)."""
-    return dag_id.removeprefix(_BROKEN_MAINTENANCE).startswith(clean_dag_id(file.stem))
+    stem = clean_dag_id(file.stem)
+    return dag_id.startswith((stem, f"{_BROKEN_MAINTENANCE}{stem}"))
 
 
 def name_stand_ins(files: Iterable[Path], taken: Collection[str]) -> dict[str, Path]:
     """Return the ids of the DAGs that stand in for contract files that do not load, each with its file.
 
-    `taken`: the ids of other DAGs. Airflow limits the characters of an id, and its length.
+    `taken`: the ids of other DAGs. Airflow limits the characters of an id, and its length to 250, also of the name of
+    very many files.
     """
     named: dict[str, Path] = {}
     stems = {file: clean_dag_id(file.stem) for file in files}
+    candidates: dict[str, Iterator[str]] = {}
     for file, stem in sorted(stems.items(), key=lambda item: item[0].stem != item[1]):  # first those of its own name
         # With any suffix the name of the maintenance could be the id of a folder's.
         name = f"{_BROKEN_MAINTENANCE}{stem}" if _is_maintenance(stem) else stem
-        free = (f"{name}{BROKEN * n}" for n in count())
-        named[next(dag_id for dag_id in free if dag_id not in (*taken, *named))] = file
+        free = candidates.setdefault(name, _list_stand_ins(name))
+        named[next(dag_id for dag_id in free if dag_id not in taken and dag_id not in named)] = file
     return named
+
+
+def _list_stand_ins(name: str) -> Iterator[str]:
+    yield name
+    yield f"{name}{BROKEN}"
+    yield from (f"{name}{BROKEN}_{number}" for number in count(2))
 
 
 _BROKEN_MAINTENANCE = "broken__"

@@ -55,7 +55,7 @@ def parse_text(text: Column, kind: str) -> Column:
 def decimal_places(number: Column) -> Column:
     """Return how many digits after the point a number needs: 1.50 (as text) needs one, 15e-1 too, 1500e-2 none."""
     mantissa = F.regexp_replace(number, "[eE].*|[^0-9]", "")
-    needed = F.regexp_replace(mantissa, "0+$", "")
+    needed = F.regexp_replace(mantissa, "(?<!0)0+$", "")
     behind = F.length(F.regexp_extract(number, r"\.([0-9]*)", 1)) - F.length(mantissa) + F.length(needed)
     power = F.regexp_extract(number, "[eE](.*)", 1).try_cast("int")
     return F.when(needed == "", F.lit(0)).otherwise(behind - F.coalesce(power, F.lit(0)))

@@ -121,7 +121,7 @@ def explain_slow_patterns(contract: Contract, name: str, texts: Mapping[FieldPat
 
 def parse_message(error: Exception) -> tuple[str, str]:
     """Return the first sentence of a Spark error and the others, without its class, codes and settings."""
-    text = re.split(r"\s*SQLSTATE: |\n== SQL|\n\tat ", str(error), maxsplit=1)[0]
+    text = re.split(r"SQLSTATE: |\n== SQL|\n\tat ", str(error), maxsplit=1)[0]
     text = text.rpartition("Exception: ")[2] if "Exception: " in text else text
     plain = re.sub(r"^\[[A-Z0-9_.]+\] ", "", text.strip())
     first, *others = re.split(r"(?<=\.)\s+(?=[A-Z])", plain)

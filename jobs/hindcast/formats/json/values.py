@@ -49,8 +49,8 @@ _FIRST, _LAST = -62_135_596_800_000_000, 253_402_300_799_999_999
 _MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
 _SPACE = "".join(map(chr, [*range(33), 127]))
 _WHOLE = re.compile("[-+]?[0-9]+")
-_FLOAT = re.compile(r"([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)[fFdD]?")
-_HEXADECIMAL = re.compile("([-+]?0[xX](?:[0-9a-fA-F]+[.]?[0-9a-fA-F]*|[.][0-9a-fA-F]+)[pP][-+]?[0-9]+)[fFdD]?")
+_FLOAT = re.compile(r"([-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)[fFdD]?")
+_HEXADECIMAL = re.compile("([-+]?0[xX](?:[0-9a-fA-F]+(?:[.][0-9a-fA-F]*)?|[.][0-9a-fA-F]+)[pP][-+]?[0-9]+)[fFdD]?")
 _INFINITE = re.compile("[-+]?inf(?:inity)?|nan", re.IGNORECASE)
 _BOOLEANS = {
     **dict.fromkeys(("t", "true", "y", "yes", "1"), True),
