@@ -14,7 +14,7 @@ from hindcast.common.errors import RunError
 from hindcast.common.settings import read_settings
 from hindcast.plan import journal, planner
 from hindcast.runs import incremental_state, run_steps, special_runs
-from hindcast.store import commit_once, commits
+from hindcast.store import commit_once, commits, tables
 from hindcast.store.tables import Table
 from pipelines import Pipeline, pipeline, wrong
 
@@ -58,9 +58,9 @@ def interrupted(p: Pipeline, name: str, write: str, meanwhile: Callable[[], None
 
 @pytest.mark.long
 @pytest.mark.ci
-@pytest.mark.parametrize("guarded", [True, False])
+@pytest.mark.parametrize(("guarded", "factor"), [(True, 2), (False, 2), (False, 3)])
 def test_a_commit_of_an_abandoned_run_leaves_nothing_wrong(
-    spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, guarded: bool
+    spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, guarded: bool, factor: int
 ) -> None:
     monkeypatch.setattr(incremental_state, "MAX_WHOLE_ROWS", -1)
     with pipeline(spark, broker, tmp_path, PRICES) as p:
@@ -76,12 +76,14 @@ def test_a_commit_of_an_abandoned_run_leaves_nothing_wrong(
             p.run("second")
         assert p.states() == [(1, "completed"), (2, "abandoned"), (3, "completed")]
         assert p.believed("dear") == [("curry", 16 if guarded else 24, 0, None)]
+        p.write(PRICES.replace("price * 2", f"price * {factor}"))
         p.run("fourth")
-        assert p.believed("dear") == [("curry", 16, 0, None)]
-        assert p.believed("dearer") == [("curry", 17, 0, None)]
+        assert p.believed("dear") == [("curry", 8 * factor, 0, None)]
+        assert p.believed("dearer") == [("curry", 8 * factor + 1, 0, None)]
+        assert tables.read_last_run(p.table("dear")) == (1 if guarded else 4), "it is derived once more, not for ever"
         versions = p.versions()
         p.run("fifth")
-        assert p.versions() == versions, "it is derived once more, not for ever"
+        assert p.versions() == versions
         assert wrong(p) == []
 
 
