@@ -20,5 +20,5 @@ def bare_run(
     pipeline: str, number: int, known_at: datetime, state: str = "planned", *, contract: str = "", **fields: Any
 ) -> Run:
     """Return a run of no topics in this state; `fields`: others of its plan."""
-    run_id = fields.pop("run_id", f"run-{number}")
-    return Run(Plan(pipeline, number, run_id, known_at, None, contract, {}, **fields), OUTCOMES[state])
+    run_id, topics = fields.pop("run_id", f"run-{number}"), fields.pop("topics", {})
+    return Run(Plan(pipeline, number, run_id, known_at, None, contract, topics, **fields), OUTCOMES[state])

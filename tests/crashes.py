@@ -93,7 +93,7 @@ def watched(at: Callable[[str], None], patch: Callable[[Any, str, Any], None] = 
     wrap(commits, "replace_rows", lambda _, table, run, *__, **___: f"committing to {table.name} in run {run}")
     wrap(commits, "commit_change", lambda _, table, run, *__, **___: f"committing to {table.name} in run {run}")
     wrap(gate_results, "append_results", lambda _, __, run, name, ___: f"entering the verdicts on {name} in run {run}")
-    wrap(journal, "append_entry", lambda _, run: f"noting {run.state} of run {run.number}")
+    wrap(journal, "append_entry", lambda _, run, **__: f"noting {run.state} of run {run.number}")
 
 
 def boundaries(run: int) -> list[str]:

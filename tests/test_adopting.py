@@ -79,6 +79,21 @@ def test_a_table_that_demands_something_of_its_rows_is_refused(tmp_path: Path) -
         upgrade.plan_takeover(it, table, "in-place")
 
 
+@pytest.mark.parametrize("is_uri", [True, False])
+def test_a_shallow_clone_is_refused(tmp_path: Path, is_uri: bool) -> None:
+    it, source = contract(tmp_path), tmp_path / "source"
+    table = tables.locate_table(str(tmp_path / "warehouse"), it, "menu")
+    write_deltalake(source, pa.table(LATEST))
+    (log := Path(table.path, "_delta_log")).mkdir(parents=True)
+    first = (source / "_delta_log" / f"{0:020}.json").read_text(encoding="utf-8")
+    place = source.as_uri() if is_uri else str(source)
+    (log / f"{0:020}.json").write_text(first.replace('"path":"', f'"path":"{place}/'), encoding="utf-8")
+    with pytest.raises(TableError, match="cannot be adopted: it has files of another table") as refused:
+        upgrade.plan_takeover(it, table, "in-place")
+    assert "DEEP CLONE, or CREATE TABLE AS SELECT" in refused.value.fix
+    assert [file.name for file in log.iterdir()] == [f"{0:020}.json"]
+
+
 def test_a_topic_that_would_end_the_rows_or_that_a_kafka_view_reads_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TableError, match="the topic has a ttl: it would end rows"):
         asked(tmp_path, LATEST, RESTAURANT.replace("    read: table\n", "    read: table\n    ttl: 1 day\n", 1))

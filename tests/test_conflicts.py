@@ -84,6 +84,22 @@ def test_a_commit_after_one_that_it_does_not_know_of_is_refused() -> None:
     assert tried == [0]
 
 
+@pytest.mark.usefixtures("_at_once")
+def test_a_commit_of_a_run_that_ends_while_it_is_tried_is_not_made() -> None:
+    commit, tried = failing(CONFLICT, CONFLICT)
+    checks = iter([None, RunError("run 2 is abandoned")])
+
+    def refuse() -> None:
+        if (error := next(checks)) is not None:
+            raise error
+
+    with commit_once.guard_commits(refuse), pytest.raises(RunError, match="run 2 is abandoned"):
+        commit_once.commit_once(commit, lambda: 1, 2, 1, "menu")
+    assert tried == [1]
+    commit_once.commit_once(commit, lambda: 1, 2, 1, "menu")
+    assert tried == [3], "after the block nothing is asked"
+
+
 @pytest.mark.long
 def test_a_run_that_was_given_up_and_goes_on_writing_brings_no_offset_twice(
     spark: SparkSession, broker: str, tmp_path: Path

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+import yaml
 from deltalake import DeltaTable, Schema, write_deltalake
+from deltalake.exceptions import CommitFailedError
 from pyspark.sql.types import StructType
 
 from bare_runs import bare_run
@@ -22,6 +24,10 @@ from hindcast.cli import main
 from hindcast.common import clock
 from hindcast.common.errors import BusyError, RunError, TableError
 from hindcast.common.settings import read_settings
+from hindcast.contract import Contract
+from hindcast.contract.bound import bind_contract
+from hindcast.kafka.given_topics import GivenTopics
+from hindcast.kafka.topics import OffsetRange
 from hindcast.ops import doctor
 from hindcast.ops.verify.verify import verify_tables
 from hindcast.plan import journal, planner
@@ -351,6 +357,36 @@ def test_a_known_at_a_little_ahead_of_the_clock_needs_none(
         run_steps.plan_run(read_settings(), p.name, "second")
         first, second = journal.read_runs(p.warehouse, p.name)
         assert second.known_at == first.known_at + timedelta(microseconds=1)
+
+
+def test_a_run_is_known_after_all_that_was_answered_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asks before the plan is entered gets an answer without the run, which may not change."""
+    answered: list[datetime] = []
+
+    class SlowTopics(GivenTopics):
+        def read_offset_ranges(self, topic: str) -> dict[int, OffsetRange]:
+            answered.append(clock.now())
+            return super().read_offset_ranges(topic)
+
+    commit = journal._commit_rows
+
+    def commit_late(*given: Any) -> None:
+        answered.append(clock.now())
+        if len(answered) < 4:  # another writer comes first
+            raise CommitFailedError
+        commit(*given)
+        moments.append(given[1][0]["knownAt"])
+
+    moments: list[datetime] = []
+    monkeypatch.setattr(journal, "_commit_rows", commit_late)
+    written = Contract.model_validate(yaml.safe_load(PRICED))
+    contract = bind_contract(written, replace(read_settings(), warehouse=str(tmp_path)))
+    topics = SlowTopics([contract.kafka_topic("menu")], 1)
+    plan = planner.ensure_plan(contract, "first", given=topics)
+    assert len(answered) == 4
+    assert answered[-2] < plan.known_at <= answered[-1]
+    assert [plan] == [run.plan for run in journal.read_runs(contract.warehouse, contract.pipeline)]
+    assert moments == [plan.known_at]
 
 
 @pytest.mark.parametrize("detail", ["no JSON", "[]", "null", "{}", "[" * 100_000])

@@ -15,7 +15,14 @@ from hindcast.kafka.topics import OffsetRange, bound_ranges, refuse_lost_offsets
 from hindcast.plan.planner import find_start_offsets
 from hindcast.plan.plans import Plan, TopicPlan
 from hindcast.plan.purposes import Upgrade
-from hindcast.plan.runs import Abandoned, last_included_run, was_lost
+from hindcast.plan.runs import (
+    Abandoned,
+    has_unknown_rows,
+    last_included_run,
+    was_ingested_late,
+    was_lost,
+    was_published_late,
+)
 from pipelines import T0
 
 
@@ -129,3 +136,21 @@ def test_a_table_that_only_an_abandoned_run_published_was_lost_with_its_folder()
         False,
         False,
     )
+
+
+def test_an_abandoned_run_that_has_not_listed_a_table_has_published_it_late() -> None:
+    abandoned = replace(bare_run("p", 3, T0, numbers=2), outcome=Abandoned("", ("menu",)))
+    past = [bare_run("p", 1, T0, "completed"), abandoned, bare_run("p", 4, T0, "completed")]
+    late = {name: [was_published_late(past, name, run) for run in range(5)] for name in ("menu", "orders")}
+    assert late == {"menu": [False] * 5, "orders": [False, False, True, True, False]}
+    assert has_unknown_rows(past, "orders", 3)
+
+
+@pytest.mark.parametrize(("ingested", "late"), [(0, False), (1, False), (2, True), (3, False)])
+def test_records_that_no_completed_run_has_planned_after_came_late(ingested: int, late: bool) -> None:
+    past = [bare_run("p", 1, T0, "completed"), bare_run("p", 2, T0, "abandoned")]
+    last = bare_run("p", 3, T0, "completed", topics={"menu": TopicPlan("id", 0, 1, {}, {}, {})})
+    assert was_ingested_late([*past, last], "menu", ingested) == late
+    assert not was_ingested_late(past, "menu", ingested)
+    under_way = bare_run("p", 4, T0, topics={"menu": TopicPlan("id", 0, ingested, {}, {}, {})})
+    assert was_ingested_late([*past, last, under_way], "menu", 4) == late

@@ -300,6 +300,25 @@ def test_a_small_table_is_read_by_its_files_as_delta_reads_it(spark: SparkSessio
     same(3)
 
 
+@pytest.mark.parametrize("partitions", [[], ["_belief"]])
+def test_a_table_with_files_in_folders_of_its_own_kind_is_delta_s_to_list(
+    tmp_path: Path, partitions: list[str]
+) -> None:
+    """Spark takes a column from each folder `column=value`, and refuses two files that differ in them."""
+    write_deltalake(tmp_path, pa.table({"n": [1], "_belief": ["open"]}), partition_by=partitions or None)
+    (own,) = file_listing.list_small_table_files(DeltaTable(tmp_path)) or []
+    assert (tmp_path / own).exists()
+    log = tmp_path / "_delta_log" / f"{0:020}.json"
+    first, name = log.read_text(encoding="utf-8"), own.rpartition("/")[2]
+    folders = ("", "_belief=open/", "Kp/_belief=open/", "_belief=open/n=1/", "Kp/", f"{tmp_path.as_uri()}/")
+    listed = {}
+    for folder in folders:
+        log.write_text(first.replace(own, f"{folder}{name}"), encoding="utf-8")
+        listed[folder] = file_listing.list_small_table_files(DeltaTable(tmp_path))
+    expected = "_belief=open/" if partitions else ""
+    assert listed == {folder: [own] if folder == expected else None for folder in folders}
+
+
 def test_a_table_of_many_rows_or_files_is_delta_s_to_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_deltalake(tmp_path, pa.table({"n": range(10_000)}))
     assert len(file_listing.list_small_table_files(DeltaTable(tmp_path)) or []) == 1

@@ -172,23 +172,27 @@ def read_last_result(warehouse: str, pipeline: str, name: str) -> TableResult:
     return last.results.get(name, TableResult()) if last else TableResult()
 
 
-def append_entry(warehouse: str, run: Run) -> None:
-    """Append one entry to the journal.
+def append_entry(warehouse: str, run: Run, *, date: Callable[[Run], Run] = lambda run: run) -> Run:
+    """Append one entry to the journal; return the run as it was entered.
 
-    Raise BusyError if another writer has planned this number or another run has not ended, RunError if the run can no
-    longer get this entry; nothing is written then.
+    `date` gives the run its known-at, directly before each attempt to commit. Raise BusyError if another writer has
+    planned this number or another run has not ended, RunError if the run can no longer get this entry; nothing is
+    written then.
     """
-    pipeline, at = run.plan.pipeline, clock.now()
+    pipeline, dated = run.plan.pipeline, run
     planned = [Transaction(_app_id(pipeline), run.number)] if run.state == "planned" else []
 
     def append() -> None:
+        nonlocal dated
         delta_table = ensure_table(runs_table(warehouse, pipeline), SCHEMA)
         past = _read_entries(delta_table)
         refuse_entry(past, pipeline, run.number, run.run_id, run.state, run.plan.numbers)
-        row = _entry_row(run, at, next_sequence(past))
+        dated = date(run)
+        row = _entry_row(dated, clock.now(), next_sequence(past))
         _commit_rows(delta_table, [row], "append", planned)
 
     _retry_commit(append, runs_table(warehouse, pipeline).path)
+    return dated
 
 
 def replace_entries(warehouse: str, pipeline: str, entries: Sequence[Run], without: Iterable[int] = ()) -> None:

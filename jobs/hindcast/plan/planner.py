@@ -39,7 +39,8 @@ def ensure_plan(
     for `propose_plan`. `instead`: what the run does instead of replaying. Raise BusyError if another run of the
     pipeline has not ended, also if it has the same `run_id` and is for something else: a run of another DAG can. A
     stopped run is abandoned for this one, even if it is an earlier attempt of `run_id`; this run ingests the records
-    that it left.
+    that it left. The run is known at the moment directly before its plan is stored: until then a question gets an
+    answer without the run, and that answer must not change.
     """
     warehouse = contract.warehouse
     past = journal.read_runs(warehouse, contract.pipeline)
@@ -85,8 +86,12 @@ def ensure_plan(
         nothing = {name: topic_plan.without_offsets() for name, topic_plan in plan.topics.items()}
         plan = replace(plan, run=plan.first_number, numbers=1, topics=nothing, purpose=instead)
     plan = replace(plan, reason=reason, definition=definitions.list_unstored_fields(past, contract))
-    journal.append_entry(warehouse, Run(plan))
-    return plan
+
+    def date_plan(run: Run) -> Run:
+        known_at, is_ahead = _next_known_at(contract.pipeline, past, consented=ahead)
+        return replace(run, plan=replace(run.plan, known_at=known_at, ahead=is_ahead))
+
+    return journal.append_entry(warehouse, Run(plan), date=date_plan).plan
 
 
 def _retry_fix(run: Run) -> str:
@@ -108,6 +113,8 @@ def propose_plan(
     given: TopicSource | None = None,
 ) -> Plan:
     """Return the plan of a run after the `past` ones if it were planned now; nothing is stored.
+
+    Its known-at is the moment at which it begins to look for offsets; `ensure_plan` takes a later one.
 
     `given`: topics to plan instead of Kafka's. With `only`, a topic, input or view, the run ingests only that topic, or
     reads only that input again: all other topics and inputs stay where the last run left them, for the next run. That
@@ -223,7 +230,7 @@ def _plan_topic(
     """Return the plan for a topic, following the last commit that ingested offsets of it.
 
     If that run was abandoned in the middle of `earlier` offsets, the rest of them comes first; only then the start
-    offset moves on.
+    offset moves on. Where an offset is looked for by time, records that are dated too late at `known_at` are skipped.
     """
     topic, kafka = contract.topics[name], contract.kafka_topic(name)
     last, before = ingested or (0, None)

@@ -225,6 +225,33 @@ def was_lost(past: Iterable[Run], name: str, published: int) -> bool:
     )
 
 
+def was_published_late(past: Iterable[Run], name: str, published: int) -> bool:
+    """Return whether the run that `published` a table last did so after it was abandoned.
+
+    Runs that were completed meanwhile have not seen it.
+    """
+    last = next((run for run in past if run.plan.first_number <= published <= run.number), None)
+    return last is not None and last.state == "abandoned" and not last.had_published(name)
+
+
+def has_unknown_rows(past: Sequence[Run], name: str, published: int) -> bool:
+    """Return whether no run can tell which rows a table has, so that it is derived whole: its folder was removed, or
+    an abandoned run published it late.
+    """
+    return was_lost(past, name, published) or was_published_late(past, name, published)
+
+
+def was_ingested_late(past: Sequence[Run], name: str, ingested: int) -> bool:
+    """Return whether an abandoned run ingested records of a topic after the last completed run was planned, which has
+    not seen them. `ingested`: the last run that committed to the log.
+    """
+    last = next((run.plan for run in reversed(past) if run.has_done_all_tables), None)
+    if last is None or name not in last.topics:
+        return False
+    later = [run.plan.topics[name].after for run in past if run.number > last.run and name in run.plan.topics]
+    return any(last.topics[name].after < number < last.first_number for number in (*later, ingested))
+
+
 def last_members(past: list[Run], name: str) -> MemberPartitions:
     """Return the partitions of a topic entry with a pattern as the last of these runs numbered them."""
     members = (run.plan.topics[name].members for run in reversed(past) if name in run.plan.topics)

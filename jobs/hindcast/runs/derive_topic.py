@@ -58,7 +58,7 @@ def derive_topic_change(
     if contract.topics[name].read == "stream":
         if (
             name == plan.only
-            or incremental_state.is_lost(table)
+            or incremental_state.is_unknown(table)
             or incremental_state.has_new_decoding(contract, table, name)
             or incremental_state.has_forgotten_events(contract, table, name)
             or incremental_state.has_revised_fates(spark, table, name)

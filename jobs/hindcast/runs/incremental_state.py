@@ -14,7 +14,7 @@ from hindcast.ingest.requeued_records import requeued_sql
 from hindcast.plan import horizon, journal
 from hindcast.plan.inputs import locate_input_table, locate_own_table
 from hindcast.plan.plans import Plan
-from hindcast.plan.runs import Run, last_included_run, was_lost
+from hindcast.plan.runs import Run, has_unknown_rows, last_included_run, was_ingested_late
 from hindcast.store import row_reader, tables
 from hindcast.store.tables import Table
 
@@ -45,15 +45,24 @@ def is_quicker_whole(*inputs: Table, by_kernel: bool = False) -> bool:
 def find_last_run_of_any_size(contract: Contract, table: Table, since: int | None = None) -> Run | None:
     """Return what `find_last_run` does, however few rows the inputs have; or the run `since` if that is earlier."""
     past, published = journal.read_runs(table.warehouse, table.pipeline), tables.read_last_run(table)
-    if was_lost(past, table.name, published):
+    if has_unknown_rows(past, table.name, published) or has_late_records(past, contract, table):
         return None
     last = last_included_run(past, published)
     return _find_comparable_run(past, contract, table, last if since is None else min(last, since))
 
 
-def is_lost(table: Table) -> bool:
-    """Return whether a table has lost its rows, because its folder was removed, and none was published since."""
-    return was_lost(journal.read_runs(table.warehouse, table.pipeline), table.name, tables.read_last_run(table))
+def has_late_records(past: list[Run], contract: Contract, table: Table) -> bool:
+    """Return whether the table is a topic's whose records came to its log late (`was_ingested_late`)."""
+    if table.name not in contract.topics:
+        return False
+    log = tables.log_table(table.warehouse, table.pipeline, table.name)
+    return was_ingested_late(past, table.name, tables.read_last_run(log))
+
+
+def is_unknown(table: Table) -> bool:
+    """Return whether no run can tell which rows a table has (`has_unknown_rows`)."""
+    past = journal.read_runs(table.warehouse, table.pipeline)
+    return has_unknown_rows(past, table.name, tables.read_last_run(table))
 
 
 def _find_comparable_run(past: list[Run], contract: Contract, table: Table, number: int) -> Run | None:
@@ -122,7 +131,7 @@ def needs_all_held(contract: BoundContract, plan: Plan, table: Table) -> bool:
     """Return whether all that is held of a table is judged again, even what nothing has changed for."""
     settled = last_included_run(journal.read_runs(table.warehouse, table.pipeline), tables.read_last_run(table))
     is_about_table = table.name in (plan.only, plan.upgraded_table)
-    return is_about_table or is_lost(table) or has_changed_for_gates(contract, plan, table, settled)
+    return is_about_table or is_unknown(table) or has_changed_for_gates(contract, plan, table, settled)
 
 
 def has_new_decoding(contract: Contract, table: Table, name: str, since: int | None = None) -> bool:

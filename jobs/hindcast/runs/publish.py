@@ -23,6 +23,7 @@ from hindcast.engine.staged_files import StagedFiles
 from hindcast.plan import horizon, journal
 from hindcast.plan.inputs import locate_own_table
 from hindcast.plan.plans import Plan
+from hindcast.plan.runs import was_published_late
 from hindcast.quality import failing_rows, gate_results, gates, quarantine_gates
 from hindcast.quality.staged_change import StagedChange
 from hindcast.runs import change_statistics, tie_counts
@@ -127,10 +128,15 @@ def _count_change(
 
 
 def _commit_left_out(plan: Plan, table: Table, change: DataFrame, note: TableNote, derived: DerivedChange) -> TableNote:
-    """Commit only the note if what an aggregate leaves out has changed or a record lost a tie; return the note."""
+    """Commit only the note if what an aggregate leaves out has changed or a record lost a tie; return the note.
+
+    Also if an abandoned run has published the table late: the note says that its rows are right.
+    """
+    past = journal.read_runs(table.warehouse, table.pipeline)
+    is_late = was_published_late(past, table.name, derived.after)
     before = journal.read_last_result(table.warehouse, table.pipeline, table.name).left_out or NOTHING_LEFT_OUT
     has_changed = not (note.left_out or NOTHING_LEFT_OUT).says_the_same_as(before)
-    if has_changed or (note.ties is not None and note.ties.lost):
+    if has_changed or is_late or (note.ties is not None and note.ties.lost):
         no_rows = change.where("false")
         commits.commit_change(no_rows, table, plan.run, plan.known_at, closing=None, note=note, after=derived.after)
     return note

@@ -29,7 +29,7 @@ from hindcast.plan import journal, planner
 from hindcast.plan.inputs import locate_own_table, locate_source_table
 from hindcast.plan.marks import find_bound_contract
 from hindcast.plan.plans import Plan
-from hindcast.plan.runs import Completed, Stopped, was_lost
+from hindcast.plan.runs import Completed, Stopped, has_unknown_rows
 from hindcast.quality import expectations
 from hindcast.report import page, report
 from hindcast.report.run_report import RunReport
@@ -40,6 +40,7 @@ from hindcast.runs import (
     emission_progress,
     expression_checks,
     expression_errors,
+    incremental_state,
     spark_errors,
     store_migration,
     widening,
@@ -48,7 +49,7 @@ from hindcast.runs.derive_whole import DerivedChange
 from hindcast.runs.prepare import prepare_table
 from hindcast.runs.publish import gate_and_publish_change
 from hindcast.runs.table_steps import TABLE_STEPS, TableStep
-from hindcast.store import commit_history, duckdb_reader, table_columns, tables
+from hindcast.store import commit_history, commit_once, duckdb_reader, table_columns, tables
 from hindcast.store.change_reader import ChangeReader
 from hindcast.store.commit_notes import TableNote
 from hindcast.store.tables import Table
@@ -222,11 +223,15 @@ def execute_step(
 def _record_table_step(
     name: str, spark: SparkSession, settings: Settings, pipeline: str, run: int, table: str
 ) -> Iterator[tuple[BoundContract, Plan]]:
-    """Record a step about one table (common/step_events.py); yield the contract and the plan that it works for."""
+    """Record a step about one table (common/step_events.py); yield the contract and the plan that it works for.
+
+    The step commits only while its run has not ended: a slow one may have been abandoned, and later runs may be done.
+    """
     with step_events.record_step(name, pipeline, run, table):
         contract, plan = _load_plan(settings, pipeline, run)
         step_events.record_begin(run_id=plan.run_id)
-        with progress.report_progress(spark):
+        refuse_ended = partial(journal.read_active_run, settings.warehouse, pipeline, run)
+        with progress.report_progress(spark), commit_once.guard_commits(refuse_ended):
             yield contract, plan
 
 
@@ -294,8 +299,8 @@ def _find_settled_note(contract: BoundContract, plan: Plan, name: str, *sources:
     """Return the note of a table that needs no work: this run has published it, or it cannot have changed. Else None.
 
     It cannot have changed if a completed run of the same contract has seen it and its sources as they are; unless its
-    folder was removed, the run is about this table, a person has released held changes of it, something of it was
-    forgotten since, or one of its gates can fail by time alone.
+    rows are unknown (`has_unknown_rows`), the run is about this table, a person has released held changes of it,
+    something of it was forgotten since, or one of its gates can fail by time alone.
     """
     table = locate_own_table(contract, name)
     if (delta_table := tables.open_table(table)) is None:
@@ -315,7 +320,10 @@ def _find_settled_note(contract: BoundContract, plan: Plan, name: str, *sources:
     sources = (*sources, *(locate_source_table(contract, plan, other) for other in others if other))
     past = journal.read_runs(table.warehouse, contract.pipeline)
     last = next((run for run in reversed(past) if run.has_done_all_tables), None)
-    if last is None or last.plan.contract != contract.hash or was_lost(past, name, tables.read_last_run(table)):
+    if last is None or last.plan.contract != contract.hash:
+        return None
+    published = tables.read_last_run(table)
+    if has_unknown_rows(past, name, published) or incremental_state.has_late_records(past, contract, table):
         return None
     if erasure_marks.has_forgotten_since(past, contract, name, last.number):
         return None

@@ -1,4 +1,4 @@
-"""Commits made once, and retried while they conflict with others.
+"""Commits made once, only while their run may make them, and retried while they conflict with others.
 
 Delta refuses a commit where another writer has committed under the same transaction identifier since the transaction
 began, and where another writer has removed what it read (OPTIMIZE does). Then nothing was written.
@@ -9,7 +9,9 @@ from __future__ import annotations
 import random
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 from deltalake.exceptions import CommitFailedError
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has no types
@@ -33,7 +35,7 @@ def commit_once(
 
     Tries again while the commit conflicts with others. `published` returns the number of the run that committed last,
     which must be `after` (not checked if None): the change was computed from what that run left. Raises RunError if
-    another run has committed since.
+    another run has committed since, and what `guard_commits` raises.
     """
     tried = 0
     while True:
@@ -47,6 +49,7 @@ def commit_once(
                 where=where,
                 fix="retry the run; if it is refused again: hindcast abandon, and run again",
             )
+        check_guard()
         try:
             commit()
         except (PySparkException, Py4JJavaError, CommitFailedError) as error:
@@ -55,6 +58,28 @@ def commit_once(
             _wait_before_retry(tried)
         else:
             return True
+
+
+@contextmanager
+def guard_commits(refuse: Callable[[], object]) -> Iterator[None]:
+    """Let `refuse`, which raises if the run has ended, be called before each attempt of `commit_once` in the block.
+
+    Not passed on to threads.
+    """
+    token = _GUARD.set(refuse)
+    try:
+        yield
+    finally:
+        _GUARD.reset(token)
+
+
+def check_guard() -> None:
+    """Raise what `guard_commits` raises; for a commit that takes a while to prepare after `commit_once` has checked."""
+    if (refuse := _GUARD.get()) is not None:
+        refuse()
+
+
+_GUARD: ContextVar[Callable[[], object] | None] = ContextVar("GUARD", default=None)
 
 
 def commit_repeatable(commit: Callable[[], object]) -> None:

@@ -27,7 +27,7 @@ from hindcast.store import (
     table_creation,
     tables,
 )
-from hindcast.store.commit_once import commit_once, commit_repeatable
+from hindcast.store.commit_once import check_guard, commit_once, commit_repeatable
 from hindcast.store.files import DataFile, FileChange, TableFile
 from hindcast.store.rewriting import Rewriter
 from hindcast.store.tables import Table
@@ -166,6 +166,7 @@ def _commit_files(
     def commit() -> None:
         with _explain_write_errors(table):
             change = build(delta_table)
+            check_guard()
             if change.touched and tables.marks_rows(delta_table):
                 marks = deletion_vectors.mark_rows(delta_table, change.numbers)
                 actions = [*marks, *map(_format_add_action, change.added)]

@@ -28,9 +28,9 @@ def load_files(spark: SparkSession, delta_table: DeltaTable, schema: StructType,
 def list_small_table_files(delta_table: DeltaTable) -> list[str] | None:
     """Return the files of a table of few rows; None for a larger one.
 
-    None also for a table that is more than its files (deletion vectors, columns under other names or types), or that
-    has files in folders of partitions and no partitions, from which Spark would take columns; and in an object store,
-    where looking at files is slow too.
+    None also for a table that is more than its files (deletion vectors, columns under other names or types); if a file
+    is in other folders than those of its partitions, by which Spark would tell them; and in an object store, where
+    looking at files is slow too.
     """
     protocol = delta_table.protocol()
     plain = protocol.min_reader_version == 1 or {*(protocol.reader_features or ("legacy",))} <= {"timestampNtz"}
@@ -40,9 +40,23 @@ def list_small_table_files(delta_table: DeltaTable) -> list[str] | None:
     counts, paths = (added.column(name).to_pylist() for name in ("num_records", "path"))
     if len(counts) > _MAX_FILES or None in counts or sum(counts) > FEW_ROWS:
         return None
-    if not delta_table.metadata().partition_columns and any("=" in path.rpartition("/")[0] for path in paths):
-        return None
-    return [unquote(path) for path in paths]
+    paths, partitions = [unquote(path) for path in paths], delta_table.metadata().partition_columns
+    return paths if all(_list_folder_columns(path) == partitions for path in paths) else None
+
+
+def _list_folder_columns(path: str) -> list[str]:
+    """Return the columns of the folders `column=value` in which a file is, the whole name of any other folder."""
+    return [folder.partition("=")[0] for folder in path.split("/")[:-1]]
+
+
+def has_files_elsewhere(delta_table: DeltaTable) -> bool:
+    """Return whether a table has files that are not in its folder, as a shallow clone has."""
+    paths = pa.table(delta_table.get_add_actions(flatten=True)).column("path").to_pylist()
+    return any(map(_ABSOLUTE.match, paths))
+
+
+_ABSOLUTE = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*:")
+"""How an absolute path or a URI begins in Delta's log."""
 
 
 _MAX_FILES = 100

@@ -30,7 +30,15 @@ from hindcast.plan.inputs import locate_own_table
 from hindcast.plan.purposes import Upgrade, UpgradeMode
 from hindcast.report.run_report import RunReport
 from hindcast.runs import shadow_table, special_runs, store_migration
-from hindcast.store import lazy_migration, row_reader, store_formats, table_columns, table_creation, tables
+from hindcast.store import (
+    file_listing,
+    lazy_migration,
+    row_reader,
+    store_formats,
+    table_columns,
+    table_creation,
+    tables,
+)
 from hindcast.store.commit_notes import parse_note
 from hindcast.store.store_formats import OlderFormat
 from hindcast.store.tables import Table
@@ -167,6 +175,13 @@ def _refuse_foreign_writes(table: Table, delta_table: DeltaTable) -> None:
 
 def _recognise_format(contract: Contract, table: Table, delta_table: DeltaTable) -> str:
     """Return the store format of a plain table; raise TableError if its rows cannot be read as the topic's."""
+    if file_listing.has_files_elsewhere(delta_table):
+        raise TableError(
+            "cannot be adopted: it has files of another table, as a shallow clone has",
+            where=table.path,
+            fix="copy that table (DEEP CLONE, or CREATE TABLE AS SELECT) and put the copy in its place; "
+            "nothing was written",
+        )
     topic, shape = contract.topics[table.name], list_shapes(contract)[table.name]
     fields = table_columns.spark_schema(delta_table).fields
     types = {field.name: _normalise_type(field.dataType.simpleString()) for field in fields}

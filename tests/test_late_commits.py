@@ -1,0 +1,111 @@
+"""Runs that are abandoned while they commit: what they write is refused, or found by the next run if it comes late."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from hindcast.common import clock
+from hindcast.common.errors import RunError
+from hindcast.common.settings import read_settings
+from hindcast.plan import journal, planner
+from hindcast.runs import incremental_state, run_steps, special_runs
+from hindcast.store import commit_once, commits, tables
+from hindcast.store.tables import Table
+from pipelines import Pipeline, pipeline, wrong
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PRICES = """
+pipeline: prices
+start: 2026-01-01
+topics:
+  menu: {read: table, key: {item: string}, value: {price: int}}
+views:
+  dear: {table: menu, select: {price: price * 2}}
+  dearer: {table: dear, select: {price: price + 1}}
+"""
+
+
+@contextmanager
+def interrupted(p: Pipeline, name: str, write: str, meanwhile: Callable[[], None], *, guarded: bool) -> Iterator[None]:
+    """Before the first commit to a table its run is abandoned, and this is done meanwhile.
+
+    Not `guarded`: the commit was on its way before.
+    """
+    real, waiting = getattr(commits, write), [name]
+
+    def late(rows: Any, table: Table, *given: Any, **named: Any) -> Any:
+        if table.name not in waiting:
+            return real(rows, table, *given, **named)
+        waiting.clear()
+        run = next(run for run in journal.read_runs(p.warehouse, p.name) if not run.is_finished)
+        planner.abandon_run(p.warehouse, run, "by a test")
+        meanwhile()
+        with nullcontext() if guarded else commit_once.guard_commits(lambda: None):
+            return real(rows, table, *given, **named)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(commits, write, late)
+        yield
+    assert not waiting
+
+
+@pytest.mark.long
+@pytest.mark.ci
+@pytest.mark.parametrize(("guarded", "factor"), [(True, 2), (False, 2), (False, 3)])
+def test_a_commit_of_an_abandoned_run_leaves_nothing_wrong(
+    spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, guarded: bool, factor: int
+) -> None:
+    monkeypatch.setattr(incremental_state, "MAX_WHOLE_ROWS", -1)
+    with pipeline(spark, broker, tmp_path, PRICES) as p:
+        p.send("menu", ("curry", {"price": 8}, 0))
+        p.run("first")
+        p.write(PRICES.replace("price * 2", "price * 3"))
+
+        def put_back() -> None:
+            p.write(PRICES)
+            p.run("third")
+
+        with interrupted(p, "dear", "commit_change", put_back, guarded=guarded), pytest.raises(RunError):
+            p.run("second")
+        assert p.states() == [(1, "completed"), (2, "abandoned"), (3, "completed")]
+        assert p.believed("dear") == [("curry", 16 if guarded else 24, 0, None)]
+        p.write(PRICES.replace("price * 2", f"price * {factor}"))
+        p.run("fourth")
+        assert p.believed("dear") == [("curry", 8 * factor, 0, None)]
+        assert p.believed("dearer") == [("curry", 8 * factor + 1, 0, None)]
+        assert tables.read_last_run(p.table("dear")) == (1 if guarded else 4), "it is derived once more, not for ever"
+        versions = p.versions()
+        p.run("fifth")
+        assert p.versions() == versions
+        assert wrong(p) == []
+
+
+@pytest.mark.long
+@pytest.mark.ci
+def test_records_that_an_abandoned_run_ingests_late_come_into_the_table(
+    spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(incremental_state, "MAX_WHOLE_ROWS", -1)
+    with pipeline(spark, broker, tmp_path, PRICES) as p:
+        p.send("menu", ("curry", {"price": 8}, 0))
+        p.run("first")
+        p.send("menu", ("curry", {"price": 9}, 1))
+
+        def release_nothing() -> None:
+            number = special_runs.plan_release(read_settings(), p.name, "release", {}, "ann", clock.now())
+            run_steps.execute_run(spark, read_settings(), p.name, number)
+
+        with interrupted(p, "logs/menu", "append_rows", release_nothing, guarded=False), pytest.raises(RunError):
+            p.run("second")
+        assert p.states() == [(1, "completed"), (2, "abandoned"), (3, "completed")]
+        p.send("menu", ("soup", {"price": 5}, 0))
+        p.run("fourth")
+        assert p.believed("menu") == [("curry", 8, 0, 1), ("curry", 9, 1, None), ("soup", 5, 0, None)]
+        assert wrong(p) == []
