@@ -14,11 +14,12 @@ import pytest
 from bare_runs import bare_run
 from hindcast.bitemporal.predicates import Question
 from hindcast.cli import main
-from hindcast.common.errors import QueryError, UnknownError
+from hindcast.common.errors import ContractError, QueryError, UnknownError
 from hindcast.contract import load
 from hindcast.plan import journal
 from hindcast.query import changes, read
 from hindcast.query.changes import ChangeCounts, ChangeQuestion, Changes
+from hindcast.runs import run_steps
 from warehouses import RUNS, T0, at, place, shop, version, write
 
 BEFORE_FIRST = RUNS[0] - timedelta(microseconds=1)
@@ -157,3 +158,22 @@ def test_the_command_line_says_what_a_run_changed(
     assert main.main(["diff", "shop.people", "--run", "1"]) == 0
     assert main.main(["diff", "shop.prices", "--run", "2", "--to", "run:1"]) == 1
     assert "--run" in capsys.readouterr().err
+
+
+def test_a_key_that_the_contract_has_changed_is_told_before_anything_is_read_or_planned(tmp_path: Path) -> None:
+    with shop(tmp_path) as settings:
+        path = settings.schemas / "shop.yaml"
+        path.write_text(path.read_text().replace("key: {item: string}", "key: {article: string}"))
+        contract = load(path)
+        for ask in (
+            lambda: read.query(settings.warehouse, contract, "prices"),
+            lambda: read.history(settings.warehouse, contract, "prices"),
+            lambda: found(settings, "prices", RUNS[0], RUNS[1]),
+        ):
+            with pytest.raises(QueryError, match=r"its key is .*, and the contract's has article"):
+                ask()
+        with pytest.raises(ContractError, match="the table prices cannot become what the contract says") as refused:
+            run_steps.plan_run(settings, "shop", "again")
+        assert "shop.yaml:" in refused.value.where
+        assert "to start over, remove the pipeline's folder" in refused.value.fix
+        assert [run.number for run in journal.read_runs(settings.warehouse, "shop")] == [1, 2]

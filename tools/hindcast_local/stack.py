@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from hindcast.common import private_files
 from hindcast.common.errors import PlatformError
+from hindcast.common.plurals import format_count
 from hindcast.common.settings import DEFAULT_POOL, Settings
 from hindcast.contract import list_contract_files
 from hindcast.kafka import security
@@ -181,7 +182,10 @@ def _format_addresses(settings: Settings) -> str:
     users = airflow.list_users(settings)
     ours = settings.kafka == f"{ports.HOST}:{settings.kafka_port}"
     lines = [
-        ("Airflow", f"{airflow.base_url(settings)} ({len(list(list_contract_files(settings.schemas)))} pipelines)"),
+        (
+            "Airflow",
+            f"{airflow.base_url(settings)} ({format_count(len(list_contract_files(settings.schemas)), 'pipeline')})",
+        ),
         ("login", f"{', '.join(users)}: password{'s' if users[1:] else ''} in {airflow.passwords_path(settings)}"),
         (
             "Kafka",

@@ -250,6 +250,13 @@ class _TableReader:
         if delta_table is None:
             raise QueryError("the table has not been published yet", where=table.path, fix="run the pipeline first")
         horizon.refuse_question(table, horizon.read_horizon(table, delta_table), question, known_at)
+        if lacking := [column for column in table.key if column not in {it.name for it in delta_table.schema().fields}]:
+            marks = tables.read_marks(delta_table) or tables.NO_MARKS
+            raise QueryError(
+                f"its key is {', '.join(marks['key'])}, and the contract's has {', '.join(lacking)}",
+                where=table.path,
+                fix="restore the key in the contract; or give the topic or view another name, and run it",
+            )
         downgraded_at = delta_table.metadata().configuration.get(store_formats.DOWNGRADE_PROPERTY)
         if downgraded_at is not None and known_at < datetime.fromisoformat(downgraded_at):
             raise QueryError(

@@ -84,12 +84,13 @@ def plan_run(
 
 def refuse_unfit_contract(contract: BoundContract) -> None:
     """Raise ContractError if the contract differs from that of the last run, and a gate or a widened column of it is
-    not allowed.
+    not allowed, or a table cannot take its key or columns.
     """
     settings = contract.settings
     past = journal.read_runs(settings.warehouse, contract.pipeline)
     if not past or past[-1].plan.contract != contract.hash:
-        checks = expectations.check_expectations(contract), widening.check_widening(settings.warehouse, contract)
+        fit = widening.check_fit(settings.warehouse, contract)
+        checks = expectations.check_expectations(contract), fit, widening.check_widening(settings.warehouse, contract)
         for complaint in chain(*checks):
             raise locate_complaint(settings.schemas, contract.pipeline, complaint)
 

@@ -1,4 +1,4 @@
-"""Columns that a contract would widen in existing tables, found without Spark before a run writes anything.
+"""Columns that existing tables cannot take, or would be widened by, found without Spark before a run writes anything.
 
 Only Spark and Hindcast can read a table whose column was widened and whose files stay (docs/topics/evolution.md). So a
 run widens only where the contract says `widen: spark_only`, or `widen: rewrite`. Only Spark knows the type of a view's
@@ -10,14 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from deltalake import DeltaTable
 from pyspark.sql.types import StructField, StructType
 
-from hindcast.contract import Contract, list_shapes
+from hindcast.contract import Contract, Shape, list_shapes
 from hindcast.contract.field_types import Widen
 from hindcast.contract.view_checks import Complaint
 from hindcast.store import table_columns, tables
-from hindcast.store.columns import find_difference, parse_declared_type
-from hindcast.store.table_creation import REWRITING, WIDENING_CHOICE, WIDENING_WARNING
+from hindcast.store.columns import ColumnDifference, find_difference, parse_declared_type
+from hindcast.store.table_creation import REWRITING, UNFIT_FIX, WIDENING_CHOICE, WIDENING_WARNING
 
 WidenedColumns = Mapping[str, tuple[str, str]]
 """Columns with their types before and after; fields of structs are written `place.city`."""
@@ -35,13 +36,38 @@ def find_widenings(warehouse: str, contract: Contract) -> dict[str, WidenedColum
             or tables.read_older_format(delta_table) is not None
         ):
             continue
-        columns = known[name].columns.items()
-        declared = {column: parse_declared_type(kind) for column, kind in columns if kind is not None}
-        own = [field for field in table_columns.spark_schema(delta_table).fields if field.name in declared]
-        new = StructType([StructField(column, kind) for column, kind in declared.items()])
-        if widened := find_difference(StructType(own), new, known[name].key).widened:
+        if widened := _compare_columns(delta_table, known[name]).widened:
             widenings[name] = widened
     return widenings
+
+
+def check_fit(warehouse: str, contract: Contract) -> Iterator[Complaint]:
+    """Yield a complaint for each table that has another kind or key, or a column of a type that does not fit."""
+    known = list_shapes(contract)
+    for name in (*contract.topics, *contract.ordered_views):
+        table = tables.locate_table(warehouse, contract, name)
+        delta_table = tables.open_table(table)
+        if delta_table is None or tables.read_older_format(delta_table) is not None:
+            continue
+        marks, difference = (
+            tables.read_marks(delta_table) or tables.NO_MARKS,
+            _compare_columns(delta_table, known[name]),
+        )
+        problems = [*difference.refused.values()]
+        problems += [f"its kind was {marks['kind']}, not {table.kind}"] if marks["kind"] != table.kind else []
+        problems += [f"the key was {', '.join(marks['key'])}"] if tuple(marks["key"]) != table.key else []
+        if problems:
+            column = next(iter(difference.refused), table.key[0] if table.key else "")
+            found = f"the table {name} cannot become what the contract says: {'; '.join(problems)}"
+            yield Complaint(_locate_column(contract, name, column), found, UNFIT_FIX)
+
+
+def _compare_columns(delta_table: DeltaTable, shape: Shape) -> ColumnDifference:
+    """Return how the columns whose types a contract declares differ from those of a table."""
+    declared = {column: parse_declared_type(kind) for column, kind in shape.columns.items() if kind is not None}
+    own = [field for field in table_columns.spark_schema(delta_table).fields if field.name in declared]
+    new = StructType([StructField(column, kind) for column, kind in declared.items()])
+    return find_difference(StructType(own), new, shape.key)
 
 
 def check_widening(warehouse: str, contract: Contract) -> Iterator[Complaint]:

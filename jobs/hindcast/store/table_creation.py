@@ -110,8 +110,7 @@ def fit_columns(delta_table: DeltaTable, table: Table, schema: StructType) -> Co
             f"  the table: {_format_contract_columns(table, current)}\n  the contract: "
             f"{_format_contract_columns(table, schema)}",
             where=table.path,
-            fix="restore the type or key; or give the changed column another name (the table keeps the old one), or "
-            "the topic or view another name (a new table)",
+            fix=UNFIT_FIX,
         )
     if change.widened and table.widen == "refuse" and not table_columns.is_widened(delta_table):
         steps = ", ".join(f"{name} from {old} to {new}" for name, (old, new) in change.widened.items())
@@ -123,6 +122,13 @@ def fit_columns(delta_table: DeltaTable, table: Table, schema: StructType) -> Co
             "has now, or add a column of the wider type under another name",
         )
     return change
+
+
+UNFIT_FIX = (
+    "restore the type or key; or give the changed column another name (the table keeps the old one), or the topic or "
+    "view another name (a new table); to start over, remove the pipeline's folder of the warehouse"
+)
+"""What to do if a table cannot take the columns of a contract."""
 
 
 def refuse_older_format(table: Table) -> None:
