@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from hindcast.plan import journal
 from hindcast.query import changes, read
 from hindcast.query.changes import ChangeCounts, ChangeQuestion, Changes
 from hindcast.runs import run_steps
-from warehouses import RUNS, T0, at, place, shop, version, write
+from warehouses import RUNS, T0, at, place, row, shop, version, write
 
 BEFORE_FIRST = RUNS[0] - timedelta(microseconds=1)
 
@@ -40,7 +40,7 @@ def test_a_late_price_changes_the_part_of_a_version_that_it_is_true_in(bought: A
     """The version that it splits is closed and opened again as it was: that is no change of an answer."""
     of = found(bought, "prices", RUNS[0], RUNS[1])
     [line] = of.lines.to_pylist()
-    assert (line["item"], line["validFrom"], line["validTo"]) == ("naan", at(1), None)
+    assert (line["key"]["item"], line["validFrom"], line["validTo"]) == ("naan", at(1), None)
     assert (line["before"]["price"], line["after"]["price"], line["change"]) == (3, 2.5, "changed")
     assert (line["source"], line["corrected"]) == ({"_partition": 0, "_offset": 2}, False)
     assert of.counts == ChangeCounts(1, 1, 0)
@@ -58,7 +58,7 @@ def test_a_run_changes_what_was_known_just_before_it(bought: Any) -> None:
 def test_events_and_windows_are_compared_by_what_identifies_them(bought: Any) -> None:
     [bill] = found(bought, "bills", RUNS[0], RUNS[1]).lines.to_pylist()
     assert (bill["before"]["amount"], bill["after"]["amount"], bill["corrected"]) == (6, 5, True)
-    assert (bill["customer"], bill["timestamp"]) == ("dave", at(2))
+    assert (bill["key"]["customer"], bill["timestamp"]) == ("dave", at(2))
     for name in ("orders", "met", "daily"):
         assert found(bought, name, RUNS[0], RUNS[1]).counts == ChangeCounts(0, 0, 0)
         [line] = found(bought, name, BEFORE_FIRST, RUNS[1]).lines.to_pylist()
@@ -72,21 +72,65 @@ def test_moments_that_cannot_be_answered_are_refused(bought: Any) -> None:
         found(bought, "price", RUNS[0], RUNS[1])
 
 
+def test_a_table_that_a_run_has_not_changed_has_no_lines(bought: Any) -> None:
+    """Also if no file of it can have rows of the time between."""
+    before = changes.find_moment_before(bought.warehouse, "shop", RUNS[1])
+    for name in ("orders", "met", "daily", "people", "cities"):
+        assert found(bought, name, before, RUNS[1]).counts == ChangeCounts(0, 0, 0)
+        assert found(bought, name, T0, at(5)).counts == ChangeCounts(0, 0, 0)
+    assert found(bought, "prices", RUNS[1], RUNS[0]) == found(bought, "prices", RUNS[0], RUNS[1]), "in either order"
+    first = datetime.min.replace(tzinfo=UTC)
+    assert changes.find_moment_before(bought.warehouse, "shop", first) == first
+
+
+def test_an_event_that_is_dated_otherwise_is_removed_and_added(tmp_path: Path) -> None:
+    with shop(tmp_path) as settings:
+        moved = [
+            row(1, 2, customer="eve", item="naan", quantity=2, timestamp=at(2), **place(9)),
+            row(2, None, customer="eve", item="naan", quantity=2, timestamp=at(7), **place(9)),
+        ]
+        write(settings, load(settings.schemas / "shop.yaml"), "orders", moved)
+        lines = found(settings, "orders", RUNS[0], RUNS[1]).lines.to_pylist()
+        assert [(line["timestamp"], line["change"]) for line in lines] == [(at(2), "removed"), (at(7), "added")]
+
+
+def test_columns_may_have_the_names_of_ours(tmp_path: Path) -> None:
+    text = (
+        "pipeline: moves\nstart: 2026-01-01\ntopics:\n  t:\n    read: table\n"
+        "    key: {change: string, before: string, source: string}\n"
+        "    value: {after: string, corrected: string, k: string, v: string, p0: string, i: string}\n"
+    )
+    names = ("change", "before", "source", "after", "corrected", "k", "v", "p0", "i")
+    with shop(tmp_path) as settings:
+        (settings.schemas / "shop.yaml").write_text(text)
+        for state in ("planned", "completed"):
+            journal.append_entry(settings.warehouse, bare_run("moves", 1, RUNS[0], state))
+        rows = [version(1, None, 0, None, **dict.fromkeys(names, "x"), **place(1))]
+        write(settings, load(settings.schemas / "shop.yaml"), "t", rows)
+        lines = found(settings, "t", BEFORE_FIRST, RUNS[0]).lines
+        assert changes.describe_lines(lines).column_names == [
+            *("change", "before", "source", "validFrom", "validTo", "change_"),
+            *names[3:],
+        ]
+        (flat,) = changes.flatten_lines(lines).to_pylist()
+        assert (flat["change"], flat["change_"], flat["after_after"], flat["k_before"]) == ("x", "added", "x", None)
+
+
 def write_history(settings: Any, dice: random.Random, keys: int, runs: int) -> None:
     """A table as so many runs leave it, each of which derives some keys anew; every key's rows tile its time."""
     contract, rows, current = load(settings.schemas / "shop.yaml"), list[dict[str, Any]](), dict[int, list[Any]]()
     for run in range(1, runs + 1):
         for key in dice.sample(range(keys), keys // 2):
-            for row in current.get(key, ()):
-                row |= {"systemTo": RUNS[0] + timedelta(hours=run), "_belief": "superseded"}
+            for believed in current.get(key, ()):
+                believed |= {"systemTo": RUNS[0] + timedelta(hours=run), "_belief": "superseded"}
             cuts = sorted(dice.sample(range(12), dice.randrange(0, 6)))
             ends = [*cuts[1:], None] if dice.random() < 0.7 else cuts[1:]
             current[key] = [
                 version(1, None, start, end, id=key, city=dice.choice("ab"), n=dice.randrange(3), **place(run))
                 for start, end in zip(cuts, ends, strict=False)
             ]
-            for row in current[key]:
-                row["systemFrom"] = RUNS[0] + timedelta(hours=run)
+            for opened in current[key]:
+                opened["systemFrom"] = RUNS[0] + timedelta(hours=run)
             rows += current[key]
         for state in ("planned", "completed"):
             entry = bare_run("moves", run, RUNS[0] + timedelta(hours=run), state)
@@ -122,7 +166,7 @@ def test_lines_say_at_every_moment_what_two_answers_say(tmp_path: Path) -> None:
                     if answers[0].get(key) != answers[1].get(key)
                 }
                 true = [it for it in lines if it["validFrom"] <= at(minute) < (it["validTo"] or at(99))]
-                assert {it["id"]: (it["before"], it["after"]) for it in true} == differing
+                assert {it["key"]["id"]: (it["before"], it["after"]) for it in true} == differing
                 assert len(true) == len(differing)
                 compared += len(differing)
         assert compared > 500

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from contextvars import Context
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from deltalake import DeltaTable
 
 from hindcast.common import clock
 from hindcast.common.errors import RunError
 from hindcast.common.settings import read_settings
 from hindcast.plan import journal, planner
+from hindcast.quality import held_changes
 from hindcast.runs import incremental_state, run_steps, special_runs
 from hindcast.store import commit_once, commits, tables
 from hindcast.store.tables import Table
@@ -46,7 +50,7 @@ def interrupted(p: Pipeline, name: str, write: str, meanwhile: Callable[[], None
         waiting.clear()
         run = next(run for run in journal.read_runs(p.warehouse, p.name) if not run.is_finished)
         planner.abandon_run(p.warehouse, run, "by a test")
-        meanwhile()
+        Context().run(meanwhile)  # as another process would
         with nullcontext() if guarded else commit_once.guard_commits(lambda: None):
             return real(rows, table, *given, **named)
 
@@ -109,3 +113,56 @@ def test_records_that_an_abandoned_run_ingests_late_come_into_the_table(
         p.run("fourth")
         assert p.believed("menu") == [("curry", 8, 0, 1), ("curry", 9, 1, None), ("soup", 5, 0, None)]
         assert wrong(p) == []
+
+
+ORDERS = """
+pipeline: orders
+start: 2026-01-01
+topics:
+  orders:
+    read: stream
+    key: {customer: string}
+    value: {quantity: int}
+    expect:
+      - expect_column_values_to_be_between: {column: quantity, min_value: 1}
+        on_failure: quarantine
+"""
+
+
+@pytest.mark.long
+@pytest.mark.ci
+def test_records_of_a_stream_that_come_to_the_log_after_a_release_come_into_the_table(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    with pipeline(spark, broker, tmp_path, ORDERS) as p:
+        p.send("orders", ("anna", {"quantity": 0}, 1), ("bob", {"quantity": 2}, 1))
+        p.run("first")
+        p.send("orders", ("carl", {"quantity": 5}, 2))
+
+        def release_anna() -> None:
+            keys = {"orders": held_changes.find_held_keys(p.warehouse, p.name, "orders", ["anna"])}
+            special_runs.run_release(spark, read_settings(), p.name, "release", keys, "ann", clock.now())
+
+        with interrupted(p, "logs/orders", "append_rows", release_anna, guarded=False), pytest.raises(RunError):
+            p.run("second")
+        assert p.states() == [(1, "completed"), (2, "abandoned"), (3, "completed")]
+        p.send("orders", ("dave", {"quantity": 6}, 3))
+        p.run("fourth")
+        assert [row[0] for row in p.believed("orders")] == ["anna", "bob", "carl", "dave"]
+        assert wrong(p) == []
+
+
+@pytest.mark.long
+@pytest.mark.ci
+def test_an_abandoned_run_changes_no_columns(spark: SparkSession, broker: str, tmp_path: Path) -> None:
+    with pipeline(spark, broker, tmp_path, PRICES) as p:
+        p.send("menu", ("curry", {"price": 8}, 0))
+        p.run("first")
+        p.write(PRICES.replace("{price: int}", "{price: int, note: string}"))
+        run_steps.plan_run(p.settings, p.name, "second")
+        run = journal.read_active_run(p.warehouse, p.name, 2)
+        with commit_once.guard_commits(partial(journal.read_active_run, p.warehouse, p.name, 2)):
+            planner.abandon_run(p.warehouse, run, "by a test")
+            with pytest.raises(RunError, match="run 2"):
+                commits.set_properties(spark, p.table("menu"), {"hindcast.test": "late"})
+        assert "hindcast.test" not in DeltaTable(p.table("menu").path).metadata().configuration

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import re
+import zlib
+from base64 import b64decode
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
+from fastapi.testclient import TestClient
 
 import warehouses
 from hindcast.airflow.pages import quality
+from hindcast.airflow.pages.access import PageAccess
+from hindcast.airflow.pages.routes import build_app
 from hindcast.cli import main
 from hindcast.common.errors import ContractError
 from hindcast.common.settings import Settings, read_settings
@@ -147,11 +154,22 @@ FAILED = {
 @pytest.mark.parametrize("outcome", ["failed", "error"])
 def test_what_a_gate_found_is_hidden_once_its_column_is_marked(outcome: str) -> None:
     result = gate_results.TrackedResult(**FAILED | {"outcome": outcome})  # type: ignore[arg-type]
-    assert result.mask_values(frozenset()) == result
-    assert (result.mask_values(frozenset({"name"})) == result) == (outcome == "failed"), "an error may show any column"
-    for hidden in (frozenset({"city"}), None):
-        masked = result.mask_values(hidden)
+    columns = ("name", "city")
+    assert result.mask_values(columns, frozenset()) == result
+    assert (result.mask_values(columns, frozenset({"name"})) == result) == (outcome == "failed"), "errors show any"
+    about = replace(result, kwargs={**result.kwargs, "row_condition": "name = 'Ann'"})
+    for masked in (
+        result.mask_values(columns, frozenset({"city"})),
+        result.mask_values(("name",), frozenset()),
+        about.mask_values(columns, frozenset({"name"})),
+    ):
         assert ("Rome" in masked.detail, masked.observed, masked.failing) == (False, None, 1)
+
+
+def embedded(page: str) -> str:
+    """What is in a report's page in compressed form."""
+    found = re.search(r'id="embedded">([A-Za-z0-9+/=]+)</script>', page)
+    return zlib.decompress(b64decode(found[1])).decode() if found else ""
 
 
 def test_older_reports_and_the_quality_page_hide_what_is_marked_today(
@@ -172,4 +190,10 @@ def test_older_reports_and_the_quality_page_hide_what_is_marked_today(
             monkeypatch.setattr(
                 gate_results, "read_results", lambda *_: {"people": [gate_results.TrackedResult.from_json(FAILED)]}
             )
+            access = PageAccess(lambda: None, lambda dag_id: None, lambda: frozenset(["shop"]))  # noqa: ARG005
+            web = TestClient(build_app(access))
+            for name in ("run-1.html", "run-1.json"):
+                answer = web.get(f"/reports/shop/{name}")
+                assert (answer.status_code, "Rome" in answer.text or "Rome" in embedded(answer.text)) == (200, shown)
+            assert "sensitive by now" in web.get("/reports/shop/run-1/index.html").text or shown
             assert ("Rome" in str(quality.build_pipeline_page(now, load(now.schemas / "shop.yaml")))) == shown

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -49,6 +50,11 @@ class Expectation(ContractModel):
     def columns(self) -> list[str]:
         """The columns that the parameters name."""
         return list_named_columns(self.kwargs)
+
+    @property
+    def concerned_words(self) -> list[str]:
+        """The columns that the parameters name, and the words of the condition on the rows."""
+        return list_concerned_words(self.kwargs)
 
     @property
     def sql_parameters(self) -> dict[str, str]:
@@ -147,6 +153,12 @@ def gate_schema() -> JsonDict:
 
 
 Gate = Annotated[Expectation, BeforeValidator(_parse_expectation, json_schema_input_type=Any)]
+
+
+def list_concerned_words(kwargs: Mapping[str, ContractValue]) -> list[str]:
+    """Return the columns that an expectation is about, and the words of the condition on its rows, such as columns."""
+    condition = kwargs.get("row_condition")
+    return [*list_named_columns(kwargs), *(re.findall(r"\w+", condition) if isinstance(condition, str) else ())]
 
 
 def list_named_columns(kwargs: Mapping[str, ContractValue]) -> list[str]:

@@ -6,7 +6,9 @@ import math
 import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cache
 from pathlib import Path
+from typing import TypeAlias
 
 import yaml
 
@@ -189,6 +191,33 @@ def try_find(folder: Path, pipeline: str) -> Contract | ContractError | None:
     contracts = {result.pipeline: result for result in results.values() if isinstance(result, Contract)}
     errors = (result for result in (results.get(own), *results.values()) if isinstance(result, ContractError))
     return contracts.get(pipeline) or next(errors, None)
+
+
+ContractFinder: TypeAlias = Callable[[Path, str], Contract | ContractError | None]
+"""Finds the contract of a pipeline in a folder, as `try_find` does."""
+
+
+def build_finder(load: Callable[[Path], Mapping[Path, Contract | ContractError]] | None = None) -> ContractFinder:
+    """Return a function that does what `try_find` does, for many pipelines: it loads all files of a folder once.
+
+    `load`: loads them; without it a file with a pipeline's name is loaded alone.
+    """
+    load_once, by_name = cache(load or try_load_all), load is None
+
+    def find_contract(folder: Path, pipeline: str) -> Contract | ContractError | None:
+        own = folder / f"{pipeline}.yaml"
+        if by_name and os.access(own, os.F_OK):
+            contract = try_load(own)
+            if isinstance(contract, Contract) and contract.pipeline == pipeline:
+                return contract
+        by_path = load_once(folder)
+        for found in by_path.values():
+            if isinstance(found, Contract) and found.pipeline == pipeline:
+                return found
+        errors = ((path, found) for path, found in by_path.items() if isinstance(found, ContractError))
+        return next((error for path, error in errors if path.stem == pipeline or may_name(path, {pipeline})), None)
+
+    return cache(find_contract)
 
 
 def locate_complaint(folder: Path, pipeline: str, complaint: Complaint) -> ContractError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from functools import cache, partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -135,18 +135,13 @@ def mask_refused(warehouse: str, contract: Contract, rows: pa.Table) -> pa.Table
     """
     topics, past = rows.column("topic").unique().to_pylist(), journal.read_runs(warehouse, contract.pipeline)
     hidden = {kafka: contract.has_sensitive_entry(kafka) or not contract.find_entries(kafka) for kafka in topics}
-    by_contract = {it: definitions.list_marked_topics(past, it) for it in {run.plan.contract for run in past}}
-    marked = {run.number: by_contract[run.plan.contract] for run in past}
+    contracts = {run.number: run.plan.contract for run in past}
+    was_marked = cache(partial(definitions.has_marked_entry, past))
     masked = [
-        _mask_row(row, hidden=hidden[row["topic"]] or _was_marked(contract, row, marked)) for row in rows.to_pylist()
+        _mask_row(row, hidden=hidden[row["topic"]] or was_marked(contracts.get(row["run"], ""), row["topic"]))
+        for row in rows.to_pylist()
     ]
     return pa.Table.from_pylist(masked, schema=_SCHEMA)
-
-
-def _was_marked(contract: Contract, row: Mapping[str, ColumnValue], marked: Mapping[int, Collection[str]]) -> bool:
-    """Return whether the contract of a row's run marked anything of its topic; `marked`: topics, by run."""
-    names = contract.find_entries(str(row["topic"]))
-    return any(name in marked.get(int(str(row["run"])), ()) for name in names)
 
 
 def _mask_row(row: dict[str, ColumnValue], *, hidden: bool) -> dict[str, ColumnValue]:

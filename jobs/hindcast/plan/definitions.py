@@ -24,12 +24,6 @@ def find_fields(past: Iterable[Run], contract_hash: str) -> dict[str, str] | Non
     return next((dict(plan.definition) for plan in plans if plan.definition), None)
 
 
-def list_marked_topics(past: Iterable[Run], contract_hash: str) -> set[str]:
-    """Return the topics of the contract with that hash that have sensitive columns; none if it is not stored."""
-    places = [place.split(".") for place in find_fields(past, contract_hash) or ()]
-    return {place[1] for place in places if place[0] == "topics" and place[2:] == ["sensitive"]}
-
-
 def find_contract(past: Iterable[Run], contract_hash: str) -> Contract | None:
     """Return the contract with that hash, without its gates; None if no plan has stored it, or it is none today."""
     fields = find_fields(past, contract_hash)
@@ -37,6 +31,17 @@ def find_contract(past: Iterable[Run], contract_hash: str) -> Contract | None:
         return None if fields is None else parse_fields(fields)
     except ValueError:
         return None
+
+
+def has_marked_entry(past: Sequence[Run], contract_hash: str, kafka: str) -> bool:
+    """Return whether the contract with that hash had sensitive columns of a topic in Kafka; False if it is not stored.
+
+    Of one that is no contract today: of any topic.
+    """
+    contract = find_contract(past, contract_hash)
+    if contract is not None:
+        return contract.has_sensitive_entry(kafka)
+    return any(place.split(".")[2:] == ["sensitive"] for place in find_fields(past, contract_hash) or ())
 
 
 def find_last_contract(past: Sequence[Run]) -> Contract | None:

@@ -5,16 +5,15 @@ What another pipeline calls sensitive counts for the inputs made of its tables, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import TypeAlias, TypeVar
 
 from hindcast.common.errors import ContractError, HindcastError
 from hindcast.common.settings import Settings
 from hindcast.contract import Contract, find, list_shapes
 from hindcast.contract.bound import BoundContract, bind_contract
-from hindcast.contract.folder import try_find
+from hindcast.contract.folder import ContractFinder, build_finder
 from hindcast.contract.sensitive import find_sensitive_columns
 from hindcast.contract.types import PERIOD_COLUMNS
 from hindcast.plan import inputs, journal
@@ -24,9 +23,6 @@ from hindcast.store.tables import Table
 
 AnyContract = TypeVar("AnyContract", bound=Contract)
 
-ContractFinder: TypeAlias = Callable[[Path, str], Contract | ContractError | None]
-"""Finds the contract of a pipeline in a folder; the error of a file that may be it; None if there is neither."""
-
 
 def find_bound_contract(settings: Settings, pipeline: str) -> BoundContract:
     """Return the contract of a pipeline, with the marks of other pipelines; raise ContractError as `find` does."""
@@ -34,13 +30,15 @@ def find_bound_contract(settings: Settings, pipeline: str) -> BoundContract:
 
 
 def add_marks_of_others(
-    settings: Settings, contract: AnyContract, find_other: ContractFinder = try_find
+    settings: Settings, contract: AnyContract, find_other: ContractFinder | None = None
 ) -> AnyContract:
     """Return a contract that knows what other pipelines mark of its inputs, by all marks of theirs.
 
     Nothing is read for a contract without inputs.
     """
-    return contract.with_marks(_Followed(settings, contract, find_other).find_marks()) if contract.inputs else contract
+    if not contract.inputs:
+        return contract
+    return contract.with_marks(_Followed(settings, contract, find_other or build_finder()).find_marks())
 
 
 def find_hidden_columns(settings: Settings, contract: Contract, name: str) -> frozenset[str]:
@@ -82,7 +80,7 @@ class _Followed:
     def __init__(self, settings: Settings, contract: Contract, find_other: ContractFinder) -> None:
         self._settings, self._find_other, self._root = settings, find_other, contract.pipeline
         self._contracts: dict[str, Contract] = {contract.pipeline: contract}
-        self._fixed: dict[_Place, frozenset[str]] = {}
+        self._fixed: dict[_Place, frozenset[str] | None] = {}
         waiting = [contract]
         while waiting:
             reader = waiting.pop()
@@ -116,26 +114,28 @@ class _Followed:
     ) -> frozenset[str]:
         source = contract.inputs[name]
         pipeline, _, table = source.table.partition(".")
-        marked = self._fixed[pipeline, table] | sensitive.get(pipeline, {}).get(table, frozenset())
-        return marked & {*source.key, *source.value}
+        columns, fixed = frozenset([*source.key, *source.value]), self._fixed[pipeline, table]
+        return columns if fixed is None else columns & (fixed | sensitive.get(pipeline, {}).get(table, frozenset()))
 
     def _find_fixed_marks(
         self, source: Table, known: Contract | None
-    ) -> tuple[Contract | ContractError | None, frozenset[str]]:
+    ) -> tuple[Contract | ContractError | None, frozenset[str] | None]:
         """Return the contract of a source's pipeline, and what it hides of the source whatever its own inputs mark.
 
-        All columns, if what is marked is not known: while a file that may be the contract does not load, since it may
-        mark more than the contract of the last run.
+        None for all columns, if what is marked is not known: while a file that may be the contract does not load, since
+        it may mark more than the contract of the last run.
         """
         other = known or self._find_other(self._settings.schemas, source.pipeline)
-        if isinstance(other, Contract) and source.name in (*other.topics, *other.views):
-            return other, _find_left_columns(other, source.name, source)
+        if isinstance(other, ContractError):
+            return other, None
         stored: Collection[str] | None = None
-        if not isinstance(other, ContractError):
-            with suppress(HindcastError):  # a damaged journal
-                past = journal.read_runs(self._settings.warehouse, source.pipeline)
-                stored = inputs.find_stored_marks(past, source.name)
-        return other, frozenset(_list_columns(source) if stored is None else stored)
+        with suppress(HindcastError):  # a damaged journal
+            past = journal.read_runs(self._settings.warehouse, source.pipeline)
+            if other is not None and source.name in (*other.topics, *other.views):
+                former = _find_former_marks(other, past, source.name)
+                return other, former | _find_left_columns(other, source.name, source)
+            stored = inputs.find_stored_marks(past, source.name)
+        return other, None if stored is None else frozenset(stored)
 
 
 def _locate_source(settings: Settings, contract: Contract, name: str) -> Table:

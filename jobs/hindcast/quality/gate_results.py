@@ -16,7 +16,7 @@ A step that is retried evaluates its gates again; the last results count.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Self, TypeAlias
 
@@ -26,7 +26,7 @@ from deltalake.exceptions import DeltaError
 from pyspark.sql.types import DoubleType, LongType, StringType, StructField, StructType, TimestampType
 
 from hindcast.common.json_values import JsonObject, JsonValue, StoredObject
-from hindcast.contract.expectation import OnFailure, list_named_columns
+from hindcast.contract.expectation import OnFailure, list_concerned_words, list_named_columns
 from hindcast.contract.sensitive import REDACTED
 from hindcast.store import duckdb_reader
 from hindcast.store.row_reader import open_dataset, read_next_moment
@@ -108,13 +108,17 @@ class TrackedResult(GateResult):
 
     trend: Sequence[float | None]
 
-    def mask_values(self, hidden: frozenset[str] | None) -> Self:
-        """Return the result without what may show values of a table's hidden columns; None: all are hidden.
+    def mask_values(self, columns: Collection[str], hidden: frozenset[str]) -> Self:
+        """Return the result without what may show values of `hidden` columns, or of others than the table's `columns`.
 
-        An error may show those of any column, what was found and observed those of the columns that the gate names.
+        An error may show those of any column, what was found and observed those of the columns that the gate is about.
         """
-        shown = hidden is not None and hidden.isdisjoint(list_named_columns(self.kwargs))
-        if shown and (self.outcome != "error" or not hidden):
+        is_left = not set(columns).issuperset(list_named_columns(self.kwargs))
+        if (
+            not is_left
+            and hidden.isdisjoint(list_concerned_words(self.kwargs))
+            and (self.outcome != "error" or not hidden)
+        ):
             return self
         detail = REDACTED if self.outcome in ("failed", "error") else self.detail
         return replace(self, detail=detail, observed=None, trend=[])

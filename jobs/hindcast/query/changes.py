@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import Literal, NamedTuple
+from datetime import UTC, datetime, timedelta
+from typing import Literal, NamedTuple, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,7 +28,7 @@ from hindcast.contract.types import PERIOD_COLUMNS
 from hindcast.plan import journal
 from hindcast.query import cut_values, read
 from hindcast.query.show import format_cell
-from hindcast.store import duckdb_reader, row_reader
+from hindcast.store import duckdb_reader, row_reader, table_columns
 from hindcast.store.duckdb_reader import quote_name
 from hindcast.store.tables import Table
 
@@ -39,7 +39,7 @@ Order = Literal["size", "time"]
 
 @dataclass(frozen=True)
 class ChangeQuestion:
-    """Which changes of a table: between what was known at `earlier` and at `later`.
+    """Which changes of a table: between what was known at `earlier` and at `later`, which may come in either order.
 
     `only_corrections`: only those of answers that were past (`tables.is_correction`). `first` and `most`: from which
     line on, and how many (None: all). `hidden`: columns by whose values lines are not ordered.
@@ -53,6 +53,11 @@ class ChangeQuestion:
     most: int | None = None
     hidden: Collection[str] = ()
 
+    def __post_init__(self) -> None:
+        earlier, later = sorted((self.earlier, self.later))
+        object.__setattr__(self, "earlier", earlier)
+        object.__setattr__(self, "later", later)
+
 
 class ChangeCounts(NamedTuple):
     """How many lines, keys, and lines of past answers there are in all."""
@@ -65,8 +70,9 @@ class ChangeCounts(NamedTuple):
 class Changes(NamedTuple):
     """Some `lines` of a table's changes, and the counts of all.
 
-    A line has the key and the period, `change` (added, changed, removed), `corrected`, the structs `before` and `after`
-    with the values (null where there was, or is, no row) and `source`, the places of the records of the new row.
+    A line has `key`, a struct, and the period, `change` (added, changed, removed), `corrected`, the structs `before`
+    and `after` with the values (null where there was, or is, no row) and `source`, the places of the records of the new
+    row.
     """
 
     table: Table
@@ -77,7 +83,11 @@ class Changes(NamedTuple):
 def find_moment_before(warehouse: str, pipeline: str, later: datetime) -> datetime:
     """Return the moment just before the known-at of the last run up to `later`: only that run has changed it since."""
     known_ats = (run.known_at for run in journal.read_completed_runs(warehouse, pipeline))
-    return max((at for at in known_ats if at <= later), default=later) - timedelta(microseconds=1)
+    last = max((at for at in known_ats if at <= later), default=later)
+    return max(last, _FIRST + _MICROSECOND) - _MICROSECOND
+
+
+_FIRST, _MICROSECOND = datetime.min.replace(tzinfo=UTC), timedelta(microseconds=1)
 
 
 class SideLimit(NamedTuple):
@@ -105,7 +115,7 @@ def read_changes(
     """
     for moment in (question.earlier, question.later):
         table, delta_table = read.open_answerable(warehouse, contract, name, Question(known_at=moment))
-    form = _Form(table, delta_table)
+    form = _Form(table, delta_table, question.later)
     since, until = sql_literal(question.earlier), sql_literal(question.later)
     closed = f'"systemFrom" <= {since} AND "systemTo" > {since} AND "systemTo" <= {until}'
     opened = f'"systemFrom" > {since} AND "systemFrom" <= {until} AND ("systemTo" IS NULL OR "systemTo" > {until})'
@@ -154,33 +164,55 @@ def _describe_excess(found: str, table: Table) -> QueryError:
 
 def flatten_lines(lines: pa.Table) -> pa.Table:
     """Return lines without structs and lineage: of each value `x` the columns `x_before` and `x_after`."""
-    flat = lines.drop_columns(["before", "after", "source", "corrected"])
-    before, after = (lines.column(side).combine_chunks() for side in ("before", "after"))
-    for field in before.type:
-        for side, values in (("before", before), ("after", after)):
-            flat = flat.append_column(f"{field.name}_{side}", pc.struct_field(values, field.name))
-    return flat
+    columns = _list_first_columns(lines)
+    sides = {side: lines.column(side).combine_chunks() for side in ("before", "after")}
+    for name in (field.name for field in lines.schema.field("before").type):
+        columns += [(f"{name}_{side}", pc.struct_field(values, name)) for side, values in sides.items()]
+    return _build_table(columns)
 
 
 def describe_lines(lines: pa.Table) -> pa.Table:
     """Return lines for people: of each value one text, where it differs `10.00 -> 9.50`."""
-    flat = lines.drop_columns(["before", "after", "source", "corrected"])
+    columns = _list_first_columns(lines)
     sides = zip(lines.column("before").to_pylist(), lines.column("after").to_pylist(), strict=True)
     pairs = [(before or after, after or before) for before, after in sides]
     for name in (field.name for field in lines.schema.field("before").type):
         texts = [[format_cell(side[name]) or '""' for side in pair] for pair in pairs]
         cells = [new if old == new else f"{old} -> {new}" for old, new in texts]
-        flat = flat.append_column(name, pa.array(cells, pa.string()))
-    return flat
+        columns.append((name, pa.array(cells, pa.string())))
+    return _build_table(columns)
+
+
+_NamedColumn: TypeAlias = tuple[str, pa.Array | pa.ChunkedArray]
+
+
+def _list_first_columns(lines: pa.Table) -> list[_NamedColumn]:
+    """Return the columns of the key, of the periods, and `change`."""
+    key = lines.column("key").combine_chunks()
+    own = [(field.name, pc.struct_field(key, field.name)) for field in key.type]
+    return own + [(name, lines.column(name)) for name in lines.column_names if name in (*PERIOD_COLUMNS, "change")]
+
+
+def _build_table(columns: Sequence[_NamedColumn]) -> pa.Table:
+    """Return a table of these columns; a name that an earlier one has gets an underscore."""
+    names: list[str] = []
+    for name, _ in columns:
+        while name in names:
+            name += "_"  # noqa: PLW2901  # until it is unique
+        names.append(name)
+    return pa.table([values for _, values in columns], names)
 
 
 class _Form:
     """The columns of a table as SQL: k, a struct of its key; p0 and p1, its periods; v, its values; s, its sources."""
 
-    def __init__(self, table: Table, delta_table: DeltaTable) -> None:
+    def __init__(self, table: Table, delta_table: DeltaTable, known_at: datetime) -> None:
         self._table, self._periods = table, PERIODS[table.kind]
-        fields = pa.schema(delta_table.schema().to_arrow())
-        own = [field for field in fields if field.name not in PERIOD_COLUMNS and not field.name.startswith("_")]
+        fields, shown = (
+            pa.schema(delta_table.schema().to_arrow()),
+            table_columns.list_columns(table, delta_table, known_at),
+        )
+        own = [field for field in fields if field.name in shown and field.name not in PERIOD_COLUMNS]
         self._values = [field for field in own if field.name not in table.key]
         self._sources = [name for name in fields.names if name.startswith("_") and name != "_belief"]
 
@@ -196,9 +228,8 @@ class _Form:
     @property
     def line_columns(self) -> str:
         """What is returned of a line."""
-        key = [f"k.{quote_name(name)} AS {quote_name(name)}" for name in self._table.key]
         periods = [f"p{n} AS {quote_name(name)}" for n, name in enumerate(self._periods)]
-        return ", ".join([*key, *periods, "change", "corrected", "before", "after", "source"])
+        return ", ".join(["k AS key", *periods, "change", "corrected", "before", "after", "source"])
 
     def pair_rows(self) -> str:
         """Return the query of all lines from the rows `old` and `new`."""
@@ -242,7 +273,7 @@ _PAIRED_ROWS = """
     SELECT coalesce(new.k, old.k) AS k, coalesce(new.p0, old.p0) AS p0, coalesce(new.p1, old.p1) AS p1,
            old.k IS NOT NULL AS had, new.k IS NOT NULL AS has, old.k IS NOT NULL AS corrected,
            old.v AS before, new.v AS after, new.s AS source
-    FROM old FULL JOIN new ON old.k = new.k AND old.i = new.i
+    FROM old FULL JOIN new ON old.k = new.k AND old.i = new.i AND old.p0 = new.p0
 """
 """Of each event or window the row of each side."""
 

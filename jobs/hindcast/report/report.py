@@ -13,6 +13,7 @@ from hindcast.common.errors import RunError
 from hindcast.contract import Contract, list_shapes
 from hindcast.contract.definition import list_fields
 from hindcast.contract.sensitive import find_sensitive_columns
+from hindcast.contract.types import PERIOD_COLUMNS
 from hindcast.ingest import ledger
 from hindcast.kafka import topic_patterns
 from hindcast.plan import definitions, horizon, journal
@@ -192,20 +193,23 @@ def _requeue_options(contract: Contract, request: Requeue) -> str:
 def read_report(warehouse: str, contract: Contract, run: Run) -> RunReport:
     """Return the report of a completed or stopped run; raise RunError for any other run."""
     if isinstance(run.outcome, Completed):
-        return _mask_gates(RunReport.from_json(run.outcome.report), contract)
+        return mask_gates(RunReport.from_json(run.outcome.report), contract)
     if run.stop_error is None:
         where, fix = f"{contract.pipeline}, run {run.number}", "wait until it has ended"
         raise RunError(f"a run that is {run.state} has no report", where=where, fix=fix)
     return build_report(warehouse, contract, run.plan, stopped=run.stop_error)
 
 
-def _mask_gates(report: RunReport, contract: Contract) -> RunReport:
-    """Return a report without what gates found in columns that are sensitive today."""
-    hidden = find_sensitive_columns(contract)
+def mask_gates(report: RunReport, contract: Contract) -> RunReport:
+    """Return a report without what gates found in columns that are sensitive today, or have left their tables."""
+    hidden, known = find_sensitive_columns(contract), list_shapes(contract)
+
+    def mask_gate(name: str, gate: GateReport) -> GateReport:
+        columns = (*known[name].columns, *PERIOD_COLUMNS) if name in known else ()
+        return replace(gate, result=gate.result.mask_values(columns, hidden.get(name, frozenset())))
+
     tables = {
-        name: replace(
-            table, gates=tuple(replace(gate, result=gate.result.mask_values(hidden.get(name))) for gate in table.gates)
-        )
+        name: replace(table, gates=tuple(mask_gate(name, gate) for gate in table.gates))
         for name, table in report.tables.items()
     }
     return replace(report, tables=tables)

@@ -18,7 +18,7 @@ from hindcast.contract.bound import BoundContract
 from hindcast.engine.spec import VersionIncrement
 from hindcast.ingest import initial_rows, topic_log
 from hindcast.ingest.ingest_commits import IngestedRecords
-from hindcast.plan import horizon
+from hindcast.plan import horizon, journal
 from hindcast.plan.inputs import locate_own_table
 from hindcast.plan.plans import Plan
 from hindcast.plan.runs import Run
@@ -55,10 +55,12 @@ def derive_topic_change(
     """
     table = locate_own_table(contract, name)
     records = TopicRecords(spark, contract, plan, name, ingested)
+    place = table.warehouse, contract.pipeline, name
     if contract.topics[name].read == "stream":
         if (
             name == plan.only
             or incremental_state.is_unknown(table)
+            or incremental_state.has_late_records(journal.read_runs(*place[:2]), contract, table)
             or incremental_state.has_new_decoding(contract, table, name)
             or incremental_state.has_forgotten_events(contract, table, name)
             or incremental_state.has_revised_fates(spark, table, name)
@@ -66,7 +68,6 @@ def derive_topic_change(
         ):
             return derive_whole_topic(spark, contract, plan, name, records)
         return _derive_new_events(spark, contract, name, records)
-    place = table.warehouse, contract.pipeline, name
     logs = tables.log_table(*place), initial_rows.initial_rows_table(*place)
     seen = incremental_state.find_last_run(contract, table, *logs, by_kernel=contract.settings.kernels)
     if seen is None or name in (plan.only, plan.upgraded_table) or records.has_redefined_holds:

@@ -62,7 +62,7 @@ def commit_once(
 
 @contextmanager
 def guard_commits(refuse: Callable[[], object]) -> Iterator[None]:
-    """Let `refuse`, which raises if the run has ended, be called before each attempt of `commit_once` in the block.
+    """Let `refuse`, which raises if the run has ended, be called before each attempt to commit in the block.
 
     Not passed on to threads.
     """
@@ -83,8 +83,12 @@ _GUARD: ContextVar[Callable[[], object] | None] = ContextVar("GUARD", default=No
 
 
 def commit_repeatable(commit: Callable[[], object]) -> None:
-    """Make a commit that may be made twice; try again while it conflicts with others."""
+    """Make a commit that may be made twice; try again while it conflicts with others.
+
+    Raises what `guard_commits` raises.
+    """
     for tried in range(1, MAX_TRIES + 1):
+        check_guard()
         try:
             commit()
         except (PySparkException, Py4JJavaError, CommitFailedError) as error:

@@ -78,11 +78,11 @@ def _register_stored_rows(
     evolved = tables.EVOLUTION in configuration
     nested = any(_has_moments(field.type) for field in fields)
     if folder is None or _GLOB_CHARACTERS & set(folder) or (nested and not evolved):
-        engine.register(name, row_reader.open_arrow_rows(delta_table))
+        _replace_view(engine, name, row_reader.open_arrow_rows(delta_table))
         return
     files = [str(Path(folder, unquote(name))) for name in find_candidate_files(delta_table, bounds)]
     if not files:
-        engine.register(name, schema.empty_table())
+        _replace_view(engine, name, schema.empty_table())
         return
     # Spark writes moments as INT96, which Parquet readers take for timestamps without a zone.
     expressions = ", ".join(
@@ -103,6 +103,11 @@ def _register_stored_rows(
         engine.register("form", pa.schema([field.remove_metadata() for field in fields]).empty_table())
         read = f"(FROM form UNION ALL BY NAME FROM {read})"
     engine.execute(f"CREATE OR REPLACE TEMP VIEW {name} AS SELECT {expressions} FROM {read}")  # noqa: S608  # names are quoted
+
+
+def _replace_view(engine: duckdb.DuckDBPyConnection, name: str, rows: object) -> None:
+    engine.execute(f"DROP VIEW IF EXISTS {quote_name(name)}")
+    engine.register(name, rows)
 
 
 def find_candidate_files(delta_table: DeltaTable, bounds: Iterable[ColumnBound]) -> list[str]:

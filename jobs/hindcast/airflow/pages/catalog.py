@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 
 from hindcast.common.errors import ContractError, UnknownError, suggest_nearest
@@ -13,10 +12,9 @@ from hindcast.contract import Contract, bounds, try_load, try_load_all
 from hindcast.contract.avro_file import record_named_files
 from hindcast.contract.bounds import FileState, find_state
 from hindcast.contract.description import summarize_description
-from hindcast.contract.folder import may_name
+from hindcast.contract.folder import ContractFinder, build_finder
 from hindcast.contract.load import SlowContractError
 from hindcast.contract.names import PREVIEW, RELEASE, list_dag_ids, name_stand_ins
-from hindcast.plan.marks import ContractFinder
 
 DAG_SUFFIXES = (RELEASE, PREVIEW)
 """What the DAGs of approvals and previews append to their pipeline's name."""
@@ -45,19 +43,9 @@ def load_contracts(schemas: Path) -> tuple[dict[str, Contract], dict[str, Contra
     return contracts, {dag_id: broken[path] for dag_id, path in name_stand_ins(broken, taken).items()}
 
 
-def build_finder() -> ContractFinder:
+def build_catalog_finder() -> ContractFinder:
     """Return a function that finds the contracts of other pipelines; it looks at the files of a folder once."""
-    load = cache(_load_files)
-
-    def find_contract(schemas: Path, pipeline: str) -> Contract | ContractError | None:
-        by_path = load(schemas)
-        for found in by_path.values():
-            if isinstance(found, Contract) and found.pipeline == pipeline:
-                return found
-        errors = ((path, found) for path, found in by_path.items() if isinstance(found, ContractError))
-        return next((error for path, error in errors if path.stem == pipeline or may_name(path, {pipeline})), None)
-
-    return find_contract
+    return build_finder(_load_files)
 
 
 def _load_files(schemas: Path) -> dict[Path, Contract | ContractError]:

@@ -138,7 +138,8 @@ class _LineFormatter:
         """Return a line as JSON: `key`, as an address has it (None if it is cut), the values of the key, the periods,
         for each value what it was and is (`cells`), and the `records` of the new row.
         """
-        key = [line[column] for column in self.table.key]
+        of_key = line["key"] if isinstance(line["key"], dict) else {}
+        key = [of_key[column] for column in self.table.key]
         is_cut = any(value is None or cut_values.is_cut(value) for value in key)
         sides = [self._mask_values(line[side]) for side in ("before", "after")]
         names = [*dict.fromkeys(name for side in sides for name in side)]
@@ -148,7 +149,7 @@ class _LineFormatter:
         )
         return {
             "key": None if is_cut else read.format_key(self.table, key),
-            "values": key_history.mask_row({column: line[column] for column in self.table.key}, self.hidden),
+            "values": key_history.mask_row(of_key, self.hidden),
             **{name: plain_value(line[name]) for name in PERIODS[self.table.kind]},
             "change": plain_value(line["change"]),
             "corrected": plain_value(line["corrected"]),

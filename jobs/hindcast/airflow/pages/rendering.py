@@ -26,6 +26,8 @@ from hindcast.common.errors import HindcastError, PlatformError, UnknownError
 from hindcast.common.json_values import JsonObject, JsonValue
 from hindcast.common.plurals import format_count
 from hindcast.query.show import format_cell, plain_value
+from hindcast.report import page
+from hindcast.report.run_report import RunReport
 from hindcast.report.summaries import SIGNS, format_timestamp
 
 PAGE_POLICY = (
@@ -79,6 +81,17 @@ def serve_asset(name: str) -> Response:
     package, media = _ASSETS[name]
     headers = {**_HEADERS, "Cache-Control": "private, max-age=300"}
     return Response(files(package).joinpath(name).read_bytes(), 200, headers, media)
+
+
+def serve_report(report: RunReport, name: str) -> Response:
+    """Return a report as the page or the JSON of this name; UnknownError for a file of Data Docs: it is not masked."""
+    if name.endswith(".json"):
+        return as_json(report.as_json())
+    if "/" in name:
+        found, fix = "what these Data Docs show is sensitive by now", "open the run's report, which hides it"
+        raise UnknownError(found, fix=fix)
+    headers = {**_HEADERS, "Content-Security-Policy": REPORT_POLICY}
+    return Response(page.render_page(report).encode("utf-8", "replace"), 200, headers, "text/html; charset=utf-8")
 
 
 def serve_document(folder: Path, name: str) -> Response:

@@ -15,7 +15,17 @@ from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.responses import RedirectResponse, Response
 
-from hindcast.airflow.pages import PREFIX, catalog, changes_page, ledger_page, marks, quality, rendering, time_machine
+from hindcast.airflow.pages import (
+    PREFIX,
+    catalog,
+    changes_page,
+    ledger_page,
+    marks,
+    quality,
+    rendering,
+    run_reports,
+    time_machine,
+)
 from hindcast.airflow.pages.access import PageAccess
 from hindcast.airflow.pages.changes_page import ChangesRequest
 from hindcast.airflow.pages.time_machine import MachineRequest, QuestionError
@@ -95,6 +105,9 @@ def build_app(access: PageAccess) -> FastAPI:
     def report(dag_id: str, name: str, readable: frozenset[str] = may) -> Response:
         settings = read_settings()
         contract = marks.load_marked_contract(settings, dag_id, readable)
+        masked = run_reports.find_masked_report(settings, contract, name)
+        if masked is not None:
+            return rendering.serve_report(masked, name)
         return rendering.serve_document(settings.reports / contract.pipeline, name)
 
     @pipeline.get("/dag/{dag_id}/{page}.json")

@@ -6,18 +6,22 @@ The page of a run itself is written when the run ends (report/page.py), and only
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from hindcast.common import permissions
-from hindcast.common.errors import PlatformError, TableError
+from hindcast.common.errors import HindcastError, PlatformError, TableError
 from hindcast.common.json_values import JsonObject, JsonValue
 from hindcast.common.settings import Settings
+from hindcast.contract import Contract
+from hindcast.contract.sensitive import find_sensitive_columns
 from hindcast.plan import journal
 from hindcast.plan.runs import Completed, Run
 from hindcast.report.page import summarize_outcome
+from hindcast.report.report import mask_gates
 from hindcast.report.run_report import RunReport
 from hindcast.report.summaries import OUTCOMES
 
@@ -54,6 +58,32 @@ def summarize_run(settings: Settings, run: Run) -> RunOutcome:
     folder = settings.reports / run.plan.pipeline
     name = find_file(folder, f"run-{run.number}.json") if run.stop_error is not None else None
     return summarize_unread_run(run) if name is None else _summarize_file(run, folder / name)
+
+
+def find_masked_report(settings: Settings, contract: Contract, name: str) -> RunReport | None:
+    """Return the report that a file below the reports' folder is of, if it may show what is sensitive today, masked.
+
+    `name`: `run-3.html`, `run-3.json`, or a file of the run's Data Docs.
+    """
+    number = _REPORT_FILE.match(name)
+    try:
+        runs = journal.read_runs(settings.warehouse, contract.pipeline) if number else []
+    except HindcastError:
+        if any(find_sensitive_columns(contract).values()):
+            raise
+        return None
+    run = next((run for run in runs if number and str(run.number) == number[1]), None)
+    if run is None or not isinstance(run.outcome, Completed):
+        return None
+    try:
+        written = RunReport.from_json(run.outcome.report)
+    except _MALFORMED:
+        return None
+    masked = mask_gates(written, contract)
+    return None if masked == written else masked
+
+
+_REPORT_FILE = re.compile(r"run-([0-9]{1,18})(?:\.html|\.json|/)")
 
 
 def summarize_unread_run(run: Run) -> RunOutcome:
