@@ -3,26 +3,26 @@
 | variable              | default                         | meaning                                                   |
 | --------------------- | ------------------------------- | --------------------------------------------------------- |
 | HINDCAST_ROOT         | the checkout, or else the current folder | where schemas/, dags/ and plugins/ are |
-| HINDCAST_VAR          | <HINDCAST_ROOT>/var             | run-time state: warehouse, broker, Airflow, logs          |
+| HINDCAST_VAR          | <HINDCAST_ROOT>/var             | run-time state: warehouse, broker, Airflow, logs |
 | HINDCAST_WAREHOUSE    | <HINDCAST_VAR>/warehouse        | the Delta tables: a folder, or the URI of an object store |
-| HINDCAST_REPORTS      | <HINDCAST_VAR>/reports          | a page and its JSON for each run                          |
-| HINDCAST_SCHEMAS      | <HINDCAST_ROOT>/schemas         | the contracts                                             |
-| HINDCAST_KAFKA        | 127.0.0.1:<HINDCAST_KAFKA_PORT> | bootstrap servers                                         |
+| HINDCAST_REPORTS      | <HINDCAST_VAR>/reports          | a page and its JSON for each run |
+| HINDCAST_SCHEMAS      | <HINDCAST_ROOT>/schemas         | the contracts |
+| HINDCAST_KAFKA        | 127.0.0.1:<HINDCAST_KAFKA_PORT> | bootstrap servers |
 | HINDCAST_SCHEMA_REGISTRY | none                         | URL of the schema registry, for Avro records |
-| HINDCAST_KAFKA_PORT   | 19392                           | port of the broker that `make up` starts                  |
-| HINDCAST_AIRFLOW_PORT | 18380                           | port of the Airflow UI that `make up` starts              |
-| HINDCAST_SPARK_PORT   | 15392                           | port of the Spark Connect server that `make up` starts    |
-| HINDCAST_SPARK        | connect                         | how Airflow runs Spark work: `connect` or `submit`        |
-| HINDCAST_SPARK_MEMORY | a third of the machine's memory | heap of a Spark driver, as `4g` or `900m`                 |
-| HINDCAST_CHUNK        | 2000000                         | about so many offsets of a topic a run commits at a time  |
+| HINDCAST_KAFKA_PORT   | 19392                           | port of the broker that `make up` starts |
+| HINDCAST_AIRFLOW_PORT | 18380                           | port of the Airflow UI that `make up` starts |
+| HINDCAST_SPARK_PORT   | 15392                           | port of the Spark Connect server that `make up` starts |
+| HINDCAST_SPARK        | connect                         | how Airflow runs Spark work: `connect` or `submit` |
+| HINDCAST_SPARK_MEMORY | a third of the machine's memory | heap of a Spark driver, as `4g` or `900m` |
+| HINDCAST_CHUNK        | 2000000                         | about how many offsets of a topic a run commits at a time |
 | HINDCAST_KERNELS      | on                              | whether kernels derive views where they can: `on` or `off` |
-| HINDCAST_POOL         | default_pool                    | Airflow's pool for Spark work; `make up` makes it         |
-| HINDCAST_USERS        | admin:admin                     | who logs in to Airflow's UI, as `ann:admin,bob:viewer`    |
-| HINDCAST_UMASK        | 077                             | which rights to our files others do not get, as in `umask` |
-| HINDCAST_MAINTENANCE  | @daily                          | when Airflow maintains tables: as cron has it, or `never` |
-| HINDCAST_TIME_TRAVEL  | 7                               | so many days old Delta versions can be read               |
-| HINDCAST_KEEP_REPORTS | 0                               | so many days maintenance leaves reports; 0: for ever      |
-| HINDCAST_LOG          | text                            | `json`: what each step does, as JSON lines on stderr      |
+| HINDCAST_POOL         | default_pool                    | Airflow's pool for Spark work; `make up` makes it |
+| HINDCAST_USERS        | admin:admin                     | who logs in to Airflow's UI, as `ann:admin,bob:viewer` |
+| HINDCAST_UMASK        | 077                             | the rights to our files that others lack: a umask |
+| HINDCAST_MAINTENANCE  | @daily                          | when Airflow maintains tables: cron, or `never` |
+| HINDCAST_TIME_TRAVEL  | 7                               | how many days old Delta versions stay readable |
+| HINDCAST_KEEP_REPORTS | 0                               | how many days reports are kept; 0: for ever |
+| HINDCAST_LOG          | text                            | `json`: what each step does, as JSON lines on stderr |
 """
 
 from __future__ import annotations
