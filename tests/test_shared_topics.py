@@ -34,8 +34,8 @@ def test_a_refused_record_is_masked_if_any_entry_is_sensitive(tmp_path: Path) ->
     path = tmp_path / "shop.yaml"
     path.write_text(CONTRACT)
     contract = load(path)
-    columns = {"topic": "web", "reason": "age is no int: Ann Marker", "key": b"7"}
-    (shown,) = quarantine.mask_refused(contract, pa.Table.from_pylist([columns])).to_pylist()
+    columns = {"run": 1, "topic": "web", "reason": "age is no int: Ann Marker", "key": b"7"}
+    (shown,) = quarantine.mask_refused(str(tmp_path), contract, pa.Table.from_pylist([columns])).to_pylist()
     assert (shown["key"], shown["reason"]) == ("***", "***")
     assert requeue.build_request(contract, "web").topics == ("visits", "people")
     assert requeue.build_request(contract, "people").topics == ("people",)
