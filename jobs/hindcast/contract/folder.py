@@ -182,15 +182,8 @@ def find(folder: Path, pipeline: str) -> Contract:
 
 def try_find(folder: Path, pipeline: str) -> Contract | ContractError | None:
     """Return the contract of one pipeline; else the error of a file that may be it, None if there is no such file."""
-    own = folder / f"{pipeline}.yaml"
-    if os.access(own, os.F_OK):  # raises for no name, however long
-        contract = try_load(own)
-        if isinstance(contract, Contract) and contract.pipeline == pipeline:
-            return contract
-    results = try_load_all(folder, wants=lambda path: path.stem == pipeline or may_name(path, {pipeline}))
-    contracts = {result.pipeline: result for result in results.values() if isinstance(result, Contract)}
-    errors = (result for result in (results.get(own), *results.values()) if isinstance(result, ContractError))
-    return contracts.get(pipeline) or next(errors, None)
+    own = _load_own_file(folder, pipeline)
+    return own or _choose_file(try_load_all(folder, wants=lambda path: _may_be_of(path, pipeline)), folder, pipeline)
 
 
 ContractFinder: TypeAlias = Callable[[Path, str], Contract | ContractError | None]
@@ -205,19 +198,35 @@ def build_finder(load: Callable[[Path], Mapping[Path, Contract | ContractError]]
     load_once, by_name = cache(load or try_load_all), load is None
 
     def find_contract(folder: Path, pipeline: str) -> Contract | ContractError | None:
-        own = folder / f"{pipeline}.yaml"
-        if by_name and os.access(own, os.F_OK):
-            contract = try_load(own)
-            if isinstance(contract, Contract) and contract.pipeline == pipeline:
-                return contract
-        by_path = load_once(folder)
-        for found in by_path.values():
-            if isinstance(found, Contract) and found.pipeline == pipeline:
-                return found
-        errors = ((path, found) for path, found in by_path.items() if isinstance(found, ContractError))
-        return next((error for path, error in errors if path.stem == pipeline or may_name(path, {pipeline})), None)
+        own = _load_own_file(folder, pipeline) if by_name else None
+        return own or _choose_file(load_once(folder), folder, pipeline)
 
     return cache(find_contract)
+
+
+def _load_own_file(folder: Path, pipeline: str) -> Contract | None:
+    """Return the contract in the file with a pipeline's name, if it is that pipeline's."""
+    own = folder / f"{pipeline}.yaml"
+    contract = try_load(own) if os.access(own, os.F_OK) else None  # access raises for no name, however long
+    return contract if isinstance(contract, Contract) and contract.pipeline == pipeline else None
+
+
+def _may_be_of(path: Path, pipeline: str) -> bool:
+    return path.stem == pipeline or may_name(path, {pipeline})
+
+
+def _choose_file(
+    by_path: Mapping[Path, Contract | ContractError], folder: Path, pipeline: str
+) -> Contract | ContractError | None:
+    """Return what `try_find` does, of the files of a folder: of several errors that of the file with the name."""
+    for found in by_path.values():
+        if isinstance(found, Contract) and found.pipeline == pipeline:
+            return found
+    own = folder / f"{pipeline}.yaml"
+    for path in sorted(by_path, key=lambda path: path != own):
+        if isinstance(by_path[path], ContractError) and _may_be_of(path, pipeline):
+            return by_path[path]
+    return None
 
 
 def locate_complaint(folder: Path, pipeline: str, complaint: Complaint) -> ContractError:

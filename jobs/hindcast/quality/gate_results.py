@@ -16,7 +16,7 @@ A step that is retried evaluates its gates again; the last results count.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Self, TypeAlias
 
@@ -26,8 +26,10 @@ from deltalake.exceptions import DeltaError
 from pyspark.sql.types import DoubleType, LongType, StringType, StructField, StructType, TimestampType
 
 from hindcast.common.json_values import JsonObject, JsonValue, StoredObject
+from hindcast.contract import Contract, list_shapes
 from hindcast.contract.expectation import OnFailure, list_concerned_words, list_named_columns
-from hindcast.contract.sensitive import REDACTED
+from hindcast.contract.sensitive import REDACTED, find_sensitive_columns
+from hindcast.contract.types import PERIOD_COLUMNS
 from hindcast.store import duckdb_reader
 from hindcast.store.row_reader import open_dataset, read_next_moment
 from hindcast.store.table_creation import arrow_schema, ensure_table, explain_write_error
@@ -122,6 +124,19 @@ class TrackedResult(GateResult):
             return self
         detail = REDACTED if self.outcome in ("failed", "error") else self.detail
         return replace(self, detail=detail, observed=None, trend=[])
+
+
+def build_masker(contract: Contract) -> Callable[[str, TrackedResult], TrackedResult]:
+    """Return a function that masks the result of a gate of a table (`TrackedResult.mask_values`): it hides columns that
+    are sensitive today, or have left the table.
+    """
+    hidden, known = find_sensitive_columns(contract), list_shapes(contract)
+
+    def mask_result(table: str, result: TrackedResult) -> TrackedResult:
+        columns = (*known[table].columns, *PERIOD_COLUMNS) if table in known else ()
+        return result.mask_values(columns, hidden.get(table, frozenset()))
+
+    return mask_result
 
 
 def results_table(warehouse: str, pipeline: str) -> Table:

@@ -13,7 +13,6 @@ from hindcast.common.errors import RunError
 from hindcast.contract import Contract, list_shapes
 from hindcast.contract.definition import list_fields
 from hindcast.contract.sensitive import find_sensitive_columns
-from hindcast.contract.types import PERIOD_COLUMNS
 from hindcast.ingest import ledger
 from hindcast.kafka import topic_patterns
 from hindcast.plan import definitions, horizon, journal
@@ -202,14 +201,9 @@ def read_report(warehouse: str, contract: Contract, run: Run) -> RunReport:
 
 def mask_gates(report: RunReport, contract: Contract) -> RunReport:
     """Return a report without what gates found in columns that are sensitive today, or have left their tables."""
-    hidden, known = find_sensitive_columns(contract), list_shapes(contract)
-
-    def mask_gate(name: str, gate: GateReport) -> GateReport:
-        columns = (*known[name].columns, *PERIOD_COLUMNS) if name in known else ()
-        return replace(gate, result=gate.result.mask_values(columns, hidden.get(name, frozenset())))
-
+    mask = gate_results.build_masker(contract)
     tables = {
-        name: replace(table, gates=tuple(mask_gate(name, gate) for gate in table.gates))
+        name: replace(table, gates=tuple(replace(gate, result=mask(name, gate.result)) for gate in table.gates))
         for name, table in report.tables.items()
     }
     return replace(report, tables=tables)

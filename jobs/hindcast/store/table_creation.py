@@ -100,10 +100,7 @@ def fit_columns(delta_table: DeltaTable, table: Table, schema: StructType) -> Co
     problems += [f"the key column {name} is missing" for name in change.dropped if name in marks["key"]]
     if table.kind in INTERNAL_KINDS:
         problems += [f"{name} changed from {old} to {new}" for name, (old, new) in change.widened.items()]
-    if marks["kind"] != table.kind:
-        problems.append(f"its kind is {marks['kind']}, not {table.kind}")
-    if tuple(marks["key"]) != table.key:
-        problems.append(f"the key was {', '.join(marks['key'])}")
+    problems += list_other_marks(delta_table, table)
     if problems:
         raise TableError(
             f"cannot take its new columns: {'; '.join(problems)}\n"
@@ -122,6 +119,13 @@ def fit_columns(delta_table: DeltaTable, table: Table, schema: StructType) -> Co
             "has now, or add a column of the wider type under another name",
         )
     return change
+
+
+def list_other_marks(delta_table: DeltaTable, table: Table) -> list[str]:
+    """Return in words which marks of a stored table differ from those of its place in the contract: kind and key."""
+    marks = read_marks(delta_table) or NO_MARKS
+    problems = [] if marks["kind"] == table.kind else [f"its kind is {marks['kind']}, not {table.kind}"]
+    return problems + ([] if tuple(marks["key"]) == table.key else [f"the key was {', '.join(marks['key'])}"])
 
 
 UNFIT_FIX = (

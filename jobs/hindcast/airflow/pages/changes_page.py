@@ -6,6 +6,7 @@ One line for each key and period: the old values and the new, with the record th
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from threading import BoundedSemaphore
@@ -78,25 +79,31 @@ def build_page(settings: Settings, contract: Contract, request: ChangesRequest) 
         question = ChangeQuestion(earlier, later, is_only, request.order or "size", first, LINES_PER_PAGE, hidden)
         found = _read_changes(warehouse, contract, name, question)
     except (QueryError, UnknownError) as error:
-        tables: list[JsonValue] = [{"name": name, "rows": count} for name, count in counts.items()]
-        raise QuestionError(error, fields | {"tables": tables}, field, "changes.html") from None
+        raise QuestionError(error, fields | _list_tables(counts), field, "changes.html") from None
     formatter = _LineFormatter(warehouse, contract, table, hidden)
-    return fields | {
-        "tables": [{"name": name, "rows": count} for name, count in counts.items()],
-        "table": name,
-        "kind": table.kind,
-        "periods": [*PERIODS[table.kind]],
-        "runs": [run.number for run in between],
-        "alone": len(between) == 1 and earlier == before,
-        "earlier": earlier.isoformat(),
-        "later": later.isoformat(),
-        "lines": [formatter.format_line(line) for line in found.lines.to_pylist()],
-        "first": first,
-        "total": found.counts.lines,
-        "keys": found.counts.keys,
-        "corrections": found.counts.corrections,
-        "more": first + found.lines.num_rows < found.counts.lines,
-    }
+    return (
+        fields
+        | _list_tables(counts)
+        | {
+            "table": name,
+            "kind": table.kind,
+            "periods": [*PERIODS[table.kind]],
+            "runs": [run.number for run in between],
+            "alone": len(between) == 1 and earlier == before,
+            "earlier": earlier.isoformat(),
+            "later": later.isoformat(),
+            "lines": [formatter.format_line(line) for line in found.lines.to_pylist()],
+            "first": first,
+            "total": found.counts.lines,
+            "keys": found.counts.keys,
+            "corrections": found.counts.corrections,
+            "more": first + found.lines.num_rows < found.counts.lines,
+        }
+    )
+
+
+def _list_tables(counts: Mapping[str, int]) -> dict[str, JsonValue]:
+    return {"tables": [{"name": name, "rows": count} for name, count in counts.items()]}
 
 
 def _read_changes(warehouse: str, contract: Contract, name: str, question: ChangeQuestion) -> Changes:

@@ -15,10 +15,8 @@ from hindcast.airflow.pages.run_reports import RunOutcome
 from hindcast.common.errors import HindcastError, TableError
 from hindcast.common.json_values import JsonObject
 from hindcast.common.settings import Settings
-from hindcast.contract import Contract, list_shapes
+from hindcast.contract import Contract
 from hindcast.contract.description import split_paragraphs
-from hindcast.contract.sensitive import find_sensitive_columns
-from hindcast.contract.types import PERIOD_COLUMNS
 from hindcast.plan import journal
 from hindcast.plan.runs import Run
 from hindcast.quality import gate_results
@@ -163,14 +161,8 @@ def build_trends(runs: Sequence[RunEntry]) -> list[JsonObject]:
 
 def _read_gates(warehouse: str, contract: Contract, run: int) -> list[JsonObject]:
     """Return the gates of a run, worst first, each with the trend of what it observed."""
-    results = gate_results.read_results(warehouse, contract.pipeline, run)
-    hidden, known = find_sensitive_columns(contract), list_shapes(contract)
-    pairs = [
-        (table, gate.mask_values((*known[table].columns, *PERIOD_COLUMNS), hidden[table]))
-        for table, gates in results.items()
-        if table in known
-        for gate in gates
-    ]
+    results, mask = gate_results.read_results(warehouse, contract.pipeline, run), gate_results.build_masker(contract)
+    pairs = [(table, mask(table, gate)) for table, gates in results.items() for gate in gates]
     entries: list[JsonObject] = []
     for table, gate in sorted(pairs, key=lambda pair: OUTCOMES.index(pair[1].outcome)):
         trend = [value for value in gate.trend if value is not None]
