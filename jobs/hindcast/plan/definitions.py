@@ -41,7 +41,12 @@ def has_marked_entry(past: Sequence[Run], contract_hash: str, kafka: str) -> boo
     contract = find_contract(past, contract_hash)
     if contract is not None:
         return contract.has_sensitive_entry(kafka)
-    return any(place.split(".")[2:] == ["sensitive"] for place in find_fields(past, contract_hash) or ())
+    return has_marks(find_fields(past, contract_hash) or {})
+
+
+def has_marks(fields: Mapping[str, str]) -> bool:
+    """Return whether the stored fields of a contract mark anything as sensitive."""
+    return any(place.split(".")[2:] == ["sensitive"] for place in fields)
 
 
 def find_last_contract(past: Sequence[Run]) -> Contract | None:

@@ -113,7 +113,7 @@ def find_stored_marks(past: Sequence[Run], name: str) -> Collection[str] | None:
     try:
         return find_sensitive_columns(parse_fields(fields)).get(name, frozenset())
     except ValueError:
-        return None if any(place.split(".")[2:] == ["sensitive"] for place in fields) else ()
+        return None if definitions.has_marks(fields) else ()
 
 
 def _find_last_fields(past: Sequence[Run], name: str) -> Mapping[str, str] | None:

@@ -18,7 +18,7 @@ from hindcast.contract.field_types import Widen
 from hindcast.contract.view_checks import Complaint
 from hindcast.store import table_columns, tables
 from hindcast.store.columns import ColumnDifference, find_difference, parse_declared_type
-from hindcast.store.table_creation import REWRITING, UNFIT_FIX, WIDENING_CHOICE, WIDENING_WARNING
+from hindcast.store.table_creation import REWRITING, UNFIT_FIX, WIDENING_CHOICE, WIDENING_WARNING, list_other_marks
 
 WidenedColumns = Mapping[str, tuple[str, str]]
 """Columns with their types before and after; fields of structs are written `place.city`."""
@@ -49,13 +49,8 @@ def check_fit(warehouse: str, contract: Contract) -> Iterator[Complaint]:
         delta_table = tables.open_table(table)
         if delta_table is None or tables.read_older_format(delta_table) is not None:
             continue
-        marks, difference = (
-            tables.read_marks(delta_table) or tables.NO_MARKS,
-            _compare_columns(delta_table, known[name]),
-        )
-        problems = [*difference.refused.values()]
-        problems += [f"its kind was {marks['kind']}, not {table.kind}"] if marks["kind"] != table.kind else []
-        problems += [f"the key was {', '.join(marks['key'])}"] if tuple(marks["key"]) != table.key else []
+        difference = _compare_columns(delta_table, known[name])
+        problems = [*difference.refused.values(), *list_other_marks(delta_table, table)]
         if problems:
             column = next(iter(difference.refused), table.key[0] if table.key else "")
             found = f"the table {name} cannot become what the contract says: {'; '.join(problems)}"
