@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
 from bare_runs import bare_run
 from hindcast.bitemporal.predicates import Question
@@ -20,6 +22,7 @@ from hindcast.plan import journal
 from hindcast.query import changes, read
 from hindcast.query.changes import ChangeCounts, ChangeQuestion, Changes
 from hindcast.runs import run_steps
+from hindcast.store import tables
 from warehouses import RUNS, T0, at, place, row, shop, version, write
 
 BEFORE_FIRST = RUNS[0] - timedelta(microseconds=1)
@@ -114,6 +117,27 @@ def test_columns_may_have_the_names_of_ours(tmp_path: Path) -> None:
         ]
         (flat,) = changes.flatten_lines(lines).to_pylist()
         assert (flat["change"], flat["change_"], flat["after_after"], flat["k_before"]) == ("x", "added", "x", None)
+
+
+def test_a_column_that_was_dropped_is_no_change(tmp_path: Path) -> None:
+    """The row that replaces another has no value there; neither answer has the column."""
+    with shop(tmp_path) as settings:
+        path = settings.schemas / "shop.yaml"
+        path.write_text(
+            "pipeline: shop\nstart: 2026-01-01\ntopics:\n  e: {read: table, key: {c: string}, value: {d: double}}\n"
+        )
+        contract = load(path)
+        rows = [
+            version(1, 2, 0, None, c="a", d=1.0, gone="old", **place(0)),
+            version(2, None, 0, 5, c="a", d=1.0, gone=None, **place(0)),
+            version(2, None, 5, None, c="a", d=2.0, gone=None, **place(1)),
+        ]
+        write(settings, contract, "e", rows)
+        dropped = json.dumps({"dropped": {"gone": RUNS[0].isoformat()}})
+        opened = DeltaTable(tables.locate_table(settings.warehouse, contract, "e").path)
+        opened.alter.set_table_properties({tables.EVOLUTION: dropped}, raise_if_not_exists=False)
+        (line,) = found(settings, "e", RUNS[0], RUNS[1]).lines.to_pylist()
+        assert (line["validFrom"], line["before"], line["after"]) == (at(5), {"d": 1.0}, {"d": 2.0})
 
 
 def write_history(settings: Any, dice: random.Random, keys: int, runs: int) -> None:
