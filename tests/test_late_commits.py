@@ -7,10 +7,12 @@ from contextlib import contextmanager, nullcontext
 from contextvars import Context
 from functools import partial
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
 
 from hindcast.common import clock
 from hindcast.common.errors import RunError
@@ -18,7 +20,7 @@ from hindcast.common.settings import read_settings
 from hindcast.plan import journal, planner
 from hindcast.quality import held_changes
 from hindcast.runs import incremental_state, run_steps, special_runs
-from hindcast.store import commit_once, commits, tables
+from hindcast.store import commit_once, commits, delta_rs_writer, late_commits, tables
 from hindcast.store.tables import Table
 from pipelines import Pipeline, pipeline, wrong
 
@@ -166,3 +168,111 @@ def test_an_abandoned_run_changes_no_columns(spark: SparkSession, broker: str, t
             with pytest.raises(RunError, match="run 2"):
                 commits.set_properties(spark, p.table("menu"), {"hindcast.test": "late"})
         assert "hindcast.test" not in DeltaTable(p.table("menu").path).metadata().configuration
+
+
+@contextmanager
+def standing_still(p: Pipeline, name: str, meanwhile: Callable[[], None]) -> Iterator[list[str]]:
+    """Within the first commit to a table, after its run was found active, the run is abandoned and this is done.
+
+    Yield what the commit then raises.
+    """
+    real, waiting, raised = delta_rs_writer._commit_upon, [f"/{name}"], list[str]()
+
+    def late(delta_table: DeltaTable, *given: Any) -> None:
+        if not waiting or not delta_table.table_uri.rstrip("/").endswith(waiting[0]):
+            return real(delta_table, *given)
+        waiting.clear()
+        planner.abandon_run(p.warehouse, journal.read_active_run(p.warehouse, p.name, 2), "by a test")
+        Context().run(meanwhile)
+        try:
+            return real(delta_table, *given)
+        except CommitFailedError as error:
+            raised.append(str(error))
+            raise
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(delta_rs_writer, "_commit_upon", late)
+        yield raised
+    assert not waiting
+
+
+HELD = PRICES.replace(
+    "value: {price: int}}",
+    "value: {price: int}, expect: [{expect_column_values_to_be_between: {column: price, min_value: 0}, "
+    "on_failure: quarantine}]}",
+)
+
+
+@pytest.mark.long
+@pytest.mark.ci
+@pytest.mark.parametrize("name", ["logs/menu", "failing", "menu"])
+def test_a_commit_that_was_on_its_way_is_refused_once_the_next_run_is_planned(
+    spark: SparkSession, broker: str, tmp_path: Path, name: str
+) -> None:
+    with pipeline(spark, broker, tmp_path, HELD) as p:
+        p.send("menu", ("curry", {"price": 8}, 0), ("soup", {"price": -5}, 0))
+        p.run("first")
+        p.send("menu", ("curry", {"price": -1}, 4))
+
+        def run_without_the_gate() -> None:
+            p.write(PRICES)
+            p.run("third")
+
+        with standing_still(p, name, run_without_the_gate) as raised, pytest.raises(RunError, match="run 2"):
+            p.run("second")
+        assert raised
+        assert p.states() == [(1, "completed"), (2, "abandoned"), (3, "completed")]
+        expected = [("curry", 8, 0, 4), ("curry", -1, 4, None), ("soup", -5, 0, None)]
+        assert p.believed("menu") == expected
+        p.run("fourth")
+        assert p.believed("menu") == expected
+        held = held_changes.read_held_rows(p.warehouse, p.name).to_pylist()
+        assert [row for row in held if row["run"] == 2] == []
+        assert wrong(p) == []
+
+
+def test_a_commit_of_spark_that_was_on_its_way_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    table, arrived = Table(str(tmp_path), "prices", "menu", "log"), tmp_path / "arrived"
+    spark.range(1).write.format("delta").save(table.path)
+
+    def wait(rows: Iterator[Any]) -> Iterator[Any]:
+        import time
+
+        deadline = time.monotonic() + 60
+        while not arrived.exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        yield from rows
+
+    asked = list[int]()
+
+    def is_active() -> None:
+        asked.append(1)
+        if arrived.exists():
+            raise RunError("run 2 is abandoned", where="prices")
+
+    def append() -> None:
+        rows = spark.range(1).mapInArrow(wait, "id long")
+        commits._build_writer(rows, table, 2, {}).mode("append").save(table.path)
+
+    failures = list[BaseException]()
+
+    def commit() -> None:
+        published = partial(tables.read_last_run, table)
+        try:
+            with commit_once.guard_commits(is_active):
+                commit_once.commit_once(append, published, 2, None, table.path)
+        except RunError as error:
+            failures.append(error)
+
+    thread = Thread(target=commit)
+    thread.start()
+    while not asked:
+        thread.join(0.01)
+    thread.join(2)  # Spark has begun its transaction
+    late_commits.refuse_late_commits(table, 2)
+    arrived.touch()
+    thread.join(60)
+    assert [str(error) for error in failures] == ["prices: run 2 is abandoned"]
+    assert len(asked) == 2
+    assert DeltaTable(table.path).to_pyarrow_table().num_rows == 1
+    assert tables.read_last_run(table) == 0

@@ -24,6 +24,12 @@ def find_fields(past: Iterable[Run], contract_hash: str) -> dict[str, str] | Non
     return next((dict(plan.definition) for plan in plans if plan.definition), None)
 
 
+def list_tables(past: Iterable[Run], contract_hash: str) -> list[str]:
+    """Return the topics and views of the contract with that hash; none if no plan has stored it."""
+    places = (place.split(".") for place in find_fields(past, contract_hash) or {})
+    return sorted({place[1] for place in places if place[0] in ("topics", "views")})
+
+
 def find_contract(past: Iterable[Run], contract_hash: str) -> Contract | None:
     """Return the contract with that hash, without its gates; None if no plan has stored it, or it is none today."""
     fields = find_fields(past, contract_hash)

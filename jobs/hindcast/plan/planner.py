@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
+from itertools import takewhile
 
 from hindcast.bitemporal import valid_time
 from hindcast.common import clock
@@ -18,7 +20,7 @@ from hindcast.plan import definitions, inputs, journal, notices
 from hindcast.plan.plans import Plan, TopicPlan
 from hindcast.plan.purposes import Erasure, Release, Replay, Requeue, Upgrade
 from hindcast.plan.runs import Abandoned, Run
-from hindcast.store import emitted_log, tables
+from hindcast.store import emitted_log, late_commits, tables
 from hindcast.store.tables import Table, locate_table, read_last_run
 
 
@@ -72,7 +74,9 @@ def ensure_plan(
             )
     if any(run.plan.erasure for run in open_runs):  # one that a gate stopped purges once more
         notices.wait_for_forgetting(warehouse, contract.pipeline)
-    plan = propose_plan(contract, run_id, interval_end, past, only, ahead=ahead, given=given)
+    _refuse_late_commits(warehouse, past)
+    propose = partial(propose_plan, contract, run_id, interval_end, only=only, ahead=ahead, given=given)
+    plan = propose(past)
     for run in open_runs:
         try:
             abandon_run(warehouse, run, f"given up for {run_id}")
@@ -82,6 +86,10 @@ def ensure_plan(
                 where=contract.pipeline,
                 fix="run it again when that one has ended; nothing was written",
             ) from ended
+    if open_runs:
+        past = journal.read_runs(warehouse, contract.pipeline)
+        _refuse_late_commits(warehouse, past)
+        plan = propose(past)
     if instead:
         nothing = {name: topic_plan.without_offsets() for name, topic_plan in plan.topics.items()}
         plan = replace(plan, run=plan.first_number, numbers=1, topics=nothing, purpose=instead)
@@ -201,11 +209,26 @@ def abandon_run(warehouse: str, run: Run, reason: str) -> None:
     The journal entry lists the tables that the run `published`, because Delta's log drops its oldest commits.
     """
     pipeline, first = run.plan.pipeline, run.plan.first_number
-    fields = definitions.find_fields(journal.read_runs(warehouse, pipeline), run.plan.contract) or {}
-    places = (place.split(".") for place in fields)
-    names = sorted({place[1] for place in places if place[0] in ("topics", "views")})
+    names = definitions.list_tables(journal.read_runs(warehouse, pipeline), run.plan.contract)
     published = [name for name in names if read_last_run(Table(warehouse, pipeline, name, "versions")) >= first]
     journal.append_entry(warehouse, replace(run, outcome=Abandoned(reason, tuple(published), run.stop_error)))
+
+
+def _refuse_late_commits(warehouse: str, past: list[Run]) -> None:
+    """Let the commits fail that steps may still make whose runs were abandoned since the last plan that was not."""
+    for run in takewhile(lambda run: run.state == "abandoned", reversed(past)):
+        names = definitions.list_tables(past, run.plan.contract)
+        for table, parts in _list_written_tables(warehouse, run.plan.pipeline, names):
+            late_commits.refuse_late_commits(table, run.number, parts)
+
+
+def _list_written_tables(warehouse: str, pipeline: str, names: list[str]) -> Iterator[tuple[Table, list[str]]]:
+    """Yield the tables to which a run may commit once, whether they exist or not, with the parts of its commits."""
+    for name in names:
+        for table in (name, f"logs/{name}", f"fates/{name}", f"base/{name}", f"emitted/{name}"):
+            yield Table(warehouse, pipeline, table, "log"), ["", "columns"]
+    yield Table(warehouse, pipeline, "failing", "failing"), names
+    yield Table(warehouse, pipeline, "quarantine", "quarantine"), [*names, *(f"fates/{name}" for name in names)]
 
 
 def _find_last_ingest(warehouse: str, pipeline: str, name: str, past: list[Run]) -> tuple[int, TopicPlan] | None:

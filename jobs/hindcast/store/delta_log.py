@@ -10,7 +10,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import unquote
 from uuid import uuid4
@@ -92,11 +92,13 @@ def _find_checkpoint(names: set[str], version: int) -> tuple[int, list[str]]:
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.\d{10}\.(\d{10}))?\.parquet")
 
 
-def commit_actions(delta_table: DeltaTable, actions: Sequence[JsonObject], app_id: str, run: int, note: str) -> None:
+def commit_actions(
+    delta_table: DeltaTable, actions: Sequence[JsonObject], transactions: Mapping[str, int], note: str
+) -> None:
     """Commit actions of Delta's protocol as the version after the one of `delta_table`.
 
-    The table is on a disk. `app_id`, `run`: the transaction identifier; `note`: the commit's userMetadata. Raise
-    CommitFailedError if another commit came first; then nothing is written.
+    The table is on a disk. `transactions`: the transaction identifiers, versions by application id; `note`: the
+    commit's userMetadata. Raise CommitFailedError if another commit came first; then nothing is written.
     """
     folder = find_local_folder(delta_table)
     if folder is None:
@@ -111,7 +113,8 @@ def commit_actions(delta_table: DeltaTable, actions: Sequence[JsonObject], app_i
         "txnId": str(uuid4()),
         "userMetadata": note,
     }
-    every = [{"commitInfo": information}, {"txn": {"appId": app_id, "version": run, "lastUpdated": now}}, *actions]
+    ids = [{"txn": {"appId": app_id, "version": number, "lastUpdated": now}} for app_id, number in transactions.items()]
+    every = [{"commitInfo": information}, *ids, *actions]
     text = "".join(json.dumps(action, ensure_ascii=False) + "\n" for action in every)
     log = folder / "_delta_log"
     written, place = log / f".{version:020}.json.{uuid4()}.tmp", log / f"{version:020}.json"

@@ -170,7 +170,7 @@ def _commit_files(
             if change.touched and tables.marks_rows(delta_table):
                 marks = deletion_vectors.mark_rows(delta_table, change.numbers)
                 actions = [*marks, *map(_format_add_action, change.added)]
-                delta_log.commit_actions(delta_table, actions, app_id, run, json.dumps(note))
+                delta_log.commit_actions(delta_table, actions, {app_id: run}, json.dumps(note))
                 return
             _commit_upon(delta_table, change, note, [Transaction(app_id, run)])
 
