@@ -174,11 +174,11 @@ def derive_affected_versions(
 
 def _list_records(shape: Shape, types: StructType, new: DataFrame, hidden: DataFrame) -> DataFrame:
     """Return new and hidden records, flat, for one task."""
-    own, others = (_flatten_records(shape, types, some, is_new=some is new) for some in (new, hidden))
+    own, others = (flatten_records(shape, types, some, is_new=some is new) for some in (new, hidden))
     return own.unionByName(others).repartition(1)
 
 
-def _flatten_records(shape: Shape, types: StructType, records: DataFrame, *, is_new: bool) -> DataFrame:
+def flatten_records(shape: Shape, types: StructType, records: DataFrame, *, is_new: bool) -> DataFrame:
     """Return records in the columns and types of their table, with their place and marks."""
     parts = {"key": shape.key, "value": shape.value}
     columns = [

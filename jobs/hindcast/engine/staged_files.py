@@ -1,4 +1,4 @@
-"""Staged files: what a kernel has written for a view, beside its table, until one commit makes it visible.
+"""Staged files: what a kernel has written for a table, beside its own files, until one commit makes it visible.
 
 Until then no reader sees them; if no commit comes, VACUUM removes them.
 """
@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 
 from hindcast.common import session
 from hindcast.contract import Contract, list_shapes
-from hindcast.engine import eligibility, spark_projection, time_slices
+from hindcast.engine import eligibility, increment_plans, increment_tasks, spark_projection, time_slices
 from hindcast.engine.spec import EventSpec, KernelOutput, SlidingSpec, WindowSpec
 from hindcast.store import file_listing, table_columns, tables
 from hindcast.store.commit_notes import BY_SPARK, LeftOut, TableNote
@@ -87,9 +87,39 @@ def stage_view(
     if written is None:
         return None
     rows = written.reports
-    files = tuple(DataFile(*(row[c] for c in DataFile.__dataclass_fields__)) for row in rows if row["path"])
     left_out = _sum_left_out(rows, in_windows=it.window is not None) if it.aggregate is not None else None
-    return StagedFiles(table, written.operator, columns, files, left_out)
+    return StagedFiles(table, written.operator, columns, _list_files(rows), left_out)
+
+
+def stage_topic(
+    spark: SparkSession,
+    columns: tuple[str, ...],
+    contract: Contract,
+    name: str,
+    records: DataFrame,
+    count: int,
+    table: Table,
+    known_at: datetime,
+) -> StagedFiles | None:
+    """Write all rows of the table of a topic's decoded `records`, so many at most; as `stage_view` otherwise."""
+    from hindcast.engine import task, version_tasks
+
+    form, found = increment_plans.plan_topic(contract, name, table, known_at), tables.open_table(table)
+    if form is None or found is None or found.protocol().writer_features:
+        return None
+    shape, types = list_shapes(contract)[name], table_columns.spark_schema(found)
+    flat = increment_tasks.flatten_records(shape, types, records, is_new=True)
+    parts = time_slices.count_tasks(count, session.count_cores(spark))
+    try:
+        reports = _collect(version_tasks.write_versions(form, shape, flat, parts))
+    except task.RefusalError:
+        return None
+    return StagedFiles(table, form.operator, columns, _list_files(reports), None)
+
+
+def _list_files(reports: list[Row]) -> tuple[DataFile, ...]:
+    """Return the files that tasks report."""
+    return tuple(DataFile(*(row[c] for c in DataFile.__dataclass_fields__)) for row in reports if row["path"])
 
 
 def _sum_left_out(reports: list[Row], *, in_windows: bool) -> LeftOut:

@@ -50,7 +50,7 @@ def build_writer(output: KernelOutput) -> BatchMapper:
     def map_batches(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with refuse_too_large():
             if (rows := collect_rows(given, output)) is not None:
-                yield _report_batch([asdict(it) for it in _write_rows(output, rows)])
+                yield report_files(output, rows)
 
     return map_batches
 
@@ -177,7 +177,7 @@ def write_slice(form: JoinSpec, span: TimeSlice) -> Iterator[pa.RecordBatch]:
         rows = operators.join_sides(form, span, slice_reader.read_sides(form, span))
         if form.projection is not None:
             rows = arrow_expressions.project_rows(form.projection, rows)
-        yield _report_batch([asdict(it) for it in _write_rows(form.output, rows)])
+        yield report_files(form.output, rows)
 
 
 def join_slice(form: JoinSpec, span: TimeSlice) -> Iterator[pa.RecordBatch]:
@@ -212,6 +212,11 @@ ROWS_PER_BATCH = 65_536
 
 class RefusalError(Exception):
     """A task cannot do its part: it is too large, or has expressions that are Spark's. Spark's plan can."""
+
+
+def report_files(output: KernelOutput, rows: pa.Table) -> pa.RecordBatch:
+    """Write rows of a table to files; return a report of them, as rows of `REPORT_SCHEMA`."""
+    return _report_batch([asdict(it) for it in _write_rows(output, rows)])
 
 
 def _write_rows(output: KernelOutput, rows: pa.Table) -> Iterator[files.DataFile]:

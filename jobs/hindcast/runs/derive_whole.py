@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
+from functools import partial
 from typing import NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
@@ -15,7 +16,8 @@ from hindcast.bitemporal import derivation
 from hindcast.common.errors import TableError
 from hindcast.contract import Contract, Topic, list_shapes
 from hindcast.contract.bound import BoundContract
-from hindcast.engine.staged_files import StagedFiles
+from hindcast.engine import eligibility
+from hindcast.engine.staged_files import StagedFiles, stage_topic
 from hindcast.plan import horizon
 from hindcast.plan.inputs import locate_own_table, locate_source_table
 from hindcast.plan.plans import Plan
@@ -88,7 +90,13 @@ def derive_whole_topic(
     rows = derive_topic_rows(topic, every)
     judged = judge_holds(contract, plan, name, records, every, derive_change, whole=True)
     changes = table_diff.diff_whole(spark, table, rows, frozen)
-    return DerivedChange(changes, tables.read_last_run(table), rows, frozen, judged=judged, ties=tied)
+    change = DerivedChange(changes, tables.read_last_run(table), rows, frozen, judged=judged, ties=tied)
+    is_first = topic.read == "table" and frozen is None and not records.has_holds and not tables.count_rows(table)
+    if not is_first or not eligibility.is_worthwhile(log_rows, contract.settings):
+        return change
+    columns = tuple(changes.columns[:-1])
+    stage = partial(stage_topic, spark, columns, contract, name, every, log_rows, table, plan.known_at)
+    return change._replace(stage=stage)
 
 
 def judge_holds(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import reduce
 from typing import NamedTuple
 
@@ -110,15 +111,15 @@ def _count_change(
     change: DataFrame, table: Table, plan: Plan, derived: DerivedChange, staged: StagedFiles | None
 ) -> _CountedChange:
     """Count a change in one job: rows, past answers by age, ties, and what an aggregate leaves out."""
-    if staged is not None:
-        return _CountedChange(staged.build_note(plan.run))
-    counts = [] if derived.left_out is None else [derived.left_out]
+    counts = [] if derived.left_out is None or staged is not None else [derived.left_out]
     counts += [] if derived.ties is None else [ties.count_ties(derived.ties)]
-    if derived.totals is None:
+    if staged is None and derived.totals is None:
         counts.append(change.agg(*change_statistics.total_columns(table, plan.known_at, change)))
     counted = change_statistics.read_counts(reduce(DataFrame.crossJoin, counts)) if counts else {}
     fields = {**(derived.totals or {}), **counted}
     tied = tie_counts.summarize_ties(fields["ties"]) if derived.ties is not None else None
+    if staged is not None:
+        return _CountedChange(replace(staged.build_note(plan.run), ties=tied))
     left_out = LeftOut.from_json(fields)
     if left_out is not None and derived.before is not None:
         left_out = derived.before + left_out
