@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -99,7 +100,7 @@ def send_records(p: Pipeline, dice: random.Random) -> None:
 def planned(spark: SparkSession, broker: str, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A planned run with records in several partitions. To be copied, not to be run."""
     with pipeline(spark, broker, tmp_path_factory.mktemp("planned"), CONTRACT, partitions=3) as p:
-        send_records(p, random.Random(5))
+        send_records(p, random.Random(5))  # noqa: S311
         for topic in ("held", "stopped"):
             p.send(topic, *((str(n), {"price": n}, n) for n in range(25)))
         with p.here():
@@ -137,7 +138,7 @@ def test_tables_of_topics_made_by_a_kernel_are_those_of_sparks_plan(planned: Pip
                 run_steps.replay_topic(p.spark, read_settings(), p.name, 1, "stopped")
             p.write(CONTRACT.partition("  stopped:")[0])
             if on:
-                send_records(p, random.Random(7))
+                send_records(p, random.Random(7))  # noqa: S311
             with kernels(on=on):
                 p.run("second")
             assert wrong(p) == []
@@ -153,7 +154,7 @@ def test_files_that_a_kernel_writes_for_a_topic_follow_time(planned: Pipeline, t
     added = pa.table(DeltaTable(p.table("items").path).get_add_actions(flatten=True)).to_pylist()
     spans = sorted((a["min.validFrom"], a["max.validFrom"]) for a in added if a["partition._belief"] == "past")
     assert len(spans) > 5, "several tasks have written"
-    assert all(end <= start for (_, end), (start, _) in zip(spans, spans[1:], strict=False)), "no two overlap"
+    assert all(end <= start for (_, end), (start, _) in pairwise(spans)), "no two overlap"
     assert sum(a["num_records"] for a in added) == note(p, "items")["opened"]
 
 
