@@ -110,7 +110,7 @@ def measured(name: str, keys: int, asked: int) -> dict[str, Any]:
 
 def rows(place: Any, found: Any, key: int) -> int:
     """The rows of a key as the pages read them."""
-    from hindcast.airflow.pages import key_history
+    from hindcast.query import key_history
 
     return int(key_history.read_limited_rows(place, found, [key]).num_rows)
 

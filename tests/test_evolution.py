@@ -13,13 +13,12 @@ import pytest
 import yaml
 
 import reports
-from hindcast.airflow.pages import key_history
 from hindcast.bitemporal.predicates import Question
 from hindcast.cli import main
 from hindcast.common.errors import RecordError, TableError
 from hindcast.contract.yaml_documents import ContractLoader
 from hindcast.plan import journal
-from hindcast.query import read
+from hindcast.query import key_history, read
 from hindcast.runs import incremental_state
 from hindcast.store import table_columns, tables
 from pipelines import Pipeline, pipeline

@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 import pytest
 
-from hindcast.airflow.pages.key_history import KeyHistory
 from hindcast.contract import Window
+from hindcast.query.key_history import KeyHistory
 from hindcast.store.tables import Table
 
 T0, HOUR = datetime(2026, 3, 1, tzinfo=UTC), timedelta(hours=1)

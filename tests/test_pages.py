@@ -25,14 +25,11 @@ from hindcast.airflow.pages import (
     VIEWS,
     changes_page,
     drawing,
-    inputs_as_of,
-    key_history,
     ledger_page,
     rendering,
     time_machine,
 )
 from hindcast.airflow.pages.access import PageAccess
-from hindcast.airflow.pages.explain_limits import EngineLimitError
 from hindcast.airflow.pages.routes import build_app
 from hindcast.common.errors import TableError
 from hindcast.common.settings import Settings
@@ -40,8 +37,10 @@ from hindcast.contract import Join, find
 from hindcast.plan import journal
 from hindcast.plan.purposes import Release
 from hindcast.plan.runs import Completed, Planned, Run
-from hindcast.query import changes
+from hindcast.query import changes, inputs_as_of, key_history
 from hindcast.query.changes import SideLimit
+from hindcast.query.explain_limits import EngineLimitError
+from hindcast.query.show import format_moment
 from hindcast.store import tables
 from warehouses import HOSTILE, READER_OF_SHOP, RUNS, T0, at, complete, place, plan, row, shop, version, write
 
@@ -407,7 +406,7 @@ def test_a_sensitive_key_is_not_in_the_sentence_about_a_join_on_the_key(
     settings: Settings, name: str, marked: list[str]
 ) -> None:
     """Of either side; a column that is not looked up by hides nothing."""
-    from hindcast.airflow.pages.explain import explain_row
+    from hindcast.query.explain import explain_row
 
     contract = find(settings.schemas, "shop")
     topics = {**contract.topics, name: contract.topics[name].model_copy(update={"sensitive": tuple(marked)})}
@@ -421,7 +420,7 @@ def test_a_sensitive_key_is_not_in_the_sentence_about_a_join_on_the_key(
 
 def test_rows_of_another_pipeline_are_shown_only_to_who_may_read_it(settings: Settings) -> None:
     contract = find(settings.schemas, "guest")
-    from hindcast.airflow.pages.explain import explain_row
+    from hindcast.query.explain import explain_row
 
     row = {"id": "q", "item": "naan", "price": 3, "timestamp": at(2), "_partition": 0, "_offset": 0}
     told = explain_row(settings, contract, "answers", row, RUNS[1], {"guest"})
@@ -432,14 +431,14 @@ def test_rows_of_another_pipeline_are_shown_only_to_who_may_read_it(settings: Se
 
 def test_a_row_whose_inputs_cannot_be_opened_is_shown_without_its_why(settings: Settings) -> None:
     """As another user's may be."""
-    from hindcast.airflow.pages.explain import explain_row
+    from hindcast.query.explain import explain_row
 
     contract = find(settings.schemas, "guest")
     row = {"id": "q", "item": "naan", "price": 3, "timestamp": at(2), "_partition": 0, "_offset": 0}
     damaged = TableError("is not a Delta table", where="shop/prices", fix="restore it")
     with patch("hindcast.plan.horizon.find_frozen_until", side_effect=damaged):
         told = explain_row(settings, contract, "answers", row, RUNS[1], {"guest", "shop"})
-    assert (told["parts"], "cannot explain the row: " in told["text"]) == ([], True)
+    assert (told["parts"], "cannot be explained: " in told["text"]) == ([], True)
 
 
 @pytest.mark.parametrize(
@@ -447,11 +446,11 @@ def test_a_row_whose_inputs_cannot_be_opened_is_shown_without_its_why(settings: 
     [
         ("upper(lower(orders.item))", "item = NAAN"),
         ("substring(orders.item, 1, 4)", "item = naan"),
-        ("soundex(orders.item)", "This page cannot explain the row"),
+        ("soundex(orders.item)", "The row cannot be explained"),
     ],
 )
 def test_why_evaluates_what_was_looked_up_or_says_that_it_cannot(settings: Settings, on: str, words: str) -> None:
-    from hindcast.airflow.pages.explain import explain_row
+    from hindcast.query.explain import explain_row
 
     contract = find(settings.schemas, "shop")
     join = contract.views["bills"].join
@@ -770,4 +769,4 @@ def test_moments_keep_their_order_on_an_axis(even: bool) -> None:
     ],
 )
 def test_a_moment_is_as_short_as_it_can_be(moment: Any, words: str) -> None:
-    assert drawing.format_moment(moment) == words
+    assert format_moment(moment) == words

@@ -242,7 +242,7 @@ def test_that_the_cause_was_late_is_told(web: TestClient) -> None:
 
 def test_a_row_from_before_the_kafka_reading_is_told_as_it_was_derived(settings: Settings) -> None:
     contract = load(settings.schemas / "live.yaml")
-    from hindcast.airflow.pages.explain import explain_row
+    from hindcast.query.explain import explain_row
 
     old = {**ROWS["bills"][0], "systemFrom": RUNS[0] - timedelta(days=1)}
     told = explain_row(settings, contract, "bills", old, RUNS[1], {"live"})

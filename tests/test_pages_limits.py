@@ -16,15 +16,15 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from hindcast.airflow.pages import explain as explain_module
-from hindcast.airflow.pages import explain_limits, key_history, time_machine
-from hindcast.airflow.pages.explain import explain_row
-from hindcast.airflow.pages.explain_limits import NotExplainedError
+from hindcast.airflow.pages import time_machine
 from hindcast.common.errors import QueryError
 from hindcast.common.json_values import JsonObject
 from hindcast.common.settings import Settings
 from hindcast.contract import Join, find, functions
-from hindcast.query import cut_values, read
+from hindcast.query import cut_values, explain_limits, key_history, read
+from hindcast.query import explain as explain_module
+from hindcast.query.explain import explain_row
+from hindcast.query.explain_limits import NotExplainedError
 from hindcast.store import duckdb_reader, tables
 from test_pages import client, text
 from warehouses import RUNS, T0, at, place, row, shop, version, write
@@ -86,7 +86,7 @@ HUGE = "repeat('a', 400000000)"
     ],
 )
 def test_what_may_be_costly_is_not_evaluated(settings: Settings, on: str, function: str) -> None:
-    words = f"This page cannot explain the row: it does not evaluate {function}, which the contract uses"
+    words = f"The row cannot be explained: it does not evaluate {function}, which the contract uses"
     assert explain_bill(settings, on) == {"text": words, "parts": []}
 
 
@@ -133,12 +133,12 @@ def test_the_rows_of_a_group_are_found_by_what_is_cheap(settings: Settings, chan
 
 @pytest.mark.parametrize("on", ["date_diff(timestamp, timestamp)", "map(interval 1 day)"])
 def test_no_expression_breaks_the_page(settings: Settings, on: str) -> None:
-    assert str(explain_bill(settings, on)["text"]).startswith("This page cannot explain the row: ")
+    assert str(explain_bill(settings, on)["text"]).startswith("The row cannot be explained: ")
 
 
 def test_an_error_of_any_kind_is_told_as_no_explanation(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hindcast.plan.horizon.find_frozen_until", lambda *_: {}["x"])
-    assert explain_bill(settings, "orders.item")["text"] == "This page cannot explain the row: 'x'"
+    assert explain_bill(settings, "orders.item")["text"] == "The row cannot be explained: 'x'"
 
 
 def test_an_engine_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -466,7 +466,7 @@ def test_what_gets_past_every_check_reads_no_file(
     row = {"city": "", "validFrom": T0}
     aggregate = explain(settings, "cities", row, table="prices", group_by={"city": "note"}, where="note = ''")
     for told in (explain_bill(settings, "lower(orders.item)"), aggregate):
-        assert str(told["text"]).startswith("This page cannot explain the row: Permission Error"), told
+        assert str(told["text"]).startswith("The row cannot be explained: Permission Error"), told
         assert "hunter2" not in str(told)
 
 
@@ -524,7 +524,7 @@ def test_a_row_with_a_cut_key_has_no_link_to_its_plane(settings: Settings) -> No
 
 
 def test_a_cut_value_is_not_looked_up(settings: Settings) -> None:
-    words = "This page cannot explain the row: it does not look up values of more than 1,000 characters"
+    words = "The row cannot be explained: it does not look up values of more than 1,000 characters"
     for on in ("orders.item", "lower(orders.item)"):
         assert explain(settings, "bills", {**BILL, "_offset": 1}, join=Join(table="prices", on=on))["text"] == words
     assert explain(settings, "cities", {**CITY, "city": cut_values.cut_text(LONG)})["text"] == words

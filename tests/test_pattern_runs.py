@@ -11,7 +11,6 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
 from hindcast.airflow.pages import ledger_page
-from hindcast.airflow.pages.explain import explain_row
 from hindcast.common.errors import QueryError, RecordError, TopicError
 from hindcast.common.settings import read_settings
 from hindcast.ingest import ledger, quarantine, requeue
@@ -21,6 +20,7 @@ from hindcast.kafka.topic_patterns import MemberPartition
 from hindcast.kafka.topics import OffsetRange
 from hindcast.ops import journal_rebuild
 from hindcast.plan import journal, planner, plans
+from hindcast.query.explain import explain_row
 from hindcast.runs import run_steps, special_runs
 from pipelines import Pipeline, at, pipeline, tuples, until
 

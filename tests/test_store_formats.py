@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from hindcast.airflow.pages import drawing
 from hindcast.bitemporal.predicates import ColumnBound
 from hindcast.common.errors import TableError
 from hindcast.query import show
+from hindcast.query.show import format_moment
 from hindcast.store import duckdb_reader, store_formats, table_columns, table_creation, tables
 from hindcast.store.store_formats import UNKNOWN_TIME, OlderFormat
 from hindcast.store.tables import Table
@@ -101,7 +101,7 @@ def test_a_table_of_an_older_format_is_read_and_not_written_by_runs(tmp_path: Pa
 def test_the_surrogate_is_shown_as_unknown() -> None:
     rows = pa.table({"at": pa.array([UNKNOWN_TIME], MOMENT), "validFrom": pa.array([UNKNOWN_TIME], MOMENT)})
     assert show.format_aligned(rows).splitlines()[2].split("  ") == ["1969-12-31 23:59:59.999000", "unknown"]
-    assert drawing.format_moment(UNKNOWN_TIME) == "unknown"
+    assert format_moment(UNKNOWN_TIME) == "unknown"
 
 
 def test_what_a_property_tells_is_what_was_put_there() -> None:

@@ -218,6 +218,13 @@ def build_parser() -> argparse.ArgumentParser:
         help="the greatest difference of a number first, or by key and time (default: size)",
     )
     add_limit(diff)
+    why = add_format(add(reading.why))
+    why.add_argument("table", metavar="PIPELINE.TABLE")
+    why.add_argument(
+        "--key", required=True, metavar="K", help="the key: its text, or a JSON object if it has several columns"
+    )
+    why.add_argument("--as-of", metavar="V", help="what was true at this moment (default: now)")
+    why.add_argument("--known-at", metavar="S", help="as known at this moment, or after run:N (default: the last run)")
     compare = add_format(add(reading.compare))
     compare.set_defaults(failed=2)
     compare.add_argument("table", metavar="PIPELINE.VIEW")

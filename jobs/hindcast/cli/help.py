@@ -11,7 +11,7 @@ from collections.abc import Mapping
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "write a pipeline": ("init", "infer", "check", "test", "schema"),
     "run it": ("run", "preview", "runs", "report", "abandon"),
-    "ask its tables": ("query", "history", "diff", "sql", "compare"),
+    "ask its tables": ("query", "history", "diff", "why", "sql", "compare"),
     "decide what was held back": ("failing", "release", "quarantine", "requeue"),
     "keep it healthy": ("doctor", "verify", "ledger", "maintain", "trim", "forget", "upgrade", "downgrade"),
     "try it on this machine": ("setup", "completion", "up", "demo", "produce", "down", "conformance"),
@@ -32,6 +32,7 @@ EXAMPLES: Mapping[str, str] = {
     "query": "hindcast query shop.bills --as-of 2026-01-01T12:30 --known-at run:1",
     "history": "hindcast history shop.bills --run 3",
     "diff": "hindcast diff shop.bills --run 3",
+    "why": "hindcast why shop.bills --key anna --as-of 2026-01-01T12:30",
     "sql": "hindcast sql shop",
     "compare": "hindcast compare shop.totals --topic totals-output",
     "failing": "hindcast failing shop --held",

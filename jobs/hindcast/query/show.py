@@ -54,6 +54,16 @@ def _format_vertically(names: Sequence[str], cells: Sequence[Sequence[str]], wid
     return "\n".join(lines)
 
 
+def format_moment(moment: datetime) -> str:
+    """Return a moment in its shortest form: `2026-01-01`, `2026-01-01 00:03`, `2026-01-01 00:03:00.5`, `unknown`."""
+    if moment == UNKNOWN_TIME:
+        return "unknown"
+    text = moment.astimezone(UTC).replace(tzinfo=None).isoformat(" ")
+    if "." in text:
+        return text.rstrip("0")
+    return text.removesuffix(":00").removesuffix(" 00:00")
+
+
 def format_markdown(rows: pa.Table) -> str:
     """Return rows as a Markdown table; punctuation in cells is escaped."""
     cells = [[_PUNCTUATION.sub(r"\\\g<0>", format_cell(value)) for value in row.values()] for row in rows.to_pylist()]

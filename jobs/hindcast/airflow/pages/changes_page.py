@@ -15,9 +15,7 @@ from typing import Annotated, Literal
 import duckdb
 from fastapi import Query
 
-from hindcast.airflow.pages import key_history, marks
-from hindcast.airflow.pages.explain_limits import EngineLimitError, open_limited_engine
-from hindcast.airflow.pages.inputs_as_of import find_records
+from hindcast.airflow.pages import marks
 from hindcast.airflow.pages.time_machine import QuestionError
 from hindcast.common.column_values import Row
 from hindcast.common.errors import QueryError, UnknownError
@@ -27,8 +25,10 @@ from hindcast.contract import Contract
 from hindcast.contract.shapes import PERIODS
 from hindcast.plan import journal
 from hindcast.plan.runs import Run
-from hindcast.query import changes, cut_values, read
+from hindcast.query import changes, cut_values, key_history, read
 from hindcast.query.changes import ChangeQuestion, Changes, SideLimit
+from hindcast.query.explain_limits import EngineLimitError, open_limited_engine
+from hindcast.query.inputs_as_of import find_records
 from hindcast.query.show import plain_value
 from hindcast.store.tables import Table
 

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
-from hindcast.store.store_formats import UNKNOWN_TIME
-
 WIDTH, HEIGHT, MARGIN = 120, 26, 4
 """The size of a sparkline, in pixels."""
 
@@ -74,16 +72,6 @@ def build_axis(moments: Iterable[datetime], *, even: bool) -> Axis:
     step = (length / last if even else length * room / (1 - SIDE_ROOM - room)) or _HOUR
     before, after = _shift_moment(inner[0], -step), _shift_moment(inner[-1], step)
     return Axis(((0.0, before), *zip(places, inner, strict=True), (1.0, after)))
-
-
-def format_moment(moment: datetime) -> str:
-    """Return a moment in its shortest form: `2026-01-01`, `2026-01-01 00:03`, `2026-01-01 00:03:00.5`, `unknown`."""
-    if moment == UNKNOWN_TIME:
-        return "unknown"
-    text = moment.astimezone(UTC).replace(tzinfo=None).isoformat(" ")
-    if "." in text:
-        return text.rstrip("0")
-    return text.removesuffix(":00").removesuffix(" 00:00")
 
 
 SIDE_ROOM = 0.05

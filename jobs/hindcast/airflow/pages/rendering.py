@@ -20,12 +20,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
-from hindcast.airflow.pages.drawing import format_moment
 from hindcast.common import permissions
 from hindcast.common.errors import HindcastError, PlatformError, UnknownError
 from hindcast.common.json_values import JsonObject, JsonValue
 from hindcast.common.plurals import format_count
-from hindcast.query.show import format_cell, plain_value
+from hindcast.query.show import format_cell, format_moment, plain_value
 from hindcast.report import page
 from hindcast.report.run_report import RunReport
 from hindcast.report.summaries import SIGNS, format_timestamp

@@ -13,11 +13,8 @@ from typing import Literal
 
 import pyarrow.compute as pc
 
-from hindcast.airflow.pages import drawing, key_history, marks
+from hindcast.airflow.pages import drawing, marks
 from hindcast.airflow.pages.drawing import Axis
-from hindcast.airflow.pages.explain import explain_row
-from hindcast.airflow.pages.inputs_as_of import find_records
-from hindcast.airflow.pages.key_history import KeyHistory, RowSample, SlowSuggestionError, find_cell, read_moment
 from hindcast.bitemporal.predicates import Question
 from hindcast.common.column_values import Row
 from hindcast.common.errors import HindcastError, QueryError, UnknownError
@@ -26,8 +23,11 @@ from hindcast.common.settings import Settings
 from hindcast.contract import Contract, list_shapes
 from hindcast.contract.shapes import PERIODS
 from hindcast.plan import horizon, journal
-from hindcast.query import read
-from hindcast.query.show import plain_value
+from hindcast.query import key_history, read
+from hindcast.query.explain import explain_row
+from hindcast.query.inputs_as_of import find_records
+from hindcast.query.key_history import KeyHistory, RowSample, SlowSuggestionError, find_cell, read_moment
+from hindcast.query.show import format_moment, plain_value
 from hindcast.store.tables import Table
 
 MAX_RECTANGLES = 300
@@ -217,7 +217,7 @@ def _list_moments(rows: Sequence[Row], start: str, end: str) -> list[datetime]:
 def _format_axis(axis: Axis, runs: dict[datetime, int]) -> JsonObject:
     """Return an axis as JSON: labelled ticks, and the knots by which a position becomes a moment again."""
     ticks: list[JsonValue] = [
-        {"at": place, "label": f"run {runs[moment]}" if moment in runs else drawing.format_moment(moment)}
+        {"at": place, "label": f"run {runs[moment]}" if moment in runs else format_moment(moment)}
         for place, moment in axis.ticks
     ]
     return {"ticks": ticks, "knots": [[place, moment.isoformat()] for place, moment in axis.knots]}

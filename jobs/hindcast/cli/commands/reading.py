@@ -229,6 +229,27 @@ def diff(arguments: argparse.Namespace, settings: Settings) -> int:
     return 0
 
 
+def why(arguments: argparse.Namespace, settings: Settings) -> int:
+    """Show why a key had its answer: the rows of the inputs that it was made of, as known then, and their records."""
+    from hindcast.common import clock
+    from hindcast.query import answers, read
+
+    pipeline, name = parse_table_name(arguments.table)
+    contract = load_contract(settings, pipeline)
+    key = read.parse_key(read.locate_table(settings.warehouse, contract, name), arguments.key)
+    known = (
+        parse_moment(settings, pipeline, arguments.known_at)
+        if arguments.known_at
+        else read.read_last_known_at(settings.warehouse, pipeline)
+    )
+    as_of = parse_moment(settings, pipeline, arguments.as_of) if arguments.as_of else clock.now()
+    readable = {pipeline, *(input_.table.partition(".")[0] for input_ in contract.inputs.values())}
+    found = answers.explain_answers(settings, contract, name, key, as_of, known, readable)
+    shown = json.dumps([it.as_json() for it in found], indent=2) if arguments.format == "json" else None
+    print(shown or answers.format_answers(found))
+    return 0
+
+
 def compare(arguments: argparse.Namespace, settings: Settings) -> int:
     """Compare a kafka view with a live application's output topic; exit code 0: equal, 1: different, 2: cannot tell."""
     from hindcast.ops.compare import compare_view, formatting

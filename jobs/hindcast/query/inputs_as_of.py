@@ -9,9 +9,6 @@ from typing import TypeAlias
 
 import duckdb
 
-from hindcast.airflow.pages import explain_limits, key_history
-from hindcast.airflow.pages.explain_limits import NotExplainedError
-from hindcast.airflow.pages.key_history import find_cell, read_moment
 from hindcast.bitemporal import predicates
 from hindcast.bitemporal.predicates import ColumnBound, sql_literal
 from hindcast.common.column_values import ColumnValue, Row
@@ -21,7 +18,9 @@ from hindcast.contract import Contract
 from hindcast.contract.shapes import PERIODS
 from hindcast.kafka import topic_patterns
 from hindcast.plan import inputs, journal, marks
-from hindcast.query import cut_values, read
+from hindcast.query import cut_values, explain_limits, key_history, read
+from hindcast.query.explain_limits import NotExplainedError
+from hindcast.query.key_history import find_cell, read_moment
 from hindcast.store import duckdb_reader, table_columns, tables
 from hindcast.store.tables import Table
 

@@ -16,7 +16,6 @@ import duckdb
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from hindcast.airflow.pages.explain_limits import EngineLimitError, open_limited_engine
 from hindcast.bitemporal import predicates
 from hindcast.bitemporal.predicates import sql_literal
 from hindcast.common.column_values import ColumnValue, Row
@@ -26,6 +25,7 @@ from hindcast.contract import Window
 from hindcast.contract.shapes import PERIODS
 from hindcast.query import read
 from hindcast.query.cut_values import MAX_CHARACTERS, cut_nested, show_bytes
+from hindcast.query.explain_limits import EngineLimitError, open_limited_engine
 from hindcast.query.show import plain_value
 from hindcast.store import duckdb_reader, tables
 from hindcast.store.tables import Table

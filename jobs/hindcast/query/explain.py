@@ -9,18 +9,6 @@ from datetime import datetime, timedelta
 import sqlglot
 from sqlglot import expressions as exp
 
-from hindcast.airflow.pages import key_history
-from hindcast.airflow.pages.drawing import format_moment
-from hindcast.airflow.pages.explain_limits import (
-    NotExplainedError,
-    limit_explanations,
-    open_limited_engine,
-    refuse_costly,
-    refuse_cut,
-    refuse_unknown_sql,
-)
-from hindcast.airflow.pages.inputs_as_of import InputReader, InputRows, find_records
-from hindcast.airflow.pages.key_history import find_cell, read_moment
 from hindcast.bitemporal import predicates
 from hindcast.bitemporal.predicates import ColumnBound, sql_literal
 from hindcast.common.column_values import ColumnValue, Row
@@ -32,7 +20,18 @@ from hindcast.contract.expressions import resolve
 from hindcast.contract.sensitive import redact_message
 from hindcast.contract.shapes import PERIODS, resolve_all
 from hindcast.plan import horizon
-from hindcast.query.show import format_cell
+from hindcast.query import key_history
+from hindcast.query.explain_limits import (
+    NotExplainedError,
+    limit_explanations,
+    open_limited_engine,
+    refuse_costly,
+    refuse_cut,
+    refuse_unknown_sql,
+)
+from hindcast.query.inputs_as_of import InputReader, InputRows, find_records
+from hindcast.query.key_history import find_cell, read_moment
+from hindcast.query.show import format_cell, format_moment
 from hindcast.store import emitted_log
 from hindcast.store.emitted_log import EmitCause
 
@@ -59,7 +58,7 @@ def explain_row(
         cause = str(error)
     except Exception as error:  # noqa: BLE001  # sqlglot and DuckDB do not know all of Spark's SQL; a table may be damaged
         cause = redact_message(contract, name, describe_cause(error) if str(error).strip() else type(error).__name__)
-    return {"text": f"This page cannot explain the row: {cause}", "parts": []}
+    return {"text": f"The row cannot be explained: {cause}", "parts": []}
 
 
 def _explain_view_row(
