@@ -29,12 +29,18 @@ def test_why_a_joined_row_is_what_it_is_now_and_as_known_before(
     assert code == 0
     assert now.splitlines() == [
         "customer dave, item naan, amount 5.00, timestamp 2026-01-01 00:02, systemFrom 2026-02-02 00:00:00.654321",
-        "  One event of orders looked up prices by orders.item: item = naan, valid at 2026-01-01 00:02, as known at "
-        "2026-02-02 00:00:00.654321. There was one version of prices.",
-        "  orders  customer dave, item naan, quantity 2, timestamp 2026-01-01 00:02, systemFrom 2026-02-01 "
-        "00:00:00.123456  (orders, partition 0, offset 0)",
-        "  prices  item naan, price 2.50, note late, validFrom 2026-01-01 00:01, systemFrom 2026-02-02 "
-        "00:00:00.654321  (shop.prices, partition 0, offset 2)",
+        (
+            "  One event of orders looked up prices by orders.item: item = naan, valid at 2026-01-01 00:02, as known "
+            "at 2026-02-02 00:00:00.654321. There was one version of prices."
+        ),
+        (
+            "  orders  customer dave, item naan, quantity 2, timestamp 2026-01-01 00:02, systemFrom 2026-02-01 "
+            "00:00:00.123456  (orders, partition 0, offset 0)"
+        ),
+        (
+            "  prices  item naan, price 2.50, note late, validFrom 2026-01-01 00:01, systemFrom 2026-02-02 "
+            "00:00:00.654321  (shop.prices, partition 0, offset 2)"
+        ),
     ]
     assert before.startswith("customer dave, item naan, amount 6.00, ")
     assert "prices  item naan, price 3.00, note '', validFrom 2026-01-01, " in before
