@@ -7,6 +7,7 @@ import zlib
 from base64 import b64decode
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -25,9 +26,14 @@ from hindcast.contract import Contract, load
 from hindcast.contract.folder import try_find
 from hindcast.contract.sensitive import find_sensitive_columns
 from hindcast.ingest import quarantine
-from hindcast.plan import marks
+from hindcast.plan import definitions, journal, marks
 from hindcast.plan.marks import find_bound_contract
+from hindcast.plan.purposes import Release, ReleasedKeys
+from hindcast.plan.runs import Abandoned, Completed, Run, Stopped
 from hindcast.quality import gate_results
+from hindcast.quality.overdue import OverdueKeys
+from hindcast.report import page, report
+from hindcast.report.run_report import HeldKeys, RunReport, TableReport
 from warehouses import RUNS, SHOP, T0, shop
 
 BEGINNING = "pipeline: {}\nstart: 2026-01-01\ntopics:\n  t: {{read: stream, key: {{id: string}}, value: {{q: int}}}}\n"
@@ -195,5 +201,103 @@ def test_older_reports_and_the_quality_page_hide_what_is_marked_today(
             for name in ("run-1.html", "run-1.json"):
                 answer = web.get(f"/reports/shop/{name}")
                 assert (answer.status_code, "Rome" in answer.text or "Rome" in embedded(answer.text)) == (200, shown)
+                for place in (f".%2f{name}", f"%2e/{name}", f"..%2fshop%2f{name}", f"%2f{now.reports}/shop/{name}"):
+                    assert web.get(f"/reports/shop/{place}").status_code == 404, place
             assert "sensitive by now" in web.get("/reports/shop/run-1/index.html").text or shown
             assert ("Rome" in str(quality.build_pipeline_page(now, load(now.schemas / "shop.yaml")))) == shown
+
+
+LABELS = SHOP + "  labels: {table: people, select: {label: name}}\n"
+REDEFINED = LABELS.replace("{label: name}", "{label: city}")
+
+
+def read_plane(web: TestClient) -> str:
+    """What the time machine and Changes show of the labels."""
+    addresses = ("/machine/shop.json?table=labels&key=1", "/changes/shop.json?table=labels&knownAt=run:1")
+    answers = [web.get(address) for address in addresses]
+    assert [answer.status_code for answer in answers] == [200, 200]
+    return "".join(answer.text for answer in answers)
+
+
+@pytest.mark.parametrize("ended", [None, Stopped("bills", "a gate"), Abandoned("by hand"), "completed"])
+@pytest.mark.parametrize("unmarked", [False, True])
+def test_what_was_derived_from_a_sensitive_column_stays_hidden_when_its_view_is_redefined(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: object, unmarked: bool
+) -> None:
+    monkeypatch.setattr(warehouses, "SHOP", LABELS)
+    with shop(tmp_path) as now:
+        path = now.schemas / "shop.yaml"
+        row = warehouses.version(1, None, 0, None, id=1, label="Ann Secret", **warehouses.place(0))
+        warehouses.write(now, load(path), "labels", [row])
+        access = PageAccess(lambda: None, lambda dag_id: None, lambda: frozenset(["shop"]))  # noqa: ARG005
+        web = TestClient(build_app(access))
+        assert "Ann Secret" not in read_plane(web)
+        path.write_text(REDEFINED.replace(", sensitive: [name]", "") if unmarked else REDEFINED)
+        assert "Ann Secret" not in read_plane(web)
+        contract, past = load(path), journal.read_runs(now.warehouse, "shop")
+        plan = replace(
+            past[-1].plan,
+            run=3,
+            run_id="third",
+            known_at=RUNS[1] + timedelta(days=1),
+            contract=contract.hash,
+            definition=definitions.list_unstored_fields(past, contract),
+        )
+        journal.append_entry(now.warehouse, Run(plan))
+        if ended is not None:
+            outcome = Completed(warehouses.report(contract, 2) | {"run": 3}) if ended == "completed" else ended
+            journal.append_entry(now.warehouse, Run(plan, outcome))
+        assert ("Ann Secret" in read_plane(web)) == (unmarked and ended == "completed")
+
+
+def test_a_former_contract_that_is_none_today_hides_all_columns_if_it_marked_any(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored = definitions.list_unstored_fields
+    monkeypatch.setattr(definitions, "list_unstored_fields", lambda *given: stored(*given) | {"topics.people.was": "1"})
+    with shop(tmp_path) as now:
+        path = now.schemas / "shop.yaml"
+        path.write_text(SHOP.replace(", sensitive: [name]", ""))
+        hidden = marks.find_hidden_columns(now, load(path), "people")
+        assert {"id", "name", "city"} <= hidden
+
+
+def test_what_stopped_a_run_is_hidden_once_a_column_is_marked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with shop(tmp_path) as now:
+        path = now.schemas / "shop.yaml"
+        past = journal.read_runs(now.warehouse, "shop")
+        plan = replace(past[-1].plan, run=3, run_id="third", known_at=RUNS[1] + timedelta(days=1))
+        stopped = Run(plan, Stopped("people", "1 of 1 rows fail, for example Rome"))
+        for run in (Run(plan), stopped):
+            journal.append_entry(now.warehouse, run)
+        page.write_page(now.reports, report.build_report(now.warehouse, load(path), plan, stopped=stopped.stop_error))
+        access = PageAccess(lambda: None, lambda dag_id: None, lambda: frozenset(["shop"]))  # noqa: ARG005
+        web = TestClient(build_app(access))
+        addresses = ("quality.json", "quality/shop", "quality/shop.json", "reports/shop/run-3.html")
+        for marked, shown in (("[name]", True), ("[name, city]", False)):
+            path.write_text(SHOP.replace("sensitive: [name]", f"sensitive: {marked}"))
+            texts = {it: web.get(f"/{it}").text for it in (*addresses, "reports/shop/run-3.json")}
+            texts["reports/shop/run-3.html"] += embedded(texts["reports/shop/run-3.html"])
+            main.main(["report", "shop", "3"])
+            texts["report"] = capsys.readouterr().out
+            assert {it: "Rome" in text for it, text in texts.items()} == dict.fromkeys(texts, shown)
+
+
+def test_a_report_shows_no_key_that_is_sensitive_by_now(tmp_path: Path) -> None:
+    keys = Release({"people": ReleasedKeys(RUNS[0], ('{"id":4711}',), "ann")})
+    with shop(tmp_path) as now:
+        path = now.schemas / "shop.yaml"
+        run = journal.read_runs(now.warehouse, "shop")[-1]
+        run = replace(run, plan=replace(run.plan, purpose=keys))
+        moment = RUNS[0]
+        overdue = OverdueKeys(1, '{"id":4711}', moment, None, 1.0)
+        held = TableReport(held=HeldKeys(keys=1, overdue=overdue))
+        written = RunReport("shop", 2, "r", moment, tables={"people": held}, again="--key 4711")
+        for marked, shown in (("[name]", True), ("[name, id]", False)):
+            path.write_text(SHOP.replace("sensitive: [name]", f"sensitive: {marked}"))
+            masked = report.mask_report(written, load(path), run, [run])
+            assert masked.tables["people"].held is not None
+            assert masked.tables["people"].held.overdue is not None
+            assert ("4711" in masked.again, "4711" in masked.tables["people"].held.overdue.key) == (shown, shown)

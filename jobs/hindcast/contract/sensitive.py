@@ -11,21 +11,31 @@ from hindcast.contract.shapes import Shape, column_expressions, list_shapes, sec
 from hindcast.contract.view import View
 
 
-def find_sensitive_columns(contract: Contract) -> dict[str, frozenset[str]]:
+def find_sensitive_columns(
+    contract: Contract, marks: Mapping[str, frozenset[str]] | None = None
+) -> dict[str, frozenset[str]]:
     """Return the sensitive columns of every table of a checked contract: those marked, and those computed from them.
 
     Those of inputs also by the marks of the pipelines that they come from, if the contract has these. `sensitive: true`
     marks all columns, keys too. A column of a view is sensitive if its expression uses one that is;
-    a view can mark more columns, but unmark none.
+    a view can mark more columns, but unmark none. `marks`: what counts as marked by table (default: `list_marks`).
     """
-    known = list_shapes(contract)
+    known, marked = list_shapes(contract), list_marks(contract) if marks is None else marks
     found: dict[str, frozenset[str]] = {}
-    for name, shape in known.items():
+    for name in known:
+        derived = _find_derived_columns(contract.views[name], known, found) if name in contract.views else ()
+        found[name] = frozenset([*marked[name], *derived])
+    return found
+
+
+def list_marks(contract: Contract) -> dict[str, frozenset[str]]:
+    """Return by table the columns that the contract marks, and of inputs those that their own pipelines mark."""
+    marks: dict[str, frozenset[str]] = {}
+    for name, shape in list_shapes(contract).items():
         table = contract.topics.get(name) or contract.inputs.get(name) or contract.views[name]
         marked = shape.columns if table.sensitive is True else table.sensitive or ()
-        derived = _find_derived_columns(contract.views[name], known, found) if name in contract.views else ()
-        found[name] = frozenset([*marked, *derived, *contract.marks_of_others.get(name, ())])
-    return found
+        marks[name] = frozenset([*marked, *contract.marks_of_others.get(name, ())])
+    return marks
 
 
 def has_sensitive_columns(contract: Contract, name: str) -> bool:

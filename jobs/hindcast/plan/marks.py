@@ -5,18 +5,20 @@ What another pipeline calls sensitive counts for the inputs made of its tables, 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from typing import TypeAlias, TypeVar
 
 from hindcast.common.errors import ContractError, HindcastError
 from hindcast.common.settings import Settings
 from hindcast.contract import Contract, find, list_shapes
 from hindcast.contract.bound import BoundContract, bind_contract
+from hindcast.contract.definition import parse_fields
 from hindcast.contract.folder import ContractFinder, build_finder
-from hindcast.contract.sensitive import find_sensitive_columns
+from hindcast.contract.sensitive import find_sensitive_columns, list_marks
 from hindcast.contract.types import PERIOD_COLUMNS
-from hindcast.plan import inputs, journal
+from hindcast.plan import definitions, inputs, journal
 from hindcast.plan.runs import Run
 from hindcast.store import store_formats, tables
 from hindcast.store.tables import Table
@@ -57,14 +59,78 @@ def find_marked_columns(settings: Settings, contract: Contract, names: Collectio
     return {name: marked[name] | _find_former_marks(contract, past, name) for name in names}
 
 
-def _find_former_marks(contract: Contract, past: list[Run], name: str) -> frozenset[str]:
-    """Return what the contract of the last run marked, until there is a run by this one: its rows are as they were.
+def has_new_marks(contract: Contract, past: Sequence[Run], run: Run) -> bool:
+    """Return whether texts of a run may show what is sensitive today and was not by its contract, or may not have been.
 
-    Nothing, if that contract is not stored, as in journals of older versions.
+    True of a run whose contract is not stored, or is none today, if anything is marked.
     """
-    if not past or past[-1].plan.contract == contract.hash:
+    if run.plan.contract == contract.hash:
+        return False
+    former, found = definitions.find_contract(past, run.plan.contract), find_sensitive_columns(contract)
+    if former is None:
+        return any(found.values())
+    before, shapes = find_sensitive_columns(former), list_shapes(former)
+    return any(found.get(name, frozenset()) & {*shape.columns} - before[name] for name, shape in shapes.items())
+
+
+def _find_former_marks(contract: Contract, past: list[Run], name: str) -> frozenset[str]:
+    """Return what of a table's rows is hidden because earlier contracts made them.
+
+    Until a run by this contract has seen the table, all that the contract of its rows marked. Afterwards what an
+    earlier contract derived from columns that are sensitive still: rows that are no longer current show it. All columns
+    if an earlier contract that marks anything is none today; nothing if it is not stored, as in older journals.
+    """
+    last = next((run for run in reversed(past) if run.state == "completed" or run.had_published(name)), None)
+    pending = frozenset[str]()
+    if last is not None and last.plan.contract != contract.hash:
+        pending = frozenset(inputs.find_stored_marks(past, name) or ())
+    found = (_find_carried_marks(contract, past, former, name) for former in {run.plan.contract: 0 for run in past})
+    return pending.union(*found)
+
+
+def _find_carried_marks(contract: Contract, past: list[Run], former_hash: str, name: str) -> frozenset[str]:
+    """Return the columns that a table had by a former contract and that come from what is marked today."""
+    fields = definitions.find_fields(past, former_hash) if former_hash != contract.hash else None
+    if fields is None or not any(place.split(".")[:2] in (["topics", name], ["views", name]) for place in fields):
         return frozenset()
-    return frozenset(inputs.find_stored_marks(past, name) or ())
+    marks, shapes = list_marks(contract), list_shapes(contract)
+    if not definitions.has_marks(fields) and not any(marks.values()):
+        return frozenset()
+    former = _parse_contract(tuple(fields.items()))
+    if former is None:
+        return frozenset(shapes[name].columns) if definitions.has_marks(fields) else frozenset()
+    carried = {}
+    for table, marked in list_marks(former).items():
+        same = table in shapes and _find_source(former, table) == _find_source(contract, table)
+        known = frozenset(shapes[table].columns) if same else frozenset[str]()
+        columns = frozenset(list_shapes(former)[table].columns)
+        carried[table] = (marked - known) | (columns & known & marks.get(table, frozenset()))
+    return _derive_marks(tuple(fields.items()), frozenset(carried.items()))[name]
+
+
+def _find_source(contract: Contract, name: str) -> str:
+    """Return where the columns of a table come from: a topic of Kafka, a table of another pipeline, or its view."""
+    if name in contract.inputs:
+        return contract.inputs[name].table
+    return contract.kafka_topic(name) if name in contract.topics else f"view {name}"
+
+
+@lru_cache(maxsize=256)
+def _derive_marks(
+    fields: tuple[tuple[str, str], ...], marks: frozenset[tuple[str, frozenset[str]]]
+) -> dict[str, frozenset[str]]:
+    """Return what is sensitive by a contract with these stored fields, if these columns are marked by table."""
+    contract = _parse_contract(fields)
+    return {} if contract is None else find_sensitive_columns(contract, dict(marks))
+
+
+@lru_cache(maxsize=256)
+def _parse_contract(fields: tuple[tuple[str, str], ...]) -> Contract | None:
+    """Return the contract with these stored fields; None if it is none today."""
+    try:
+        return parse_fields(dict(fields))
+    except ValueError:
+        return None
 
 
 _Place: TypeAlias = tuple[str, str]

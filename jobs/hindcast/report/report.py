@@ -12,10 +12,10 @@ from hindcast.bitemporal.fates import FATES
 from hindcast.common.errors import RunError
 from hindcast.contract import Contract, list_shapes
 from hindcast.contract.definition import list_fields
-from hindcast.contract.sensitive import find_sensitive_columns
+from hindcast.contract.sensitive import REDACTED, find_sensitive_columns
 from hindcast.ingest import ledger
 from hindcast.kafka import topic_patterns
-from hindcast.plan import definitions, horizon, journal
+from hindcast.plan import definitions, horizon, journal, marks
 from hindcast.plan.definitions import ContractChange
 from hindcast.plan.plans import Plan, TopicPlan
 from hindcast.plan.purposes import Requeue
@@ -191,22 +191,33 @@ def _requeue_options(contract: Contract, request: Requeue) -> str:
 
 def read_report(warehouse: str, contract: Contract, run: Run) -> RunReport:
     """Return the report of a completed or stopped run; raise RunError for any other run."""
+    past = journal.read_runs(warehouse, contract.pipeline)
     if isinstance(run.outcome, Completed):
-        return mask_gates(RunReport.from_json(run.outcome.report), contract)
+        return mask_report(RunReport.from_json(run.outcome.report), contract, run, past)
     if run.stop_error is None:
         where, fix = f"{contract.pipeline}, run {run.number}", "wait until it has ended"
         raise RunError(f"a run that is {run.state} has no report", where=where, fix=fix)
-    return build_report(warehouse, contract, run.plan, stopped=run.stop_error)
+    return mask_report(build_report(warehouse, contract, run.plan, stopped=run.stop_error), contract, run, past)
 
 
-def mask_gates(report: RunReport, contract: Contract) -> RunReport:
-    """Return a report without what gates found in columns that are sensitive today, or have left their tables."""
-    mask = gate_results.build_masker(contract)
-    tables = {
-        name: replace(table, gates=tuple(replace(gate, result=mask(name, gate.result)) for gate in table.gates))
-        for name, table in report.tables.items()
-    }
-    return replace(report, tables=tables)
+def mask_report(report: RunReport, contract: Contract, run: Run, past: Sequence[Run]) -> RunReport:
+    """Return the report of one of the `past` runs without values and keys that are sensitive today.
+
+    Those of columns that have left their tables count as sensitive.
+    """
+    mask, hidden, known = gate_results.build_masker(contract), find_sensitive_columns(contract), list_shapes(contract)
+
+    def mask_table(name: str, table: TableReport) -> TableReport:
+        gates = tuple(replace(gate, result=mask(name, gate.result)) for gate in table.gates)
+        held = table.held
+        if held is not None and held.overdue is not None and (name not in known or hidden[name] & {*known[name].key}):
+            held = replace(held, overdue=held.overdue._replace(key="***"))
+        return replace(table, gates=gates, held=held)
+
+    tables = {name: mask_table(name, table) for name, table in report.tables.items()}
+    stopped = REDACTED if report.found and marks.has_new_marks(contract, past, run) else report.found
+    again = _rerun_commands(contract, run.plan) if run.plan.released_keys else report.again
+    return replace(report, tables=tables, found=stopped, again=again)
 
 
 LEFT_OUT = {"no_key": "without a key", "no_value": "without a value", "too_late": "too late"}

@@ -17,7 +17,8 @@ from hindcast.common.json_values import JsonObject
 from hindcast.common.settings import Settings
 from hindcast.contract import Contract
 from hindcast.contract.description import split_paragraphs
-from hindcast.plan import journal
+from hindcast.contract.sensitive import REDACTED
+from hindcast.plan import journal, marks
 from hindcast.plan.runs import Run
 from hindcast.quality import gate_results
 from hindcast.quality.expectations import format_gate
@@ -40,7 +41,7 @@ T = TypeVar("T")
 class RunEntry:
     """A run with its outcome, and where its report and Data Docs are (below the reports' folder; None without one).
 
-    `problems` has the errors of reading these: a report that cannot be read counts as none.
+    `problems` has the errors of reading these: a report that cannot be read counts as none. `found`: what stopped it.
     """
 
     run: Run
@@ -48,6 +49,7 @@ class RunEntry:
     report: str | None
     data_docs: str | None
     problems: list[Problem]
+    found: str | None = None
 
     def as_json(self) -> JsonObject:
         """Return the entry as the pages have it."""
@@ -56,7 +58,7 @@ class RunEntry:
             "runId": self.run.run_id,
             "state": self.run.state,
             "ended": self.run.has_report,
-            "found": self.run.stop_error,
+            "found": self.found,
             "knownAt": self.run.known_at.isoformat(),
             "intervalEnd": end.isoformat() if (end := self.run.plan.interval_end) else None,
             **self.outcome.as_json(),
@@ -71,22 +73,23 @@ def build_overview(settings: Settings, readable: Collection[str]) -> JsonObject:
 
     What cannot be read of one pipeline is in the `problems` of its own entry and does not affect the others.
     """
-    _, broken = catalog.load_contracts(settings.schemas)
+    contracts, broken = catalog.load_contracts(settings.schemas)
     return {
         "pipelines": [
-            _build_overview_line(settings, name, about)
+            _build_overview_line(settings, contracts[name], about)
             for name, about in catalog.list_pipelines(settings.schemas, readable).items()
         ],
         "broken": {name: str(error) for name, error in sorted(broken.items()) if name in readable},
     }
 
 
-def _build_overview_line(settings: Settings, pipeline: str, about: str) -> JsonObject:
+def _build_overview_line(settings: Settings, contract: Contract, about: str) -> JsonObject:
     """Return the entry of one pipeline, with all errors of its journal and its reports."""
-    runs: list[RunEntry] = []
+    pipeline, runs = contract.pipeline, list[RunEntry]()
     problems: list[Problem] = []
     try:
-        runs = [build_run_entry(settings, run) for run in journal.read_runs(settings.warehouse, pipeline)[-MAX_RUNS:]]
+        past = journal.read_runs(settings.warehouse, pipeline)
+        runs = [build_run_entry(settings, contract, past, run) for run in past[-MAX_RUNS:]]
     except HindcastError as error:
         problems.append(_format_problem(error))
     except Exception as error:  # noqa: BLE001  # any error must stay within this pipeline's entry
@@ -111,7 +114,7 @@ def build_pipeline_page(settings: Settings, contract: Contract, before: int | No
     """Return the runs of a pipeline, newest first (those `before` a number), and the gates of the last that ended."""
     past = journal.read_runs(settings.warehouse, contract.pipeline)
     shown = [run for run in past if before is None or run.number < before]
-    entries = [build_run_entry(settings, run) for run in shown[-MAX_RUNS:]]
+    entries = [build_run_entry(settings, contract, past, run) for run in shown[-MAX_RUNS:]]
     ended = [run.number for run in past if run.has_report]
     return {
         "pipeline": contract.pipeline,
@@ -125,8 +128,8 @@ def build_pipeline_page(settings: Settings, contract: Contract, before: int | No
     }
 
 
-def build_run_entry(settings: Settings, run: Run) -> RunEntry:
-    """Return the outcome of a run and the paths of its report and Data Docs."""
+def build_run_entry(settings: Settings, contract: Contract, past: Sequence[Run], run: Run) -> RunEntry:
+    """Return the outcome of one of the `past` runs and the paths of its report and Data Docs."""
     folder = settings.reports / run.plan.pipeline
     problems: list[Problem] = []
 
@@ -141,7 +144,8 @@ def build_run_entry(settings: Settings, run: Run) -> RunEntry:
     outcome = attempt(lambda: run_reports.summarize_run(settings, run)) or run_reports.summarize_unread_run(run)
     report = attempt(lambda: run_reports.find_file(folder, f"run-{run.number}.html"))
     data_docs = attempt(lambda: run_reports.find_file(folder, f"run-{run.number}/index.html"))
-    return RunEntry(run, outcome, report, data_docs, problems)
+    is_hidden = run.stop_error is not None and marks.has_new_marks(contract, past, run)
+    return RunEntry(run, outcome, report, data_docs, problems, REDACTED if is_hidden else run.stop_error)
 
 
 def _format_problem(error: HindcastError) -> Problem:

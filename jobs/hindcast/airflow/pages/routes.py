@@ -124,8 +124,9 @@ def build_app(access: PageAccess) -> FastAPI:
         name = catalog.pipeline_of_dag(settings.schemas, dag_id)
         runs = []
         if name in readable:  # the DAG of the address may be one beside the pipeline's own
-            catalog.load_contract(settings.schemas, name, readable)
-            runs = [run for run in journal.read_runs(settings.warehouse, name) if run.run_id == run_id]
+            contract = catalog.load_contract(settings.schemas, name, readable)
+            past = journal.read_runs(settings.warehouse, name)
+            runs = [run for run in past if run.run_id == run_id]
             # A run of the other DAG can have the same id.
             is_release = dag_id == f"{name}{RELEASE}"
             runs = [run for run in runs if isinstance(run.plan.purpose, Release) == is_release] or runs
@@ -137,7 +138,7 @@ def build_app(access: PageAccess) -> FastAPI:
             raise UnknownError(
                 f"'{run_id}' has no plan yet", where=name, fix="wait for its first task, which plans the run"
             )
-        last = quality.build_run_entry(settings, runs[-1])
+        last = quality.build_run_entry(settings, contract, past, runs[-1])
         if page != "report":
             return _redirect_to(request, f"{page}/{name}", knownAt=f"run:{last.run.number}")
         return _redirect_to(request, f"reports/{name}/{last.report}" if last.report else f"quality/{name}")

@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import Literal
 
 from hindcast.common import permissions
-from hindcast.common.errors import HindcastError, PlatformError, TableError
+from hindcast.common.errors import HindcastError, PlatformError, TableError, UnknownError
 from hindcast.common.json_values import JsonObject, JsonValue
 from hindcast.common.settings import Settings
 from hindcast.contract import Contract
-from hindcast.contract.sensitive import find_sensitive_columns
-from hindcast.plan import journal
+from hindcast.contract.sensitive import REDACTED, find_sensitive_columns
+from hindcast.plan import journal, marks
 from hindcast.plan.runs import Completed, Run
 from hindcast.report.page import summarize_outcome
-from hindcast.report.report import mask_gates
+from hindcast.report.report import mask_report
 from hindcast.report.run_report import RunReport
 from hindcast.report.summaries import OUTCOMES
 
@@ -63,27 +63,40 @@ def summarize_run(settings: Settings, run: Run) -> RunOutcome:
 def find_masked_report(settings: Settings, contract: Contract, name: str) -> RunReport | None:
     """Return the report that a file below the reports' folder is of, if it may show what is sensitive today, masked.
 
-    `name`: `run-3.html`, `run-3.json`, or a file of the run's Data Docs.
+    `name`: `run-3.html`, `run-3.json`, or a file of the run's Data Docs; raise UnknownError for any other.
     """
-    number = _REPORT_FILE.match(name)
+    number = _REPORT_FILE.fullmatch(name)
+    if number is None:
+        raise UnknownError(f"no file '{name}'", fix="open a report from the list of the pipeline's runs")
     try:
-        runs = journal.read_runs(settings.warehouse, contract.pipeline) if number else []
+        past = journal.read_runs(settings.warehouse, contract.pipeline)
     except HindcastError:
         if any(find_sensitive_columns(contract).values()):
             raise
         return None
-    run = next((run for run in runs if number and str(run.number) == number[1]), None)
-    if run is None or not isinstance(run.outcome, Completed):
+    run = next((run for run in past if str(run.number) == number[1]), None)
+    if run is None or not run.has_report:
         return None
-    try:
-        written = RunReport.from_json(run.outcome.report)
-    except _MALFORMED:
-        return None
-    masked = mask_gates(written, contract)
+    written = _read_written_report(settings, run)
+    if written is None:
+        unread = RunReport(contract.pipeline, run.number, run.run_id, run.known_at, state="stopped", found=REDACTED)
+        return unread if marks.has_new_marks(contract, past, run) else None
+    masked = mask_report(written, contract, run, past)
     return None if masked == written else masked
 
 
-_REPORT_FILE = re.compile(r"run-([0-9]{1,18})(?:\.html|\.json|/)")
+_REPORT_FILE = re.compile(r"run-([0-9]{1,18})(?:\.html|\.json|(?:/(?!\.)[^/]+)+)")
+"""The files that are served: no name in an address leads elsewhere, whatever a file system makes of it."""
+
+
+def _read_written_report(settings: Settings, run: Run) -> RunReport | None:
+    """Return the report of a run as it was written; None if it cannot be read."""
+    try:
+        if isinstance(run.outcome, Completed):
+            return RunReport.from_json(run.outcome.report)
+        return _read_file(run, settings.reports / run.plan.pipeline / f"run-{run.number}.json")
+    except (HindcastError, *_MALFORMED):
+        return None
 
 
 def summarize_unread_run(run: Run) -> RunOutcome:
@@ -105,13 +118,18 @@ def _summarize_file(run: Run, path: Path) -> RunOutcome:
     """Return the same for a stopped run, from the report file that was written then."""
     fix = f"hindcast report {run.plan.pipeline} {run.number} --format json > {path}"
     try:
-        report = json.loads(path.read_text(encoding="utf-8"))
-        return _summarize_report(run, RunReport.from_json(report) if report.get("runId") == run.run_id else None)
+        return _summarize_report(run, _read_file(run, path))
     except OSError as error:
         raise PlatformError(**permissions.explain_error(error, path)) from None
     except _MALFORMED as error:
         found = f"is not a report: {type(error).__name__}: {str(error)[:_MAX_ERROR_LENGTH]}"
         raise PlatformError(found, where=str(path), fix=f"write it again: {fix}") from None
+
+
+def _read_file(run: Run, path: Path) -> RunReport | None:
+    """Return the report in a file; None if it is of another run with this number."""
+    report = json.loads(path.read_text(encoding="utf-8"))
+    return RunReport.from_json(report) if report.get("runId") == run.run_id else None
 
 
 def _summarize_report(run: Run, report: RunReport | None) -> RunOutcome:
