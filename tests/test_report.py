@@ -59,7 +59,7 @@ def test_lines_for_people(restaurant: Pipeline) -> None:
     assert reports.format_report(told).splitlines() == [
         f"restaurant, run 2 (second), known at {told['knownAt']}",
         "",
-        "  menu                          1 offsets: 1 accepted; 1 late",
+        "  menu                          1 offset: 1 accepted; 1 late",
         "  orders                        0 offsets: nothing new",
         "",
         "  menu                 2 rows opened, 1 closed, 1 of these a past answer",

@@ -45,7 +45,9 @@ def _format_topic(name: str, topic: TopicReport) -> list[str]:
         without += f"; {n:,} dated before the horizon; nothing before it changes any more"
     became = ", ".join(f"{n:,} {fate}" for fate, n in topic.decided_anew.items() if n)
     revised = f"; earlier records under the current contract: {became}" if became else ""
-    lines = [f"  {name:<20} {topic.offsets or 0:>10,} offsets: {counts}{late}{without}{revised}"]
+    offsets = topic.offsets or 0
+    noun = "offset" if offsets == 1 else "offsets"
+    lines = [f"  {name:<20} {offsets:>10,} {noun}: {counts}{late}{without}{revised}"]
     lines += [f"  {'':<20}   {line}" for line in format_ties(topic.ties)]
     if topic.requeued is not None:
         lines.append(f"  {'':<20}   requeued: {requeue.format_requeue(topic.requeued, topic.still)}")

@@ -23,18 +23,33 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from hindcast.common.settings import Settings
+    from hindcast.plan.runs import Run
 
 
 def runs(arguments: argparse.Namespace, settings: Settings) -> int:
     """List the runs of a pipeline."""
     import pyarrow as pa
 
-    runs = read_runs(settings, arguments.pipeline)
-    rows = [{"run": r.number, "state": r.state, "knownAt": r.known_at, "runId": r.run_id} for r in runs]
-    columns = pa.schema(
-        [("run", pa.int64()), ("state", pa.string()), ("knownAt", pa.timestamp("us", "UTC")), ("runId", pa.string())]
-    )
-    print_rows(pa.Table.from_pylist(rows, schema=columns), arguments.format)
+    from hindcast.plan.runs import Completed
+
+    def list_counts(run: Run) -> dict[str, int | None]:
+        """Return how many offsets a completed run ingested, and how many rows it opened and closed in all tables."""
+        if not isinstance(run.outcome, Completed):
+            return {}
+        opened, closed = (sum(getattr(it, name) for it in run.results.values()) for name in ("opened", "closed"))
+        return {"offsets": sum(run.outcome.offsets.values()), "opened": opened, "closed": closed}
+
+    rows = [
+        {"run": run.number, "state": run.state, "knownAt": run.known_at, "runId": run.run_id, "reason": run.plan.reason}
+        | list_counts(run)
+        for run in read_runs(settings, arguments.pipeline)
+    ]
+    counts = [(name, pa.int64()) for name in ("offsets", "opened", "closed")]
+    names = [("state", pa.string()), ("knownAt", pa.timestamp("us", "UTC")), *counts]
+    columns = pa.schema([("run", pa.int64()), *names, ("runId", pa.string()), ("reason", pa.string())])
+    table = pa.Table.from_pylist(rows, schema=columns)
+    has_reason = table.column("reason").null_count < table.num_rows
+    print_rows(table if has_reason or arguments.format != "table" else table.drop(["reason"]), arguments.format)
     return 0
 
 
