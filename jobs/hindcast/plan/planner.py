@@ -227,7 +227,7 @@ def _list_written_tables(warehouse: str, pipeline: str, names: list[str]) -> Ite
     for name in names:
         for table in (name, f"logs/{name}", f"fates/{name}", f"base/{name}", f"emitted/{name}"):
             yield Table(warehouse, pipeline, table, "log"), ["", "columns"]
-    yield Table(warehouse, pipeline, "failing", "failing"), names
+    yield Table(warehouse, pipeline, "failing", "failing"), [*names, *(f"{name}/held" for name in names)]
     yield Table(warehouse, pipeline, "quarantine", "quarantine"), [*names, *(f"fates/{name}" for name in names)]
 
 

@@ -22,7 +22,7 @@ passes in a later run, or nothing is left of it).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TypeAlias
 
@@ -76,6 +76,26 @@ def list_entries(
     return query_entries(warehouse, pipeline, query, list(filters.values()))
 
 
+def sample_entries(warehouse: str, pipeline: str, run: int, most: int) -> pa.Table:
+    """Return for each gate of a run the first rows that it found, at most `most`, as `list_entries`.
+
+    A row of more than `MAX_SHOWN` characters is null; entries with such a key are left out.
+    """
+    query = f"""
+        SELECT * EXCLUDE (digest, unit, place) REPLACE (CASE WHEN length("row") <= $longest THEN "row" END AS "row")
+        FROM (
+            SELECT *, row_number() OVER (PARTITION BY "table", gate ORDER BY key, "at", {RECORD_ORDER}) AS place
+            FROM failing WHERE run = $run AND gate IS NOT NULL AND entry IN ('stopped', 'warned', 'held')
+            AND length(key) <= $longest
+        ) WHERE place <= $most ORDER BY "table", gate, place
+    """  # noqa: S608  # names of ours
+    return query_entries(warehouse, pipeline, query, {"run": run, "most": most, "longest": MAX_SHOWN})
+
+
+MAX_SHOWN = 2_000
+"""The number of characters of a key or a row that pages show."""
+
+
 def read_last_entry_time(warehouse: str, pipeline: str) -> datetime:
     """Return the moment of the last entry of a run that has ended: a reader has seen all entries up to it. The earliest
     moment if there is none.
@@ -94,7 +114,9 @@ RECORD_ORDER = 'topic, "partition", "offset", gate, "change"'
 Parameter: TypeAlias = int | str | list[str] | None
 
 
-def query_entries(warehouse: str, pipeline: str, query: str, values: Sequence[Parameter]) -> pa.Table:
+def query_entries(
+    warehouse: str, pipeline: str, query: str, values: Sequence[Parameter] | Mapping[str, Parameter]
+) -> pa.Table:
     """Return what a query of the view `failing` finds; TableError if the table is damaged."""
     table = failing_table(warehouse, pipeline)
     delta_table = tables.open_table(table)

@@ -5,6 +5,7 @@ For templates/quality.html, the overview of all pipelines, and pipeline_quality.
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -13,14 +14,15 @@ from typing import TypeAlias, TypeVar
 from hindcast.airflow.pages import catalog, drawing, run_reports
 from hindcast.airflow.pages.run_reports import RunOutcome
 from hindcast.common.errors import HindcastError, TableError
-from hindcast.common.json_values import JsonObject
+from hindcast.common.json_values import JsonObject, JsonValue
 from hindcast.common.settings import Settings
 from hindcast.contract import Contract
+from hindcast.contract.bound import bind_contract
 from hindcast.contract.description import split_paragraphs
 from hindcast.contract.sensitive import REDACTED
 from hindcast.plan import journal, marks
 from hindcast.plan.runs import Run
-from hindcast.quality import gate_results
+from hindcast.quality import entry_masks, failing_rows, gate_results
 from hindcast.quality.expectations import format_gate
 from hindcast.report.summaries import OUTCOMES
 
@@ -124,7 +126,7 @@ def build_pipeline_page(settings: Settings, contract: Contract, before: int | No
         "earlier": shown[-MAX_RUNS].number if len(shown) > MAX_RUNS else None,
         "total": len(past),
         "gatesOf": ended[-1] if ended else None,
-        "gates": _read_gates(settings.warehouse, contract, ended[-1]) if ended else [],
+        "gates": _read_gates(settings, contract, ended[-1]) if ended else [],
     }
 
 
@@ -163,17 +165,36 @@ def build_trends(runs: Sequence[RunEntry]) -> list[JsonObject]:
     return trends
 
 
-def _read_gates(warehouse: str, contract: Contract, run: int) -> list[JsonObject]:
-    """Return the gates of a run, worst first, each with the trend of what it observed."""
-    results, mask = gate_results.read_results(warehouse, contract.pipeline, run), gate_results.build_masker(contract)
+def _read_gates(settings: Settings, contract: Contract, run: int) -> list[JsonObject]:
+    """Return the gates of a run, worst first, each with the trend of what it observed and the first rows that fail."""
+    results = gate_results.read_results(settings.warehouse, contract.pipeline, run)
+    mask, failing = gate_results.build_masker(contract), _read_failing_rows(settings, contract, run)
     pairs = [(table, mask(table, gate)) for table, gates in results.items() for gate in gates]
     entries: list[JsonObject] = []
     for table, gate in sorted(pairs, key=lambda pair: OUTCOMES.index(pair[1].outcome)):
         trend = [value for value in gate.trend if value is not None]
         text = f"Observed, oldest run first: {', '.join(f'{value:g}' for value in trend)}"
         shown: JsonObject = {"named": format_gate(gate.expectation, gate.kwargs), "told": text}
-        entries.append({**gate.as_json(), "table": table, **shown, "spark": drawing.sparkline(trend)})
+        rows: list[JsonValue] = [*failing.get((table, gate.gate), [])]
+        entries.append({**gate.as_json(), "table": table, **shown, "spark": drawing.sparkline(trend), "rows": rows})
     return entries
+
+
+MAX_FAILING = 10
+"""How many failing rows of a gate the page shows; `hindcast failing` lists all."""
+
+
+def _read_failing_rows(settings: Settings, contract: Contract, run: int) -> dict[tuple[str, int], list[JsonObject]]:
+    """Return by table and gate the first rows that a run's gates found, masked (entry_masks.py)."""
+    entries = failing_rows.sample_entries(settings.warehouse, contract.pipeline, run, MAX_FAILING)
+    found: dict[tuple[str, int], list[JsonObject]] = {}
+    for entry in entry_masks.mask_entries(bind_contract(contract, settings), entries).to_pylist():
+        row = json.loads(entry["row"]) if entry["row"] is not None else None
+        place = (entry["topic"], entry["partition"], entry["offset"])
+        record = None if None in place else dict(zip(("topic", "partition", "offset"), place, strict=True))
+        shown = {name: entry[name] for name in ("entry", "change", "key")}
+        found.setdefault((entry["table"], entry["gate"]), []).append({**shown, "row": row, "record": record})
+    return found
 
 
 _LOG = logging.getLogger(__name__)
