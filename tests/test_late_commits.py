@@ -10,9 +10,11 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
+from pyspark.sql.types import LongType, StructField, StructType
 
 from hindcast.common import clock
 from hindcast.common.errors import RunError
@@ -20,7 +22,16 @@ from hindcast.common.settings import read_settings
 from hindcast.plan import journal, planner
 from hindcast.quality import held_changes
 from hindcast.runs import incremental_state, run_steps, special_runs
-from hindcast.store import commit_once, commits, delta_rs_writer, late_commits, table_creation, tables
+from hindcast.store import (
+    commit_history,
+    commit_once,
+    commits,
+    delta_rs_writer,
+    files,
+    late_commits,
+    table_creation,
+    tables,
+)
 from hindcast.store.tables import Table
 from pipelines import Pipeline, pipeline, wrong
 
@@ -231,7 +242,10 @@ def test_a_commit_that_was_on_its_way_is_refused_once_the_next_run_is_planned(
         assert wrong(p) == []
 
 
-def test_a_commit_of_spark_that_was_on_its_way_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("adds_columns", [False, True])
+def test_a_commit_of_spark_that_was_on_its_way_is_refused(
+    spark: SparkSession, tmp_path: Path, adds_columns: bool
+) -> None:
     table, arrived = Table(str(tmp_path), "prices", "menu", "log"), tmp_path / "arrived"
     rows = spark.range(1)
     table_creation.ensure_table(table, table_creation.make_nullable(rows.schema))
@@ -251,17 +265,18 @@ def test_a_commit_of_spark_that_was_on_its_way_is_refused(spark: SparkSession, t
         if arrived.exists():
             raise RunError("run 2 is abandoned", where="prices")
 
-    def append() -> None:
-        waiting = rows.mapInArrow(wait, "id long")
-        commits._build_writer(waiting, table, 2, {}).mode("append").save(table.path)
-
     failures = list[BaseException]()
 
     def commit() -> None:
-        published = partial(tables.read_last_run, table)
+        waiting = rows.mapInArrow(wait, "id long")
         try:
             with commit_once.guard_commits(is_active):
-                commit_once.commit_once(append, published, 2, None, table.path)
+                if adds_columns:
+                    commits.append_columns(waiting.withColumn("n", waiting.id), table, 2, {}, late_commits.ADDING)
+                else:
+                    writer = commits._build_writer(waiting, table, 2, {}).mode("append")
+                    published = partial(tables.read_last_run, table)
+                    commit_once.commit_once(lambda: writer.save(table.path), published, 2, None, table.path)
         except RunError as error:
             failures.append(error)
 
@@ -270,10 +285,63 @@ def test_a_commit_of_spark_that_was_on_its_way_is_refused(spark: SparkSession, t
     while not asked and thread.is_alive():
         thread.join(0.01)
     thread.join(2)  # Spark has begun its transaction
-    late_commits.refuse_late_commits(table, 2)
+    late_commits.refuse_late_commits(table, 2, ["", late_commits.ADDING])
     arrived.touch()
     thread.join(60)
     assert [str(error) for error in failures] == ["prices: run 2 is abandoned"]
     assert len(asked) == 2
-    assert DeltaTable(table.path).file_uris() == []
+    found = DeltaTable(table.path)
+    assert ([field.name for field in found.schema().fields], found.file_uris()) == (["id"], [])
     assert tables.read_last_run(table) == 0
+
+
+def test_properties_that_were_on_their_way_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = Table(str(tmp_path), "prices", "menu", "log")
+    table_creation.ensure_table(table, StructType([StructField("id", LongType())]))
+    opened = list[DeltaTable]()
+
+    def open_table(path: str) -> DeltaTable:
+        opened.append(DeltaTable(path))
+        if len(opened) == 2:
+            Context().run(late_commits.refuse_late_commits, table, 2)  # as another process would
+        return opened[-1]
+
+    def is_active() -> None:
+        if len(opened) > 1:
+            raise RunError("run 2 is abandoned", where="prices")
+
+    monkeypatch.setattr(delta_rs_writer, "DeltaTable", open_table)
+    with commit_once.guard_commits(is_active), pytest.raises(RunError, match="run 2"):
+        delta_rs_writer.try_set_properties(table, {"hindcast.test": "late"})
+    assert "hindcast.test" not in DeltaTable(table.path).metadata().configuration
+
+
+def test_late_commits_of_a_run_are_refused_by_one_commit(tmp_path: Path) -> None:
+    table = Table(str(tmp_path), "prices", "menu", "log")
+    table_creation.ensure_table(table, StructType([StructField("id", LongType())]))
+    for _ in range(3):
+        late_commits.refuse_late_commits(table, 7)
+    assert DeltaTable(table.path).version() == 1
+    assert tables.read_last_run(table) == 0
+    late_commits.refuse_late_commits(table, 8)
+    assert DeltaTable(table.path).version() == 2
+
+
+def test_nothing_is_committed_to_tables_of_others_or_damaged_ones(tmp_path: Path) -> None:
+    foreign, damaged = (Table(str(tmp_path), "prices", name, "log") for name in ("foreign", "damaged"))
+    for table in (foreign, damaged):
+        write_deltalake(table.path, pa.table({"id": pa.array([1])}))
+    (Path(damaged.path) / "_delta_log" / f"{0:020}.json").write_text("garbage", encoding="utf-8")
+    for table in (foreign, damaged, Table(str(tmp_path), "prices", "absent", "log")):
+        late_commits.refuse_late_commits(table, 7)
+    assert [path.name for path in tmp_path.glob("*/*/_delta_log/*.json")] == [f"{0:020}.json"] * 2
+
+
+def test_notes_are_found_behind_commits_without_one(tmp_path: Path) -> None:
+    table = Table(str(tmp_path), "prices", "menu", "log")
+    table_creation.ensure_table(table, StructType([StructField("id", LongType())]))
+    rows = files.write_files(DeltaTable(table.path), [(None, pa.table({"id": pa.array([1])}))])
+    assert delta_rs_writer.add_files(list(rows), table, 1, {"run": 1}, after=None)
+    for run in range(2, 8):
+        late_commits.refuse_late_commits(table, run)
+    assert commit_history.read_notes(table, dict, limit=2) == {1: {"run": 1}}

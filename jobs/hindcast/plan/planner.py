@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
-from itertools import takewhile
 
 from hindcast.bitemporal import valid_time
 from hindcast.common import clock
@@ -215,8 +214,11 @@ def abandon_run(warehouse: str, run: Run, reason: str) -> None:
 
 
 def _refuse_late_commits(warehouse: str, past: list[Run]) -> None:
-    """Let the commits fail that steps may still make whose runs were abandoned since the last plan that was not."""
-    for run in takewhile(lambda run: run.state == "abandoned", reversed(past)):
+    """Let the commits fail that steps of the last run may still make, if it was abandoned; its plan saw to those of
+    earlier runs.
+    """
+    if past and past[-1].state == "abandoned":
+        run = past[-1]
         names = definitions.list_tables(past, run.plan.contract)
         for table, parts in _list_written_tables(warehouse, run.plan.pipeline, names):
             late_commits.refuse_late_commits(table, run.number, parts)
@@ -226,7 +228,7 @@ def _list_written_tables(warehouse: str, pipeline: str, names: list[str]) -> Ite
     """Yield the tables to which a run may commit once, whether they exist or not, with the parts of its commits."""
     for name in names:
         for table in (name, f"logs/{name}", f"fates/{name}", f"base/{name}", f"emitted/{name}"):
-            yield Table(warehouse, pipeline, table, "log"), ["", "columns"]
+            yield Table(warehouse, pipeline, table, "log"), ["", late_commits.ADDING, late_commits.REWRITING]
     yield Table(warehouse, pipeline, "failing", "failing"), [*names, *(f"{name}/held" for name in names)]
     yield Table(warehouse, pipeline, "quarantine", "quarantine"), [*names, *(f"fates/{name}" for name in names)]
 

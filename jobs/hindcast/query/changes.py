@@ -25,7 +25,7 @@ from hindcast.common.errors import QueryError
 from hindcast.contract import Contract
 from hindcast.contract.shapes import PERIODS
 from hindcast.contract.types import PERIOD_COLUMNS
-from hindcast.plan import journal
+from hindcast.plan import horizon, journal
 from hindcast.query import cut_values, read
 from hindcast.query.show import format_cell
 from hindcast.store import duckdb_reader, row_reader, table_columns
@@ -115,7 +115,8 @@ def read_changes(
     """
     for moment in (question.earlier, question.later):
         table, delta_table = read.open_answerable(warehouse, contract, name, Question(known_at=moment))
-    form = _Form(table, delta_table, question.later)
+    trimmed = horizon.read_horizon(table, delta_table)
+    form = _Form(table, delta_table, question.later, trimmed.moment if trimmed else None)
     since, until = sql_literal(question.earlier), sql_literal(question.later)
     closed = f'"systemFrom" <= {since} AND "systemTo" > {since} AND "systemTo" <= {until}'
     opened = f'"systemFrom" > {since} AND "systemFrom" <= {until} AND ("systemTo" IS NULL OR "systemTo" > {until})'
@@ -126,7 +127,7 @@ def read_changes(
             if limit is not None:
                 _refuse_many(engine, condition, limit, table)
             columns = "*" if limit is None else cut_values.cut_columns(engine)
-            rows = f"SELECT {columns} FROM rows WHERE {condition}"  # noqa: S608  # literals, quoted names
+            rows = f"SELECT {columns} FROM rows WHERE {condition} AND {form.kept_condition}"  # noqa: S608  # literals, quoted names
             engine.execute(f"CREATE TEMP TABLE {side} AS SELECT {form.columns} FROM ({rows})")  # noqa: S608
         engine.execute(f"CREATE TEMP TABLE lines AS {form.pair_rows()}")
         where = "WHERE corrected" if question.only_corrections else ""
@@ -206,8 +207,9 @@ def _build_table(columns: Sequence[_NamedColumn]) -> pa.Table:
 class _Form:
     """The columns of a table as SQL: k, a struct of its key; p0 and p1, its periods; v, its values; s, its sources."""
 
-    def __init__(self, table: Table, delta_table: DeltaTable, known_at: datetime) -> None:
+    def __init__(self, table: Table, delta_table: DeltaTable, known_at: datetime, kept_since: datetime | None) -> None:
         self._table, self._periods = table, PERIODS[table.kind]
+        self._kept_since = None if kept_since is None else sql_literal(kept_since)
         fields, shown = (
             pa.schema(delta_table.schema().to_arrow()),
             table_columns.list_columns(table, delta_table, known_at),
@@ -217,13 +219,24 @@ class _Form:
         self._sources = [name for name in fields.names if name.startswith("_") and name != "_belief"]
 
     @property
+    def kept_condition(self) -> str:
+        """The condition of rows that a trim has left on both sides: those that are true at its horizon or later."""
+        if self._kept_since is None:
+            return "true"
+        if self._table.kind == "versions":
+            return f'("validTo" IS NULL OR "validTo" > {self._kept_since})'
+        return f'"{self._periods[0]}" >= {self._kept_since}'
+
+    @property
     def columns(self) -> str:
-        """What is read of the rows of a side."""
-        start, end = self._periods[0], self._periods[-1]
+        """What is read of the rows of a side; versions begin at the horizon at the earliest."""
+        start, end = quote_name(self._periods[0]), self._periods[-1]
+        if self._kept_since is not None and self._table.kind == "versions":
+            start = f"greatest({start}, {self._kept_since})"
         parts = {"k": self._table.key, "v": [field.name for field in self._values], "s": self._sources}
         packed = [f"{_pack_columns(names)} AS {alias}" for alias, names in parts.items()]
         identity = [name for name in self._table.identity if name not in self._table.key]
-        return ", ".join([*packed, f'"{start}" AS p0', f'"{end}" AS p1', f"{_pack_columns(identity)} AS i"])
+        return ", ".join([*packed, f"{start} AS p0", f'"{end}" AS p1', f"{_pack_columns(identity)} AS i"])
 
     @property
     def line_columns(self) -> str:

@@ -250,10 +250,10 @@ class _TableReader:
         if delta_table is None:
             raise QueryError("the table has not been published yet", where=table.path, fix="run the pipeline first")
         horizon.refuse_question(table, horizon.read_horizon(table, delta_table), question, known_at)
-        if lacking := [column for column in table.key if column not in {it.name for it in delta_table.schema().fields}]:
-            marks = tables.read_marks(delta_table) or tables.NO_MARKS
+        marks = tables.read_marks(delta_table)
+        if marks is not None and tuple(marks["key"]) != table.key:
             raise QueryError(
-                f"its key is {', '.join(marks['key'])}, and the contract's has {', '.join(lacking)}",
+                f"its key is {', '.join(marks['key'])}, and the contract's is {', '.join(table.key)}",
                 where=table.path,
                 fix="restore the key in the contract; or give the topic or view another name, and run it",
             )

@@ -83,16 +83,18 @@ def plan_run(
 
 
 def refuse_unfit_contract(contract: BoundContract) -> None:
-    """Raise ContractError if the contract differs from that of the last run, and a gate or a widened column of it is
-    not allowed, or a table cannot take its key or columns.
+    """Raise ContractError if a gate or a widened column of the contract is not allowed, or a table cannot take its key
+    or columns. Where the last run had this contract, only the order of keys is checked.
     """
-    settings = contract.settings
+    settings, place = contract.settings, (contract.settings.warehouse, contract)
     past = journal.read_runs(settings.warehouse, contract.pipeline)
-    if not past or past[-1].plan.contract != contract.hash:
-        fit = widening.check_fit(settings.warehouse, contract)
-        checks = expectations.check_expectations(contract), fit, widening.check_widening(settings.warehouse, contract)
-        for complaint in chain(*checks):
-            raise locate_complaint(settings.schemas, contract.pipeline, complaint)
+    if past and past[-1].plan.contract == contract.hash:
+        complaints = widening.check_key_order(*place)
+    else:
+        fit = widening.check_fit(*place)
+        complaints = chain(expectations.check_expectations(contract), fit, widening.check_widening(*place))
+    for complaint in complaints:
+        raise locate_complaint(settings.schemas, contract.pipeline, complaint)
 
 
 def replay_topic(

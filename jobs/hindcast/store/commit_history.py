@@ -16,18 +16,22 @@ Note = TypeVar("Note")
 
 
 def read_notes(table: Table, parse: Callable[[StoredObject], Note], limit: int = 1000) -> dict[int, Note]:
-    """Return the note of each run's commit (commit_notes.py), by the run's number, newest first.
+    """Return the notes of the last runs' commits (commit_notes.py), by the run's number, newest first; at least those
+    of `limit` runs, if there are so many.
 
     `parse` raises one of `NOTE_ERRORS` for what somebody else wrote, which is passed over.
     """
-    delta_table = open_table(table)
-    notes: dict[int, Note] = {}
-    for commit in _read_commits(delta_table, limit) if delta_table is not None else []:
-        note = parse_note(commit)
-        if type(note.get("run")) is int and note["run"] not in notes:
-            with suppress(*NOTE_ERRORS):  # written by somebody else
-                notes[note["run"]] = parse(note)
-    return notes
+    delta_table, most = open_table(table), limit
+    while delta_table is not None:
+        commits, notes = _read_commits(delta_table, most), dict[int, Note]()
+        for note in map(parse_note, commits):
+            if type(note.get("run")) is int and note["run"] not in notes:
+                with suppress(*NOTE_ERRORS):  # written by somebody else
+                    notes[note["run"]] = parse(note)
+        if len(notes) >= limit or len(commits) < most:
+            return notes
+        most *= 4  # some have no note: of OPTIMIZE, or of runs that were abandoned (late_commits.py)
+    return {}
 
 
 def _read_commits(delta_table: DeltaTable, limit: int) -> Sequence[StoredObject]:
@@ -39,6 +43,6 @@ def _read_commits(delta_table: DeltaTable, limit: int) -> Sequence[StoredObject]
         return delta_table.history(limit)
     while True:
         later = DeltaTable(delta_table.table_uri).version() - delta_table.version()
-        commits = delta_table.history(limit)
+        commits = delta_table.history(limit + later)
         if DeltaTable(delta_table.table_uri).version() == delta_table.version() + later:
             return commits[later:]

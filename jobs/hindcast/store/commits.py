@@ -49,6 +49,12 @@ def append_rows(
     )
 
 
+def append_columns(none: DataFrame, table: Table, run: int, note: JsonObject, part: str) -> None:
+    """Add the columns of an empty DataFrame to a table, in a commit that a repeat of the run does not make again."""
+    writer = _build_writer(none, table, run, note, part).mode("append").option("mergeSchema", "true")
+    commit_once(lambda: writer.save(table.path), lambda: tables.read_last_run(table, part), run, None, table.path)
+
+
 def replace_rows(rows: DataFrame, table: Table, run: int, note: JsonObject, where: str | None = None) -> bool:
     """Replace the rows for which a condition is true (None: all), and return whether this call made the commit."""
     writer = _build_writer(rows, table, run, note).mode("overwrite")

@@ -130,7 +130,8 @@ def try_set_properties(table: Table, properties: Mapping[str, str]) -> bool:
 
     def commit() -> None:
         with _explain_write_errors(table):
-            DeltaTable(table.path).alter.set_table_properties(dict(properties), raise_if_not_exists=False)
+            alter, alone = DeltaTable(table.path).alter, CommitProperties(max_commit_retries=0)
+            alter.set_table_properties(dict(properties), raise_if_not_exists=False, commit_properties=alone)
 
     commit_repeatable(commit)
     return True

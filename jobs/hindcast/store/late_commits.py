@@ -7,39 +7,54 @@ between the answer and the commit.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import DeltaError
 
+from hindcast.common.errors import HindcastError
 from hindcast.store import delta_log, files, tables
 from hindcast.store.commit_once import commit_repeatable
 from hindcast.store.tables import Table
+
+ENDED = "ended"
+"""The part of a table's commits that refuses those of ended runs; the version is the last of these runs."""
+
+
+ADDING, REWRITING = "added", "columns"
+"""The parts of a run's commits that add columns to a table, and that write all its rows again with others."""
 
 
 def refuse_late_commits(table: Table, run: int, parts: Sequence[str] = ("",)) -> None:
     """Let each commit fail that a step of `run` has begun upon a table as it is, in these parts of its commits.
 
-    Commits nothing but the transaction identifiers that the table has: Delta refuses a commit if one of its identifiers
-    was committed since it was begun, and delta-rs any commit upon an older version. The refused step asks again whether
-    its run goes on. Does nothing for a table that is not there; nor for one in an object store that only Spark can
-    write to, where a step commits within the second.
+    Commits nothing but the transaction identifiers that the table has, once: Delta refuses a commit if one of its
+    identifiers was committed since it was begun, and ours by delta-rs are refused upon an older version. The refused
+    step asks again whether its run goes on. Nothing is done for a table that is not there or cannot be opened or
+    written to, where no step can commit either; nor for one that only Spark can write to (`files.is_plain`).
     """
-    if tables.open_table(table) is None:
+    with suppress(HindcastError, DeltaError, OSError):
+        if tables.open_table(table) is not None:
+            commit_repeatable(lambda: _repeat_identifiers(table, run, parts))
+
+
+def _repeat_identifiers(table: Table, run: int, parts: Sequence[str]) -> None:
+    delta_table, ended = DeltaTable(table.path), table.app_id(ENDED)
+    if (delta_table.transaction_version(ended) or 0) >= run or not files.is_plain(delta_table):
         return
+    ids = {app_id: delta_table.transaction_version(app_id) or 0 for app_id in map(table.app_id, parts)}
+    _commit_identifiers(delta_table, ids | {ended: run}, json.dumps({"ended": run}))
 
-    def commit() -> None:
-        delta_table = DeltaTable(table.path)
-        ids = {app_id: delta_table.transaction_version(app_id) or 0 for app_id in map(table.app_id, parts)}
-        note = json.dumps({"ended": run})
-        if delta_log.is_on_disk(delta_table):
-            delta_log.commit_actions(delta_table, [], ids, note)
-        elif files.is_plain(delta_table) and not tables.marks_rows(delta_table):
-            properties = CommitProperties(
-                custom_metadata={"userMetadata": note},
-                max_commit_retries=0,
-                app_transactions=[Transaction(app_id, version) for app_id, version in ids.items()],
-            )
-            schema, partitions = delta_table.schema(), delta_table.metadata().partition_columns
-            delta_table.create_write_transaction([], "append", schema, partitions, commit_properties=properties)
 
-    commit_repeatable(commit)
+def _commit_identifiers(delta_table: DeltaTable, ids: Mapping[str, int], note: str) -> None:
+    if delta_log.is_on_disk(delta_table):
+        delta_log.commit_actions(delta_table, [], ids, note)
+    elif not tables.marks_rows(delta_table):
+        properties = CommitProperties(
+            custom_metadata={"userMetadata": note},
+            max_commit_retries=0,
+            app_transactions=[Transaction(app_id, version) for app_id, version in ids.items()],
+        )
+        schema, partitions = delta_table.schema(), delta_table.metadata().partition_columns
+        delta_table.create_write_transaction([], "append", schema, partitions, commit_properties=properties)

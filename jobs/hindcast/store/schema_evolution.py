@@ -19,7 +19,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from hindcast.common.json_values import JsonObject, JsonValue
-from hindcast.store import columns, commit_once, commits, row_reader, table_columns, table_creation, tables
+from hindcast.store import columns, commits, row_reader, table_columns, table_creation, tables
+from hindcast.store.late_commits import ADDING, REWRITING
 from hindcast.store.tables import EVOLUTION, WIDENING, Table
 
 
@@ -49,7 +50,7 @@ def ensure_columns(spark: SparkSession, table: Table, schema: StructType, known_
     if rewrites:
         _rewrite_rows(spark, table, schema, run, note | {"rewritten": run})
     elif change.needs_change:
-        _add_columns(spark, table, schema, note)
+        _add_columns(spark, table, schema, run, note)
     return DeltaTable(table.path)
 
 
@@ -60,20 +61,18 @@ def fit_rows(rows: DataFrame, schema: StructType) -> DataFrame:
     return rows.select(*columns.select_columns(rows.schema, schema))
 
 
-def _add_columns(spark: SparkSession, table: Table, schema: StructType, note: JsonObject) -> None:
+def _add_columns(spark: SparkSession, table: Table, schema: StructType, run: int, note: JsonObject) -> None:
     """Commit the new columns without rows: Delta merges them into the table's schema."""
-    none = spark.createDataFrame([], table_creation.make_nullable(schema)).write.format("delta").mode("append")
-    writer = none.option("mergeSchema", "true").option("userMetadata", json.dumps(note))
-    commit_once.commit_repeatable(lambda: writer.save(table.path))
+    none = spark.createDataFrame([], table_creation.make_nullable(schema))
+    commits.append_columns(none, table, run, note, ADDING)
 
 
 def _rewrite_rows(spark: SparkSession, table: Table, schema: StructType, run: int, note: JsonObject) -> None:
     """Commit all rows of a table with the columns of `schema`, and those of its own that `schema` lacks."""
-    part = "columns"
-    after = max(tables.read_last_run(table), tables.read_last_run(table, part))
+    after = max(tables.read_last_run(table), tables.read_last_run(table, REWRITING))
     rows = row_reader.load_rows(spark, table)
     wanted = {field.name: field for field in table_creation.make_nullable(schema).fields}
     kept = [wanted.pop(field.name, field) for field in rows.schema.fields]
     rows = fit_rows(rows, StructType([*kept, *wanted.values()]))
     partitions = DeltaTable(table.path).metadata().partition_columns
-    commits.rewrite_table(rows, table, run, note, part, partitions, after)
+    commits.rewrite_table(rows, table, run, note, REWRITING, partitions, after)
