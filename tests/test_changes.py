@@ -238,7 +238,7 @@ def test_a_key_that_the_contract_has_changed_is_told_before_anything_is_read_or_
             lambda: read.history(settings.warehouse, contract, "prices"),
             lambda: found(settings, "prices", RUNS[0], RUNS[1]),
         ):
-            with pytest.raises(QueryError, match=r"its key is .*, and the contract's has article"):
+            with pytest.raises(QueryError, match=r"its key is .*, and the contract's is article"):
                 ask()
         with pytest.raises(ContractError, match="the table prices cannot become what the contract says") as refused:
             run_steps.plan_run(settings, "shop", "again")

@@ -746,6 +746,12 @@ def test_a_view_without_select_needs_inputs_without_a_common_column(tmp_path: Pa
         (b"a: !!bool x\n", ":1", "a: 'x' is not a boolean"),
         (b"a: !!timestamp soon\n", ":1", "a: 'soon' is not a valid timestamp"),
         (b"!!python/object/apply:os.system ['true']\n", ":1", "is not YAML"),
+        (b"a: 1\nb: {c: \x02}\n", ":2", "is not YAML: control characters are not allowed"),
+        ("a: é\nb: ü\n\x02".encode(), ":3", "is not YAML: control characters are not allowed"),
+        (b"a: 1\nb\n", ":2", "is not YAML: could not find expected ':'"),
+        (b"a: 1\nb\n \n\n  # c\n", ":2", "is not YAML: could not find expected ':'"),
+        (b"a: 1\nb\n\nc: 1\n", ":2", "is not YAML: could not find expected ':'"),
+        (b"a: 1\nb: [1,\n\n# c\n", ":2", "is not YAML"),
         (None, "", "cannot be read: No such file"),
     ],
 )

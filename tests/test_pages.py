@@ -680,9 +680,12 @@ def test_too_many_changes_are_left_to_the_command_line(web: TestClient, monkeypa
         monkeypatch.setattr(changes_page, "LIMIT", limit)
         assert "hindcast diff shop.prices" in text(web, "/changes/shop", 400, knownAt="run:1")
     monkeypatch.setattr(changes_page, "LIMIT", SideLimit(10, 1 << 20, 1 << 20))
-    for error, words in ((EngineLimitError, "took longer than 20 s"), (duckdb.OutOfMemoryException, "more memory")):
+    for error, words in ((EngineLimitError, "took longer than 8 s"), (duckdb.OutOfMemoryException, "more memory")):
         monkeypatch.setattr(changes, "read_changes", Mock(side_effect=error))
         assert words in text(web, "/changes/shop", 400, knownAt="run:1")
+    monkeypatch.undo()
+    monkeypatch.setattr(changes_page, "MEMORY", 1)
+    assert "more memory than a page may use" in text(web, "/changes/shop", 400, knownAt="run:1")
     monkeypatch.undo()
     assert "1 change of" in text(web, "/changes/shop"), "the next one has its turn"
     monkeypatch.setattr(changes_page, "_TURNS", BoundedSemaphore(1))

@@ -10,17 +10,20 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from deltalake import DeltaTable
 from fastapi.testclient import TestClient
 
 import reports
+from hindcast.airflow.pages import run_reports
 from hindcast.common.settings import Settings
 from hindcast.contract import find
+from hindcast.ops.journal_rebuild import _has_malformed_report
 from hindcast.plan import journal
 from hindcast.plan.plans import Plan
-from hindcast.plan.runs import Run, Stopped
+from hindcast.plan.runs import Completed, Run, Stopped
 from hindcast.report import page
 from test_pages import GUEST, client, text, twin
 from test_read_only import heed_rights
@@ -61,6 +64,7 @@ DAMAGED = {
     "a topic is a number": b'{"runId": "manual__1", "topics": {"a": 5}}',
     "a count is a text": b'{"runId": "manual__1", "topics": {"a": {"offsets": "x"}}}',
     "a count is endless": b'{"runId": "manual__1", "tables": {"a": {"corrected": Infinity}}}',
+    "too large": b'{"runId": "manual__1"}' + b" " * (1 << 24),
     "a count is huge": b'{"runId": "manual__1", "tables": {"a": {"corrected": 1' + b"0" * 400 + b"}}}",
 }
 
@@ -83,6 +87,7 @@ def test_a_damaged_report_counts_as_none_and_is_told_in_its_pipelines_line(
     (problem,) = line["problems"]
     assert problem["where"] == str(path)
     assert problem["found"].startswith("is not a report: ")
+    assert ("has more than 16,777,216 bytes" in problem["found"]) == (len(content) > 1 << 24)
     assert problem["mend"] == f"write it again: hindcast report guest 1 --format json > {path}"
     assert line_of(web, "guest")["problems"] == []
 
@@ -127,6 +132,62 @@ def test_a_plan_in_the_journal_that_is_none_is_told_in_its_pipelines_line(web: T
         journal.replace_entries(settings.warehouse, "guest", kept)
     assert problem["found"] == "the journal lacks a valid plan of run 1"
     assert problem["mend"] == "hindcast ledger guest --rebuild"
+
+
+GATE = {"gate": 0, "expectation": "e", "kwargs": "text", "outcome": "failed"}
+ODD_REPORTS: list[tuple[dict[str, Any], str]] = [
+    ({"topics": {"prices": {"partitions": [{"start": {}}]}}}, "/ledger/shop"),
+    ({"topics": {"prices": {"partitions": [{"end": 1, "fates": {"accepted": "x"}}]}}}, "/ledger/shop"),
+    ({"topics": {"prices": 5}}, "/ledger/shop"),
+    ({"tables": {"prices": ""}}, "/changes/shop"),
+    ({"tables": {"prices": {"opened": "x"}}}, "/changes/shop"),
+    ({"tables": {"prices": {"gates": [GATE]}}}, "/quality/shop"),
+]
+
+
+@pytest.mark.parametrize(("change", "address"), ODD_REPORTS)
+def test_a_malformed_report_in_the_journal_is_told_with_its_run_and_its_repair(
+    web: TestClient, settings: Settings, change: dict[str, Any], address: str
+) -> None:
+    contract = find(settings.schemas, "shop")
+    kept = journal.read_run_history(settings.warehouse, "shop", 2)
+    odd = replace(kept[-1], outcome=Completed(report(contract, 2, **change)))
+    journal.replace_entries(settings.warehouse, "shop", [kept[0], odd])
+    try:
+        page = text(web, address, 200 if "quality" in address else 500)
+        assert [it.number for it in journal.read_runs(settings.warehouse, "shop") if _has_malformed_report(it)] == [2]
+    finally:
+        journal.replace_entries(settings.warehouse, "shop", kept)
+    for words in ("The report in the journal is malformed: ", "shop, run 2", "hindcast ledger shop --rebuild"):
+        assert words.lower() in page.lower()
+    assert text(web, address)
+
+
+def test_an_outcome_is_read_again_only_once_its_report_has_changed(
+    web: TestClient, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = twin(web, "/quality")
+    path = settings.reports / "guest" / "run-1.json"
+    read = Mock(side_effect=run_reports._read_outcome)
+    monkeypatch.setattr(run_reports, "_read_outcome", read)
+    assert (twin(web, "/quality"), read.call_count) == (whole, 0)
+    before = path.read_bytes()
+    path.write_text(json.dumps(report(find(settings.schemas, "guest"), 1, topics={}, state="stopped")), "utf-8")
+    try:
+        assert (line_of(web, "guest")["last"]["records"], read.call_count) == (0, 1)
+    finally:
+        path.write_bytes(before)
+    kept = journal.read_run_history(settings.warehouse, "shop", 1)
+    odd = replace(kept[-1], outcome=Completed(report(find(settings.schemas, "shop"), 1, topics={})))
+    journal.replace_entries(settings.warehouse, "shop", [kept[0], odd])
+    try:
+        assert line_of(web, "shop")["runs"][0]["records"] == 0
+    finally:
+        journal.replace_entries(settings.warehouse, "shop", kept)
+    assert twin(web, "/quality") == whole
+    monkeypatch.setattr(run_reports, "MAX_KEPT", 1)
+    journal._PARSED.clear()
+    assert (twin(web, "/quality"), len(run_reports._KEPT)) == (whole, 1)
 
 
 def test_a_report_is_replaced_whole_or_not_at_all(settings: Settings, tmp_path: Path) -> None:

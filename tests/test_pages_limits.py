@@ -16,7 +16,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from hindcast.airflow.pages import time_machine
+from hindcast.airflow.pages import changes_page, time_machine
 from hindcast.common.errors import QueryError
 from hindcast.common.json_values import JsonObject
 from hindcast.common.settings import Settings
@@ -468,6 +468,21 @@ def test_what_gets_past_every_check_reads_no_file(
     for told in (explain_bill(settings, "lower(orders.item)"), aggregate):
         assert str(told["text"]).startswith("The row cannot be explained: Permission Error"), told
         assert "hunter2" not in str(told)
+
+
+def test_a_comparison_spills_what_does_not_fit_and_reads_no_more_rows_than_it_can_pair_in_time(
+    settings: Settings,
+) -> None:
+    """A long value that is paired with many short rows would take a gigabyte."""
+    table = tables.locate_table(settings.warehouse, find(settings.schemas, "shop"), "prices")
+    pairs = "FROM range(300000) AS t(i), (SELECT repeat('x', 4000) AS note)"
+    with explain_limits.open_limited_engine(tables.open_table(table), memory=changes_page.MEMORY) as engine:
+        ((limit,),) = engine.execute("SELECT current_setting('memory_limit')").fetchall()
+        engine.execute(f"CREATE TEMP TABLE lines AS SELECT i, note || i AS note {pairs}")
+        ((used,),) = engine.execute("SELECT sum(memory_usage_bytes) FROM duckdb_memory()").fetchall()
+    assert (limit, used <= changes_page.MEMORY, changes_page.LIMIT.rows) == ("320.0 MiB", True, 300_000)
+    with explain_limits.open_limited_engine(tables.open_table(table)) as engine:
+        assert engine.execute("SELECT current_setting('memory_limit')").fetchall() != [(limit,)]
 
 
 # Long values

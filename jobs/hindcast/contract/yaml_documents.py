@@ -67,13 +67,21 @@ def compose_node(path: Path) -> yaml.Node | None:
     except UnicodeDecodeError:
         raise ContractError("is not UTF-8 text", where=str(path), fix="save the contract as UTF-8") from None
     except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"{path}:{mark.line + 1}" if mark else str(path)
-        raise ContractError(
-            f"is not YAML: {getattr(error, 'problem', None) or error}", where=where, fix=_SYNTAX_FIX
-        ) from None
+        problem = getattr(error, "problem", None) or getattr(error, "reason", error)
+        where = f"{path}:{_find_syntax_line(text, error)}"
+        raise ContractError(f"is not YAML: {problem}", where=where, fix=_SYNTAX_FIX) from None
     _refuse_repeated_names(path, node)
     return node
+
+
+def _find_syntax_line(text: str, error: yaml.YAMLError) -> int:
+    """Return the line, from 1, of what is no YAML: where a name without a colon is, and none after all content."""
+    if isinstance(error, yaml.reader.ReaderError):
+        return text.encode()[: error.position].count(b"\n") + 1
+    assert isinstance(error, yaml.MarkedYAMLError)  # noqa: S101  # the only other kind
+    mark = error.context_mark if error.context == "while scanning a simple key" else error.problem_mark
+    filled = [n for n, line in enumerate(text.splitlines(), 1) if line.lstrip()[:1] not in ("", "#")]
+    return min(mark.line + 1 if mark else 1, max(filled, default=1))
 
 
 def read_document(path: Path) -> ContractValue:

@@ -21,8 +21,9 @@ from hindcast.kafka.topics import OffsetRange
 from hindcast.ops.erase.proof import Proof, read_proofs
 from hindcast.plan import journal
 from hindcast.plan.plans import Plan, TopicPlan
-from hindcast.plan.runs import Abandoned, Completed, Run
+from hindcast.plan.runs import MALFORMED, Abandoned, Completed, Run
 from hindcast.report import report
+from hindcast.report.run_report import RunReport
 from hindcast.store import commit_history, emitted_log, tables
 from hindcast.store.commit_notes import EmissionNote, LogNote
 
@@ -52,7 +53,11 @@ def rebuild_journal(warehouse: str, contract: BoundContract) -> list[int]:
     proofs = _find_own_proofs(contract, known_ats, {piece.run for pieces in ingested.values() for piece in pieces})
     known_ats |= {run: proof.known_at for run, proof in proofs.items() if run not in known_ats}
     numbers = sorted({*known_ats, *known})
-    rebuilt = [n for n in numbers if n not in known or not _has_planned_offsets(known[n], ingested)]
+    rebuilt = [
+        n
+        for n in numbers
+        if n not in known or not _has_planned_offsets(known[n], ingested) or _has_malformed_report(known[n])
+    ]
     disordered = [n for n, _ in journal.find_damage(warehouse, contract.pipeline) if n in known and n not in rebuilt]
     entries = [
         entry for number in disordered for entry in journal.read_run_history(warehouse, contract.pipeline, number)
@@ -98,6 +103,15 @@ def _has_planned_offsets(run: Run, ingested: dict[str, list[IngestedRange]]) -> 
         if own not in (expected or [set()]) and (own or run.state == "completed"):
             return False
     return True
+
+
+def _has_malformed_report(run: Run) -> bool:
+    if isinstance(run.outcome, Completed):
+        try:
+            RunReport.from_json(run.outcome.report), run.outcome.tables
+        except MALFORMED:
+            return True
+    return False
 
 
 def _rebuild_report(warehouse: str, contract: Contract, plan: Plan) -> Completed:

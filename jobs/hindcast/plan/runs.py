@@ -6,15 +6,27 @@ A run is planned, perhaps stopped, and then either completed or abandoned (entri
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from typing import Any, ClassVar, TypeAlias
 
+from hindcast.common.errors import TableError, show_briefly
 from hindcast.common.json_values import JsonObject, StoredObject
 from hindcast.kafka.topic_patterns import MemberPartitions
 from hindcast.plan.plans import Plan
 from hindcast.store.commit_notes import LeftOut
+
+MALFORMED = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""The exceptions that reading a malformed report raises."""
+
+
+def refuse_odd_counts(counts: Iterable[Any]) -> None:
+    """Raise TypeError if a count of a report is none."""
+    for count in counts:
+        if not isinstance(count, int) or not 0 <= count < 1 << 63:
+            raise TypeError(f"{show_briefly(repr(count))} is not a count")
 
 
 @dataclass(frozen=True)
@@ -41,10 +53,10 @@ class TableResult:
     def from_json(cls, document: StoredObject) -> TableResult:
         """Return the result from a table's part of the report of a run."""
         closed_up_to = document.get("closedUpTo")
+        counts = document.get("opened", 0), document.get("closed", 0), (document.get("emitted") or {}).get("records", 0)
+        refuse_odd_counts(counts)
         return cls(
-            document.get("opened", 0),
-            document.get("closed", 0),
-            (document.get("emitted") or {}).get("records", 0),
+            *counts,
             LeftOut.from_json(document),
             datetime.fromisoformat(closed_up_to) if closed_up_to else None,
         )
@@ -157,8 +169,20 @@ class Run:
 
     @property
     def results(self) -> Mapping[str, TableResult]:
-        """By table, what the run did if it was completed; empty otherwise."""
-        return self.outcome.tables if isinstance(self.outcome, Completed) else {}
+        """By table, what the run did if it was completed; empty otherwise. TableError if its report is malformed."""
+        with self.refuse_malformed_report():
+            return self.outcome.tables if isinstance(self.outcome, Completed) else {}
+
+    @contextmanager
+    def refuse_malformed_report(self) -> Iterator[None]:
+        """Raise TableError for what reading the run's malformed report raises."""
+        try:
+            yield
+        except MALFORMED as error:
+            pipeline = self.plan.pipeline
+            found = f"the report in the journal is malformed: {type(error).__name__}: {show_briefly(str(error))}"
+            fix = f"hindcast ledger {pipeline} --rebuild"
+            raise TableError(found, where=f"{pipeline}, run {self.number}", fix=fix) from None
 
     @property
     def stop_error(self) -> str | None:

@@ -100,7 +100,9 @@ class GateResult:
 
     @classmethod
     def from_json(cls, document: StoredObject) -> Self:
-        """Return the result from its form in reports, which may say more."""
+        """Return the result from its form in reports, which may say more; TypeError if its parameters have no names."""
+        if not isinstance(document["kwargs"], dict):
+            raise TypeError("the parameters of a gate are not an object")
         return cls(**{name: document[name] for name in cls.__dataclass_fields__})
 
 

@@ -14,6 +14,7 @@ from hindcast.common.json_values import JsonObject, JsonValue, StoredObject
 from hindcast.common.step_events import StepFields
 from hindcast.plan.definitions import ContractChange
 from hindcast.plan.purposes import Erasure
+from hindcast.plan.runs import refuse_odd_counts
 from hindcast.quality.gate_results import TrackedResult
 from hindcast.quality.overdue import OverdueKeys
 from hindcast.report.abandoned_runs import AbandonedRun
@@ -48,8 +49,9 @@ class PartitionReport:
     @classmethod
     def from_json(cls, part: StoredObject) -> PartitionReport:
         """Return the range from its form in a report."""
-        range_ = part.get("start", 0), part.get("end", 0), part.get("fates") or {}
-        return cls(part.get("partition", 0), *range_, part.get("topic"), part.get("topicPartition"))
+        range_, fates = (part.get("partition", 0), part.get("start", 0), part.get("end", 0)), part.get("fates") or {}
+        refuse_odd_counts((*range_, *fates.values()))
+        return cls(*range_, fates, part.get("topic"), part.get("topicPartition"))
 
 
 @dataclass(frozen=True)

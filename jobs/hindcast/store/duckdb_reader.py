@@ -26,15 +26,16 @@ from hindcast.common import private_folders
 from hindcast.store import deletion_vectors, row_reader, store_formats, tables
 
 
-def open_engine(delta_table: DeltaTable | None = None) -> duckdb.DuckDBPyConnection:
+def open_engine(delta_table: DeltaTable | None = None, memory: int | None = None) -> duckdb.DuckDBPyConnection:
     """Return a connection to a DuckDB of this process, in UTC; what is registered with it is its own.
 
     With a table it can read and write no files but those in the table's folder, and nobody can change that. Without
-    one it can open any file: only for SQL without a part that a user wrote.
+    one it can open any file: only for SQL without a part that a user wrote. `memory`: the most bytes that such engines
+    of a table take together; what does not fit is spilled, or raises OutOfMemoryException.
     """
     if delta_table is not None:
         folder = _local_folder(delta_table)
-        return _DATABASES.open_limited(folder and str(Path(folder))).cursor()
+        return _DATABASES.open_limited(folder and str(Path(folder)), memory).cursor()
     engine = _DATABASES.open_unlimited().cursor()
     engine.execute("SET TimeZone = 'UTC'")
     return engine
@@ -155,7 +156,7 @@ class _Databases:
 
     def __init__(self) -> None:
         self.unlimited: duckdb.DuckDBPyConnection | None = None
-        self.limited: dict[str | None, duckdb.DuckDBPyConnection] = {}
+        self.limited: dict[tuple[str | None, int | None], duckdb.DuckDBPyConnection] = {}
         self.lock = threading.Lock()
 
     def open_unlimited(self) -> duckdb.DuckDBPyConnection:
@@ -165,11 +166,11 @@ class _Databases:
                 self.unlimited = connect_alone()
             return self.unlimited
 
-    def open_limited(self, folder: str | None) -> duckdb.DuckDBPyConnection:
+    def open_limited(self, folder: str | None, memory: int | None = None) -> duckdb.DuckDBPyConnection:
         """Return a database that can open files in one folder only, or none. The last few that were used are kept."""
         with self.lock:
-            database = self.limited.pop(folder, None) or _create_limited_database(folder)
-            self.limited[folder] = database
+            database = self.limited.pop((folder, memory), None) or _create_limited_database(folder, memory)
+            self.limited[folder, memory] = database
             while len(self.limited) > _MOST_LIMITED:
                 del self.limited[next(iter(self.limited))]
             return database
@@ -196,13 +197,14 @@ def _replace_databases() -> None:
 os.register_at_fork(after_in_child=_replace_databases)
 
 
-def _create_limited_database(folder: str | None) -> duckdb.DuckDBPyConnection:
+def _create_limited_database(folder: str | None, most: int | None) -> duckdb.DuckDBPyConnection:
     """Return a database that can open files in one folder only, or none; its settings are locked."""
     database = connect_alone()
     database.execute("SET GLOBAL TimeZone = 'UTC'")
     defaults = database.execute("SELECT current_setting('memory_limit'), current_setting('threads')").fetchall()
     memory, unit = defaults[0][0].split()
-    database.execute(f"SET memory_limit = '{float(memory) / 4:.1f} {unit}'")  # there are several
+    limit = f"{float(memory) / 4:.1f} {unit}" if most is None else f"{most} B"  # there are several
+    database.execute(f"SET memory_limit = '{limit}'")
     database.execute(f"SET threads = {min(_LIMITED_THREADS, defaults[0][1])}")
     database.execute(f"SET allowed_directories = [{_quote_text(f'{folder}/') if folder else ''}]")
     database.execute("SET enable_external_access = false")

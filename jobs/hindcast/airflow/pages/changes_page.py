@@ -33,9 +33,9 @@ from hindcast.query.show import plain_value
 from hindcast.store.tables import Table
 
 LINES_PER_PAGE = 50
-LIMIT = SideLimit(rows=2_000_000, bytes_=256 << 20, line_bytes=8 << 20)
-SECONDS = 20.0
-"""How much a page reads, and how long that may take; `hindcast diff` has no limit."""
+LIMIT = SideLimit(rows=300_000, bytes_=64 << 20, line_bytes=8 << 20)
+SECONDS, MEMORY = 8.0, 320 << 20
+"""How much a page reads, and how long and how many bytes comparing may take; `hindcast diff` has no limit."""
 
 MAX_PAGES, WAIT_SECONDS = 2, 5.0
 """How many pages read changes at the same time, and how long others wait for their turn."""
@@ -108,7 +108,7 @@ def _list_tables(counts: Mapping[str, int]) -> dict[str, JsonValue]:
 
 def _read_changes(warehouse: str, contract: Contract, name: str, question: ChangeQuestion) -> Changes:
     """Return some changes of a table; QueryError if they are too many, or comparing takes too long."""
-    where, engine = f"{contract.pipeline}.{name}", partial(open_limited_engine, seconds=SECONDS)
+    where, engine = f"{contract.pipeline}.{name}", partial(open_limited_engine, seconds=SECONDS, memory=MEMORY)
     if not _TURNS.acquire(timeout=WAIT_SECONDS):
         raise QueryError("other changes are being read at this moment", where=where, fix="try again")
     try:
@@ -117,7 +117,7 @@ def _read_changes(warehouse: str, contract: Contract, name: str, question: Chang
         found = f"comparing the two states took longer than {SECONDS:g} s"
         raise QueryError(found, where=where, fix=changes.describe_less(where)) from None
     except duckdb.OutOfMemoryException:
-        found = "comparing the two states takes more memory than there is"
+        found = "comparing the two states takes more memory than a page may use"
         raise QueryError(found, where=where, fix=changes.describe_less(where)) from None
     finally:
         _TURNS.release()

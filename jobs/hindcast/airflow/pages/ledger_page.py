@@ -49,10 +49,11 @@ def _read_report(run: Run, name: str) -> _TopicReport | None:
     """Return what a run's report says of a topic; None without a report, or if it says nothing."""
     if not isinstance(run.outcome, Completed):
         return None
-    topics: Any = run.outcome.report.get("topics") or {}
-    if (document := topics.get(name)) is None:
-        return None
-    topic = TopicReport.from_json(name, document)
+    with run.refuse_malformed_report():
+        topics: Any = run.outcome.report.get("topics") or {}
+        if (document := topics.get(name)) is None:
+            return None
+        topic = TopicReport.from_json(name, document)
     parts = (RunOffsets(part.partition, part.start, part.end, dict(part.fates)) for part in topic.partitions)
     return _TopicReport([part for part in parts if part.end > part.start], topic.late)
 

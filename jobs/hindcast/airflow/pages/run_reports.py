@@ -7,23 +7,32 @@ from __future__ import annotations
 
 import json
 import re
+import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from threading import Lock
+from typing import Literal, NamedTuple
 
 from hindcast.common import permissions
-from hindcast.common.errors import HindcastError, PlatformError, TableError, UnknownError
+from hindcast.common.errors import HindcastError, PlatformError, UnknownError
 from hindcast.common.json_values import JsonObject, JsonValue
 from hindcast.common.settings import Settings
-from hindcast.contract import Contract
+from hindcast.contract import Contract, bounds
 from hindcast.contract.sensitive import REDACTED, find_sensitive_columns
 from hindcast.plan import journal, marks
+from hindcast.plan.runs import MALFORMED as _MALFORMED
 from hindcast.plan.runs import Completed, Run
 from hindcast.report.page import summarize_outcome
 from hindcast.report.report import mask_report
 from hindcast.report.run_report import RunReport
 from hindcast.report.summaries import OUTCOMES
+
+MAX_BYTES = 16 << 20
+"""The most bytes of a report file that are read. One of a thousand gates, with a trend each, takes one MiB."""
+
+MAX_KEPT = 20_000
+"""How many outcomes are kept."""
 
 _NOT_ENDED = {"planned": "It has not ended.", "abandoned": "It was abandoned."}
 
@@ -43,21 +52,42 @@ class RunOutcome:
 
 
 def summarize_run(settings: Settings, run: Run) -> RunOutcome:
-    """Return the outcome of a run.
+    """Return the outcome of a run, which is kept until the journal or the report's file changes.
 
     PlatformError if the report's file is unreadable or malformed, TableError if the journal's report is malformed.
     """
+    path = settings.reports / run.plan.pipeline / f"run-{run.number}.json"
+    state = None if isinstance(run.outcome, Completed) else bounds.find_state(path)
+    known = _KEPT.get(path)
+    if known is not None and known.run() is run and known.state == state:
+        return known.outcome
+    outcome = _read_outcome(run, path)
+    with _LOCK:
+        _KEPT.pop(path, None)
+        _KEPT[path] = _KeptOutcome(weakref.ref(run), state, outcome)
+        while len(_KEPT) > MAX_KEPT:
+            del _KEPT[next(iter(_KEPT))]
+    return outcome
+
+
+class _KeptOutcome(NamedTuple):
+    """The outcome of a run that the journal's reader keeps, and the state of the report's file if it was read."""
+
+    run: weakref.ref[Run]
+    state: bounds.FileState
+    outcome: RunOutcome
+
+
+_KEPT: dict[Path, _KeptOutcome] = {}
+_LOCK = Lock()
+
+
+def _read_outcome(run: Run, path: Path) -> RunOutcome:
     if isinstance(run.outcome, Completed):
-        try:
+        with run.refuse_malformed_report():
             return _summarize_report(run, RunReport.from_json(run.outcome.report))
-        except _MALFORMED as error:
-            found = f"the report of run {run.number} is malformed: {type(error).__name__}: {error}"
-            pipeline = run.plan.pipeline
-            fix = f"hindcast verify {pipeline} --quick says what is wrong with the journal"
-            raise TableError(found, where=journal.runs_table(settings.warehouse, pipeline).path, fix=fix) from None
-    folder = settings.reports / run.plan.pipeline
-    name = find_file(folder, f"run-{run.number}.json") if run.stop_error is not None else None
-    return summarize_unread_run(run) if name is None else _summarize_file(run, folder / name)
+    is_there = run.stop_error is not None and find_file(path.parent, path.name)
+    return _summarize_file(run, path) if is_there else summarize_unread_run(run)
 
 
 def find_masked_report(settings: Settings, contract: Contract, name: str) -> RunReport | None:
@@ -95,7 +125,7 @@ def _read_written_report(settings: Settings, run: Run) -> RunReport | None:
         if isinstance(run.outcome, Completed):
             return RunReport.from_json(run.outcome.report)
         return _read_file(run, settings.reports / run.plan.pipeline / f"run-{run.number}.json")
-    except (HindcastError, *_MALFORMED):
+    except (OSError, *_MALFORMED):
         return None
 
 
@@ -122,13 +152,14 @@ def _summarize_file(run: Run, path: Path) -> RunOutcome:
     except OSError as error:
         raise PlatformError(**permissions.explain_error(error, path)) from None
     except _MALFORMED as error:
-        found = f"is not a report: {type(error).__name__}: {str(error)[:_MAX_ERROR_LENGTH]}"
+        what = error.found if isinstance(error, bounds.ExcessError) else f"{type(error).__name__}: {error}"
+        found = f"is not a report: {what[:_MAX_ERROR_LENGTH]}"
         raise PlatformError(found, where=str(path), fix=f"write it again: {fix}") from None
 
 
 def _read_file(run: Run, path: Path) -> RunReport | None:
     """Return the report in a file; None if it is of another run with this number."""
-    report = json.loads(path.read_text(encoding="utf-8"))
+    report = json.loads(bounds.read_text(path, MAX_BYTES))
     return RunReport.from_json(report) if report.get("runId") == run.run_id else None
 
 
@@ -164,8 +195,5 @@ def _sum_counts(counts: Iterable[JsonValue]) -> int:
         raise ValueError("a count is out of range")
     return total
 
-
-_MALFORMED = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
-"""The exceptions that reading a malformed report raises."""
 
 _MAX_ERROR_LENGTH = 200
