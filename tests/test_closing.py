@@ -275,7 +275,7 @@ def test_a_row_beside_a_marked_one_is_found_by_its_decimal(spark: SparkSession, 
     rows.write.format("delta").option("delta.enableDeletionVectors", "true").save(path)
     it = DeltaTable(path)
     [file] = delta_log.list_paths(it)
-    delta_log.commit_actions(it, deletion_vectors.mark_rows(it, {file: np.array([1], np.uint64)}), "test", 1, "{}")
+    delta_log.commit_actions(it, deletion_vectors.mark_rows(it, {file: np.array([1], np.uint64)}), {"test": 1}, "{}")
     found = spark.read.format("delta").load(path).where(f"k = {number}BD").select("n").collect()
     assert [n for (n,) in found] == [1]
 

@@ -43,6 +43,6 @@ def _read_commits(delta_table: DeltaTable, limit: int) -> Sequence[StoredObject]
         return delta_table.history(limit)
     while True:
         later = DeltaTable(delta_table.table_uri).version() - delta_table.version()
-        commits = delta_table.history(limit + later)
+        commits = delta_table.history(limit)
         if DeltaTable(delta_table.table_uri).version() == delta_table.version() + later:
             return commits[later:]
