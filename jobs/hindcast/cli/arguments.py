@@ -18,6 +18,9 @@ from hindcast.common.settings import Settings
 Command = Callable[[argparse.Namespace, Settings], int]
 
 
+_KEY_HELP = "the key: its text, or a JSON object if it has several columns"
+
+
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the command line. It sets `command`, the function to call, and `failed`, its exit code."""
     parser = GroupedParser(
@@ -150,7 +153,7 @@ def build_parser() -> argparse.ArgumentParser:
     requeue.add_argument("--dry-run", action="store_true", help="show what it would do; write nothing")
     forget = add_format(add(upkeep.forget))
     forget.add_argument("table", metavar="PIPELINE.TOPIC")
-    forget.add_argument("--key", metavar="K", help="the key: its text, or a JSON object if it has several columns")
+    forget.add_argument("--key", metavar="K", help=_KEY_HELP)
     forget.add_argument(
         "--offset",
         metavar="P/O",
@@ -181,7 +184,7 @@ def build_parser() -> argparse.ArgumentParser:
     history = add_row_format(add(reading.history))
     for sub in (query, history):
         sub.add_argument("table", metavar="PIPELINE.TABLE")
-        sub.add_argument("--key", metavar="K", help="the key: its text, or a JSON object if it has several columns")
+        sub.add_argument("--key", metavar="K", help=_KEY_HELP)
     history.add_argument("--run", type=int, metavar="N", help="only rows that this run opened or closed")
     query.add_argument(
         "--as-of",
@@ -220,9 +223,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_limit(diff)
     why = add_format(add(reading.why))
     why.add_argument("table", metavar="PIPELINE.TABLE")
-    why.add_argument(
-        "--key", required=True, metavar="K", help="the key: its text, or a JSON object if it has several columns"
-    )
+    why.add_argument("--key", required=True, metavar="K", help=_KEY_HELP)
     why.add_argument("--as-of", metavar="V", help="what was true at this moment (default: now)")
     why.add_argument("--known-at", metavar="S", help="as known at this moment, or after run:N (default: the last run)")
     compare = add_format(add(reading.compare))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from hindcast.common.json_values import JsonObject, StoredObject
 from hindcast.common.plurals import format_count
@@ -33,8 +34,14 @@ def list_tables(past: Iterable[Run], contract_hash: str) -> list[str]:
 def find_contract(past: Iterable[Run], contract_hash: str) -> Contract | None:
     """Return the contract with that hash, without its gates; None if no plan has stored it, or it is none today."""
     fields = find_fields(past, contract_hash)
+    return None if fields is None else parse_stored_fields(tuple(fields.items()))
+
+
+@lru_cache(maxsize=256)
+def parse_stored_fields(fields: tuple[tuple[str, str], ...]) -> Contract | None:
+    """Return the contract with these fields, without its gates; None if it is none today."""
     try:
-        return None if fields is None else parse_fields(fields)
+        return parse_fields(dict(fields))
     except ValueError:
         return None
 

@@ -14,7 +14,6 @@ from hindcast.common.errors import ContractError, HindcastError
 from hindcast.common.settings import Settings
 from hindcast.contract import Contract, find, list_shapes
 from hindcast.contract.bound import BoundContract, bind_contract
-from hindcast.contract.definition import parse_fields
 from hindcast.contract.folder import ContractFinder, build_finder
 from hindcast.contract.sensitive import find_sensitive_columns, list_marks
 from hindcast.contract.types import PERIOD_COLUMNS
@@ -96,7 +95,7 @@ def _find_carried_marks(contract: Contract, past: list[Run], former_hash: str, n
     marks, shapes = list_marks(contract), list_shapes(contract)
     if not definitions.has_marks(fields) and not any(marks.values()):
         return frozenset()
-    former = _parse_contract(tuple(fields.items()))
+    former = definitions.parse_stored_fields(tuple(fields.items()))
     if former is None:
         return frozenset(shapes[name].columns) if definitions.has_marks(fields) else frozenset()
     carried = {}
@@ -120,17 +119,8 @@ def _derive_marks(
     fields: tuple[tuple[str, str], ...], marks: frozenset[tuple[str, frozenset[str]]]
 ) -> dict[str, frozenset[str]]:
     """Return what is sensitive by a contract with these stored fields, if these columns are marked by table."""
-    contract = _parse_contract(fields)
+    contract = definitions.parse_stored_fields(fields)
     return {} if contract is None else find_sensitive_columns(contract, dict(marks))
-
-
-@lru_cache(maxsize=256)
-def _parse_contract(fields: tuple[tuple[str, str], ...]) -> Contract | None:
-    """Return the contract with these stored fields; None if it is none today."""
-    try:
-        return parse_fields(dict(fields))
-    except ValueError:
-        return None
 
 
 _Place: TypeAlias = tuple[str, str]
