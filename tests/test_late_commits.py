@@ -187,7 +187,7 @@ def standing_still(p: Pipeline, name: str, meanwhile: Callable[[], None]) -> Ite
 
     Yield what the commit then raises.
     """
-    real, waiting, raised = delta_rs_writer._commit_upon, [f"/{name}"], list[str]()
+    real, waiting, raised = delta_rs_writer.commit_upon, [f"/{name}"], list[str]()
 
     def late(delta_table: DeltaTable, *given: Any) -> None:
         if not waiting or not delta_table.table_uri.rstrip("/").endswith(waiting[0]):
@@ -202,7 +202,7 @@ def standing_still(p: Pipeline, name: str, meanwhile: Callable[[], None]) -> Ite
             raise
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(delta_rs_writer, "_commit_upon", late)
+        patch.setattr(delta_rs_writer, "commit_upon", late)
         yield raised
     assert not waiting
 

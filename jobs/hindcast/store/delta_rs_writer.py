@@ -114,7 +114,7 @@ def try_rewrite_rows(table: Table, rewrite: Rewriter, note: JsonObject) -> bool:
             raise _MergeNeededError
         if rewritten.touched:
             with _explain_write_errors(table):
-                _commit_upon(delta_table, rewritten, note, [])
+                commit_upon(delta_table, rewritten, note, [])
 
     try:
         commit_repeatable(commit)
@@ -173,14 +173,12 @@ def _commit_files(
                 actions = [*marks, *map(_format_add_action, change.added)]
                 delta_log.commit_actions(delta_table, actions, {app_id: run}, json.dumps(note))
                 return
-            _commit_upon(delta_table, change, note, [Transaction(app_id, run)])
+            commit_upon(delta_table, change, note, [Transaction(app_id, run)])
 
     return commit_once(commit, read_last_run, run, after, table.path)
 
 
-def _commit_upon(
-    delta_table: DeltaTable, change: FileChange, note: JsonObject, transactions: list[Transaction]
-) -> None:
+def commit_upon(delta_table: DeltaTable, change: FileChange, note: JsonObject, transactions: list[Transaction]) -> None:
     """Commit a change upon the very version of a table that `delta_table` is, or not at all."""
     properties = CommitProperties(
         custom_metadata={"userMetadata": json.dumps(note)}, max_commit_retries=0, app_transactions=transactions

@@ -7,15 +7,16 @@ between the answer and the commit.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
-from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake import DeltaTable, Transaction
 from deltalake.exceptions import DeltaError
 
 from hindcast.common.errors import HindcastError
-from hindcast.store import delta_log, files, tables
+from hindcast.store import delta_log, delta_rs_writer, files, tables
 from hindcast.store.commit_once import commit_repeatable
+from hindcast.store.files import FileChange
 from hindcast.store.tables import Table
 
 ENDED = "ended"
@@ -44,17 +45,9 @@ def _repeat_identifiers(table: Table, run: int, parts: Sequence[str]) -> None:
     if (delta_table.transaction_version(ended) or 0) >= run or not files.is_plain(delta_table):
         return
     ids = {app_id: delta_table.transaction_version(app_id) or 0 for app_id in map(table.app_id, parts)}
-    _commit_identifiers(delta_table, ids | {ended: run}, json.dumps({"ended": run}))
-
-
-def _commit_identifiers(delta_table: DeltaTable, ids: Mapping[str, int], note: str) -> None:
+    ids, note = {**ids, ended: run}, {"ended": run}
     if delta_log.is_on_disk(delta_table):
-        delta_log.commit_actions(delta_table, [], ids, note)
+        delta_log.commit_actions(delta_table, [], ids, json.dumps(note))
     elif not tables.marks_rows(delta_table):
-        properties = CommitProperties(
-            custom_metadata={"userMetadata": note},
-            max_commit_retries=0,
-            app_transactions=[Transaction(app_id, version) for app_id, version in ids.items()],
-        )
-        schema, partitions = delta_table.schema(), delta_table.metadata().partition_columns
-        delta_table.create_write_transaction([], "append", schema, partitions, commit_properties=properties)
+        repeated = [Transaction(app_id, version) for app_id, version in ids.items()]
+        delta_rs_writer.commit_upon(delta_table, FileChange(()), note, repeated)
