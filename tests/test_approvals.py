@@ -16,7 +16,7 @@ from deltalake import write_deltalake
 from bare_runs import bare_run
 from hindcast.airflow import tasks
 from hindcast.cli import main
-from hindcast.common.errors import BusyError, RunError
+from hindcast.common.errors import BusyError, RequestError, RunError
 from hindcast.common.settings import Settings, read_settings
 from hindcast.plan import journal, marks
 from hindcast.plan.marks import find_bound_contract
@@ -251,6 +251,9 @@ def test_a_label_of_a_key_that_is_no_longer_held_spoils_no_answer(
     labels = json.dumps(['menu {"item": "curry"}', 'menu {"item": "naan"}'])
     assert approval.choose_keys(menu, T0 + timedelta(hours=1), labels) == {"menu": [CURRY]}
     assert 'menu {"item": "naan"}: is no longer held' in capsys.readouterr().out
+    for odd in ("not json", "[" * 100_000, '{"menu": 1}'):
+        with pytest.raises(RequestError, match="the chosen keys are no list of texts"):
+            approval.choose_keys(menu, T0 + timedelta(hours=1), odd)
 
 
 def test_a_proof_shows_no_key_that_another_pipeline_calls_sensitive(

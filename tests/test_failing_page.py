@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pyarrow as pa
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 from fastapi.testclient import TestClient
 
 from hindcast.airflow.pages.access import PageAccess
@@ -68,3 +68,26 @@ def test_large_rows_and_keys_are_not_on_the_page(tmp_path: Path) -> None:
         rows = failing_rows.sample_entries(now.warehouse, "shop", 2, 10).to_pylist()
         assert [(row["key"], row["row"], row["offset"]) for row in rows] == [('{"id":1}', None, 1)]
         assert failing_rows.sample_entries(now.warehouse, "shop", 1, 10).num_rows == 0
+
+
+def test_what_hindcast_did_not_write_is_named_and_no_page_is_a_bare_error(tmp_path: Path) -> None:
+    """Somebody wrote into the tables of gates: the parameters are no object, the outcome and a row are odd texts."""
+    with shop(tmp_path) as now:
+        gate_results.append_results(now.warehouse, "shop", 2, "people", [GATE])
+        access = PageAccess(lambda: None, lambda dag_id: None, lambda: frozenset(["shop"]))  # noqa: ARG005
+        web = TestClient(build_app(access), raise_server_exceptions=False)
+        path = gate_results.results_table(now.warehouse, "shop").path
+        written = DeltaTable(path).to_pyarrow_table().to_pylist()
+        for odd, found in (({"kwargs": "[1]"}, "the parameters of a gate: [1]"), ({"outcome": "odd"}, "the outcome")):
+            rows = pa.Table.from_pylist([written[0] | odd | {"at": RUNS[1]}], schema=gate_results._ARROW_SCHEMA)
+            write_deltalake(path, rows, mode="overwrite")
+            page = web.get("/quality/shop")
+            assert page.status_code == 500
+            assert found in page.text
+            assert "RESTORE" in page.text
+        write_deltalake(path, pa.Table.from_pylist(written, schema=gate_results._ARROW_SCHEMA), mode="overwrite")
+        enter_rows(now, {"key": '{"id":1}', "row": "Ann Secret", "offset": 1})
+        page = web.get("/quality/shop")
+        assert page.status_code == 500
+        assert "this page cannot be shown: JSONDecodeError" in page.text
+        assert "Ann Secret" not in page.text

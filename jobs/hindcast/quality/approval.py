@@ -117,7 +117,10 @@ def choose_keys(contract: BoundContract, until: datetime, labels: str) -> dict[s
     Print the labels whose keys are no longer held as they were shown. RequestError for no labels: they do not mean all
     keys, of which a person may have been shown only some. Also for keys that were shown and are hidden now.
     """
-    asked = json.loads(labels or "null")
+    try:
+        asked = json.loads(labels or "null")
+    except (ValueError, RecursionError):
+        asked = labels
     if not asked:
         raise RequestError("the answer is about no keys", where=contract.pipeline, fix=ASK_AGAIN)
     if not isinstance(asked, list) or not all(isinstance(label, str) for label in asked):

@@ -15,16 +15,18 @@ A step that is retried evaluates its gates again; the last results count.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Self, TypeAlias
+from typing import Literal, Self, TypeAlias, get_args
 
 import pyarrow as pa
 from deltalake import write_deltalake
 from deltalake.exceptions import DeltaError
 from pyspark.sql.types import DoubleType, LongType, StringType, StructField, StructType, TimestampType
 
+from hindcast.common.errors import TableError, show_briefly
 from hindcast.common.json_values import JsonObject, JsonValue, StoredObject
 from hindcast.contract import Contract, list_shapes
 from hindcast.contract.expectation import OnFailure, list_concerned_words, list_named_columns
@@ -103,6 +105,8 @@ class GateResult:
         """Return the result from its form in reports, which may say more; TypeError if its parameters have no names."""
         if not isinstance(document["kwargs"], dict):
             raise TypeError("the parameters of a gate are not an object")
+        if document["outcome"] not in get_args(Outcome):
+            raise TypeError("the outcome of a gate is none of ours")
         return cls(**{name: document[name] for name in cls.__dataclass_fields__})
 
 
@@ -197,7 +201,7 @@ def read_measurements(
     )
     measurements: dict[tuple[str, str], dict[int, float]] = {}
     for row in rows.to_pylist():
-        gate = measurement_key(row["expectation"], json.loads(row["kwargs"]))
+        gate = measurement_key(row["expectation"], _parse_parameters(row["kwargs"], warehouse, pipeline))
         measurements.setdefault(gate, {})[row["run"]] = row["observed"]
     return {gate: list(by_run.values()) for gate, by_run in measurements.items()}
 
@@ -217,7 +221,11 @@ def read_results(warehouse: str, pipeline: str, run: int) -> dict[str, list[Trac
         trend = trends.setdefault((row["table"], row["expectation"], row["kwargs"]), [])
         trend.append(None if row["observed"] is None else float(f"{row['observed']:.6g}"))
         if row["run"] == run:
-            result = TrackedResult.from_json({**row, "kwargs": json.loads(row["kwargs"]), "trend": list(trend)})
+            kwargs = _parse_parameters(row["kwargs"], warehouse, pipeline)
+            try:
+                result = TrackedResult.from_json({**row, "kwargs": kwargs, "trend": list(trend)})
+            except TypeError:
+                raise _build_odd_value_error("the outcome", row["outcome"], warehouse, pipeline) from None
             results.setdefault(row["table"], []).append(result)
     return results
 
@@ -229,6 +237,20 @@ def _run_query(warehouse: str, pipeline: str, query: str, values: Sequence[int |
     with duckdb_reader.open_arrow_engine() as engine:
         engine.register("verdicts", open_dataset(delta_table))
         return engine.sql(query, params=values).to_arrow_table()
+
+
+def _parse_parameters(text: str, warehouse: str, pipeline: str) -> JsonObject:
+    """Return the parameters of a gate as they are stored; TableError for what `append_results` cannot have written."""
+    with contextlib.suppress(ValueError, TypeError, RecursionError):
+        if isinstance(kwargs := json.loads(text), dict):
+            return kwargs
+    raise _build_odd_value_error("the parameters", text, warehouse, pipeline)
+
+
+def _build_odd_value_error(what: str, value: StoredObject, warehouse: str, pipeline: str) -> TableError:
+    found = f"{what} of a gate: {show_briefly(str(value))}. Hindcast did not write this"
+    fix = "RESTORE the table to the last version that Hindcast wrote (DESCRIBE HISTORY names the writers)"
+    return TableError(found, where=results_table(warehouse, pipeline).path, fix=fix)
 
 
 def _format_json(kwargs: JsonObject) -> str:

@@ -148,6 +148,7 @@ def build_app(access: PageAccess) -> FastAPI:
     app.include_router(pipeline)
     app.add_exception_handler(HindcastError, _handle_error)
     app.add_exception_handler(RequestValidationError, _handle_invalid_request)
+    app.add_exception_handler(Exception, _handle_unforeseen_error)
     return app
 
 
@@ -199,6 +200,13 @@ def _handle_error(request: Request, error: Exception) -> Response:
         fields = {**error.fields, "problem": error.found, "advice": error.fix, "odd": error.field}
         return rendering.render_page(request, error.template, fields, status)
     return rendering.render_error(request, error, status)
+
+
+def _handle_unforeseen_error(request: Request, error: Exception) -> Response:
+    """Return a page that names the kind of error only: its text may have values. The server logs it whole."""
+    found = f"this page cannot be shown: {type(error).__name__}"
+    fix = "hindcast verify PIPELINE --quick, if a table was changed by hand; else report it with the API server's log"
+    return rendering.render_error(request, HindcastError(found, fix=fix), 500)
 
 
 def _handle_invalid_request(request: Request, error: Exception) -> Response:
