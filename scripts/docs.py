@@ -187,6 +187,7 @@ def _one_type(name: str, field: dict[str, Any]) -> str:
                 "headers": "column to header",
                 "metadata": "column to path",
                 "encoded": "column to encoding",
+                "tables": "table to options",
             }.get(name, "column to type")
         case "string" if "second" in field.get("pattern", ""):
             return "duration"
@@ -200,7 +201,10 @@ def _one_type(name: str, field: dict[str, Any]) -> str:
             return str(other)
 
 
-_PARTS = {"topics": "Topic", "inputs": "Input", "views": "View", "join": "Join", "expect": "Gate"}
+_PARTS = {
+    "airflow": "Airflow", "topics": "Topic", "inputs": "Input",
+    "views": "View", "join": "Join", "expect": "Gate",
+}
 
 _CLI = """\
 # The command
@@ -324,6 +328,21 @@ Names of columns are letters, digits and `_`, a letter first. `validFrom`, `vali
 ## Pipeline
 
 <Contract>
+
+## Airflow
+
+<AirflowOptions>
+
+`tables` has for a topic or view what differs, without `tags` and `tables`:
+
+```yaml
+airflow:
+  owner: shop team
+  tags: [sales]
+  retries: 4
+  tables:
+    orders: {pool: large, timeout: 2 days}
+```
 
 ## Topic
 

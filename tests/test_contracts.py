@@ -156,6 +156,7 @@ def test_a_contract_cannot_be_changed(tmp_path: Path) -> None:
         (("quantity: int", "quantity: integer"), True),
         (("decimal(8,2)", "DECIMAL(8, 2)"), True),
         (("# ", "# a comment"), True),
+        (("topics:\n", "airflow: {retries: 4, tables: {menu: {pool: large}}}\ntopics:\n"), True),
         (("    read: table\n", "    read: table\n    versioned: true\n"), True),
         (("    stream: orders\n", "    stream: orders\n    semantics: corrected\n    wait: false\n"), True),
         (("    stream: orders\n", "    stream: orders\n    semantics: kafka\n"), False),
@@ -189,6 +190,16 @@ def test_fields_that_a_contract_does_not_use_change_no_hash(tmp_path: Path) -> N
 
 
 REFUSED = [
+    ("topics:\n", "airflow: {tables: {men: {pool: p}}}\ntopics:\n", 4, "'men' is neither a topic nor a view", "'menu'"),
+    ("topics:\n", "airflow: {timeout: 1 ms}\ntopics:\n", 4, "the timeout is too short", "write 1 minute to 30 days"),
+    (
+        "topics:\n",
+        "airflow:\n  retries: '4'\ntopics:\n",
+        5,
+        "airflow.retries: '4' is not a number of retries",
+        "write 0 to 100",
+    ),
+    ("topics:\n", "airflow:\n  pool: ''\ntopics:\n", 5, "airflow.pool: '' is not a text", "write 1 to 100 characters"),
     # what is written instead of what, the line, what was found, what would do
     ("  bills:", "  menu:", 16, "'menu' is also a topic", "rename the view"),
     ("stream: orders", "strem: orders", 17, "unknown field 'views.bills.strem'", "did you mean 'stream'?"),

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -479,6 +480,45 @@ def test_tasks_have_no_copies_of_the_form(tmp_path: Path) -> None:
     dag = created["restaurant"]
     assert {"replay", "until", "only"} <= dag.params.keys()
     assert [task.task_id for task in dag.tasks if task.params] == []
+
+
+@pytest.mark.filterwarnings("ignore")  # Airflow's own
+def test_tasks_have_the_options_that_a_contract_asks_for(tmp_path: Path) -> None:
+    options = """
+airflow:
+  owner: kitchen
+  tags: [food]
+  retries: 4
+  queue: spark
+  timeout: 2 hours
+  tables:
+    orders: {pool: large, timeout: 2 days, retries: 0}
+topics:
+"""
+    text = RESTAURANT.replace("\ntopics:\n", options, 1)
+    (tmp_path / "restaurant.yaml").write_text(text)
+    settings = replace(read_settings({}), pool="usual")
+    created, broken = create_dags(settings, try_load_all(tmp_path), wanted="restaurant__release")
+    assert broken == {}
+    of = {
+        f"{dag_id}.{task.task_id}": (task.owner, task.retries, task.queue, task.pool, task.execution_timeout)
+        for dag_id, dag in created.items()
+        for task in dag.tasks
+    }
+    usual, hours = ("kitchen", 4, "spark"), timedelta(hours=2)
+    assert of["restaurant.plan"] == (*usual, "default_pool", timedelta(minutes=15))
+    assert of["restaurant.replay.menu"] == (*usual, "usual", hours)
+    assert of["restaurant.replay.orders"] == ("kitchen", 0, "spark", "large", timedelta(days=2))
+    assert of["restaurant__preview.preview"] == of["restaurant__release.release"] == (*usual, "usual", hours)
+    release = created["restaurant__release"].get_task("plan")
+    assert release.timeout == timedelta(days=4).total_seconds(), (
+        "no approval gives up before the slowest step has ended"
+    )
+    assert [sorted(dag.tags) for dag in created.values()] == [
+        ["food", "hindcast"],
+        ["food", "hindcast", "preview"],
+        ["food", "hindcast", "release"],
+    ]
 
 
 def test_very_many_pipelines_share_tasks_of_maintenance(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from airflow.sdk import (
 from airflow.sdk.definitions.param import ParamsDict
 
 from hindcast.airflow import assets, run_requests, tasks
-from hindcast.airflow.dag_defaults import DEFAULT_ARGS, PATIENCE, PLAN, REPORT
+from hindcast.airflow.dag_defaults import PATIENCE, PLAN, REPORT, list_dag_options, list_step_options
 from hindcast.airflow.links import ReportLink
 from hindcast.airflow.spark_tasks import create_spark_task, read_contracts_of
 from hindcast.common.settings import Settings
@@ -56,8 +56,7 @@ def create_pipeline_dag(settings: Settings, contract: Contract) -> DAG:
         start_date=contract.start,
         catchup=contract.catchup,
         max_active_runs=1,
-        default_args=dict(DEFAULT_ARGS),
-        tags=["hindcast"],
+        **list_dag_options(contract),
     ) as dag:
         plan = task.sensor(task_id="plan", doc_md=PLAN, **PATIENCE)(read_contracts_of(settings, tasks.plan))(
             contract.pipeline
@@ -108,12 +107,16 @@ def create_preview_dag(settings: Settings, contract: Contract) -> DAG:
         schedule=None,
         max_active_runs=1,
         is_paused_upon_creation=False,
-        default_args=dict(DEFAULT_ARGS),
         params={name: form[name] for name in run_requests.PREVIEW_FIELDS},
-        tags=["hindcast", "preview"],
+        **list_dag_options(contract, "preview"),
     ) as dag:
         # Its priority is lower than that of any task of a run.
-        last = {"priority_weight": 0, "weight_rule": "absolute", "pre_execute": tasks.check_preview}
+        last = {
+            **list_step_options(settings, contract),
+            "priority_weight": 0,
+            "weight_rule": "absolute",
+            "pre_execute": tasks.check_preview,
+        }
         until, only = "{{ params.until or '' }}", "{{ params.only or '' }}"
         create_spark_task(settings, "preview", "preview", contract.pipeline, until, only, **last)
     return dag
@@ -186,7 +189,12 @@ def _schedule(settings: Settings, contract: Contract) -> CronDataIntervalTimetab
 def _table_task(settings: Settings, contract: Contract, step: str, name: str) -> Any:
     """Return the task that replays a topic or builds a view."""
     skip = partial(read_contracts_of(settings, tasks.skip_unconcerned), contract.pipeline, name)
-    options = {"pre_execute": skip, "doc_md": _table_doc(contract, name), **SOME}
+    options = {
+        **list_step_options(settings, contract, name),
+        "pre_execute": skip,
+        "doc_md": _table_doc(contract, name),
+        **SOME,
+    }
     return create_spark_task(settings, name, step, contract.pipeline, RUN, name, **options)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 
 from airflow.providers.standard.operators.hitl import HITLBranchOperator
@@ -10,14 +11,11 @@ from airflow.sdk import DAG, Context, Param, task
 from airflow.sdk.definitions.param import ParamsDict
 
 from hindcast.airflow import assets, tasks
-from hindcast.airflow.dag_defaults import DEFAULT_ARGS, PATIENCE, PLAN, REPORT
-from hindcast.airflow.spark_tasks import SPARK_TIMEOUT, create_spark_task, read_contracts_of
+from hindcast.airflow.dag_defaults import PATIENCE, PLAN, REPORT, list_dag_options, list_step_options
+from hindcast.airflow.spark_tasks import create_spark_task, read_contracts_of
 from hindcast.common.settings import Settings
 from hindcast.contract import Contract
 from hindcast.contract.names import RELEASE
-
-APPROVED: Mapping[str, Any] = {**PATIENCE, "timeout": 2 * SPARK_TIMEOUT.total_seconds()}
-"""How an approval or rejection waits: longer than a step may take, because nobody answers a second time."""
 
 REJECT = "Records who rejected the held changes; they stay held. It waits while a forget run is under way."
 
@@ -28,14 +26,16 @@ def create_release_dag(settings: Settings, contract: Contract) -> DAG:
     until = "{{ ti.xcom_pull(task_ids='held')['until'] }}"
     by = "{{ ti.xcom_pull(task_ids='approve', key='by') or '' }}"
     keys = "{{ ti.xcom_pull(task_ids='approve', key='keys') | tojson }}"
+    step = list_step_options(settings, contract)
+    # It waits for longer than a step may take, because nobody answers a second time.
+    patience = {**PATIENCE, "timeout": 2 * _find_longest_timeout(settings, contract).total_seconds()}
     with DAG(
         f"{contract.pipeline}{RELEASE}",
         description=f"Asks whether to publish the changes that {contract.pipeline}'s gates hold back",
         schedule=None,
         max_active_runs=1,
         is_paused_upon_creation=False,
-        default_args=dict(DEFAULT_ARGS),
-        tags=["hindcast", "release"],
+        **list_dag_options(contract, "release"),
     ) as dag:
         held = task(task_id="held")(read_contracts_of(settings, tasks.read_held_changes))(contract.pipeline)
         approve = Approval(
@@ -47,18 +47,24 @@ def create_release_dag(settings: Settings, contract: Contract) -> DAG:
             params={"keys": _keys_to_choose([])},
             execution_timeout=None,
         )
-        plan = task.sensor(task_id="plan", doc_md=PLAN, **APPROVED)(read_contracts_of(settings, tasks.plan_release))
+        plan = task.sensor(task_id="plan", doc_md=PLAN, **patience)(read_contracts_of(settings, tasks.plan_release))
         planned = plan(contract.pipeline, "{{ run_id }}", until, by, keys)
         # The keys, which are values of records, are in the plan: not on the command line of spark-submit.
-        release = create_spark_task(settings, "release", "release", contract.pipeline, "{{ run_id }}")
+        release = create_spark_task(settings, "release", "release", contract.pipeline, "{{ run_id }}", **step)
         outlets = [assets.pipeline_alias(contract.pipeline)]
         report = task(task_id="report", outlets=outlets, doc_md=REPORT)(
             read_contracts_of(settings, tasks.finish_release)
         )
-        reject = task.sensor(task_id="reject", doc_md=REJECT, **APPROVED)(read_contracts_of(settings, tasks.reject))
+        reject = task.sensor(task_id="reject", doc_md=REJECT, **patience)(read_contracts_of(settings, tasks.reject))
         held >> approve >> [planned, reject(contract.pipeline, until, by, keys)]
         planned >> release >> report(contract.pipeline, "{{ run_id }}")
     return dag
+
+
+def _find_longest_timeout(settings: Settings, contract: Contract) -> timedelta:
+    """Return the longest time that a step of a pipeline may take."""
+    tables = (*contract.topics, *contract.views)
+    return max(list_step_options(settings, contract, name)["execution_timeout"] for name in (None, *tables))
 
 
 def _keys_to_choose(labels: list[str]) -> Param:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import timedelta
 from functools import wraps
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -13,9 +12,6 @@ from hindcast.airflow.operators import SharedSpark, SubmittedSpark
 from hindcast.common.session import conf_folder
 from hindcast.common.settings import SCHEMAS_VARIABLE, Settings, use_schemas
 from hindcast.runs.table_steps import TABLE_STEPS
-
-SPARK_TIMEOUT = timedelta(hours=12)
-"""A step in Spark is stopped and retried after this time: the first replay of a large topic may take hours."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -35,9 +31,9 @@ def read_contracts_of(settings: Settings, call: Callable[P, T]) -> Callable[P, T
 def create_spark_task(settings: Settings, task_id: str, step: str, *arguments: str, **options: Any) -> Any:
     """Return the task of a step in Spark: in the shared Spark Connect session, or by spark-submit.
 
-    `arguments`: those of the step, the pipeline's name first.
+    `arguments`: those of the step, the pipeline's name first; `options`: `dag_defaults.list_step_options` and others.
     """
-    options |= {"task_id": task_id, "execution_timeout": SPARK_TIMEOUT, "pool": settings.pool}
+    options |= {"task_id": task_id}
     if settings.spark == "submit":
         spark_task: Any = SubmittedSpark(
             application_args=[step, *arguments],

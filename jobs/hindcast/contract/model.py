@@ -18,6 +18,7 @@ from hindcast.contract.bounds import DESCRIPTION
 from hindcast.contract.expectation import Expectation
 from hindcast.contract.field_types import Widen
 from hindcast.contract.routes import Routes
+from hindcast.contract.task_options import AirflowOptions
 from hindcast.contract.topic import Input, Topic
 from hindcast.contract.types import ContractModel, ContractValue, Flag, Moment, Name
 from hindcast.contract.view import View
@@ -44,6 +45,9 @@ class Contract(ContractModel):
     )
     start: Moment = Field(description="The first scheduled interval starts here (UTC).")
     catchup: Flag = Field(False, description="Whether Airflow runs the intervals between start and today by itself.")
+    airflow: AirflowOptions = Field(
+        default_factory=AirflowOptions, description="Owner, tags, retries, pool, queue and timeout of the tasks."
+    )
     topics: dict[Name, Topic] = Field(min_length=1)
     inputs: dict[Name, Input] = Field(default_factory=dict)
     views: dict[Name, View] = Field(default_factory=dict)
@@ -65,7 +69,7 @@ class Contract(ContractModel):
         """The hash of the contract in a plan: SHA-256 of its canonical JSON, 16 hex digits.
 
         A field with its default counts as left out, so that new fields of a later Hindcast change no hash. `keep` and
-        `widen` are not part of it: they change no answer.
+        `widen` are not part of it, nor is `airflow`: they change no answer.
         """
         text = json.dumps(self._dump("json"), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -77,6 +81,7 @@ class Contract(ContractModel):
 
     def _dump(self, mode: Literal["json", "python"]) -> Mapping[str, ContractValue]:
         excluded = {part: {"__all__": {*_UNHASHED}} for part in ("topics", "views")}
+        excluded |= {"airflow": True}
         return self.model_dump(mode=mode, exclude_defaults=True, exclude=excluded)
 
     def hash_definition(self, name: str, *, formerly: bool = False) -> str:

@@ -1,11 +1,14 @@
-"""Checks of a pipeline's schedule: a cron expression must be one that Airflow accepts."""
+"""Checks of what Airflow is asked for: a cron expression that it accepts, and the options of tasks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 
 from hindcast.common import cron
+from hindcast.common.errors import suggest_nearest
 from hindcast.contract.model import Contract
+from hindcast.contract.task_options import TaskOptions
 from hindcast.contract.view_checks import Complaint
 
 
@@ -21,3 +24,21 @@ def check_schedule(contract: Contract) -> Iterator[Complaint]:
     elif schedule is not None and not cron.has_intervals(schedule, contract.start):
         found = f"Airflow cannot compute the intervals of '{schedule}' from {contract.start.isoformat()}"
         yield Complaint(("start",), found, "write a date that is not so near to year 1 or 9999, such as 2026-01-01")
+
+
+def check_task_options(contract: Contract) -> Iterator[Complaint]:
+    """Yield a complaint about every option for a task that there is not, and every timeout that no step can keep."""
+    tables, place = [*contract.topics, *contract.views], ("airflow", "tables")
+    options: dict[tuple[str, ...], TaskOptions] = {("airflow",): contract.airflow}
+    for name, its in contract.airflow.tables.items():
+        options[*place, name] = its
+        if name not in tables:
+            found = f"'{name}' is neither a topic nor a view of this contract"
+            yield Complaint((*place, name), found, suggest_nearest(name, tables))
+    for location, its in options.items():
+        if its.timeout is not None and not timedelta(minutes=1) <= its.timeout <= _MAX_TIMEOUT:
+            fix = f"write 1 minute to {_MAX_TIMEOUT.days} days, such as 6 hours"
+            yield Complaint((*location, "timeout"), "the timeout is too short or too long for a step", fix)
+
+
+_MAX_TIMEOUT = timedelta(days=30)
