@@ -202,8 +202,12 @@ def _one_type(name: str, field: dict[str, Any]) -> str:
 
 
 _PARTS = {
-    "airflow": "Airflow", "topics": "Topic", "inputs": "Input",
-    "views": "View", "join": "Join", "expect": "Gate",
+    "airflow": "Airflow",
+    "topics": "Topic",
+    "inputs": "Input",
+    "views": "View",
+    "join": "Join",
+    "expect": "Gate",
 }
 
 _CLI = """\
