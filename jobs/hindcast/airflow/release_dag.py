@@ -63,8 +63,9 @@ def create_release_dag(settings: Settings, contract: Contract) -> DAG:
 
 def _find_longest_timeout(settings: Settings, contract: Contract) -> timedelta:
     """Return the longest time that a step of a pipeline may take."""
-    tables = (*contract.topics, *contract.views)
-    return max(list_step_options(settings, contract, name)["execution_timeout"] for name in (None, *tables))
+    names = (None, *contract.topics, *contract.views)
+    longest: timedelta = max(list_step_options(settings, contract, name)["execution_timeout"] for name in names)
+    return longest
 
 
 def _keys_to_choose(labels: list[str]) -> Param:

@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import Literal, Self
 
 from pydantic import Field, PrivateAttr
+from pydantic.main import IncEx
 
 from hindcast.common.json_values import JsonObject
 from hindcast.contract.bounds import DESCRIPTION
@@ -80,8 +81,8 @@ class Contract(ContractModel):
         return self._dump("python")
 
     def _dump(self, mode: Literal["json", "python"]) -> Mapping[str, ContractValue]:
-        excluded = {part: {"__all__": {*_UNHASHED}} for part in ("topics", "views")}
-        excluded |= {"airflow": True}
+        parts = {part: {"__all__": {*_UNHASHED}} for part in ("topics", "views")}
+        excluded: IncEx = {**parts, "airflow": True}
         return self.model_dump(mode=mode, exclude_defaults=True, exclude=excluded)
 
     def hash_definition(self, name: str, *, formerly: bool = False) -> str:

@@ -225,7 +225,7 @@ def read_results(warehouse: str, pipeline: str, run: int) -> dict[str, list[Trac
             try:
                 result = TrackedResult.from_json({**row, "kwargs": kwargs, "trend": list(trend)})
             except TypeError:
-                raise _build_odd_value_error("the outcome", row["outcome"], warehouse, pipeline) from None
+                raise _build_odd_value_error("the outcome", str(row["outcome"]), warehouse, pipeline) from None
             results.setdefault(row["table"], []).append(result)
     return results
 
@@ -244,11 +244,11 @@ def _parse_parameters(text: str, warehouse: str, pipeline: str) -> JsonObject:
     with contextlib.suppress(ValueError, TypeError, RecursionError):
         if isinstance(kwargs := json.loads(text), dict):
             return kwargs
-    raise _build_odd_value_error("the parameters", text, warehouse, pipeline)
+    raise _build_odd_value_error("the parameters", str(text), warehouse, pipeline)
 
 
-def _build_odd_value_error(what: str, value: StoredObject, warehouse: str, pipeline: str) -> TableError:
-    found = f"{what} of a gate: {show_briefly(str(value))}. Hindcast did not write this"
+def _build_odd_value_error(what: str, value: str, warehouse: str, pipeline: str) -> TableError:
+    found = f"{what} of a gate: {show_briefly(value)}. Hindcast did not write this"
     fix = "RESTORE the table to the last version that Hindcast wrote (DESCRIBE HISTORY names the writers)"
     return TableError(found, where=results_table(warehouse, pipeline).path, fix=fix)
 
