@@ -103,7 +103,7 @@ def _summary(module: object) -> str:
 
 
 def _command(name: str, sub: argparse.ArgumentParser) -> Iterator[str]:
-    actions = [a for a in sub._actions if not isinstance(a, argparse._HelpAction)]  # noqa: SLF001
+    actions = [a for a in sub._actions if a.dest not in ("help", "target", "variables")]  # noqa: SLF001
     arguments = sorted(actions, key=lambda a: bool(a.option_strings))
     yield from ("", f"## hindcast {name}", "", sub.description or "", "")
     yield from ("```text", " ".join(["hindcast", name, *map(_used, arguments)]), "```", "")
@@ -224,6 +224,9 @@ interrupted one with 130.
 
 Moments are written as ISO 8601 and mean UTC unless they say otherwise: `2026-01-01`, `2026-01-01T00:03:00`. Where a
 moment on the system axis is asked for, `run:3` means the known-at of run 3. Tables print times in UTC and null as `-`.
+
+Every command that loads contracts takes `--target NAME` and `--var NAME=VALUE`, which may be repeated
+([targets](contract.md#targets)), before its name or after it.
 """
 
 _EXPLAINED = {
@@ -328,6 +331,50 @@ these are functions of Spark SQL.
 Names of columns are letters, digits and `_`, a letter first. `validFrom`, `validTo`, `systemFrom`, `systemTo`,
 `timestamp`, `windowStart`, `windowEnd` and `windowClosed` are taken. A text with a comma stands in quotes inside
 `{...}`.
+
+## Variables
+
+`variables` declares names with a type, and values are written `$(name)`:
+
+```yaml
+variables:
+  region: {type: string, default: eu}
+  least: {type: "decimal(8,2)"}
+topics:
+  orders: {topic: $(region).orders, ...}
+views:
+  large: {where: area = $(region) and amount > $(least), ...}
+```
+
+The types are `duration`, `string`, `boolean`, `tinyint`, `smallint`, `int`, `bigint`, `double`, `decimal(8,2)`, `date`
+and `timestamp`. A value comes from `--var region=us`, else from the [target](#targets), else from `default`; never from
+the environment. In an expression it is a literal of its type, so it can add no SQL; there it stands alone, not within a
+text (write `concat('a-', $(region))`) nor as part of a name. Elsewhere it is text, or, where nothing else is written, the
+value itself: `max_malformed: $(bad)` is a number. The name of the pipeline has no variables, nor have names of columns and
+tables. `$$(name)` means the text `$(name)`. What a value changes is part of the contract's hash, as if it were written
+out: a run with another one derives again what depends on it.
+
+## Targets
+
+`targets.yaml`, beside the contracts, says what differs between environments:
+
+```yaml
+dev:
+  warehouse: var/dev        # relative to HINDCAST_ROOT; its reports are in a folder `dev` of HINDCAST_REPORTS
+  schedule: null            # only by hand
+  on_failure: warn          # for every gate
+prod:
+  warehouse: s3a://prices/warehouse
+  reports: /srv/reports
+  variables: {region: us}
+  pipelines:
+    shop: {start: 2026-02-01, schedule: "@hourly", topics: {orders: prod.orders}, variables: {least: 0.01}}
+```
+
+`hindcast run shop --target dev`, `HINDCAST_TARGET=dev`, or in a DAG file `pipelines("schemas", target="dev")` chooses one.
+Without a target the contracts hold as they are. Of Airflow, all processes need the same `HINDCAST_TARGET`: the pages read
+it too. Whoever may write this file decides where all pipelines of the folder write: protect it like the settings. A
+contract that is itself named `targets.yaml` remains a contract.
 
 ## Pipeline
 

@@ -29,6 +29,7 @@ from hindcast.contract.parsing import parse, parse_resolved
 from hostile import hostile_files
 from test_contracts import GOOD, contract
 from test_dags import parsed
+from warehouses import settings_of
 
 SECONDS = 2.0
 """So much of a processor one contract may take."""
@@ -194,7 +195,7 @@ class SlowReader:
 
     def count_loaded(self, name: str) -> int:
         """Read the folder; return how many contracts whose file begins with a name have loaded."""
-        self.now, results = 0.0, try_load_all(self.folder, self.read)
+        self.now, results = 0.0, try_load_all(self.folder, read_one=self.read)
         assert [*results] == sorted(results), "returned by name"
         return sum(isinstance(it, Contract) for path, it in results.items() if path.name.startswith(name))
 
@@ -211,7 +212,7 @@ def test_contracts_that_take_long_leave_time_for_all_others(
     assert reader.names[0] == "zoo.yaml", "read by size"
     assert time.thread_time() < 17
     assert reader.count_loaded("large") == loaded
-    error = try_load_all(tmp_path, reader.read)[tmp_path / f"large_15_{needed}.yaml"]
+    error = try_load_all(tmp_path, read_one=reader.read)[tmp_path / f"large_15_{needed}.yaml"]
     assert isinstance(error, SlowContractError)
     assert re.fullmatch(
         r"takes more than (0\.1|1) s of a processor to read, and no more is left: the folder's other contracts took "
@@ -241,7 +242,7 @@ def test_a_folder_reads_less_in_a_share_of_the_time(tmp_path: Path, monkeypatch:
     reader.add_files("sound", 0.5, 30, 0)
     for share, most in ((1.0, 13.0), (0.5, 7.0), (0.0, 0.6)):
         before = time.thread_time()
-        read = try_load_all(tmp_path, reader.read, share=share)
+        read = try_load_all(tmp_path, read_one=reader.read, share=share)
         loaded = sum(isinstance(it, Contract) for it in read.values())
         assert (loaded > 0, time.thread_time() - before <= most + 0.1 * (30 - loaded)) == (share > 0, True)
 
@@ -290,7 +291,7 @@ def test_files_for_which_no_time_is_left_are_not_read(tmp_path: Path, monkeypatc
     reader = SlowReader(tmp_path, monkeypatch)
     reader.add_files("hostile", 60.0, 300, 1_000)
     contract(tmp_path, GOOD, "zoo.yaml")
-    results = try_load_all(tmp_path, reader.read)
+    results = try_load_all(tmp_path, read_one=reader.read)
     assert time.thread_time() < 23.2
     unread = [path for path, it in results.items() if isinstance(it, UnreadContractError)]
     assert 100 < len(unread) == 301 - len(reader.names)
@@ -316,7 +317,7 @@ def test_the_work_for_a_folder_grows_with_its_files_and_no_faster(tmp_path: Path
     for n in range(1_000):
         (tmp_path / f"{n}.yaml").touch()
     begun = time.process_time()
-    try_load_all(tmp_path, lambda path, _: SlowContractError("takes too long", where=str(path)))
+    try_load_all(tmp_path, read_one=lambda path, _: SlowContractError("takes too long", where=str(path)))
     assert time.process_time() - begun < 0.25
 
 
@@ -330,7 +331,9 @@ def test_a_file_whose_reading_cannot_be_stopped_is_not_read_again(
         reader.now += 9
         return SlowContractError("takes too long", where=str(path))
 
-    assert str(try_load_all(tmp_path, read_long)[path]) == str(SlowContractError("takes too long", where=str(path)))
+    assert str(try_load_all(tmp_path, read_one=read_long)[path]) == str(
+        SlowContractError("takes too long", where=str(path))
+    )
     assert time.thread_time() == 9
 
 
@@ -605,7 +608,7 @@ def test_a_broken_contract_keeps_its_pipeline_from_other_files(
     assert f"pipeline 'shop' is already used in {broken}" in str(try_load_all(tmp_path)[other])
     with pytest.raises(ContractError):
         find(tmp_path, "shop")
-    contracts, errors = catalog.load_contracts(tmp_path)
+    contracts, errors = catalog.load_contracts(settings_of(tmp_path))
     assert ([*contracts], sorted(errors)) == ([], ["a", "shop"]), "ids of DAGs"
     assert main.main(["check", str(broken), str(other)]) == 1
     assert f"pipeline 'shop' is already used in {broken}" in capsys.readouterr().err
@@ -635,7 +638,7 @@ def test_a_contract_that_takes_too_long_keeps_its_pipeline(tmp_path: Path) -> No
     def read_one(path: Path, seconds: float) -> Contract | ContractError:
         return SlowContractError("takes too long", where=str(path)) if path == own else try_load(path, seconds)
 
-    assert f"pipeline 'shop' is already used in {own}" in str(try_load_all(tmp_path, read_one)[other])
+    assert f"pipeline 'shop' is already used in {own}" in str(try_load_all(tmp_path, read_one=read_one)[other])
 
 
 @pytest.mark.parametrize(("name", "is_warned"), [("shop.yaml", False), ("shop.yml", True), ("store.yaml", True)])
@@ -665,7 +668,7 @@ def test_a_file_that_vanishes_while_its_neighbours_are_read_takes_none_down(tmp_
             path.unlink()
         return told
 
-    told = try_load_all(tmp_path, read_once)
+    told = try_load_all(tmp_path, read_one=read_once)
     assert isinstance(told[kept], Contract)
     assert isinstance(told[twin], ContractError)
 

@@ -26,9 +26,11 @@ from hindcast.cli import main
 from hindcast.common import settings as settings_module
 from hindcast.common.errors import ContractError, SettingsError
 from hindcast.common.settings import SCHEMAS_VARIABLE, read_settings
+from hindcast.common.targets import Choice
 from hindcast.contract import Contract, bounds, refuse_many_tables, try_load, try_load_all
 from hindcast.ops import maintenance
 from pipelines import RESTAURANT
+from warehouses import settings_of
 
 ROOT = Path(__file__).parents[1]
 
@@ -351,17 +353,19 @@ def test_the_pages_know_a_broken_contract_by_the_id_of_its_dag(tmp_path: Path, m
     (tmp_path / "my pipeline.yml").write_text("y")
     monkeypatch.setenv("HINDCAST_SCHEMAS", str(tmp_path))
     dags = {dag_id: dag["doc"] for dag_id, dag in parsed(tmp_path)["dags"].items() if "broken contract" in dag["tags"]}
-    assert dags == {dag_id: f"```\n{error}\n```" for dag_id, error in catalog.load_contracts(tmp_path)[1].items()}
+    assert dags == {
+        dag_id: f"```\n{error}\n```" for dag_id, error in catalog.load_contracts(settings_of(tmp_path))[1].items()
+    }
     assert sorted(dags) == [
         *("broken__hindcast_maintenance", "broken__hindcast_maintenance__b", "gated__release__broken"),
         *("my_pipeline", "my_pipeline__broken"),
         *("my_pipeline__broken_2", "restaurant__broken", "restaurant__broken__broken"),
         *("restaurant__preview__broken", "restaurant__release", "x" * 200),
     ]
-    assert catalog.pipeline_of_dag(tmp_path, "restaurant__release") == "restaurant__release", (
+    assert catalog.pipeline_of_dag(settings_of(tmp_path), "restaurant__release") == "restaurant__release", (
         "it is no DAG of the restaurant's"
     )
-    assert catalog.pipeline_of_dag(tmp_path, "gated__release") == "gated"
+    assert catalog.pipeline_of_dag(settings_of(tmp_path), "gated__release") == "gated"
 
 
 @pytest.mark.filterwarnings("ignore")  # Airflow's own
@@ -587,7 +591,7 @@ def test_the_folders_of_a_dag_file_share_its_time(tmp_path: Path, monkeypatch: p
     now, shares, contracts, created = [0.0], list[float](), try_load_all(tmp_path), CreatedDags()
     monkeypatch.setattr(time, "thread_time", lambda: now[0])
 
-    def read_slowly(_: Path, share: float, **__: float) -> Any:
+    def read_slowly(_: Path, __: Choice, share: float, **___: float) -> Any:
         shares.append(share)
         now[0] += bounds.DAG_FILE_SECONDS
         return contracts
@@ -704,6 +708,8 @@ def test_a_step_reads_the_contracts_of_the_folder_that_its_dag_came_from(tmp_pat
     read = read_contracts_of(settings, lambda: read_settings().schemas)
     assert (read(), os.environ.get(SCHEMAS_VARIABLE)) == (tmp_path / "elsewhere", before)
     assert list_submit_options(settings)["env_vars"] == {SCHEMAS_VARIABLE: str(tmp_path / "elsewhere")}
+    other = replace(settings, target="dev")
+    assert list_submit_options(other)["env_vars"] == other.contract_environment
 
 
 def test_an_installed_package_refuses_to_guess_where_tables_are(

@@ -18,7 +18,7 @@ from hindcast.contract import Contract, find, try_load_all
 from hindcast.contract.names import can_stand_in, name_stand_ins
 from test_contracts import GOOD
 from test_dags import parsed
-from warehouses import shop
+from warehouses import settings_of, shop
 
 PAY = "pipeline: pay\nstart: 2026-01-01\ntopics:\n  {topic}: {{read: table, key: {{k: string}}, value: {{v: int}}}}\n"
 
@@ -69,13 +69,19 @@ def test_of_yml_beside_yaml_every_reader_takes_yaml(schemas: Path, capsys: pytes
     write(schemas, b"pay.yml", PAY.format(topic="wrong"))
     found = {path.name: it for path, it in try_load_all(schemas).items()}
     assert [name for name, it in found.items() if isinstance(it, Contract)] == ["pay.yaml"]
-    assert [*find(schemas, "pay").topics, *catalog.load_contracts(schemas)[0]["pay"].topics] == ["right", "right"]
+    assert [*find(schemas, "pay").topics, *catalog.load_contracts(settings_of(schemas))[0]["pay"].topics] == [
+        "right",
+        "right",
+    ]
     assert "replay.right" in parsed(schemas)["dags"]["pay"]["tasks"]
     for files in ([], sorted(map(str, schemas.iterdir()), reverse=True)):
         assert main.main(["check", *files]) == 1
         assert "pay.yaml: 1 topic, 0 views, fine" in capsys.readouterr().out
     (schemas / "pay.yaml").unlink()
-    assert [*find(schemas, "pay").topics, *catalog.load_contracts(schemas)[0]["pay"].topics] == ["wrong", "wrong"]
+    assert [*find(schemas, "pay").topics, *catalog.load_contracts(settings_of(schemas))[0]["pay"].topics] == [
+        "wrong",
+        "wrong",
+    ]
 
 
 LONG = "x" * 300

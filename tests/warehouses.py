@@ -50,6 +50,12 @@ views:
   cities: {table: people, group_by: {city: city}, aggregate: {n: count(*)}}
 """
 
+
+def settings_of(schemas: Path) -> Settings:
+    """Return the default settings with this folder of contracts."""
+    return replace(read_settings({}), schemas=schemas)
+
+
 READER_OF_SHOP = """
 pipeline: reader
 start: 2026-01-01

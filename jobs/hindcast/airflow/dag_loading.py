@@ -58,10 +58,10 @@ def _load_dags(settings: Settings, created: CreatedDags, share: float, started: 
     folder, taken = settings.schemas, created.list_taken(settings.schemas)
     contracts: Mapping[Path, Contract | ContractError]
     if started:  # only one task is run, of a DAG that there was
-        contracts = try_load_all(folder, share=share, wants=partial(_may_give_dag, dag_id=started))
+        contracts = try_load_all(folder, settings.choice, share=share, wants=partial(_may_give_dag, dag_id=started))
     else:
         deadline = time.monotonic() + max(share * bounds.DAG_FILE_SECONDS, 2 * bounds.FIRST_SECONDS)
-        contracts = try_load_all(folder, share=share, deadline=deadline)
+        contracts = try_load_all(folder, settings.choice, share=share, deadline=deadline)
         contracts = refuse_many_tables(contracts, sum(n for other, n in created.tables.items() if other != folder))
     created.tables[folder] = sum(count_tables(it) for it in contracts.values() if isinstance(it, Contract))
     loaded, broken = create_dags(settings, _refuse_taken(contracts, created, folder), started)
@@ -104,7 +104,7 @@ def _may_give_dag(path: Path, dag_id: str) -> bool:
 def load_pipeline_dags(settings: Settings, name: str, created: CreatedDags) -> dict[str, DAG]:
     """Return the DAGs of one pipeline by id; ContractError if it has no valid contract, or was `created` before."""
     folder = settings.schemas
-    contracts = _refuse_taken({folder / f"{name}.yaml": find(folder, name)}, created, folder)
+    contracts = _refuse_taken({folder / f"{name}.yaml": find(folder, name, settings.choice)}, created, folder)
     dags, broken = create_dags(settings, contracts, get_parsing_context().dag_id or "")
     for error in broken.values():
         raise error

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
@@ -24,7 +25,7 @@ from hindcast.airflow import connections, step_metrics
 from hindcast.common import session, spark_connect, step_events
 from hindcast.common.errors import SettingsError
 from hindcast.common.json_values import JsonObject
-from hindcast.common.settings import use_schemas
+from hindcast.common.settings import use_environment
 
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
@@ -37,8 +38,8 @@ FAILURE_VARIABLE = "HINDCAST_FAILURE"
 class SharedSpark(PySparkOperator):
     """A step in a session of the shared Spark Connect server."""
 
-    schemas: Path | None = None
-    """The folder of the contracts that the step reads; None: as the settings say."""
+    contract_environment: Mapping[str, str] = MappingProxyType({})
+    """The variables of the contracts that the step loads (`Settings.contract_environment`)."""
 
     def execute_callable(self) -> Any:
         """Call the step with a session of the server that the connection names, and return its result.
@@ -63,7 +64,7 @@ class SharedSpark(PySparkOperator):
 
     def get_openlineage_facets_on_complete(self, task_instance: TaskInstance) -> OperatorLineage | None:  # noqa: ARG002  # OpenLineage's own form
         """Return what the step read and wrote, for OpenLineage."""
-        return _build_step_facets(self.schemas, self.python_callable.__name__, list(self.op_args))
+        return _build_step_facets(self.contract_environment, self.python_callable.__name__, list(self.op_args))
 
     def on_kill(self) -> None:
         """Interrupt what the session computes; the server would continue it."""
@@ -76,13 +77,13 @@ class SharedSpark(PySparkOperator):
 class SubmittedSpark(SparkSubmitOperator):
     """A step in a JVM of its own."""
 
-    schemas: Path | None = None
-    """The folder of the contracts that the step reads; None: as the settings say."""
+    contract_environment: Mapping[str, str] = MappingProxyType({})
+    """The variables of the contracts that the step loads (`Settings.contract_environment`)."""
 
     def get_openlineage_facets_on_complete(self, task_instance: TaskInstance) -> OperatorLineage | None:  # noqa: ARG002  # OpenLineage's own form
         """Return what the step read and wrote, for OpenLineage."""
         step, *arguments = self.application_args or [""]
-        return _build_step_facets(self.schemas, str(step), arguments)
+        return _build_step_facets(self.contract_environment, str(step), arguments)
 
     def execute(self, context: Context) -> None:
         """Run spark-submit; raise AirflowFailException if a retry would fail in the same way.
@@ -128,11 +129,11 @@ def _read_token(path: str | None) -> str:
     return token
 
 
-def _build_step_facets(schemas: Path | None, step: str, arguments: Sequence[str]) -> OperatorLineage | None:
-    """Return what the step read and wrote, for OpenLineage, given the folder of its contract and its arguments."""
+def _build_step_facets(environment: Mapping[str, str], step: str, arguments: Sequence[str]) -> OperatorLineage | None:
+    """Return what the step read and wrote, for OpenLineage, given the variables of its contract and its arguments."""
     from hindcast.airflow import lineage
 
-    with use_schemas(schemas):
+    with use_environment(environment):
         return lineage.build_step_facets(step, arguments[0], arguments[-1])
 
 

@@ -1,4 +1,4 @@
-"""The tasks of a pipeline's steps in Spark, and the folder of contracts that a task's process reads."""
+"""The tasks of a pipeline's steps in Spark, and the contracts that a task's process loads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, ParamSpec, TypeVar
 from hindcast.airflow import tasks
 from hindcast.airflow.operators import SharedSpark, SubmittedSpark
 from hindcast.common.session import conf_folder
-from hindcast.common.settings import SCHEMAS_VARIABLE, Settings, use_schemas
+from hindcast.common.settings import Settings, use_environment
 from hindcast.runs.table_steps import TABLE_STEPS
 
 P = ParamSpec("P")
@@ -22,7 +22,7 @@ def read_contracts_of(settings: Settings, call: Callable[P, T]) -> Callable[P, T
 
     @wraps(call)
     def call_with_folder(*args: P.args, **kwargs: P.kwargs) -> T:
-        with use_schemas(settings.schemas):
+        with use_environment(settings.contract_environment):
             return call(*args, **kwargs)
 
     return call_with_folder
@@ -45,7 +45,7 @@ def create_spark_task(settings: Settings, task_id: str, step: str, *arguments: s
         call = tasks.table_callable(TABLE_STEPS[step]) if step in TABLE_STEPS else getattr(tasks, step)
         run = read_contracts_of(settings, call)
         spark_task = SharedSpark(conn_id="hindcast_spark", python_callable=run, op_args=[*arguments], **options)
-    spark_task.schemas = settings.schemas
+    spark_task.contract_environment = settings.contract_environment
     return spark_task
 
 
@@ -55,5 +55,5 @@ def list_submit_options(settings: Settings) -> Mapping[str, Any]:
         "conn_id": "spark_default",
         "application": str(Path(__file__).parents[1] / "cli" / "spark_step.py"),
         "properties_file": str(conf_folder() / "spark-defaults.conf"),
-        "env_vars": {SCHEMAS_VARIABLE: str(settings.schemas)} if settings.has_own_schemas else {},
+        "env_vars": settings.own_environment,
     }

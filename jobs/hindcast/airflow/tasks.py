@@ -64,7 +64,7 @@ def plan(pipeline: str, **context: Unpack[Context]) -> PokeReturnValue:
         settings = read_settings()
         past = [run for run in journal.read_runs(settings.warehouse, pipeline) if run.run_id == run_id]
         begun = any(isinstance(run.plan.purpose, Replay) and not run.is_finished for run in past)
-        can_hold = find(settings.schemas, pipeline).can_hold
+        can_hold = find(settings.schemas, pipeline, settings.choice).can_hold
         if not begun and (waiting := _describe_predecessor(ti, dag_run.run_type, run_id, can_hold=can_hold)):
             print(waiting)
             return PokeReturnValue(is_done=False)
@@ -133,7 +133,8 @@ def skip_unconcerned(pipeline: str, name: str, context: Context) -> None:
     from hindcast.contract import find
 
     with _raise_airflow_errors():
-        if name not in find(read_settings().schemas, pipeline).list_tables_below(only):
+        settings = read_settings()
+        if name not in find(settings.schemas, pipeline, settings.choice).list_tables_below(only):
             raise AirflowSkipException(f"the run is limited to {only} and everything downstream")
 
 
@@ -178,8 +179,8 @@ def pipelines() -> list[list[str]]:
     from hindcast.common.settings import read_settings
     from hindcast.contract import Contract, try_load_all
 
-    names = set()
-    for contract in try_load_all(read_settings().schemas).values():
+    settings, names = read_settings(), set()
+    for contract in try_load_all(settings.schemas, settings.choice).values():
         if isinstance(contract, Contract):
             names.add(contract.pipeline)
         else:

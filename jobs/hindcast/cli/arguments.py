@@ -28,7 +28,8 @@ def build_parser() -> argparse.ArgumentParser:
         description="Replay Kafka topics into bitemporal Delta tables: what was true then, and what was believed then.",
     )
     parser.add_argument("--version", action="version", version=f"hindcast {__version__}")
-    parser.set_defaults(command=overview.show_overview, failed=1)
+    parser.set_defaults(command=overview.show_overview, failed=1, target=None, variables=[])
+    _add_choice(parser)
     subs = parser.add_subparsers(metavar="COMMAND", parser_class=argparse.ArgumentParser)
 
     def add(command: Command) -> argparse.ArgumentParser:
@@ -36,6 +37,8 @@ def build_parser() -> argparse.ArgumentParser:
         parser.add_summary(name, command.__doc__ or "")
         sub = subs.add_parser(name, description=command.__doc__, epilog=f"example: {EXAMPLES[name]}")
         sub.set_defaults(command=command, failed=1)
+        if name not in _WITHOUT_CONTRACTS:
+            _add_choice(sub)
         return sub
 
     def add_format(sub: argparse.ArgumentParser) -> argparse.ArgumentParser:
@@ -290,6 +293,34 @@ def build_parser() -> argparse.ArgumentParser:
     conformance.add_argument("directory", type=Path, metavar="DIR")
     conformance.add_argument("--out", type=Path, required=True, metavar="FILE")
     return parser
+
+
+_WITHOUT_CONTRACTS = ("init", "schema", "infer", "completion", "setup", "down", "demo", "conformance", "produce")
+"""The commands that load no contracts."""
+
+
+def _add_choice(parser: argparse.ArgumentParser) -> None:
+    """Add the options that choose what contracts are loaded with; they may stand before the command or after it."""
+    parser.add_argument(
+        "--target", metavar="NAME", default=argparse.SUPPRESS, help="the target of targets.yaml (HINDCAST_TARGET)"
+    )
+    parser.add_argument(
+        "--var",
+        dest="variables",
+        metavar="NAME=VALUE",
+        type=_parse_variable,
+        action="append",
+        default=argparse.SUPPRESS,
+        help="the value of a variable of the contract; may be repeated",
+    )
+
+
+def _parse_variable(text: str) -> tuple[str, str]:
+    """Return the name and the text of a variable; ArgumentTypeError for another text."""
+    name, separator, value = text.partition("=")
+    if not separator or not name.strip():
+        raise argparse.ArgumentTypeError(f"'{show_briefly(text, 40)}' is not NAME=VALUE, such as --var region=eu")
+    return name.strip(), value
 
 
 def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:

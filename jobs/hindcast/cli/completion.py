@@ -58,7 +58,7 @@ def _complete_tables(prefix: str, **_: object) -> list[str]:
         pipeline, dot, table = prefix.partition(".")
         if not dot:
             return (f"{name}." for name in _list_pipelines(settings) if name.startswith(pipeline))
-        contract = find(settings.schemas, pipeline)
+        contract = find(settings.schemas, pipeline, settings.choice)
         names = (*contract.topics, *contract.views)
         return (f"{pipeline}.{name}" for name in names if name.startswith(table))
 

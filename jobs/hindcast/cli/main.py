@@ -8,13 +8,14 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from hindcast.cli.arguments import Command, parse_arguments
 from hindcast.common import step_events
 from hindcast.common.errors import FINAL_ERRORS, BusyError, HindcastError, QueryError, show_briefly
 from hindcast.common.private_files import limit_access
-from hindcast.common.settings import read_settings
+from hindcast.common.settings import TARGET_VARIABLE, read_settings
 
 BUSY = 3
 """The exit code of a command that was refused because another run of the pipeline has not ended."""
@@ -30,7 +31,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         _refuse_odd_text(arguments)
         command: Command = arguments.command
-        settings = read_settings()
+        if arguments.target is not None:
+            os.environ[TARGET_VARIABLE] = arguments.target  # also for what this process starts
+        settings = replace(read_settings(), variables=tuple(dict(arguments.variables).items()))
         with step_events.write_event_lines(settings), step_events.print_progress(settings), limit_access(settings):
             return command(arguments, settings)
     except HindcastError as error:

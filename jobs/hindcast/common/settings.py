@@ -7,6 +7,7 @@
 | HINDCAST_WAREHOUSE    | <HINDCAST_VAR>/warehouse        | the Delta tables: a folder, or the URI of an object store |
 | HINDCAST_REPORTS      | <HINDCAST_VAR>/reports          | a page and its JSON for each run |
 | HINDCAST_SCHEMAS      | <HINDCAST_ROOT>/schemas         | the contracts |
+| HINDCAST_TARGET       | none                            | the target of targets.yaml beside the contracts |
 | HINDCAST_KAFKA        | 127.0.0.1:<HINDCAST_KAFKA_PORT> | bootstrap servers |
 | HINDCAST_SCHEMA_REGISTRY | none                         | URL of the schema registry, for Avro records |
 | HINDCAST_KAFKA_PORT   | 19392                           | port of the broker that `make up` starts |
@@ -37,11 +38,12 @@ from typing import Literal
 
 from hindcast.common import cron
 from hindcast.common.errors import SettingsError
+from hindcast.common.targets import Choice, read_target
 
 DEFAULT_POOL = "default_pool"
 """Airflow's own pool, which always exists."""
 
-SCHEMAS_VARIABLE = "HINDCAST_SCHEMAS"
+SCHEMAS_VARIABLE, TARGET_VARIABLE = "HINDCAST_SCHEMAS", "HINDCAST_TARGET"
 
 _CHECKOUT = Path(__file__).resolve().parents[3]
 """Our own checkout, if this module is in one, and not in an installed package."""
@@ -56,6 +58,7 @@ class Settings:
     warehouse: str
     reports: Path
     schemas: Path
+    target: str
     kafka: str
     schema_registry: str
     kafka_port: int
@@ -72,11 +75,25 @@ class Settings:
     time_travel: int
     keep_reports: int
     log: Literal["text", "json"]
+    variables: tuple[tuple[str, str], ...] = ()
+    """The variables of contracts that the command line gives (--var), which are in no environment."""
 
     @property
-    def has_own_schemas(self) -> bool:
-        """True if the folder of contracts is not the one that the environment names."""
-        return self.schemas != _parse_schemas(os.environ, self.root)
+    def choice(self) -> Choice:
+        """What contracts are loaded with: the target and variables."""
+        return Choice(self.target, self.variables)
+
+    @property
+    def contract_environment(self) -> dict[str, str]:
+        """The variables that make another process load the same contracts."""
+        return {SCHEMAS_VARIABLE: str(self.schemas), TARGET_VARIABLE: self.target}
+
+    @property
+    def own_environment(self) -> dict[str, str]:
+        """The same, as far as the environment says otherwise."""
+        env = os.environ
+        given = {SCHEMAS_VARIABLE: str(_parse_schemas(env, self.root)), TARGET_VARIABLE: env.get(TARGET_VARIABLE) or ""}
+        return {name: value for name, value in self.contract_environment.items() if value != given[name]}
 
     @property
     def logs(self) -> Path:
@@ -102,7 +119,7 @@ class Settings:
             "HINDCAST_VAR": str(self.var),
             "HINDCAST_WAREHOUSE": self.warehouse,
             "HINDCAST_REPORTS": str(self.reports),
-            SCHEMAS_VARIABLE: str(self.schemas),
+            **self.contract_environment,
             "HINDCAST_KAFKA": self.kafka,
             "HINDCAST_SCHEMA_REGISTRY": self.schema_registry,
             "HINDCAST_KAFKA_PORT": str(self.kafka_port),
@@ -128,13 +145,15 @@ def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
     root = _parse_path(env, "HINDCAST_ROOT", _CHECKOUT if is_checkout() else Path.cwd())
     var = _parse_path(env, "HINDCAST_VAR", root / "var")
     kafka_port = _parse_port(env, "HINDCAST_KAFKA_PORT", 19392)
-    warehouse = env.get("HINDCAST_WAREHOUSE") or str(var / "warehouse")
+    schemas, target = _parse_schemas(env, root), env.get(TARGET_VARIABLE) or ""
+    warehouse, reports = _find_places(env, root, var, schemas, target)
     return Settings(
         root=root,
         var=var,
         warehouse=_tables(warehouse),
-        reports=_parse_path(env, "HINDCAST_REPORTS", var / "reports"),
-        schemas=_parse_schemas(env, root),
+        reports=reports,
+        schemas=schemas,
+        target=target,
         kafka=_parse_kafka(env, f"127.0.0.1:{kafka_port}"),
         schema_registry=_parse_registry(env),
         kafka_port=kafka_port,
@@ -160,18 +179,18 @@ def is_checkout() -> bool:
 
 
 @contextlib.contextmanager
-def use_schemas(folder: Path | None) -> Iterator[None]:
-    """Let HINDCAST_SCHEMAS name this folder during the block; None changes nothing."""
-    former = os.environ.get(SCHEMAS_VARIABLE)
-    if folder is not None:
-        os.environ[SCHEMAS_VARIABLE] = str(folder)
+def use_environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set variables of the environment during the block, such as `Settings.contract_environment`."""
+    former = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
     try:
         yield
     finally:
-        if former is not None:
-            os.environ[SCHEMAS_VARIABLE] = former
-        elif folder is not None:
-            del os.environ[SCHEMAS_VARIABLE]
+        for name, value in former.items():
+            if value is not None:
+                os.environ[name] = value
+            else:
+                del os.environ[name]
 
 
 def setup_command() -> str:
@@ -181,6 +200,25 @@ def setup_command() -> str:
 
 def _parse_path(env: Mapping[str, str], name: str, default: Path) -> Path:
     return Path(env.get(name) or default).expanduser().absolute()
+
+
+def _find_places(env: Mapping[str, str], root: Path, var: Path, schemas: Path, target: str) -> tuple[str, Path]:
+    """Return where tables and reports are: as the target says, else the environment.
+
+    A target with a warehouse of its own has reports of its own: of pipelines of the same names.
+    """
+    warehouse = env.get("HINDCAST_WAREHOUSE") or str(var / "warehouse")
+    reports = _parse_path(env, "HINDCAST_REPORTS", var / "reports")
+    if not target:
+        return warehouse, reports
+    its = read_target(schemas, target)
+    if its.reports is not None:
+        reports = root / Path(its.reports).expanduser()
+    elif its.warehouse is not None and reports.name != target:
+        reports = reports / target
+    if its.warehouse is not None:
+        warehouse = its.warehouse if "://" in its.warehouse else str(root / Path(its.warehouse).expanduser())
+    return warehouse, reports
 
 
 def _parse_schemas(env: Mapping[str, str], root: Path) -> Path:

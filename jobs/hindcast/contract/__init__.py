@@ -10,6 +10,7 @@ from hindcast.contract.folder import (
     locate_complaint,
     locate_complaint_in_file,
     refuse_many_tables,
+    refuse_unknown_variables,
     repeated_name_error,
     try_load_all,
 )
@@ -42,6 +43,7 @@ __all__ = [
     "locate_complaint",
     "locate_complaint_in_file",
     "refuse_many_tables",
+    "refuse_unknown_variables",
     "repeated_name_error",
     "try_load",
     "try_load_all",

@@ -39,8 +39,7 @@ class AvroFile(ContractModel):
         if Path(value).name != value:
             raise ValueError(f"'{value}' is not the name of a file; put the schema beside the contract")
         path = Path(folder) / value
-        if (states := _NAMED_FILES.get()) is not None:
-            states.setdefault(path, bounds.find_state(path))
+        record_named_file(path)
         try:
             text = bounds.read_text(path)
             schema = parse_json(text)
@@ -69,6 +68,12 @@ def record_named_files() -> Iterator[dict[Path, FileState]]:
         yield states
     finally:
         _NAMED_FILES.reset(token)
+
+
+def record_named_file(path: Path) -> None:
+    """Record a file that a contract is about to be read with (`record_named_files`)."""
+    if (states := _NAMED_FILES.get()) is not None:
+        states.setdefault(path, bounds.find_state(path))
 
 
 _NAMED_FILES: ContextVar[dict[Path, FileState] | None] = ContextVar("_NAMED_FILES", default=None)

@@ -141,8 +141,8 @@ def refuse_excess(events: Iterable[yaml.Event]) -> None:
         if isinstance(event, yaml.ScalarEvent):
             parts, characters = parts + 1, characters + len(event.value)
             types += event.value.count("<") + event.value.count(",") if "<" in event.value else 0
-            if wrong := _UNPRINTABLE.search(event.value):
-                found = f"a text contains the character U+{ord(wrong[0]):04X}"
+            if (odd := find_unprintable(event.value)) is not None:
+                found = f"a text contains the character U+{ord(odd):04X}"
                 raise ExcessError(found, _UNPRINTABLE_FIX, line)
             if event.anchor:
                 sizes[event.anchor] = 1, len(event.value)
@@ -168,6 +168,12 @@ def refuse_excess(events: Iterable[yaml.Event]) -> None:
             raise ExcessError(f"nested types have more than {ALL_TYPES:,} parts", "split the pipeline", line)
 
 
+def find_unprintable(text: str) -> str | None:
+    """Return the first character that controls a terminal, changes the direction of text, or cannot be stored."""
+    match = _UNPRINTABLE.search(text)
+    return match[0] if match else None
+
+
 def refuse_deep_brackets(text: str, opening: str, closing: str, most: int, what: str) -> None:
     """Raise ExcessError for text with more than `most` nested brackets; the message calls them `what`."""
     depth = 0
@@ -178,8 +184,6 @@ def refuse_deep_brackets(text: str, opening: str, closing: str, most: int, what:
 
 
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Characters that control a terminal, change the direction of text, or cannot be stored."""
-
 _UNPRINTABLE_FIX = (
     "remove it: it is invisible where the text is shown; a string in an expression can have it as '\\u001F'"
 )

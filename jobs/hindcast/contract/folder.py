@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import TypeAlias
 
 import yaml
 
 from hindcast.common.errors import ContractError, suggest_nearest
+from hindcast.common.targets import FILE, NO_CHOICE, Choice
 from hindcast.contract import bounds
 from hindcast.contract.folder_reader import FolderReader, UnreadContractError, count_tables
 from hindcast.contract.load import try_load
@@ -21,10 +22,10 @@ from hindcast.contract.view_checks import Complaint
 from hindcast.contract.yaml_documents import build_error, compose_node
 
 
-def load_all(folder: Path) -> dict[str, Contract]:
+def load_all(folder: Path, choice: Choice = NO_CHOICE) -> dict[str, Contract]:
     """Return the contracts of a folder by pipeline; raise ContractError for an invalid file or a repeated name."""
     contracts: dict[str, Contract] = {}
-    for contract in try_load_all(folder).values():
+    for contract in try_load_all(folder, choice).values():
         if isinstance(contract, ContractError):
             raise contract
         contracts[contract.pipeline] = contract
@@ -33,8 +34,9 @@ def load_all(folder: Path) -> dict[str, Contract]:
 
 def try_load_all(
     folder: Path,
-    read_one: Callable[[Path, float], Contract | ContractError] = try_load,
+    choice: Choice = NO_CHOICE,
     *,
+    read_one: Callable[[Path, float], Contract | ContractError] | None = None,
     share: float = 1.0,
     deadline: float = math.inf,
     wants: Callable[[Path], bool] = lambda _: True,
@@ -43,8 +45,9 @@ def try_load_all(
 
     Of two contracts with one name, `find_owners` picks the file that keeps it; the other is an error. All files share
     one budget of time (`FolderReader`), or that `share` of it, and none is read after the `deadline` (of
-    time.monotonic). Files that the caller does not want are not read.
+    time.monotonic). Files that the caller does not want are not read. `read_one`: reads a file, instead of `try_load`.
     """
+    read_one = read_one or partial(try_load, choice=choice)
     files = [path for path in list_contract_files(folder) if wants(path)]
     results = FolderReader(files, read_one, share, deadline).read()
     return _refuse_repeated_pipelines({path: results[path] for path in files})
@@ -169,45 +172,64 @@ def refuse_many_tables(
     return {path: refused.get(path, it) for path, it in contracts.items()}
 
 
-def find(folder: Path, pipeline: str) -> Contract:
-    """Return the contract of one pipeline; only its own file needs to be valid."""
-    found = try_find(folder, pipeline)
+def find(folder: Path, pipeline: str, choice: Choice = NO_CHOICE) -> Contract:
+    """Return the contract of one pipeline; only its own file needs to be valid.
+
+    ContractError also for a variable that was chosen, and which it does not declare.
+    """
+    found = try_find(folder, pipeline, choice)
     if isinstance(found, ContractError):
         raise found
     if found is None:
         others = {name for path in list_contract_files(folder) for name in _list_named_pipelines(path)}
         raise ContractError(f"no pipeline '{pipeline}'", where=str(folder), fix=suggest_nearest(pipeline, others))
+    refuse_unknown_variables(choice, folder, [found])
     return found
 
 
-def try_find(folder: Path, pipeline: str) -> Contract | ContractError | None:
+def refuse_unknown_variables(choice: Choice, where: Path, contracts: Iterable[Contract]) -> None:
+    """Raise ContractError for a variable of the command line that none of these contracts declares."""
+    known = {name for contract in contracts for name in contract.variables}
+    for name, _ in choice.variables:
+        if name not in known:
+            found = f"--var {name}: no such variable is declared"
+            raise ContractError(found, where=str(where), fix=suggest_nearest(name, known))
+
+
+def try_find(folder: Path, pipeline: str, choice: Choice = NO_CHOICE) -> Contract | ContractError | None:
     """Return the contract of one pipeline; else the error of a file that may be it, None if there is no such file."""
-    own = _load_own_file(folder, pipeline)
-    return own or _choose_file(try_load_all(folder, wants=lambda path: _may_be_of(path, pipeline)), folder, pipeline)
+    if own := _load_own_file(folder, pipeline, choice):
+        return own
+    read = try_load_all(folder, choice, wants=lambda path: _may_be_of(path, pipeline))
+    return _choose_file(read, folder, pipeline)
 
 
 ContractFinder: TypeAlias = Callable[[Path, str], Contract | ContractError | None]
 """Finds the contract of a pipeline in a folder, as `try_find` does."""
 
 
-def build_finder(load: Callable[[Path], Mapping[Path, Contract | ContractError]] | None = None) -> ContractFinder:
+def build_finder(
+    choice: Choice, load: Callable[[Path], Mapping[Path, Contract | ContractError]] | None = None
+) -> ContractFinder:
     """Return a function that does what `try_find` does, for many pipelines: it loads all files of a folder once.
 
     `load`: loads them; without it a file with a pipeline's name is loaded alone.
     """
-    load_once, by_name = cache(load or try_load_all), load is None
+    load_once, by_name = cache(load or partial(try_load_all, choice=choice)), load is None
 
     def find_contract(folder: Path, pipeline: str) -> Contract | ContractError | None:
-        own = _load_own_file(folder, pipeline) if by_name else None
+        own = _load_own_file(folder, pipeline, choice) if by_name else None
         return own or _choose_file(load_once(folder), folder, pipeline)
 
     return cache(find_contract)
 
 
-def _load_own_file(folder: Path, pipeline: str) -> Contract | None:
+def _load_own_file(folder: Path, pipeline: str, choice: Choice) -> Contract | None:
     """Return the contract in the file with a pipeline's name, if it is that pipeline's."""
     own = folder / f"{pipeline}.yaml"
-    contract = try_load(own) if os.access(own, os.F_OK) else None  # access raises for no name, however long
+    contract = (
+        try_load(own, choice=choice) if os.access(own, os.F_OK) else None
+    )  # access raises for no name, however long
     return contract if isinstance(contract, Contract) and contract.pipeline == pipeline else None
 
 
@@ -253,11 +275,15 @@ def locate_complaint_in_file(path: Path, complaint: Complaint) -> ContractError:
 
 
 def list_contract_files(folder: Path) -> list[Path]:
-    """Return the contract files of a folder, sorted by name; raise ContractError if it cannot be read."""
+    """Return the contract files of a folder, sorted by name; raise ContractError if it cannot be read.
+
+    targets.yaml is none, unless it names a pipeline.
+    """
     if not folder.is_dir():
         raise ContractError("is not a folder", where=str(folder), fix="set HINDCAST_SCHEMAS to the contracts folder")
     try:
-        return sorted(p for p in folder.iterdir() if p.suffix in (".yaml", ".yml"))
+        files = [path for path in folder.iterdir() if path.suffix in (".yaml", ".yml")]
+        return sorted(path for path in files if path.name != FILE or _list_named_pipelines(path))
     except OSError as error:
         fix = "give the user that runs Hindcast read access to the contracts folder"
         raise ContractError(f"cannot be read: {error.strerror}", where=str(folder), fix=fix) from None

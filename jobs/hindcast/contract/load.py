@@ -13,23 +13,27 @@ from pydantic_core import core_schema
 
 from hindcast.common.errors import ContractError, HindcastError
 from hindcast.common.processor_time import ExpiredError, limit_processor_time
+from hindcast.common.targets import NO_CHOICE, Choice
 from hindcast.contract import bounds, messages
 from hindcast.contract.check import check_contract
 from hindcast.contract.model import Contract
+from hindcast.contract.targets import apply_choice
 from hindcast.contract.types import format_value
+from hindcast.contract.variables import FIELD, Variables
 from hindcast.contract.yaml_documents import build_error, compose_node, construct_document, find_line
 
 
-def load(path: Path, seconds: float | None = None) -> Contract:
+def load(path: Path, seconds: float | None = None, choice: Choice = NO_CHOICE) -> Contract:
     """Return the contract in one YAML file; raise ContractError with file, line, what was found and the fix.
 
     Any exception while a file is read becomes a ContractError: it must not stop whoever reads its neighbours. So does
-    a file that takes more than so many `seconds` of a processor, by default `bounds.SECONDS`.
+    a file that takes more than so many `seconds` of a processor, by default `bounds.SECONDS`. `choice`: the target and
+    the variables that it is loaded with (targets.py).
     """
     seconds = bounds.SECONDS if seconds is None else seconds
     try:
         with limit_processor_time(seconds):
-            return _load(path)
+            return _load(path, choice)
     except ExpiredError:
         found = f"takes more than {seconds:.2g} s of a processor to read"
         fix = (
@@ -50,14 +54,16 @@ class SlowContractError(ContractError):
     """A contract takes too long to read."""
 
 
-def _load(path: Path) -> Contract:
+def _load(path: Path, choice: Choice) -> Contract:
     try:
         node = compose_node(path)
-        contract = _validate(path, node)
+        contract = _validate(path, node, choice)
         _ = contract.hash  # what JSON cannot express fails here, not in a run
         complaint = next(check_contract(contract), None)
-    except HindcastError:
+    except ContractError:
         raise
+    except HindcastError as error:  # also of a target: it concerns this contract
+        raise ContractError(error.found, where=error.where or f"{path}:1", fix=error.fix) from error
     except Exception as error:
         found = f"cannot be read as a contract: {type(error).__name__}: {format_value(error)}"
         fix = "undo the last change, and report this to the makers of Hindcast: the error should say what is wrong"
@@ -67,17 +73,21 @@ def _load(path: Path) -> Contract:
     return contract
 
 
-def try_load(path: Path, seconds: float | None = None) -> Contract | ContractError:
+def try_load(path: Path, seconds: float | None = None, choice: Choice = NO_CHOICE) -> Contract | ContractError:
     """Return the contract in a file, or what is wrong with it (`load`)."""
     try:
-        return load(path, seconds)
+        return load(path, seconds, choice)
     except ContractError as error:
         return error
 
 
 def format_json_schema() -> str:
     """Return the JSON Schema of a contract for editors, as stored in schemas/contract.schema.json."""
-    schema = {"$schema": _Schema.schema_dialect, **Contract.model_json_schema(schema_generator=_Schema)}
+    model = Contract.model_json_schema(schema_generator=_Schema)
+    declared = Variables.json_schema(schema_generator=_Schema)
+    definitions = {**model["$defs"], **declared.pop("$defs")}
+    properties = {**model["properties"], FIELD: {**declared, "description": "By name: $(name) stands for its value."}}
+    schema = {"$schema": _Schema.schema_dialect, **model, "$defs": definitions, "properties": properties}
     return json.dumps(schema | {"title": "Hindcast contract"}, indent=2) + "\n"
 
 
@@ -89,17 +99,19 @@ class _Schema(GenerateJsonSchema):
         return {**result, "additionalProperties": False} if "patternProperties" in result else result
 
 
-def _validate(path: Path, node: yaml.Node | None) -> Contract:
+def _validate(path: Path, node: yaml.Node | None, choice: Choice) -> Contract:
     """Return the contract in a YAML node, each field validated; raise ContractError for the first invalid one."""
     data = construct_document(path, node)
     if not isinstance(data, dict) or node is None:
         raise ContractError(
             "contains no contract", where=f"{path}:1", fix="write pipeline:, start: and topics: (see README.md)"
         )
+    declared, data = data.get(FIELD), apply_choice(path, node, data, choice)
     try:
-        return Contract.model_validate(data, context={"folder": path.parent})
+        contract = Contract.model_validate(data, context={"folder": path.parent})
     except ValidationError as error:
         raise _build_first_error(path, node, error) from None
+    return contract.with_variables(map(str, declared)) if isinstance(declared, dict) else contract
 
 
 def _build_first_error(path: Path, node: yaml.Node, error: ValidationError) -> ContractError:

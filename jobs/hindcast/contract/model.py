@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Literal, Self
 
@@ -53,11 +53,23 @@ class Contract(ContractModel):
     inputs: dict[Name, Input] = Field(default_factory=dict)
     views: dict[Name, View] = Field(default_factory=dict)
     _marks_of_others: Mapping[str, frozenset[str]] = PrivateAttr(default_factory=dict)
+    _variables: frozenset[str] = PrivateAttr(default_factory=frozenset)
 
     @property
     def marks_of_others(self) -> Mapping[str, frozenset[str]]:
         """By input, the columns that the pipelines that it comes from call sensitive (plan/marks.py); in no hash."""
         return self._marks_of_others
+
+    @property
+    def variables(self) -> frozenset[str]:
+        """The variables that its file declares; their values are in its fields."""
+        return self._variables
+
+    def with_variables(self, names: Iterable[str]) -> Self:
+        """Return the contract with other `variables`."""
+        contract = self.model_copy()
+        contract._variables = frozenset(names)  # noqa: SLF001  # its own, of a copy
+        return contract
 
     def with_marks(self, marks: Mapping[str, frozenset[str]]) -> Self:
         """Return the contract with other `marks_of_others`."""
@@ -81,8 +93,8 @@ class Contract(ContractModel):
         return self._dump("python")
 
     def _dump(self, mode: Literal["json", "python"]) -> Mapping[str, ContractValue]:
-        parts = {part: {"__all__": {*_UNHASHED}} for part in ("topics", "views")}
-        excluded: IncEx = {**parts, "airflow": True}
+        fields: IncEx = {"__all__": {*_UNHASHED}}
+        excluded: IncEx = {"airflow": True, "topics": fields, "views": fields}
         return self.model_dump(mode=mode, exclude_defaults=True, exclude=excluded)
 
     def hash_definition(self, name: str, *, formerly: bool = False) -> str:

@@ -68,7 +68,7 @@ def prepare_tests(settings: Settings, pipeline: str, path: Path) -> list[Prepare
 
     Raise RequestError for a contract that reads tables of other pipelines: a test has no rows of theirs.
     """
-    contract = find(settings.schemas, pipeline)
+    contract = find(settings.schemas, pipeline, settings.choice)
     if contract.inputs:
         raise RequestError(
             f"its tests cannot run: it reads {', '.join(contract.inputs)}, a table of another pipeline",

@@ -149,7 +149,7 @@ def _check_contracts(settings: Settings) -> Iterator[CheckResult]:
     invalid = 0
     for file in files:
         try:
-            load(file)
+            load(file, choice=settings.choice)
         except HindcastError as error:
             invalid += 1
             yield CheckResult("contracts", "failed", f"{error.where}: {error.found}", error.fix)
@@ -305,7 +305,7 @@ def _load_contracts(settings: Settings) -> Iterator[Contract]:
 
     for file in list_contract_files(settings.schemas):
         try:
-            yield load(file)
+            yield load(file, choice=settings.choice)
         except HindcastError:
             continue
 

@@ -99,7 +99,7 @@ def maintain_pipelines(spark: SessionFactory, settings: Settings, pipelines: Seq
     failed: Exception | None = None
     for pipeline in pipelines:
         try:
-            print(format_report(maintain_tables(spark, settings, find(settings.schemas, pipeline))))
+            print(format_report(maintain_tables(spark, settings, find(settings.schemas, pipeline, settings.choice))))
         except Exception as error:  # noqa: BLE001  # it is raised below
             print(f"{pipeline}: {type(error).__name__}: {error}")
             failed = failed or error

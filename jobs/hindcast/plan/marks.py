@@ -27,7 +27,8 @@ AnyContract = TypeVar("AnyContract", bound=Contract)
 
 def find_bound_contract(settings: Settings, pipeline: str) -> BoundContract:
     """Return the contract of a pipeline, with the marks of other pipelines; raise ContractError as `find` does."""
-    return bind_contract(add_marks_of_others(settings, find(settings.schemas, pipeline)), settings)
+    contract = find(settings.schemas, pipeline, settings.choice)
+    return bind_contract(add_marks_of_others(settings, contract), settings)
 
 
 def add_marks_of_others(
@@ -39,7 +40,7 @@ def add_marks_of_others(
     """
     if not contract.inputs:
         return contract
-    return contract.with_marks(_Followed(settings, contract, find_other or build_finder()).find_marks())
+    return contract.with_marks(_Followed(settings, contract, find_other or build_finder(settings.choice)).find_marks())
 
 
 def find_hidden_columns(settings: Settings, contract: Contract, name: str) -> frozenset[str]:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from hindcast.common.errors import ContractError, UnknownError, suggest_nearest
+from hindcast.common.settings import Settings
+from hindcast.common.targets import Choice
 from hindcast.contract import Contract, bounds, try_load, try_load_all
 from hindcast.contract.avro_file import record_named_files
 from hindcast.contract.bounds import FileState, find_state
@@ -20,12 +23,12 @@ DAG_SUFFIXES = (RELEASE, PREVIEW)
 """What the DAGs of approvals and previews append to their pipeline's name."""
 
 
-def load_contract(schemas: Path, pipeline: str, readable: Collection[str]) -> Contract:
+def load_contract(settings: Settings, pipeline: str, readable: Collection[str]) -> Contract:
     """Return the contract of a pipeline; UnknownError if there is none, ContractError if it is invalid.
 
-    `schemas`: the folder of the contracts. The error suggests only names that are `readable`.
+    The error suggests only names that are `readable`.
     """
-    contracts, broken = load_contracts(schemas)
+    contracts, broken = load_contracts(settings)
     if pipeline in contracts:
         return contracts[pipeline]
     if pipeline in broken:
@@ -34,29 +37,29 @@ def load_contract(schemas: Path, pipeline: str, readable: Collection[str]) -> Co
     raise UnknownError(f"no pipeline '{pipeline}'", fix=suggest_nearest(pipeline, names))
 
 
-def load_contracts(schemas: Path) -> tuple[dict[str, Contract], dict[str, ContractError]]:
+def load_contracts(settings: Settings) -> tuple[dict[str, Contract], dict[str, ContractError]]:
     """Return the contracts by pipeline, and the errors of those that do not load by the id of their DAG."""
-    by_path = _load_files(schemas)
+    by_path = _load_files(settings.schemas, settings.choice)
     contracts = {it.pipeline: it for it in by_path.values() if isinstance(it, Contract)}
     broken = {path: it for path, it in by_path.items() if isinstance(it, ContractError)}
     taken = {dag_id for contract in contracts.values() for dag_id in list_dag_ids(contract)}
     return contracts, {dag_id: broken[path] for dag_id, path in name_stand_ins(broken, taken).items()}
 
 
-def build_catalog_finder() -> ContractFinder:
+def build_catalog_finder(settings: Settings) -> ContractFinder:
     """Return a function that finds the contracts of other pipelines; it looks at the files of a folder once."""
-    return build_finder(_load_files)
+    return build_finder(settings.choice, partial(_load_files, choice=settings.choice))
 
 
-def _load_files(schemas: Path) -> dict[Path, Contract | ContractError]:
-    by_path = try_load_all(schemas, _read_contract)
+def _load_files(schemas: Path, choice: Choice) -> dict[Path, Contract | ContractError]:
+    by_path = try_load_all(schemas, read_one=partial(_read_contract, choice=choice))
     _drop_other_files(schemas, by_path.keys())
     return by_path
 
 
-def list_pipelines(schemas: Path, readable: Collection[str]) -> dict[str, str]:
+def list_pipelines(settings: Settings, readable: Collection[str]) -> dict[str, str]:
     """Return the `readable` pipelines, each with the first sentence of its description."""
-    contracts, _ = load_contracts(schemas)
+    contracts, _ = load_contracts(settings)
     return {
         name: summarize_description(contract.description)
         for name, contract in sorted(contracts.items())
@@ -64,9 +67,9 @@ def list_pipelines(schemas: Path, readable: Collection[str]) -> dict[str, str]:
     }
 
 
-def pipeline_of_dag(schemas: Path, dag_id: str) -> str:
+def pipeline_of_dag(settings: Settings, dag_id: str) -> str:
     """Return the pipeline that a DAG belongs to; for the DAG of a broken contract its own id."""
-    if dag_id in load_contracts(schemas)[1]:
+    if dag_id in load_contracts(settings)[1]:
         return dag_id
     suffix = next((suffix for suffix in DAG_SUFFIXES if dag_id.endswith(suffix)), "")
     return dag_id.removesuffix(suffix)
@@ -95,7 +98,7 @@ class _CachedFile:
     last: _ReadFile | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def read(self, path: Path, seconds: float) -> Contract | ContractError:
+    def read(self, path: Path, seconds: float, choice: Choice) -> Contract | ContractError:
         """Return what a file holds; while another request reads it, what it held before.
 
         If it is too slow for the `seconds`, which may be few, that is not kept in place of a contract: the file is read
@@ -110,7 +113,10 @@ class _CachedFile:
         try:
             if self.last is not None and self.last.is_current(path, seconds):
                 return self.last.result
-            read, had_contract = _read_file(path, seconds), last is not None and isinstance(last.result, Contract)
+            read, had_contract = (
+                _read_file(path, seconds, choice),
+                last is not None and isinstance(last.result, Contract),
+            )
             is_final = seconds >= bounds.SECONDS or not isinstance(read.result, SlowContractError)
             if is_final or not had_contract:
                 self.last = read
@@ -119,30 +125,31 @@ class _CachedFile:
             self.lock.release()
 
 
-def _read_contract(path: Path, seconds: float) -> Contract | ContractError:
+def _read_contract(path: Path, seconds: float, choice: Choice) -> Contract | ContractError:
     """Return what a file holds; it is read again when it, its permissions or a file that it names has changed."""
-    return _find_cached_file(path).read(path, seconds)
+    return _find_cached_file(path, choice).read(path, seconds, choice)
 
 
-def _find_cached_file(path: Path) -> _CachedFile:
+def _find_cached_file(path: Path, choice: Choice) -> _CachedFile:
     with _FILES_LOCK:
-        return _FILES.setdefault(path, _CachedFile())
+        return _FILES.setdefault((path, choice), _CachedFile())
 
 
 def _drop_other_files(folder: Path, files: Collection[Path]) -> None:
     """Forget the files that a folder no longer has."""
     with _FILES_LOCK:
-        for path in [path for path in _FILES if path.parent == folder and path not in files]:
-            del _FILES[path]
+        for path, choice in [*_FILES]:
+            if path.parent == folder and path not in files:
+                del _FILES[path, choice]
 
 
-_FILES: dict[Path, _CachedFile] = {}
-"""All files of all folders: with fewer, a folder of more would be read whole by every request."""
+_FILES: dict[tuple[Path, Choice], _CachedFile] = {}
+"""All files of all folders, by what they are loaded with; with fewer, requests would read larger folders whole."""
 _FILES_LOCK = threading.Lock()
 
 
-def _read_file(path: Path, seconds: float) -> _ReadFile:
+def _read_file(path: Path, seconds: float, choice: Choice) -> _ReadFile:
     state = find_state(path)  # before: a change while it is read is seen later
     with record_named_files() as named:
-        result = try_load(path, seconds)
+        result = try_load(path, seconds, choice)
     return _ReadFile(result, seconds, state, named)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from pathlib import Path
 
 from hindcast.airflow.pages import catalog
 from hindcast.common.json_values import JsonObject, JsonValue
+from hindcast.common.settings import Settings
 from hindcast.contract import Contract, list_shapes
 
 BOX_WIDTH, BOX_HEIGHT, COLUMN_STEP, ROW_STEP = 170, 44, 230, 62
@@ -31,12 +31,12 @@ class GraphNode:
     reading: str | None = None
 
 
-def build_graph(schemas: Path, contract: Contract, readable: Collection[str]) -> JsonObject:
+def build_graph(settings: Settings, contract: Contract, readable: Collection[str]) -> JsonObject:
     """Return the graph as it is drawn: `boxes`, `arrows` between them, and its `width` and `height`, in pixels.
 
-    `schemas`: the folder of the contracts, some of which may read tables of this one.
+    The folder of contracts of the settings may have some that read tables of this one.
     """
-    nodes = _list_nodes(schemas, contract, readable)
+    nodes = _list_nodes(settings, contract, readable)
     rows: dict[int, int] = {}
     places: dict[str, tuple[int, int]] = {}
     for node in nodes:
@@ -67,7 +67,7 @@ def build_graph(schemas: Path, contract: Contract, readable: Collection[str]) ->
     return {"boxes": boxes, "arrows": arrows, "width": width, "height": max(rows.values()) * ROW_STEP}
 
 
-def _list_nodes(schemas: Path, contract: Contract, readable: Collection[str]) -> list[GraphNode]:
+def _list_nodes(settings: Settings, contract: Contract, readable: Collection[str]) -> list[GraphNode]:
     """Return all nodes, each after those that it is made of."""
     kinds, own = list_shapes(contract), contract.pipeline
     nodes = [GraphNode(f"topic {name}", contract.kafka_topic(name), "topic", 0) for name in contract.topics]
@@ -82,7 +82,7 @@ def _list_nodes(schemas: Path, contract: Contract, readable: Collection[str]) ->
         columns[name] = 1 + max(columns[i] for i in inputs)
         nodes.append(GraphNode(name, name, kinds[name].kind, columns[name], inputs, own, name, view.semantics))
     last = max(columns.values()) + 1
-    contracts, _ = catalog.load_contracts(schemas)
+    contracts, _ = catalog.load_contracts(settings)
     for pipeline in sorted(name for name in contracts if name in readable and name != own):
         addresses = [source.table.partition(".") for source in contracts[pipeline].inputs.values()]
         tables = (table for owner, _, table in addresses if owner == own and table in columns)

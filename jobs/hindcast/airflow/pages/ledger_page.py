@@ -85,7 +85,7 @@ def build_page(
         "topics": [_build_topic(settings.warehouse, contract, name, shown, by_run) for name, by_run in offsets.items()],
         "fates": _list_fates(pieces for by_run in offsets.values() for pieces in by_run),
         "earlier": shown[0].number if len(past) > MAX_RUNS else None,
-        "graph": graph.build_graph(settings.schemas, contract, readable),
+        "graph": graph.build_graph(settings, contract, readable),
     }
 
 

@@ -14,8 +14,8 @@ from hindcast.store import tables
 
 def load_marked_contract(settings: Settings, pipeline: str, readable: Collection[str]) -> Contract:
     """Return the contract of a pipeline, with the marks of other pipelines; raise what `catalog.load_contract` does."""
-    contract = catalog.load_contract(settings.schemas, pipeline, readable)
-    return marks.add_marks_of_others(settings, contract, catalog.build_catalog_finder())
+    contract = catalog.load_contract(settings, pipeline, readable)
+    return marks.add_marks_of_others(settings, contract, catalog.build_catalog_finder(settings))
 
 
 def refuse_hidden_key(settings: Settings, contract: Contract, name: str) -> frozenset[str]:

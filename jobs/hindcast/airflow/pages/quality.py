@@ -75,11 +75,11 @@ def build_overview(settings: Settings, readable: Collection[str]) -> JsonObject:
 
     What cannot be read of one pipeline is in the `problems` of its own entry and does not affect the others.
     """
-    contracts, broken = catalog.load_contracts(settings.schemas)
+    contracts, broken = catalog.load_contracts(settings)
     return {
         "pipelines": [
             _build_overview_line(settings, contracts[name], about)
-            for name, about in catalog.list_pipelines(settings.schemas, readable).items()
+            for name, about in catalog.list_pipelines(settings, readable).items()
         ],
         "broken": {name: str(error) for name, error in sorted(broken.items()) if name in readable},
     }

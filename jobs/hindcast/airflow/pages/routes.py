@@ -67,7 +67,7 @@ def build_app(access: PageAccess) -> FastAPI:
 
     @_add_page(anyone, "/machine", "pipelines.html")
     def all_machines(readable: frozenset[str] = may) -> JsonObject:
-        return {"page": "machine", "pipelines": catalog.list_pipelines(read_settings().schemas, readable)}
+        return {"page": "machine", "pipelines": catalog.list_pipelines(read_settings(), readable)}
 
     @_add_page(pipeline, "/machine/{dag_id}", "machine.html")
     def one_machine(dag_id: str, asked: MachineRequest = of_machine, readable: frozenset[str] = may) -> JsonObject:
@@ -83,7 +83,7 @@ def build_app(access: PageAccess) -> FastAPI:
 
     @_add_page(anyone, "/changes", "pipelines.html")
     def all_changes(readable: frozenset[str] = may) -> JsonObject:
-        return {"page": "changes", "pipelines": catalog.list_pipelines(read_settings().schemas, readable)}
+        return {"page": "changes", "pipelines": catalog.list_pipelines(read_settings(), readable)}
 
     @_add_page(pipeline, "/changes/{dag_id}", "changes.html")
     def one_changes(dag_id: str, asked: ChangesRequest = of_changes, readable: frozenset[str] = may) -> JsonObject:
@@ -93,7 +93,7 @@ def build_app(access: PageAccess) -> FastAPI:
 
     @_add_page(anyone, "/ledger", "pipelines.html")
     def all_ledgers(readable: frozenset[str] = may) -> JsonObject:
-        return {"page": "ledger", "pipelines": catalog.list_pipelines(read_settings().schemas, readable)}
+        return {"page": "ledger", "pipelines": catalog.list_pipelines(read_settings(), readable)}
 
     @_add_page(pipeline, "/ledger/{dag_id}", "ledger.html")
     def one_ledger(dag_id: str, before: int | None = None, readable: frozenset[str] = may) -> JsonObject:
@@ -112,19 +112,19 @@ def build_app(access: PageAccess) -> FastAPI:
 
     @pipeline.get("/dag/{dag_id}/{page}.json")
     def of_dag_json(request: Request, dag_id: str, page: PageName) -> Response:
-        return _redirect_to(request, f"{page}/{catalog.pipeline_of_dag(read_settings().schemas, dag_id)}.json")
+        return _redirect_to(request, f"{page}/{catalog.pipeline_of_dag(read_settings(), dag_id)}.json")
 
     @pipeline.get("/dag/{dag_id}/{page}")
     def of_dag(request: Request, dag_id: str, page: PageName) -> Response:
-        return _redirect_to(request, f"{page}/{catalog.pipeline_of_dag(read_settings().schemas, dag_id)}")
+        return _redirect_to(request, f"{page}/{catalog.pipeline_of_dag(read_settings(), dag_id)}")
 
     @pipeline.get("/dag/{dag_id}/run/{run_id}/{page}")
     def of_run(request: Request, dag_id: str, run_id: str, page: PageName, readable: frozenset[str] = may) -> Response:
         settings = read_settings()
-        name = catalog.pipeline_of_dag(settings.schemas, dag_id)
+        name = catalog.pipeline_of_dag(settings, dag_id)
         runs = []
         if name in readable:  # the DAG of the address may be one beside the pipeline's own
-            contract = catalog.load_contract(settings.schemas, name, readable)
+            contract = catalog.load_contract(settings, name, readable)
             past = journal.read_runs(settings.warehouse, name)
             runs = [run for run in past if run.run_id == run_id]
             # A run of the other DAG can have the same id.

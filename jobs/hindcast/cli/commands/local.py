@@ -28,6 +28,7 @@ def check(arguments: argparse.Namespace, settings: Settings) -> int:
         list_contract_files,
         locate_complaint_in_file,
         refuse_many_tables,
+        refuse_unknown_variables,
         repeated_name_error,
         try_load,
     )
@@ -37,8 +38,11 @@ def check(arguments: argparse.Namespace, settings: Settings) -> int:
 
     problems = 0
     files = arguments.files or list_contract_files(settings.schemas)
-    contracts = {path: try_load(path) for path in files}
+    contracts = {path: try_load(path, choice=settings.choice) for path in files}
     contracts = contracts if arguments.files else refuse_many_tables(contracts)
+    loaded = [it for it in contracts.values() if not isinstance(it, ContractError)]
+    if len(loaded) == len(contracts):
+        refuse_unknown_variables(settings.choice, settings.schemas, loaded)
     owners = find_owners(contracts)
     makers: dict[str, Path] = {}
 

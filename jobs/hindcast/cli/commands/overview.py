@@ -25,10 +25,11 @@ def show_overview(_: argparse.Namespace, settings: Settings) -> int:
     """Print the version, the contracts, the last run of each, and what to do next; exit code 0."""
     from hindcast.contract.folder import list_meant_pipelines, try_load_all
 
-    print(f"hindcast {__version__}, contracts in {settings.schemas}, tables in {settings.warehouse}")
+    target = f", target {settings.target}" if settings.target else ""
+    print(f"hindcast {__version__}, contracts in {settings.schemas}{target}, tables in {settings.warehouse}")
     files: Mapping[Path, Contract | ContractError] = {}
     if settings.schemas.exists():
-        files = try_load_all(settings.schemas)
+        files = try_load_all(settings.schemas, settings.choice)
     broken = [path for path, contract in files.items() if isinstance(contract, ContractError)]
     advice = ["hindcast check"] if broken else []
     for path, contract in islice(files.items(), _MOST):

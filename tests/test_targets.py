@@ -1,0 +1,354 @@
+"""Variables of contracts, and targets: what is inserted where, as what, and what of it is refused."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from hindcast.airflow import dag_loading, pipelines
+from hindcast.airflow.created_dags import CreatedDags
+from hindcast.airflow.pages import catalog
+from hindcast.cli.main import main
+from hindcast.common.errors import ContractError, SettingsError
+from hindcast.common.settings import SCHEMAS_VARIABLE, TARGET_VARIABLE, read_settings, use_environment
+from hindcast.common.targets import Choice
+from hindcast.contract import Contract, find, list_contract_files, load
+from hindcast.contract.variables import is_expression, parse_value
+
+JOBS = Path(__file__).parents[1] / "jobs" / "hindcast"
+
+SHOP = """\
+pipeline: shop
+schedule: "@daily"
+start: $(begin)
+variables:
+  region: {type: string, default: eu}
+  least: {type: "decimal(8,2)", default: 9.5}
+  begin: {type: date, default: 2026-01-01}
+  delay: {type: duration, default: 30 days}
+  lost: {type: int, default: -5}
+  strict: {type: boolean, default: true}
+topics:
+  orders:
+    topic: $(region).orders
+    read: table
+    key: {id: string}
+    value: {amount: "decimal(8,2)", area: string}
+    history_retention: $(delay)
+    max_malformed: 10
+    expect:
+      - expect_column_values_to_be_between: {column: amount, min_value: $(least), row_condition: area = $(region)}
+views:
+  large:
+    table: orders
+    where: amount > $(least) and area = $(region) and $(strict)
+    select: {amount: amount - $(lost), text: "'$$(region)'"}
+"""
+
+TARGETS = """\
+dev:
+  warehouse: var/dev
+  schedule: null
+  on_failure: warn
+prod:
+  warehouse: s3a://prices/warehouse
+  reports: /srv/reports
+  variables: {region: us}
+  pipelines:
+    shop:
+      start: 2026-02-01
+      variables: {least: "0.01"}
+      topics: {orders: prod.orders}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "shop.yaml").write_text(SHOP)
+    (tmp_path / "targets.yaml").write_text(TARGETS)
+    return tmp_path
+
+
+def fields(contract: Contract) -> dict[str, object]:
+    """Return the fields of SHOP in which values are inserted."""
+    topic, view = contract.topics["orders"], contract.views["large"]
+    kwargs = topic.expect[0].kwargs
+    return {
+        "schedule": contract.schedule,
+        "start": contract.start.date().isoformat(),
+        "topic": topic.topic,
+        "least": kwargs["min_value"],
+        "condition": kwargs["row_condition"],
+        "on_failure": topic.expect[0].on_failure,
+        "where": view.where,
+        "select": view.select,
+    }
+
+
+AS_DECLARED = {
+    "schedule": "@daily",
+    "start": "2026-01-01",
+    "topic": "eu.orders",
+    "least": 9.5,
+    "condition": "area = 'eu'",
+    "on_failure": "stop",
+    "where": "amount > CAST('9.5' AS DECIMAL(8,2)) and area = 'eu' and true",
+    "select": {"amount": "amount - (-5)", "text": "'$(region)'"},
+}
+
+
+@pytest.mark.parametrize(
+    ("choice", "other"),
+    [
+        (Choice(), {}),
+        (Choice("dev"), {"schedule": None, "on_failure": "warn"}),
+        (
+            Choice("prod"),
+            {
+                "start": "2026-02-01",
+                "topic": "prod.orders",
+                "least": 0.01,
+                "condition": "area = 'us'",
+                "where": "amount > CAST('0.01' AS DECIMAL(8,2)) and area = 'us' and true",
+            },
+        ),
+        (
+            Choice("dev", (("region", 'it\'s \\ "q" $(least) -- x'),)),
+            {
+                "schedule": None,
+                "on_failure": "warn",
+                "topic": None,
+                "condition": "area = 'it\\'s \\\\ \"q\" $(least) -- x'",
+                "where": "amount > CAST('9.5' AS DECIMAL(8,2)) and area = 'it\\'s \\\\ \"q\" $(least) -- x' and true",
+            },
+        ),
+    ],
+    ids=["nothing chosen", "dev", "prod", "a hostile text"],
+)
+def test_values_and_changes_are_put_in(folder: Path, choice: Choice, other: dict[str, object]) -> None:
+    text = SHOP if other.get("topic", "") is not None else SHOP.replace("    topic: $(region).orders\n", "")
+    (folder / "shop.yaml").write_text(text)
+    contract = find(folder, "shop", choice)
+    assert fields(contract) == AS_DECLARED | other
+    assert contract.topics["orders"].history_retention is not None
+    assert contract.variables == {"region", "least", "begin", "delay", "lost", "strict"}
+    assert [path.name for path in list_contract_files(folder)] == ["shop.yaml"]
+
+
+def test_the_hash_is_that_of_the_values_written_out(folder: Path) -> None:
+    first, other = load(folder / "shop.yaml"), load(folder / "shop.yaml", choice=Choice("", (("least", "1"),)))
+    declared = SHOP[SHOP.index("variables:") : SHOP.index("topics:")]
+    plain = SHOP.replace(declared, "")
+    plain = (
+        plain.replace("$(begin)", "2026-01-01").replace("$(region).orders", "eu.orders").replace("$(delay)", "30 days")
+    )
+    plain = (
+        plain.replace("min_value: $(least)", "min_value: 9.5").replace("$(lost)", "(-5)").replace("$$(region)", "kept")
+    )
+    plain = (
+        plain.replace("$(least)", "CAST('9.5' AS DECIMAL(8,2))")
+        .replace("$(region)", "'eu'")
+        .replace("$(strict)", "true")
+    )
+    (folder / "plain.yaml").write_text(plain.replace("kept", "$(region)"))
+    assert load(folder / "plain.yaml").hash == first.hash != other.hash
+
+
+REFUSED = [
+    ("{type: string, default: eu}", "{type: array<int>}", Choice(), 5, "is not a type that a variable can have"),
+    ("{type: string, default: eu}", "{type: string, defalt: eu}", Choice(), 5, "defalt"),
+    ("{type: string, default: eu}", "{type: string, default: 5}", Choice(), 5, "'5' is not a text"),
+    ("{type: string, default: eu}", "{type: string}", Choice(), 5, "the variable 'region' has no value"),
+    ("default: 9.5", "default: 9.555", Choice(), 6, "9.555 does not fit in decimal(8,2)"),
+    ("default: 9.5", "default: 1000000", Choice(), 6, "1000000 does not fit in decimal(8,2)"),
+    ("default: -5", "default: 3000000000", Choice(), 9, "3000000000 does not fit in int"),
+    ("default: true", "default: 1", Choice(), 10, "'1' is not a boolean"),
+    ("default: true", "default: [true]", Choice(), 10, "a list is not a boolean"),
+    ("pipeline: shop", "pipeline: shop$(region)", Choice(), 1, "a pipeline's name has no variables"),
+    ("topic: $(region)", "topic: $(regoin)", Choice(), 13, "no variable 'regoin' is declared"),
+    ("area = $(region) and $", "area = 'a-$(region)' and $", Choice(), 24, "is not a value of its own"),
+    ("area = $(region) and $", "area = x$(region) and $", Choice(), 24, "not a value of its own"),
+    ("area = $(region) and $", "orders.$(region) = '' and $", Choice(), 24, "not a value of its own"),
+    ("area = $(region) and $", "area = `$(region)` and $", Choice(), 24, "not a value of its own"),
+    ("area = $(region) and $", "area = 'x' -- $(region)\n      and $", Choice(), 24, "not a value of its own"),
+    ("", "", Choice("", (("least", "ten"),)), "--var least", "'ten' is not a decimal"),
+    ("", "", Choice("", (("region", "a\x1bb"),)), "--var region", "contains the character U+001B"),
+    ("", "", Choice("", (("regoin", "eu"),)), "", "--var regoin: no such variable is declared"),
+    ("", "", Choice("", (("region", "it's"),)), 13, "topic: 'it's.orders' is not a valid topic name"),
+    ("", "", Choice("test"), 1, "no target 'test'"),
+]
+
+
+@pytest.mark.parametrize(("was", "now", "choice", "line", "found"), REFUSED, ids=[f"{c[4]}" for c in REFUSED])
+def test_what_is_refused(folder: Path, was: str, now: str, choice: Choice, line: int | str, found: str) -> None:
+    assert was in SHOP
+    (folder / "shop.yaml").write_text(SHOP.replace(was, now, 1))
+    with pytest.raises(ContractError) as refused:
+        find(folder, "shop", choice)
+    where = f"{folder}/shop.yaml:{line}" if isinstance(line, int) else line or str(folder)
+    assert (refused.value.where, found in refused.value.found) == (where, True), str(refused.value)
+    assert refused.value.fix
+
+
+ODD_TARGETS = [
+    ("dev: [1]", 1, "target 'dev' must be a mapping"),
+    ("dev:\n  warehose: x", 2, "unknown field 'warehose' in target 'dev'"),
+    ("dev:\n  warehouse: 5", 2, "warehouse is not a text"),
+    ("dev:\n  pipelines: {shop: {topics: {orers: x}}}", 2, "is called 'orers'"),
+    ("dev:\n  pipelines: {shop: {variables: {regoin: x}}}", 2, "is called 'regoin'"),
+    ("dev:\n  variables: {least: x}", 2, "variable 'least': 'x' is not a decimal"),
+    ("dev:\n  variables: {least: [1]}", 2, "a list or a mapping where one value"),
+    ("dev:\n  on_failure: sotp", 2, "on_failure is 'sotp'"),
+    ("dev: &a {}\nprod: *a", 1, "contains aliases"),
+    ("dev: {}\ndev: {}", 2, "'dev' appears twice"),
+    ("dev: {a", 1, "is not YAML"),
+    ("", 1, "the targets must be a mapping"),
+    ("dev: " + "[" * 5_000, 1, "is not YAML"),
+]
+
+
+@pytest.mark.parametrize(("text", "line", "found"), ODD_TARGETS, ids=[case[2] for case in ODD_TARGETS])
+def test_what_targets_cannot_be(folder: Path, text: str, line: int, found: str) -> None:
+    (folder / "targets.yaml").write_text(text)
+    with pytest.raises(ContractError) as refused:
+        find(folder, "shop", Choice("dev"))
+    assert refused.value.where == f"{folder}/targets.yaml:{line}"
+    assert found in refused.value.found
+
+
+def test_a_contract_may_be_called_targets(folder: Path) -> None:
+    (folder / "targets.yaml").write_text(SHOP.replace("pipeline: shop", "pipeline: targets"))
+    assert [path.name for path in list_contract_files(folder)] == ["shop.yaml", "targets.yaml"]
+    assert find(folder, "targets").pipeline == "targets"
+
+
+def test_the_target_says_where_tables_and_reports_are(folder: Path) -> None:
+    env = {SCHEMAS_VARIABLE: str(folder), "HINDCAST_ROOT": "/srv/shop", "HINDCAST_WAREHOUSE": "/elsewhere"}
+    plain = read_settings(env)
+    dev, prod = read_settings(env | {TARGET_VARIABLE: "dev"}), read_settings(env | {TARGET_VARIABLE: "prod"})
+    assert (plain.warehouse, str(plain.reports)) == ("/elsewhere", "/srv/shop/var/reports")
+    assert (dev.warehouse, str(dev.reports)) == ("/srv/shop/var/dev", "/srv/shop/var/reports/dev")
+    assert (prod.warehouse, str(prod.reports)) == ("s3a://prices/warehouse", "/srv/reports")
+    assert read_settings(dev.environment) == dev, "a process that it starts reads the same"
+    with pytest.raises(SettingsError, match="no target 'tset'"):
+        read_settings(env | {TARGET_VARIABLE: "tset"})
+    with pytest.raises(SettingsError, match=r"the target is 'dev', but .*targets.yaml cannot be read"):
+        read_settings(env | {TARGET_VARIABLE: "dev", SCHEMAS_VARIABLE: str(folder / "none")})
+
+
+@pytest.mark.filterwarnings("ignore:Passing a string to the row_condition")  # of Great Expectations
+def test_the_command_takes_a_target_and_variables(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SCHEMAS_VARIABLE, str(folder))
+    monkeypatch.setenv(TARGET_VARIABLE, "")
+    assert main(["check", "--target", "dev", "--var", "region=us"]) == 0
+    assert "1 topic, 1 view, fine" in capsys.readouterr().out
+    assert main(["check", "--var", "regoin=us"]) == 1
+    assert "--var regoin: no such variable is declared" in capsys.readouterr().err
+    assert main(["--var", "least=ten", "check"]) == 1
+    assert "--var least: variable 'least': 'ten' is not a decimal" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["check", "--var", "region"])
+    assert "'region' is not NAME=VALUE" in capsys.readouterr().err
+
+
+@pytest.mark.filterwarnings("ignore")  # Airflow's own
+def test_dags_and_pages_load_the_contracts_of_a_target(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HINDCAST_VAR", str(folder / "var"))
+    dev = pipelines(folder, target="dev")["shop"]
+    assert pipelines(folder)["shop"].schedule == "@daily" or dev.schedule is None
+    task = dev.get_task("replay.orders")
+    assert task.contract_environment == {SCHEMAS_VARIABLE: str(folder), TARGET_VARIABLE: "dev"}
+    with use_environment(task.contract_environment):
+        settings = read_settings()
+        assert catalog.load_contract(settings, "shop", ["shop"]).schedule is None
+        (folder / "targets.yaml").write_text(TARGETS.replace("null", "'@weekly'"))
+        assert catalog.load_contract(settings, "shop", ["shop"]).schedule == "@weekly", "read again"
+        (folder / "targets.yaml").write_text("dev: [")
+        assert "targets.yaml:1" in str(catalog.load_contracts(settings)[1]["shop"])
+    broken = dag_loading.load_dags(settings, CreatedDags())
+    assert "broken contract" in broken["shop"].tags
+
+
+def test_every_call_that_loads_contracts_says_what_they_are_loaded_with() -> None:
+    """Else it would load them without the target, and take its tables for those of another environment."""
+    loads = {"find": 3, "try_find": 3, "try_load_all": 2, "build_finder": 1}
+    missing = []
+    for path in JOBS.rglob("*.py"):
+        for call in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.func.id not in loads:
+                continue
+            text = ast.unparse(call)
+            if re.match(r"find\((0|1|form)\b", text) is None and "choice" not in text and "read_settings" not in text:
+                missing.append(f"{path.name}: {text}")
+    assert missing == []
+
+
+def test_every_field_that_is_an_expression_is_known_as_one() -> None:
+    """By the model's own words: whatever is described as an expression or a condition of Spark SQL."""
+    schema = Contract.model_json_schema()
+    named = {
+        (part, name)
+        for part, model in (("topics", "Topic"), ("views", "View"))
+        for name, field in schema["$defs"][model]["properties"].items()
+        if re.search(r"Spark SQL (expression|condition|aggregate)|as Spark SQL", json.dumps(field))
+    }
+    assert {name for _, name in named} >= {"where", "select", "key", "group_by", "aggregate"}
+    for part, name in named:
+        place = (part, "t", name) if is_expression((part, "t", name)) else (part, "t", name, "c")
+        assert is_expression(place), place
+    assert is_expression(("topics", "t", "valid_time"))
+    assert is_expression(("views", "v", "join", "on", 0))
+    assert not is_expression(("topics", "t", "key", "c"))
+
+
+LITERALS = {
+    "tinyint": [-128, 127, "5"],
+    "smallint": [-32768, 32767],
+    "int": [-2147483648, 2147483647, 0],
+    "bigint": [-9223372036854775808, 9223372036854775807],
+    "decimal(8,2)": ["-0.05", 123456.78, 7, "0.00"],
+    "decimal(38,10)": ["1234567890123456789012345678.0123456789"],
+    "double": [0.1, 1e300, -5, "2.5"],
+    "boolean": [True, "false"],
+    "string": [
+        "",
+        "it's",
+        "a\\b",
+        'q"q',
+        "line\nbreak\ttab",
+        "$(x)",
+        "%_\\%",
+        "é✓😀",
+        "' or true or '",
+        "{batch}",
+        "--",
+        "/*",
+    ],
+    "date": ["2026-01-31", "0001-01-01", "9999-12-31"],
+    "timestamp": ["2026-01-31T06:00:00.123456Z", "2026-01-31T06:00:00+02:00", "0001-01-02"],
+    "duration": ["0 ms", "1 ms", "36 hours", "1500 ms", "400 days"],
+}
+
+
+def test_literals_are_the_values_in_spark(spark: SparkSession) -> None:
+    cases = [(kind, value, parse_value(kind, value)) for kind, values in LITERALS.items() for value in values]
+    row = spark.sql(f"SELECT {', '.join(f'{case[2].literal} AS c{n}' for n, case in enumerate(cases))}")
+    types = {kind: field.dataType.simpleString() for (kind, _, _), field in zip(cases, row.schema.fields, strict=True)}
+    assert types == {kind: kind if kind != "duration" else "interval day to second" for kind in LITERALS}
+    for (kind, value, bound), found in zip(cases, row.first() or (), strict=True):
+        match kind:
+            case "timestamp" | "date" | "duration":
+                assert parse_value(kind, found if kind != "timestamp" else f"{found}Z").value == bound.value, value
+            case "boolean":
+                assert found is bound.value
+            case "string":
+                assert found == value
+            case _:
+                assert float(found) == float(bound.value if bound.value is not None else "nan"), value
