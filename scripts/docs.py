@@ -347,12 +347,12 @@ views:
 ```
 
 The types are `duration`, `string`, `boolean`, `tinyint`, `smallint`, `int`, `bigint`, `double`, `decimal(8,2)`, `date`
-and `timestamp`. A value comes from `--var region=us`, else from the [target](#targets), else from `default`; never from
-the environment. In an expression it is a literal of its type, so it can add no SQL; there it stands alone, not within a
-text (write `concat('a-', $(region))`) nor as part of a name. Elsewhere it is text, or, where nothing else is written, the
-value itself: `max_malformed: $(bad)` is a number. The name of the pipeline has no variables, nor have names of columns and
-tables. `$$(name)` means the text `$(name)`. What a value changes is part of the contract's hash, as if it were written
-out: a run with another one derives again what depends on it.
+and `timestamp`. A value comes from `--var region=us`, else from the [target](#targets), else from `default`; never
+from the environment. In an expression it is a literal of its type, so it can add no SQL; there it stands alone, not
+within a text (write `concat('a-', $(region))`) nor as part of a name. Elsewhere it is text, or, where nothing else is
+written, the value itself: `max_malformed: $(bad)` is a number. The name of the pipeline has no variables, nor have
+names of columns and tables. `$$(name)` means the text `$(name)`. What a value changes is part of the contract's hash,
+as if it were written out: a run with another one derives again what depends on it.
 
 ## Targets
 
@@ -371,10 +371,10 @@ prod:
     shop: {start: 2026-02-01, schedule: "@hourly", topics: {orders: prod.orders}, variables: {least: 0.01}}
 ```
 
-`hindcast run shop --target dev`, `HINDCAST_TARGET=dev`, or in a DAG file `pipelines("schemas", target="dev")` chooses one.
-Without a target the contracts hold as they are. Of Airflow, all processes need the same `HINDCAST_TARGET`: the pages read
-it too. Whoever may write this file decides where all pipelines of the folder write: protect it like the settings. A
-contract that is itself named `targets.yaml` remains a contract.
+`hindcast run shop --target dev`, `HINDCAST_TARGET=dev`, or in a DAG file `pipelines("schemas", target="dev")` chooses
+one. Without a target the contracts hold as they are. Of Airflow, all processes need the same `HINDCAST_TARGET`: the
+pages read it too. Whoever may write this file decides where all pipelines of the folder write: protect it like the
+settings. A contract that is itself named `targets.yaml` remains a contract.
 
 ## Pipeline
 
