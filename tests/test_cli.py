@@ -216,6 +216,35 @@ def test_produce_run_and_abandon(hindcast: Run, spark: SparkSession, broker: str
         assert "2 offsets: 2 accepted" in out
 
 
+def test_a_target_runs_its_own_topics_into_its_own_tables(
+    hindcast: Run, spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The topic and a value are the target's; runs, tables and reports of others are untouched by it."""
+    assert spark
+    monkeypatch.setenv("HINDCAST_TARGET", "")
+    contract = RESTAURANT.replace("\ntopics:\n", "\nvariables:\n  least: {type: int, default: 100}\ntopics:\n", 1)
+    dear = "\n  dear:\n    table: menu\n    where: price >= $(least)\n"
+    with pipeline(spark, broker, tmp_path, contract + dear) as p:
+        lines = tmp_path / "menu.jsonl"
+        lines.write_text('{"key": "curry", "value": {"price": 8}, "timestamp": "2026-01-01T00:00:00Z"}\n')
+        assert hindcast("produce", f"{p.kafka('menu')}.dev", str(lines))[0] == 0
+        (p.folder / "schemas" / "targets.yaml").write_text(
+            f"dev:\n  warehouse: {tmp_path}/dev\n  variables: {{least: 8}}\n"
+            f"  pipelines: {{restaurant: {{topics: {{menu: {p.kafka('menu')}.dev}}}}}}\n"
+        )
+        code, out, err = hindcast("run", "restaurant", "--target", "dev")
+        assert (code, "1 offset: 1 accepted" in out) == (0, True), err
+        dear_ones = "restaurant.dear", "--as-of", "2026-01-01T00:00:03Z"
+        assert "curry" in hindcast("query", *dear_ones, "--target", "dev")[1]
+        assert [path.name for path in (read_settings().reports / "restaurant").glob("*.html")] == ["run-1.html"]
+        monkeypatch.setenv("HINDCAST_TARGET", "")
+        assert hindcast("query", *dear_ones)[0] == 1, "no run without the target yet"
+        code, out, err = hindcast("run", "restaurant", "--var", "least=9")
+        assert (code, "restaurant, run 1 " in out, " accepted" in out) == (0, True, False), err
+        code, _, err = hindcast("run", "restaurant", "--var", "lest=9")
+        assert (code, "--var lest: no such variable is declared" in err) == (1, True)
+
+
 def report_of(run: int) -> RunReport:
     return RunReport("", run, "", None)
 
