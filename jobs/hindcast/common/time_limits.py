@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
+from types import FrameType
 from typing import TypeVar
 
 S = TypeVar("S")
@@ -22,7 +23,7 @@ def limit_time(judge: Callable[[S], T]) -> Callable[[S], T]:
     """
     seconds, too_slow = MAX_SECONDS, TOO_SLOW
 
-    def stop(_signal: int, _frame: object) -> None:
+    def stop(_signal: int, _frame: FrameType | None) -> None:
         raise TimeoutError(f"{too_slow} {seconds:.0f} seconds to match; simplify the patterns")
 
     def judge_in_time(value: S) -> T:

@@ -38,7 +38,7 @@ class ColumnValuesMatchJsonSchema(ColumnMapMetricProvider):
     condition_value_keys = ("json_schema",)
 
     @column_condition_partial(engine=SparkDFExecutionEngine)
-    def _spark(cls, column: Column, json_schema: JsonObject, **_others: object) -> Column:  # noqa: N805  # as GX wants it
+    def _spark(cls, column: Column, json_schema: JsonObject, **_others: JsonValue) -> Column:  # noqa: N805  # as GX wants it
         schema = json.loads(json.dumps(json_schema, default=str))
         jsonschema.validators.validator_for(schema).check_schema(schema)
         validators: list[jsonschema.Validator] = []

@@ -55,7 +55,7 @@ class RowsWhereCount(TableMetricProvider):
         domain_type=MetricDomainTypes.TABLE,
     )
     def _spark(
-        metric_domain_kwargs: JsonObject, metric_value_kwargs: Mapping[str, str], **_others: object
+        metric_domain_kwargs: JsonObject, metric_value_kwargs: Mapping[str, str], **_others: JsonValue
     ) -> tuple[Column, JsonObject, JsonObject]:
         return F.count_if(F.expr(metric_value_kwargs["condition"])), metric_domain_kwargs, {}
 

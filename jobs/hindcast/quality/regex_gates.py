@@ -24,6 +24,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType
 
+from hindcast.common.json_values import JsonValue
 from hindcast.common.time_limits import limit_time
 from hindcast.contract.java_patterns import build_compiler
 from hindcast.contract.patterns import combine_patterns, may_be_slow
@@ -52,7 +53,7 @@ class ColumnValuesMatchRegex(ColumnMapMetricProvider):
     condition_value_keys = ("regex",)
 
     @column_condition_partial(engine=SparkDFExecutionEngine)
-    def _spark(cls, column: Column, regex: str, **_others: object) -> Column:  # noqa: N805  # as GX wants it
+    def _spark(cls, column: Column, regex: str, **_others: JsonValue) -> Column:  # noqa: N805  # as GX wants it
         return limit_matching(column, [regex]).rlike(regex)
 
 
@@ -63,7 +64,7 @@ class ColumnValuesNotMatchRegex(ColumnMapMetricProvider):
     condition_value_keys = ("regex",)
 
     @column_condition_partial(engine=SparkDFExecutionEngine)
-    def _spark(cls, column: Column, regex: str, **_others: object) -> Column:  # noqa: N805
+    def _spark(cls, column: Column, regex: str, **_others: JsonValue) -> Column:  # noqa: N805
         return ~limit_matching(column, [regex]).rlike(regex)
 
 
@@ -74,7 +75,7 @@ class ColumnValuesMatchRegexList(ColumnMapMetricProvider):
     condition_value_keys = ("regex_list", "match_on")
 
     @column_condition_partial(engine=SparkDFExecutionEngine)
-    def _spark(cls, column: Column, regex_list: list[str], match_on: str, **_others: object) -> Column:  # noqa: N805
+    def _spark(cls, column: Column, regex_list: list[str], match_on: str, **_others: JsonValue) -> Column:  # noqa: N805
         patterns = combine_patterns(regex_list, any_may_match=match_on == "any")
         texts = limit_matching(column, patterns)
         return reduce(and_, (texts.rlike(regex) for regex in patterns))
@@ -87,6 +88,6 @@ class ColumnValuesNotMatchRegexList(ColumnMapMetricProvider):
     condition_value_keys = ("regex_list",)
 
     @column_condition_partial(engine=SparkDFExecutionEngine)
-    def _spark(cls, column: Column, regex_list: list[str], **_others: object) -> Column:  # noqa: N805
+    def _spark(cls, column: Column, regex_list: list[str], **_others: JsonValue) -> Column:  # noqa: N805
         texts = limit_matching(column, regex_list)
         return reduce(and_, (~texts.rlike(regex) for regex in regex_list))

@@ -19,6 +19,7 @@ from urllib.parse import unquote
 import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
 from hindcast.bitemporal.predicates import LAST_MOMENT, ColumnBound
@@ -106,7 +107,9 @@ def _register_stored_rows(
     engine.execute(f"CREATE OR REPLACE TEMP VIEW {name} AS SELECT {expressions} FROM {read}")  # noqa: S608  # names are quoted
 
 
-def _replace_view(engine: duckdb.DuckDBPyConnection, name: str, rows: object) -> None:
+def _replace_view(
+    engine: duckdb.DuckDBPyConnection, name: str, rows: pa.Table | pa.RecordBatchReader | ds.Dataset
+) -> None:
     engine.execute(f"DROP VIEW IF EXISTS {quote_name(name)}")
     engine.register(name, rows)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
-from typing import Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -22,7 +22,10 @@ from hindcast.formats.json.records import RecordReader, RecordShape
 from hindcast.formats.json.syntax import MAX_DEPTH, MAX_DIGITS, MAX_NAME, MAX_TEXT, is_deep
 from hindcast.formats.json.values import BITS, decimal_digits
 
-Places: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+Places: TypeAlias = "NDArray[np.int64]"
 
 _SLICE = 32 << 20
 """About so many bytes are read at a time: Python's objects of them take several times as many."""
@@ -113,7 +116,7 @@ class _PlainReader:
         right[list(wrong)] = False
         return struct.filter(pa.array(right)), done[right]
 
-    def _are_plain(self, texts: pa.Array) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    def _are_plain(self, texts: pa.Array) -> NDArray[np.bool_]:
         """Return which texts it may read."""
         plain = texts.is_valid()
         if not self._exact:
