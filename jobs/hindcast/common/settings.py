@@ -30,13 +30,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from hindcast.common import cron
+from hindcast.common import environment
 from hindcast.common.errors import SettingsError
 from hindcast.common.targets import Choice, read_target
 
@@ -142,34 +141,34 @@ class Settings:
 def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
     """Return the settings that the environment has now; SettingsError if a variable is invalid."""
     env = os.environ if environ is None else environ
-    root = _parse_path(env, "HINDCAST_ROOT", _CHECKOUT if is_checkout() else Path.cwd())
-    var = _parse_path(env, "HINDCAST_VAR", root / "var")
-    kafka_port = _parse_port(env, "HINDCAST_KAFKA_PORT", 19392)
+    root = environment.parse_path(env, "HINDCAST_ROOT", _CHECKOUT if is_checkout() else Path.cwd())
+    var = environment.parse_path(env, "HINDCAST_VAR", root / "var")
+    kafka_port = environment.parse_port(env, "HINDCAST_KAFKA_PORT", 19392)
     schemas, target = _parse_schemas(env, root), env.get(TARGET_VARIABLE) or ""
     warehouse, reports = _find_places(env, root, var, schemas, target)
     return Settings(
         root=root,
         var=var,
-        warehouse=_tables(warehouse),
+        warehouse=environment.parse_warehouse(warehouse),
         reports=reports,
         schemas=schemas,
         target=target,
-        kafka=_parse_kafka(env, f"127.0.0.1:{kafka_port}"),
-        schema_registry=_parse_registry(env),
+        kafka=environment.parse_kafka(env, f"127.0.0.1:{kafka_port}"),
+        schema_registry=environment.parse_registry(env),
         kafka_port=kafka_port,
-        airflow_port=_parse_port(env, "HINDCAST_AIRFLOW_PORT", 18380),
-        spark_port=_parse_port(env, "HINDCAST_SPARK_PORT", 15392),
-        spark=_parse_spark(env),
-        spark_memory=_parse_memory(env),
-        chunk=_parse_chunk(env),
-        kernels=_parse_switch(env, "HINDCAST_KERNELS"),
+        airflow_port=environment.parse_port(env, "HINDCAST_AIRFLOW_PORT", 18380),
+        spark_port=environment.parse_port(env, "HINDCAST_SPARK_PORT", 15392),
+        spark=environment.parse_spark(env),
+        spark_memory=environment.parse_memory(env),
+        chunk=environment.parse_chunk(env),
+        kernels=environment.parse_switch(env, "HINDCAST_KERNELS"),
         pool=env.get("HINDCAST_POOL") or DEFAULT_POOL,
-        users=_parse_users(env),
-        umask=_parse_umask(env),
-        maintenance=_parse_maintenance(env),
-        time_travel=_parse_days(env, "HINDCAST_TIME_TRAVEL", 7, least=1),
-        keep_reports=_parse_days(env, "HINDCAST_KEEP_REPORTS", 0, least=0),
-        log=_parse_log(env),
+        users=environment.parse_users(env),
+        umask=environment.parse_umask(env),
+        maintenance=environment.parse_maintenance(env),
+        time_travel=environment.parse_days(env, "HINDCAST_TIME_TRAVEL", 7, least=1),
+        keep_reports=environment.parse_days(env, "HINDCAST_KEEP_REPORTS", 0, least=0),
+        log=environment.parse_log(env),
     )
 
 
@@ -198,17 +197,13 @@ def setup_command() -> str:
     return "make setup" if is_checkout() else "hindcast setup"
 
 
-def _parse_path(env: Mapping[str, str], name: str, default: Path) -> Path:
-    return Path(env.get(name) or default).expanduser().absolute()
-
-
 def _find_places(env: Mapping[str, str], root: Path, var: Path, schemas: Path, target: str) -> tuple[str, Path]:
     """Return where tables and reports are: as the target says, else the environment.
 
     A target with a warehouse of its own has reports of its own: of pipelines of the same names.
     """
     warehouse = env.get("HINDCAST_WAREHOUSE") or str(var / "warehouse")
-    reports = _parse_path(env, "HINDCAST_REPORTS", var / "reports")
+    reports = environment.parse_path(env, "HINDCAST_REPORTS", var / "reports")
     if not target:
         return warehouse, reports
     its = read_target(schemas, target)
@@ -222,164 +217,4 @@ def _find_places(env: Mapping[str, str], root: Path, var: Path, schemas: Path, t
 
 
 def _parse_schemas(env: Mapping[str, str], root: Path) -> Path:
-    return _parse_path(env, SCHEMAS_VARIABLE, root / "schemas")
-
-
-def _tables(warehouse: str) -> str:
-    """Return the warehouse as it is named everywhere; SettingsError for credentials or odd signs in it."""
-    # First: other errors show the address, as every path does. A secret may have a slash. Azure's is container@account.
-    is_azure = re.fullmatch(r"(abfss?|wasbs?)://[\w$-]+@[\w.-]+(/.*)?", warehouse, re.DOTALL)
-    if not is_azure and re.match(r"[^/]*://[^/]*(@|:(?!\d+(/|$)).*@)", warehouse, re.DOTALL):
-        fix = "leave them out: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY have them (docs/deploy.md)"
-        raise SettingsError("HINDCAST_WAREHOUSE has credentials in its address", fix=fix)
-    place = warehouse if "://" in warehouse else str(Path(warehouse).expanduser().absolute())
-    if re.search("[\ud800-\udfff]", place):
-        fix = "set HINDCAST_WAREHOUSE, or HINDCAST_VAR, to a folder whose whole path is UTF-8 text"
-        raise SettingsError(f"the warehouse is '{_shorten(place)}', which is not UTF-8 text", fix=fix)
-    if found := re.search(r"[#?%`\\]", place):  # Delta's readers take them for parts of a URL, or of SQL
-        fix = "set HINDCAST_WAREHOUSE, or HINDCAST_VAR, to a folder without it"
-        raise SettingsError(f"the warehouse is '{_shorten(place)}', and has {found[0]} in its path", fix=fix)
-    return place
-
-
-def _parse_kafka(env: Mapping[str, str], default: str) -> str:
-    text = env.get("HINDCAST_KAFKA") or default
-    refuse_credentials(text, "HINDCAST_KAFKA")
-    return text
-
-
-def refuse_credentials(servers: str, where: str) -> None:
-    """Raise SettingsError, which does not show them, if addresses of brokers have credentials."""
-    if "@" in servers:
-        fix = (
-            "give them as HINDCAST_KAFKA_USERNAME and HINDCAST_KAFKA_PASSWORD, or as login and password of the "
-            "connection (docs/security.md)"
-        )
-        raise SettingsError(f"{where} has credentials in an address", fix=fix)
-
-
-def _parse_port(env: Mapping[str, str], name: str, default: int) -> int:
-    text = env.get(name) or str(default)
-    if (port := _parse_number(text)) is None or not 0 < port < 65536:
-        raise SettingsError(f"{name} is '{_shorten(text)}', not a port", fix=f"set {name} to a number from 1 to 65535")
-    return port
-
-
-def _parse_number(text: str) -> int | None:
-    """Return the number that a text of at most 18 digits represents; None for another text."""
-    return int(text) if re.fullmatch(r"[0-9]{1,18}", text) else None
-
-
-def _shorten(text: str) -> str:
-    """Return the text of a setting, shortened for an error."""
-    return text if len(text) <= 60 else f"{text[:40]}... ({len(text):,} characters)"
-
-
-def _parse_registry(env: Mapping[str, str]) -> str:
-    text = env.get("HINDCAST_SCHEMA_REGISTRY") or ""
-    if text and not re.fullmatch(r"https?://[^@\s]+", text):
-        raise SettingsError(
-            "HINDCAST_SCHEMA_REGISTRY is not the URL of a schema registry without credentials",
-            fix="write https://host:port; put user and password into HINDCAST_SCHEMA_REGISTRY_USER and "
-            "HINDCAST_SCHEMA_REGISTRY_PASSWORD",
-        )
-    return text.rstrip("/")
-
-
-def _parse_spark(env: Mapping[str, str]) -> Literal["connect", "submit"]:
-    match env.get("HINDCAST_SPARK") or "connect":
-        case "connect":
-            return "connect"
-        case "submit":
-            return "submit"
-        case other:
-            raise SettingsError(
-                f"HINDCAST_SPARK is '{other}', not a way to run Spark work",
-                fix="set it to 'connect' (one shared Spark Connect server) or 'submit' (spark-submit for each task)",
-            )
-
-
-def _parse_switch(env: Mapping[str, str], name: str) -> bool:
-    text = env.get(name) or "on"
-    if text not in ("on", "off"):
-        raise SettingsError(f"{name} is '{text}'", fix=f"set {name} to 'on' or 'off'")
-    return text == "on"
-
-
-def _parse_log(env: Mapping[str, str]) -> Literal["text", "json"]:
-    match env.get("HINDCAST_LOG") or "text":
-        case "text":
-            return "text"
-        case "json":
-            return "json"
-        case other:
-            raise SettingsError(f"HINDCAST_LOG is '{other}'", fix="set HINDCAST_LOG to 'text' or 'json'")
-
-
-def _parse_memory(env: Mapping[str, str]) -> str:
-    text = env.get("HINDCAST_SPARK_MEMORY")
-    if not text:
-        return f"{min(max(_read_machine_mebibytes() // 3, 1024), 16384)}m"
-    if not re.fullmatch(r"[1-9][0-9]{0,8}[gm]", text):
-        raise SettingsError(
-            f"HINDCAST_SPARK_MEMORY is '{_shorten(text)}', not an amount of memory",
-            fix="write a number of gibibytes or mebibytes, such as 4g or 900m",
-        )
-    return text
-
-
-def _parse_chunk(env: Mapping[str, str]) -> int:
-    text = env.get("HINDCAST_CHUNK") or "2000000"
-    chunk = _parse_number(text)
-    if not chunk:
-        fix = "set it to the approximate number of offsets that a run commits at a time, such as 2000000"
-        raise SettingsError(f"HINDCAST_CHUNK is '{_shorten(text)}', not a number of offsets", fix=fix)
-    return chunk
-
-
-def _parse_users(env: Mapping[str, str]) -> str:
-    text = env.get("HINDCAST_USERS") or "admin:admin"
-    users = text.split(",")
-    if not (all(re.fullmatch(_USER_PATTERN, user) for user in users) and any(u.endswith(":admin") for u in users)):
-        raise SettingsError(
-            f"HINDCAST_USERS is '{text}', not a list of names with roles that has an admin",
-            fix="write NAME:ROLE, separated by commas, such as ann:admin,bob:viewer; roles: admin, op, user, viewer",
-        )
-    return text
-
-
-def _parse_umask(env: Mapping[str, str]) -> int:
-    text = env.get("HINDCAST_UMASK") or "077"
-    if not re.fullmatch(r"0?0[0-7]{2}", text):
-        raise SettingsError(
-            f"HINDCAST_UMASK is '{text}', not a umask that leaves its owner all rights",
-            fix="write 077 (only we can read our files), 027 (our group can too) or 022 (everybody can)",
-        )
-    return int(text, 8)
-
-
-def _parse_maintenance(env: Mapping[str, str]) -> str:
-    text = env.get("HINDCAST_MAINTENANCE") or "@daily"
-    if text != "never" and (refusal := cron.find_refusal(text)):
-        found = f"HINDCAST_MAINTENANCE is '{_shorten(text)}', not a cron expression for Airflow: it {refusal.problem}"
-        raise SettingsError(found, fix="write '0 3 * * *', or @daily, @weekly and so on; never: only by hand")
-    return text
-
-
-def _parse_days(env: Mapping[str, str], name: str, default: int, *, least: int) -> int:
-    text = env.get(name) or str(default)
-    if (days := _parse_number(text)) is None or not least <= days < 100_000:
-        fix = f"set it to a number from {least} to 99999"
-        raise SettingsError(f"{name} is '{_shorten(text)}', not a number of days", fix=fix)
-    return days
-
-
-_USER_PATTERN = r"[A-Za-z0-9_.-]+:(admin|op|user|viewer)"
-
-
-def _read_machine_mebibytes() -> int:
-    """Return the memory of this machine, or of our control group if that is limited, in MiB."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    with contextlib.suppress(OSError, ValueError):  # no control group, or no limit
-        memory = min(memory, int(Path("/sys/fs/cgroup/memory.max").read_text()))
-    return memory // 2**20
+    return environment.parse_path(env, SCHEMAS_VARIABLE, root / "schemas")

@@ -29,8 +29,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from hindcast.common.environment import refuse_credentials
 from hindcast.common.errors import SettingsError, suggest_nearest
-from hindcast.common.settings import refuse_credentials
 
 PROTOCOLS = ("plaintext", "ssl", "sasl_ssl", "sasl_plaintext")
 MECHANISMS = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN", "OAUTHBEARER")

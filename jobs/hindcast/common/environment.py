@@ -1,0 +1,190 @@
+"""The values of environment variables that the settings are made of: each is parsed here, or refused."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from hindcast.common import cron
+from hindcast.common.errors import SettingsError
+
+
+def parse_path(env: Mapping[str, str], name: str, default: Path) -> Path:
+    """Return a path, which becomes absolute."""
+    return Path(env.get(name) or default).expanduser().absolute()
+
+
+def parse_warehouse(warehouse: str) -> str:
+    """Return the warehouse as it is named everywhere; SettingsError for credentials or odd signs in it."""
+    # First: other errors show the address, as every path does. A secret may have a slash. Azure's is container@account.
+    is_azure = re.fullmatch(r"(abfss?|wasbs?)://[\w$-]+@[\w.-]+(/.*)?", warehouse, re.DOTALL)
+    if not is_azure and re.match(r"[^/]*://[^/]*(@|:(?!\d+(/|$)).*@)", warehouse, re.DOTALL):
+        fix = "leave them out: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY have them (docs/deploy.md)"
+        raise SettingsError("HINDCAST_WAREHOUSE has credentials in its address", fix=fix)
+    place = warehouse if "://" in warehouse else str(Path(warehouse).expanduser().absolute())
+    if re.search("[\ud800-\udfff]", place):
+        fix = "set HINDCAST_WAREHOUSE, or HINDCAST_VAR, to a folder whose whole path is UTF-8 text"
+        raise SettingsError(f"the warehouse is '{_shorten(place)}', which is not UTF-8 text", fix=fix)
+    if found := re.search(r"[#?%`\\]", place):  # Delta's readers take them for parts of a URL, or of SQL
+        fix = "set HINDCAST_WAREHOUSE, or HINDCAST_VAR, to a folder without it"
+        raise SettingsError(f"the warehouse is '{_shorten(place)}', and has {found[0]} in its path", fix=fix)
+    return place
+
+
+def parse_kafka(env: Mapping[str, str], default: str) -> str:
+    """Return the addresses of the brokers; SettingsError if they have credentials."""
+    text = env.get("HINDCAST_KAFKA") or default
+    refuse_credentials(text, "HINDCAST_KAFKA")
+    return text
+
+
+def refuse_credentials(servers: str, where: str) -> None:
+    """Raise SettingsError, which does not show them, if addresses of brokers have credentials."""
+    if "@" in servers:
+        fix = (
+            "give them as HINDCAST_KAFKA_USERNAME and HINDCAST_KAFKA_PASSWORD, or as login and password of the "
+            "connection (docs/security.md)"
+        )
+        raise SettingsError(f"{where} has credentials in an address", fix=fix)
+
+
+def parse_port(env: Mapping[str, str], name: str, default: int) -> int:
+    """Return a port; SettingsError for anything else."""
+    text = env.get(name) or str(default)
+    if (port := _parse_number(text)) is None or not 0 < port < 65536:
+        raise SettingsError(f"{name} is '{_shorten(text)}', not a port", fix=f"set {name} to a number from 1 to 65535")
+    return port
+
+
+def _parse_number(text: str) -> int | None:
+    """Return the number that a text of at most 18 digits represents; None for another text."""
+    return int(text) if re.fullmatch(r"[0-9]{1,18}", text) else None
+
+
+def _shorten(text: str) -> str:
+    """Return the text of a setting, shortened for an error."""
+    return text if len(text) <= 60 else f"{text[:40]}... ({len(text):,} characters)"
+
+
+def parse_registry(env: Mapping[str, str]) -> str:
+    """Return the URL of the schema registry, empty without one; SettingsError if it is none, or has credentials."""
+    text = env.get("HINDCAST_SCHEMA_REGISTRY") or ""
+    if text and not re.fullmatch(r"https?://[^@\s]+", text):
+        raise SettingsError(
+            "HINDCAST_SCHEMA_REGISTRY is not the URL of a schema registry without credentials",
+            fix="write https://host:port; put user and password into HINDCAST_SCHEMA_REGISTRY_USER and "
+            "HINDCAST_SCHEMA_REGISTRY_PASSWORD",
+        )
+    return text.rstrip("/")
+
+
+def parse_spark(env: Mapping[str, str]) -> Literal["connect", "submit"]:
+    """Return how Airflow runs Spark work; SettingsError for another word."""
+    match env.get("HINDCAST_SPARK") or "connect":
+        case "connect":
+            return "connect"
+        case "submit":
+            return "submit"
+        case other:
+            raise SettingsError(
+                f"HINDCAST_SPARK is '{other}', not a way to run Spark work",
+                fix="set it to 'connect' (one shared Spark Connect server) or 'submit' (spark-submit for each task)",
+            )
+
+
+def parse_switch(env: Mapping[str, str], name: str) -> bool:
+    """Return whether a variable is `on`, as it is by default; SettingsError unless it is `on` or `off`."""
+    text = env.get(name) or "on"
+    if text not in ("on", "off"):
+        raise SettingsError(f"{name} is '{text}'", fix=f"set {name} to 'on' or 'off'")
+    return text == "on"
+
+
+def parse_log(env: Mapping[str, str]) -> Literal["text", "json"]:
+    """Return how steps are logged; SettingsError for another word."""
+    match env.get("HINDCAST_LOG") or "text":
+        case "text":
+            return "text"
+        case "json":
+            return "json"
+        case other:
+            raise SettingsError(f"HINDCAST_LOG is '{other}'", fix="set HINDCAST_LOG to 'text' or 'json'")
+
+
+def parse_memory(env: Mapping[str, str]) -> str:
+    """Return the heap of a Spark driver as Java writes it; SettingsError for anything else."""
+    text = env.get("HINDCAST_SPARK_MEMORY")
+    if not text:
+        return f"{min(max(_read_machine_mebibytes() // 3, 1024), 16384)}m"
+    if not re.fullmatch(r"[1-9][0-9]{0,8}[gm]", text):
+        raise SettingsError(
+            f"HINDCAST_SPARK_MEMORY is '{_shorten(text)}', not an amount of memory",
+            fix="write a number of gibibytes or mebibytes, such as 4g or 900m",
+        )
+    return text
+
+
+def parse_chunk(env: Mapping[str, str]) -> int:
+    """Return how many offsets a run commits at a time; SettingsError for anything else."""
+    text = env.get("HINDCAST_CHUNK") or "2000000"
+    chunk = _parse_number(text)
+    if not chunk:
+        fix = "set it to the approximate number of offsets that a run commits at a time, such as 2000000"
+        raise SettingsError(f"HINDCAST_CHUNK is '{_shorten(text)}', not a number of offsets", fix=fix)
+    return chunk
+
+
+def parse_users(env: Mapping[str, str]) -> str:
+    """Return the users of Airflow and their roles; SettingsError without an admin, or for another form."""
+    text = env.get("HINDCAST_USERS") or "admin:admin"
+    users = text.split(",")
+    if not (all(re.fullmatch(_USER_PATTERN, user) for user in users) and any(u.endswith(":admin") for u in users)):
+        raise SettingsError(
+            f"HINDCAST_USERS is '{text}', not a list of names with roles that has an admin",
+            fix="write NAME:ROLE, separated by commas, such as ann:admin,bob:viewer; roles: admin, op, user, viewer",
+        )
+    return text
+
+
+def parse_umask(env: Mapping[str, str]) -> int:
+    """Return a umask; SettingsError for one that takes rights from its owner."""
+    text = env.get("HINDCAST_UMASK") or "077"
+    if not re.fullmatch(r"0?0[0-7]{2}", text):
+        raise SettingsError(
+            f"HINDCAST_UMASK is '{text}', not a umask that leaves its owner all rights",
+            fix="write 077 (only we can read our files), 027 (our group can too) or 022 (everybody can)",
+        )
+    return int(text, 8)
+
+
+def parse_maintenance(env: Mapping[str, str]) -> str:
+    """Return when tables are maintained; SettingsError for what Airflow would refuse."""
+    text = env.get("HINDCAST_MAINTENANCE") or "@daily"
+    if text != "never" and (refusal := cron.find_refusal(text)):
+        found = f"HINDCAST_MAINTENANCE is '{_shorten(text)}', not a cron expression for Airflow: it {refusal.problem}"
+        raise SettingsError(found, fix="write '0 3 * * *', or @daily, @weekly and so on; never: only by hand")
+    return text
+
+
+def parse_days(env: Mapping[str, str], name: str, default: int, *, least: int) -> int:
+    """Return a number of days, `least` or more; SettingsError for anything else."""
+    text = env.get(name) or str(default)
+    if (days := _parse_number(text)) is None or not least <= days < 100_000:
+        fix = f"set it to a number from {least} to 99999"
+        raise SettingsError(f"{name} is '{_shorten(text)}', not a number of days", fix=fix)
+    return days
+
+
+_USER_PATTERN = r"[A-Za-z0-9_.-]+:(admin|op|user|viewer)"
+
+
+def _read_machine_mebibytes() -> int:
+    """Return the memory of this machine, or of our control group if that is limited, in MiB."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with contextlib.suppress(OSError, ValueError):  # no control group, or no limit
+        memory = min(memory, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    return memory // 2**20
