@@ -669,6 +669,25 @@ def test_lines_are_shown_page_by_page(web: TestClient, monkeypatch: pytest.Monke
     assert "page=1" in web.get("/changes/shop?knownAt=run:1&page=3").text
 
 
+def test_changes_can_be_saved_as_csv_without_what_is_sensitive(
+    web: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = web.get("/changes/shop.csv?knownAt=run:2")
+    assert answer.headers["content-type"] == "text/csv; charset=utf-8"
+    assert answer.headers["content-disposition"] == 'attachment; filename="changes-of-shop.csv"'
+    assert answer.text.splitlines() == [
+        "item,validFrom,validTo,change,price_before,price_after,note_before,note_after",
+        'naan,2026-01-01T00:01:00+00:00,,changed,3.00,2.50,"",late',
+    ]
+    assert 'href="/changes/shop.csv?' in web.get("/changes/shop").text
+    people = web.get("/changes/shop.csv?knownAt=run:1&table=people").text
+    assert "***" in people
+    assert "Secret" not in people
+    monkeypatch.setattr(changes_page, "MAX_EXPORTED", 1)
+    refused = web.get("/changes/shop.csv?knownAt=run:1")
+    assert (refused.status_code, "hindcast diff" in refused.text) == (400, True)
+
+
 def test_changes_hide_what_is_sensitive(web: TestClient) -> None:
     answer = web.get("/changes/shop", params={"table": "people", "knownAt": "run:1"})
     assert (answer.status_code, "***" in answer.text, "Ann" in answer.text) == (200, True, False)

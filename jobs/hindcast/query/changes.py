@@ -23,6 +23,7 @@ from duckdb import DuckDBPyConnection
 from hindcast.bitemporal.predicates import ColumnBound, Question, sql_literal
 from hindcast.common.errors import QueryError
 from hindcast.contract import Contract
+from hindcast.contract.sensitive import REDACTED
 from hindcast.contract.shapes import PERIODS
 from hindcast.contract.types import PERIOD_COLUMNS
 from hindcast.plan import horizon, journal
@@ -163,12 +164,18 @@ def _describe_excess(found: str, table: Table) -> QueryError:
     return QueryError(found, where=name, fix=describe_less(name))
 
 
-def flatten_lines(lines: pa.Table) -> pa.Table:
-    """Return lines without structs and lineage: of each value `x` the columns `x_before` and `x_after`."""
+def flatten_lines(lines: pa.Table, hidden: Collection[str] = ()) -> pa.Table:
+    """Return lines without structs and lineage: of each value `x` the columns `x_before` and `x_after`.
+
+    Values of `hidden` columns are masked.
+    """
     columns = _list_first_columns(lines)
     sides = {side: lines.column(side).combine_chunks() for side in ("before", "after")}
     for name in (field.name for field in lines.schema.field("before").type):
-        columns += [(f"{name}_{side}", pc.struct_field(values, name)) for side, values in sides.items()]
+        for side, values in sides.items():
+            is_hidden = name in hidden
+            shown = pa.array([REDACTED] * lines.num_rows, pa.string()) if is_hidden else pc.struct_field(values, name)
+            columns.append((f"{name}_{side}", shown))
     return _build_table(columns)
 
 

@@ -6,7 +6,7 @@ One line for each key and period: the old values and the new, with the record th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from threading import BoundedSemaphore
@@ -25,7 +25,7 @@ from hindcast.contract import Contract
 from hindcast.contract.shapes import PERIODS
 from hindcast.plan import journal
 from hindcast.plan.runs import Run
-from hindcast.query import changes, cut_values, key_history, read
+from hindcast.query import changes, cut_values, key_history, read, show
 from hindcast.query.changes import ChangeQuestion, Changes, SideLimit
 from hindcast.query.explain_limits import EngineLimitError, open_limited_engine
 from hindcast.query.inputs_as_of import find_records
@@ -33,6 +33,8 @@ from hindcast.query.show import plain_value
 from hindcast.store.tables import Table
 
 LINES_PER_PAGE = 50
+MAX_EXPORTED = 20_000
+"""The most lines of a CSV file."""
 LIMIT = SideLimit(rows=300_000, bytes_=64 << 20, line_bytes=8 << 20)
 SECONDS, MEMORY = 8.0, 320 << 20
 """How much a page reads, and how long and how many bytes comparing may take; `hindcast diff` has no limit."""
@@ -53,13 +55,71 @@ class ChangesRequest:
     page: Annotated[int, Query(ge=1, le=1_000_000)] = 1
 
 
+@dataclass(frozen=True)
+class _Answer:
+    """The changes that a request asks for: of a table, by the runs between two moments, from a line on."""
+
+    table: Table
+    runs: Sequence[Run]
+    question: ChangeQuestion
+    found: Changes
+    is_one_run: bool
+    counts: Mapping[str, int]
+
+
 def build_page(settings: Settings, contract: Contract, request: ChangesRequest) -> JsonObject:
     """Return the fields of a pipeline's page; QuestionError for a question that cannot be answered."""
+    fields = _list_fields(contract, request)
+    answer = _find_answer(settings, contract, request, (request.page - 1) * LINES_PER_PAGE, LINES_PER_PAGE)
+    if answer is None:
+        return fields
+    question, (table, lines, counts) = answer.question, answer.found
+    formatter = _LineFormatter(settings.warehouse, contract, table, frozenset(question.hidden))
+    return (
+        fields
+        | _list_tables(answer.counts)
+        | {
+            "table": table.name,
+            "kind": table.kind,
+            "periods": [*PERIODS[table.kind]],
+            "runs": [run.number for run in answer.runs],
+            "alone": answer.is_one_run,
+            "earlier": question.earlier.isoformat(),
+            "later": question.later.isoformat(),
+            "lines": [formatter.format_line(line) for line in lines.to_pylist()],
+            "first": question.first,
+            "total": counts.lines,
+            "keys": counts.keys,
+            "corrections": counts.corrections,
+            "more": question.first + lines.num_rows < counts.lines,
+        }
+    )
+
+
+def build_csv(settings: Settings, contract: Contract, request: ChangesRequest) -> str:
+    """Return all changes that a page of the same request pages through, as CSV; QueryError if they are too many."""
+    answer = _find_answer(settings, contract, request, 0, MAX_EXPORTED)
+    if answer is None:
+        return ""
+    if answer.found.counts.lines > MAX_EXPORTED:
+        where = f"{contract.pipeline}.{answer.table.name}"
+        found = f"{answer.found.counts.lines:,} changes are more than the {MAX_EXPORTED:,} of a file"
+        raise QueryError(found, where=where, fix=f"hindcast diff {where} --format csv has no limit")
+    return show.as_csv(changes.flatten_lines(answer.found.lines, answer.question.hidden))
+
+
+def _list_fields(contract: Contract, request: ChangesRequest) -> dict[str, JsonValue]:
+    return {"pipeline": contract.pipeline, "asked": asdict(request), "tables": []}
+
+
+def _find_answer(
+    settings: Settings, contract: Contract, request: ChangesRequest, first: int, most: int
+) -> _Answer | None:
+    """Return what a request asks for; None before the first run, QuestionError for what cannot be answered."""
     pipeline, warehouse = contract.pipeline, settings.warehouse
     past, names = journal.read_completed_runs(warehouse, pipeline), [*contract.topics, *contract.views]
-    fields: dict[str, JsonValue] = {"pipeline": pipeline, "asked": asdict(request), "tables": []}
     if not past:
-        return fields
+        return None
     field, counts = "knownAt", dict.fromkeys(names, 0)
     try:
         later = read.moment_of(warehouse, pipeline, request.knownAt) if request.knownAt else past[-1].known_at
@@ -74,32 +134,13 @@ def build_page(settings: Settings, contract: Contract, request: ChangesRequest) 
         table = read.locate_table(warehouse, contract, name)
         hidden = marks.refuse_hidden_key(settings, contract, name)
         field = "knownAt"
-        first = (request.page - 1) * LINES_PER_PAGE
         is_only = request.only == "corrections"
-        question = ChangeQuestion(earlier, later, is_only, request.order or "size", first, LINES_PER_PAGE, hidden)
+        question = ChangeQuestion(earlier, later, is_only, request.order or "size", first, most, hidden)
         found = _read_changes(warehouse, contract, name, question)
     except (QueryError, UnknownError) as error:
-        raise QuestionError(error, fields | _list_tables(counts), field, "changes.html") from None
-    formatter = _LineFormatter(warehouse, contract, table, hidden)
-    return (
-        fields
-        | _list_tables(counts)
-        | {
-            "table": name,
-            "kind": table.kind,
-            "periods": [*PERIODS[table.kind]],
-            "runs": [run.number for run in between],
-            "alone": len(between) == 1 and earlier == before,
-            "earlier": earlier.isoformat(),
-            "later": later.isoformat(),
-            "lines": [formatter.format_line(line) for line in found.lines.to_pylist()],
-            "first": first,
-            "total": found.counts.lines,
-            "keys": found.counts.keys,
-            "corrections": found.counts.corrections,
-            "more": first + found.lines.num_rows < found.counts.lines,
-        }
-    )
+        fields = _list_fields(contract, request) | _list_tables(counts)
+        raise QuestionError(error, fields, field, "changes.html") from None
+    return _Answer(table, between, question, found, len(between) == 1 and earlier == before, counts)
 
 
 def _list_tables(counts: Mapping[str, int]) -> dict[str, JsonValue]:

@@ -65,6 +65,12 @@ def as_json(fields: JsonObject, status: int = 200) -> Response:
     return Response(text.encode("utf-8", "replace"), status, {**_HEADERS}, "application/json")
 
 
+def as_csv(text: str, name: str) -> Response:
+    """Return CSV as a file to be saved under this name."""
+    headers = {**_HEADERS, "Content-Disposition": f'attachment; filename="{name}"'}
+    return Response(text.encode("utf-8", "replace"), 200, headers, "text/csv; charset=utf-8")
+
+
 def render_error(request: Request, error: HindcastError, status: int) -> Response:
     """Return an error as a page, or as JSON if the request was for JSON."""
     fields = {"found": error.found, "where": error.where, "mend": error.fix}

@@ -85,6 +85,14 @@ def build_app(access: PageAccess) -> FastAPI:
     def all_changes(readable: frozenset[str] = may) -> JsonObject:
         return {"page": "changes", "pipelines": catalog.list_pipelines(read_settings(), readable)}
 
+    @pipeline.get("/changes/{dag_id}.csv")
+    def changes_csv(dag_id: str, asked: ChangesRequest = of_changes, readable: frozenset[str] = may) -> Response:
+        settings = read_settings()
+        contract = marks.load_marked_contract(settings, dag_id, readable)
+        return rendering.as_csv(
+            changes_page.build_csv(settings, contract, asked), f"changes-of-{contract.pipeline}.csv"
+        )
+
     @_add_page(pipeline, "/changes/{dag_id}", "changes.html")
     def one_changes(dag_id: str, asked: ChangesRequest = of_changes, readable: frozenset[str] = may) -> JsonObject:
         settings = read_settings()
