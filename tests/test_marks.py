@@ -23,6 +23,7 @@ from hindcast.cli import main
 from hindcast.common.errors import ContractError
 from hindcast.common.settings import Settings, read_settings
 from hindcast.contract import Contract, load
+from hindcast.contract.bound import bind_contract
 from hindcast.contract.folder import try_find
 from hindcast.contract.sensitive import find_sensitive_columns
 from hindcast.ingest import quarantine
@@ -297,7 +298,7 @@ def test_a_report_shows_no_key_that_is_sensitive_by_now(tmp_path: Path) -> None:
         written = RunReport("shop", 2, "r", moment, tables={"people": held}, again="--key 4711")
         for marked, shown in (("[name]", True), ("[name, id]", False)):
             path.write_text(SHOP.replace("sensitive: [name]", f"sensitive: {marked}"))
-            masked = report.mask_report(written, load(path), run, [run])
+            masked = report.mask_report(written, bind_contract(load(path), now), run, [run])
             assert masked.tables["people"].held is not None
             assert masked.tables["people"].held.overdue is not None
             assert ("4711" in masked.again, "4711" in masked.tables["people"].held.overdue.key) == (shown, shown)

@@ -364,7 +364,7 @@ def test_a_run_takes_all_of_them(spark: SparkSession, broker: str, tmp_path: Pat
             p.run("one")
         assert p.versions() == before == dict.fromkeys(before)
         assert p.states() == [(1, "stopped")]
-        told = report.read_report(p.warehouse, p.contract, journal.read_active_run(p.warehouse, p.name, 1)).as_json()
+        told = report.read_report(p.contract, journal.read_active_run(p.warehouse, p.name, 1)).as_json()
         assert (told["state"], "nothing was written" in told["found"]) == ("stopped", True)
 
         p.write(CONTRACT.replace("ALLOWED", "90%"))

@@ -22,6 +22,7 @@ from hindcast.common.settings import Settings, read_settings
 from hindcast.contract import find
 from hindcast.kafka import produce, security
 from hindcast.plan import journal
+from hindcast.plan.marks import find_bound_contract
 from hindcast.quality import failing_rows
 from hindcast.query import read, show
 from hindcast.report import report, report_text
@@ -175,7 +176,7 @@ def _show_gates(settings: Settings) -> None:
     print(show.format_aligned(entries.select(columns)))
     print("\nvotes, run 3: a vote for a candidate who does not exist; a gate stopped the run, nothing was published\n")
     stopped = journal.read_runs(settings.warehouse, "votes")[-1]
-    fields = report.read_report(settings.warehouse, find(settings.schemas, "votes"), stopped)
+    fields = report.read_report(find_bound_contract(settings, "votes"), stopped)
     lines = report_text.format_report(fields).splitlines()
     print("\n".join(line for line in lines if "stopped:" in line or "failed" in line))
     print(f"\nthe reports of all runs: {settings.reports}")

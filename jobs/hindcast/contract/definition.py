@@ -63,11 +63,12 @@ def parse_fields(fields: Mapping[str, str]) -> Contract:
     own = {place: text for place, text in fields.items() if place.split(".")[2:3] not in ([name] for name in _GATES)}
     try:
         contract = _validate_document(_nest_fields(own))
-    except (AttributeError, TypeError, ValueError) as error:
-        raise ValueError("not a contract") from error
-    if (complaint := next(check_contract(contract), None)) is not None:
+        complaint, stored = next(check_contract(contract), None), list_fields(contract)
+    except Exception as error:  # others may have written them: RecursionError, and what no check foresees
+        raise ValueError(f"not a contract: {type(error).__name__}") from error
+    if complaint is not None:
         raise ValueError(complaint.found)
-    if list_fields(contract) != own:
+    if stored != own:
         raise ValueError("another contract")
     return contract
 

@@ -11,7 +11,8 @@ from functools import lru_cache
 
 from hindcast.common.json_values import JsonObject, StoredObject
 from hindcast.common.plurals import format_count
-from hindcast.contract import Contract
+from hindcast.common.processor_time import ExpiredError, limit_processor_time
+from hindcast.contract import Contract, bounds
 from hindcast.contract.definition import list_fields, parse_fields
 from hindcast.plan.runs import Run, find_last_completed
 
@@ -39,10 +40,11 @@ def find_contract(past: Iterable[Run], contract_hash: str) -> Contract | None:
 
 @lru_cache(maxsize=256)
 def parse_stored_fields(fields: tuple[tuple[str, str], ...]) -> Contract | None:
-    """Return the contract with these fields, without its gates; None if it is none today."""
+    """Return the contract with these fields, without its gates; None if it is none today, or takes too long to read."""
     try:
-        return parse_fields(dict(fields))
-    except ValueError:
+        with limit_processor_time(bounds.FIRST_SECONDS):
+            return parse_fields(dict(fields))
+    except (ValueError, ExpiredError):
         return None
 
 

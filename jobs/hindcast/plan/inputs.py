@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
+from functools import lru_cache
 
 from deltalake import DeltaTable
 
 from hindcast.common.errors import RunError, TableError, suggest_nearest
 from hindcast.contract import Contract
 from hindcast.contract.bound import BoundContract
-from hindcast.contract.definition import parse_fields
 from hindcast.contract.sensitive import find_sensitive_columns
 from hindcast.contract.shapes import topic_shape
 from hindcast.contract.types import parse_column_type
@@ -110,10 +110,15 @@ def find_stored_marks(past: Sequence[Run], name: str) -> Collection[str] | None:
     fields = _find_last_fields(past, name)
     if fields is None:
         return None
-    try:
-        return find_sensitive_columns(parse_fields(fields)).get(name, frozenset())
-    except ValueError:
-        return None if definitions.has_marks(fields) else ()
+    found = _find_sensitive_columns(tuple(fields.items()))
+    return found.get(name, frozenset()) if found is not None else None if definitions.has_marks(fields) else ()
+
+
+@lru_cache(maxsize=64)
+def _find_sensitive_columns(fields: tuple[tuple[str, str], ...]) -> Mapping[str, frozenset[str]] | None:
+    """Return what is sensitive by a contract with these stored fields; None if it is none today."""
+    contract = definitions.parse_stored_fields(fields)
+    return None if contract is None else find_sensitive_columns(contract)
 
 
 def _find_last_fields(past: Sequence[Run], name: str) -> Mapping[str, str] | None:
@@ -121,7 +126,7 @@ def _find_last_fields(past: Sequence[Run], name: str) -> Mapping[str, str] | Non
     for run in reversed(past):
         if run.state == "completed" or run.had_published(name):
             fields = definitions.find_fields(past, run.plan.contract)
-            if fields is None or any(place.split(".")[:2] in (["topics", name], ["views", name]) for place in fields):
+            if fields is None or any(place.startswith((f"topics.{name}.", f"views.{name}.")) for place in fields):
                 return fields
     return None
 

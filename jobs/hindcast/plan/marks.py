@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from functools import lru_cache
+from datetime import datetime
 from typing import TypeAlias, TypeVar
 
 from hindcast.common.errors import ContractError, HindcastError
@@ -18,6 +18,7 @@ from hindcast.contract.folder import ContractFinder, build_finder
 from hindcast.contract.sensitive import find_sensitive_columns, list_marks
 from hindcast.contract.types import PERIOD_COLUMNS
 from hindcast.plan import definitions, inputs, journal
+from hindcast.plan.former_marks import MarksByTable, find_former_marks
 from hindcast.plan.runs import Run
 from hindcast.store import store_formats, tables
 from hindcast.store.tables import Table
@@ -51,77 +52,103 @@ def find_hidden_columns(settings: Settings, contract: Contract, name: str) -> fr
     return find_marked_columns(settings, contract, [name])[name] | _find_left_columns(contract, name, table)
 
 
-def find_marked_columns(settings: Settings, contract: Contract, names: Collection[str]) -> dict[str, frozenset[str]]:
+def find_marked_columns(
+    settings: Settings, contract: Contract, names: Collection[str], find_other: ContractFinder | None = None
+) -> dict[str, frozenset[str]]:
     """Return the sensitive columns of some topics and views: by the contract's marks, and by former ones."""
     if not names:
         return {}
     marked, past = find_sensitive_columns(contract), journal.read_runs(settings.warehouse, contract.pipeline)
-    return {name: marked[name] | _find_former_marks(contract, past, name) for name in names}
+    source_marks = _SourceMarks(settings, find_other or build_finder(settings.choice))
+    former = find_former_marks(contract, past, source_marks.find)
+    return {name: marked[name] | former[name] for name in names}
 
 
-def has_new_marks(contract: Contract, past: Sequence[Run], run: Run) -> bool:
+def has_new_marks(contract: BoundContract, past: Sequence[Run], run: Run) -> bool:
     """Return whether texts of a run may show what is sensitive today and was not by its contract, or may not have been.
 
-    True of a run whose contract is not stored, or is none today, if anything is marked.
+    True of a run whose contract is not stored, or is none today, if anything is marked. What other pipelines mark
+    counts as marked then if the last contract did by which they ran until then.
     """
-    if run.plan.contract == contract.hash:
+    found = find_sensitive_columns(contract)
+    is_same = run.plan.contract == contract.hash
+    if not any(found.values()) or (is_same and not any(contract.marks_of_others.values())):
         return False
-    former, found = definitions.find_contract(past, run.plan.contract), find_sensitive_columns(contract)
+    former = contract.with_marks({}) if is_same else definitions.find_contract(past, run.plan.contract)
     if former is None:
-        return any(found.values())
-    before, shapes = find_sensitive_columns(former), list_shapes(former)
+        return True
+    then = former.with_marks(_find_marks_at(contract.settings, former, run.known_at, {contract.pipeline}))
+    before, shapes = find_sensitive_columns(then), list_shapes(former)
     return any(found.get(name, frozenset()) & {*shape.columns} - before[name] for name, shape in shapes.items())
 
 
-def _find_former_marks(contract: Contract, past: list[Run], name: str) -> frozenset[str]:
-    """Return what of a table's rows is hidden because earlier contracts made them.
-
-    Until a run by this contract has seen the table, all that the contract of its rows marked. Afterwards what an
-    earlier contract derived from columns that are sensitive still: rows that are no longer current show it. All columns
-    if an earlier contract that marks anything is none today; nothing if it is not stored, as in older journals.
-    """
-    last = next((run for run in reversed(past) if run.state == "completed" or run.had_published(name)), None)
-    pending = frozenset[str]()
-    if last is not None and last.plan.contract != contract.hash:
-        pending = frozenset(inputs.find_stored_marks(past, name) or ())
-    found = (_find_carried_marks(contract, past, former, name) for former in {run.plan.contract: 0 for run in past})
-    return pending.union(*found)
-
-
-def _find_carried_marks(contract: Contract, past: list[Run], former_hash: str, name: str) -> frozenset[str]:
-    """Return the columns that a table had by a former contract and that come from what is marked today."""
-    fields = definitions.find_fields(past, former_hash) if former_hash != contract.hash else None
-    if fields is None or not any(place.split(".")[:2] in (["topics", name], ["views", name]) for place in fields):
-        return frozenset()
-    marks, shapes = list_marks(contract), list_shapes(contract)
-    if not definitions.has_marks(fields) and not any(marks.values()):
-        return frozenset()
-    former = definitions.parse_stored_fields(tuple(fields.items()))
-    if former is None:
-        return frozenset(shapes[name].columns) if definitions.has_marks(fields) else frozenset()
-    carried = {}
-    for table, marked in list_marks(former).items():
-        same = table in shapes and _find_source(former, table) == _find_source(contract, table)
-        known = frozenset(shapes[table].columns) if same else frozenset[str]()
-        columns = frozenset(list_shapes(former)[table].columns)
-        carried[table] = (marked - known) | (columns & known & marks.get(table, frozenset()))
-    return _derive_marks(tuple(fields.items()), frozenset(carried.items()))[name]
-
-
-def _find_source(contract: Contract, name: str) -> str:
-    """Return where the columns of a table come from: a topic of Kafka, a table of another pipeline, or its view."""
-    if name in contract.inputs:
-        return contract.inputs[name].table
-    return contract.kafka_topic(name) if name in contract.topics else f"view {name}"
-
-
-@lru_cache(maxsize=256)
-def _derive_marks(
-    fields: tuple[tuple[str, str], ...], marks: frozenset[tuple[str, frozenset[str]]]
+def _find_marks_at(
+    settings: Settings, contract: Contract, moment: datetime, readers: frozenset[str] | set[str]
 ) -> dict[str, frozenset[str]]:
-    """Return what is sensitive by a contract with these stored fields, if these columns are marked by table."""
-    contract = definitions.parse_stored_fields(fields)
-    return {} if contract is None else find_sensitive_columns(contract, dict(marks))
+    """Return by input what the pipelines that it comes from marked at a moment, by their last contracts until then.
+
+    `readers`: pipelines that have been looked at, on the way here. What is not known counts as not marked.
+    """
+    marks: dict[str, frozenset[str]] = {}
+    for name, source in contract.inputs.items():
+        pipeline, _, table = source.table.partition(".")
+        with suppress(HindcastError):  # a damaged journal
+            past = [run for run in journal.read_runs(settings.warehouse, pipeline) if run.known_at <= moment]
+            other = definitions.find_last_contract(past) if pipeline not in readers else None
+            if other is not None:
+                others = _find_marks_at(settings, other, moment, {*readers, pipeline})
+                marks[name] = find_sensitive_columns(other.with_marks(others)).get(table, frozenset())
+    return marks
+
+
+class _SourceMarks:
+    """Finds what is sensitive of the tables that contracts had as inputs, by the contracts of their pipelines."""
+
+    def __init__(self, settings: Settings, find_other: ContractFinder) -> None:
+        self._settings, self._find_other = settings, find_other
+        self._found: dict[str, frozenset[str] | None] = {}
+
+    def find(self, source: str) -> frozenset[str] | None:
+        """Return the sensitive columns of a table (`shop.menu`); None for all.
+
+        All columns if that is not known, and of a pipeline that itself reads others of which any marks something.
+        """
+        if source not in self._found:
+            self._found[source] = self._find_marks(*source.partition(".")[::2])
+        return self._found[source]
+
+    def _find_marks(self, pipeline: str, table: str) -> frozenset[str] | None:
+        other = self._find_other(self._settings.schemas, pipeline)
+        if isinstance(other, Contract) and table in (*other.topics, *other.views):
+            may_inherit = any(self._marks_anything(name, {pipeline}) for name in _list_sources(other))
+            return None if may_inherit else find_sensitive_columns(other)[table]
+        if isinstance(other, ContractError):
+            return None
+        return _find_stored_marks(self._settings, pipeline, table)
+
+    def _marks_anything(self, pipeline: str, seen: set[str]) -> bool:
+        """Return whether a pipeline, or one that it reads, marks anything, or may do so."""
+        if pipeline in seen:
+            return False
+        seen.add(pipeline)
+        other = self._find_other(self._settings.schemas, pipeline)
+        if not isinstance(other, Contract):
+            return True
+        return any(list_marks(other).values()) or any(self._marks_anything(name, seen) for name in _list_sources(other))
+
+
+def _list_sources(contract: Contract) -> list[str]:
+    """Return the pipelines that a contract reads tables of."""
+    return [source.table.partition(".")[0] for source in contract.inputs.values()]
+
+
+def _find_stored_marks(settings: Settings, pipeline: str, table: str) -> frozenset[str] | None:
+    """Return what the last stored contract marked that had a table; None for all if that is not known."""
+    try:
+        stored = inputs.find_stored_marks(journal.read_runs(settings.warehouse, pipeline), table)
+    except HindcastError:  # a damaged journal
+        return None
+    return None if stored is None else frozenset(stored)
 
 
 _Place: TypeAlias = tuple[str, str]
@@ -138,6 +165,8 @@ class _Followed:
         self._settings, self._find_other, self._root = settings, find_other, contract.pipeline
         self._contracts: dict[str, Contract] = {contract.pipeline: contract}
         self._fixed: dict[_Place, frozenset[str] | None] = {}
+        self._former: dict[str, MarksByTable] = {}
+        self._source_marks = _SourceMarks(settings, find_other)
         waiting = [contract]
         while waiting:
             reader = waiting.pop()
@@ -185,14 +214,20 @@ class _Followed:
         other = known or self._find_other(self._settings.schemas, source.pipeline)
         if isinstance(other, ContractError):
             return other, None
-        stored: Collection[str] | None = None
-        with suppress(HindcastError):  # a damaged journal
-            past = journal.read_runs(self._settings.warehouse, source.pipeline)
-            if other is not None and source.name in (*other.topics, *other.views):
-                former = _find_former_marks(other, past, source.name)
-                return other, former | _find_left_columns(other, source.name, source)
-            stored = inputs.find_stored_marks(past, source.name)
-        return other, None if stored is None else frozenset(stored)
+        if other is None or source.name not in (*other.topics, *other.views):
+            return other, _find_stored_marks(self._settings, source.pipeline, source.name)
+        try:
+            former = self._find_former_marks(other)[source.name]
+        except HindcastError:  # a damaged journal
+            return other, None
+        return other, former | _find_left_columns(other, source.name, source)
+
+    def _find_former_marks(self, contract: Contract) -> MarksByTable:
+        """Return what is hidden of a pipeline's tables by its former contracts; found once."""
+        if contract.pipeline not in self._former:
+            past = journal.read_runs(self._settings.warehouse, contract.pipeline)
+            self._former[contract.pipeline] = find_former_marks(contract, past, self._source_marks.find)
+        return self._former[contract.pipeline]
 
 
 def _locate_source(settings: Settings, contract: Contract, name: str) -> Table:

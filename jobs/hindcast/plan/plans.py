@@ -211,14 +211,16 @@ class Plan:
     @classmethod
     def from_json(cls, document: StoredObject) -> Plan:
         """Return the plan from its form in the journal."""
-        end = document["intervalEnd"]
+        end, contract, definition = document["intervalEnd"], document["contract"], document.get("definition", ())
+        if not isinstance(contract, str) or not all(isinstance(text, str) for field in definition for text in field):
+            raise TypeError("the contract of a plan is not stored as texts")
         return cls(
             document["pipeline"],
             document["run"],
             document["runId"],
             datetime.fromisoformat(document["knownAt"]),
             datetime.fromisoformat(end) if end else None,
-            document["contract"],
+            contract,
             {name: TopicPlan.from_json(topic_plan) for name, topic_plan in document["topics"].items()},
             {name: datetime.fromisoformat(moment) for name, moment in document.get("inputs", {}).items()},
             parse_purpose(document),
@@ -226,5 +228,5 @@ class Plan:
             document.get("decodings", {}),
             document.get("numbers", 1),
             document.get("ahead", False),
-            dict(document.get("definition", ())),
+            dict(definition),
         )

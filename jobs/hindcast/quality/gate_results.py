@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Self, TypeAlias, get_args
 
@@ -30,7 +30,7 @@ from hindcast.common.errors import TableError, show_briefly
 from hindcast.common.json_values import JsonObject, JsonValue, StoredObject
 from hindcast.contract import Contract, list_shapes
 from hindcast.contract.expectation import OnFailure, list_concerned_words, list_named_columns
-from hindcast.contract.sensitive import REDACTED, find_sensitive_columns
+from hindcast.contract.sensitive import REDACTED
 from hindcast.contract.types import PERIOD_COLUMNS
 from hindcast.store import duckdb_reader
 from hindcast.store.row_reader import open_dataset, read_next_moment
@@ -132,11 +132,13 @@ class TrackedResult(GateResult):
         return replace(self, detail=detail, observed=None, trend=[])
 
 
-def build_masker(contract: Contract) -> Callable[[str, TrackedResult], TrackedResult]:
-    """Return a function that masks the result of a gate of a table (`TrackedResult.mask_values`): it hides columns that
-    are sensitive today, or have left the table.
+def build_masker(
+    contract: Contract, hidden: Mapping[str, frozenset[str]]
+) -> Callable[[str, TrackedResult], TrackedResult]:
+    """Return a function that masks the result of a gate of a table (`TrackedResult.mask_values`): it hides `hidden`
+    columns, and those that have left the table.
     """
-    hidden, known = find_sensitive_columns(contract), list_shapes(contract)
+    known = list_shapes(contract)
 
     def mask_result(table: str, result: TrackedResult) -> TrackedResult:
         columns = (*known[table].columns, *PERIOD_COLUMNS) if table in known else ()

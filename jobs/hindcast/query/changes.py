@@ -23,11 +23,11 @@ from duckdb import DuckDBPyConnection
 from hindcast.bitemporal.predicates import ColumnBound, Question, sql_literal
 from hindcast.common.errors import QueryError
 from hindcast.contract import Contract
-from hindcast.contract.sensitive import REDACTED
 from hindcast.contract.shapes import PERIODS
 from hindcast.contract.types import PERIOD_COLUMNS
 from hindcast.plan import horizon, journal
 from hindcast.query import cut_values, read
+from hindcast.query.key_history import MASK
 from hindcast.query.show import format_cell
 from hindcast.store import duckdb_reader, row_reader, table_columns
 from hindcast.store.duckdb_reader import quote_name
@@ -174,7 +174,7 @@ def flatten_lines(lines: pa.Table, hidden: Collection[str] = ()) -> pa.Table:
     for name in (field.name for field in lines.schema.field("before").type):
         for side, values in sides.items():
             is_hidden = name in hidden
-            shown = pa.array([REDACTED] * lines.num_rows, pa.string()) if is_hidden else pc.struct_field(values, name)
+            shown = pa.array([MASK] * lines.num_rows, pa.string()) if is_hidden else pc.struct_field(values, name)
             columns.append((f"{name}_{side}", shown))
     return _build_table(columns)
 

@@ -11,6 +11,7 @@ from hindcast.bitemporal import windows
 from hindcast.bitemporal.fates import FATES
 from hindcast.common.errors import RunError
 from hindcast.contract import Contract, list_shapes
+from hindcast.contract.bound import BoundContract
 from hindcast.contract.definition import list_fields
 from hindcast.contract.sensitive import REDACTED, find_sensitive_columns
 from hindcast.ingest import ledger
@@ -77,7 +78,7 @@ def build_report(warehouse: str, contract: Contract, plan: Plan, stopped: str | 
         abandoned_runs.find_abandoned_runs(warehouse, contract, plan.run),
         topics,
         reports,
-        _rerun_commands(contract, plan),
+        _rerun_commands(contract, plan, find_sensitive_columns(contract)),
     )
 
 
@@ -157,11 +158,11 @@ def locate_ties(kafka: str, topic_plan: TopicPlan, counts: TieCounts) -> Mapping
     return counts.counts | texts
 
 
-def _rerun_commands(contract: Contract, plan: Plan) -> str:
-    """Return the commands that repeat what a run did, on current data."""
+def _rerun_commands(contract: Contract, plan: Plan, hidden: Mapping[str, frozenset[str]]) -> str:
+    """Return the commands that repeat what a run did, on current data, without keys that have `hidden` columns."""
     pipeline = contract.pipeline
     if plan.released_keys:
-        return "; ".join(_release_command(contract, name, of.keys) for name, of in plan.released_keys.items())
+        return "; ".join(_release_command(contract, name, of.keys, hidden) for name, of in plan.released_keys.items())
     if plan.requeue:
         return f"hindcast requeue {pipeline}{_requeue_options(contract, plan.requeue)}"
     until = f" --until {plan.interval_end.isoformat()}" if plan.interval_end else ""
@@ -172,10 +173,10 @@ _FEW_KEYS = 5
 """A command names at most this many released keys."""
 
 
-def _release_command(contract: Contract, name: str, keys: Sequence[str]) -> str:
+def _release_command(contract: Contract, name: str, keys: Sequence[str], hidden: Mapping[str, frozenset[str]]) -> str:
     """Return the command that releases the same keys of a table; for sensitive or many keys, all held ones."""
     command, known = f"hindcast release {contract.pipeline}.{name}", list_shapes(contract)
-    if name not in known or len(keys) > _FEW_KEYS or find_sensitive_columns(contract)[name] & set(known[name].key):
+    if name not in known or len(keys) > _FEW_KEYS or hidden[name] & {*known[name].key}:
         return command
     return command + "".join(f" --key {shlex.quote(key)}" for key in keys)
 
@@ -189,23 +190,26 @@ def _requeue_options(contract: Contract, request: Requeue) -> str:
     return text + "".join(f" --offset {offset}" for offset in request.offsets)
 
 
-def read_report(warehouse: str, contract: Contract, run: Run) -> RunReport:
+def read_report(contract: BoundContract, run: Run) -> RunReport:
     """Return the report of a completed or stopped run; raise RunError for any other run."""
-    past = journal.read_runs(warehouse, contract.pipeline)
+    past = journal.read_runs(contract.warehouse, contract.pipeline)
     if isinstance(run.outcome, Completed):
         return mask_report(RunReport.from_json(run.outcome.report), contract, run, past)
     if run.stop_error is None:
         where, fix = f"{contract.pipeline}, run {run.number}", "wait until it has ended"
         raise RunError(f"a run that is {run.state} has no report", where=where, fix=fix)
-    return mask_report(build_report(warehouse, contract, run.plan, stopped=run.stop_error), contract, run, past)
+    stopped = build_report(contract.warehouse, contract, run.plan, stopped=run.stop_error)
+    return mask_report(stopped, contract, run, past)
 
 
-def mask_report(report: RunReport, contract: Contract, run: Run, past: Sequence[Run]) -> RunReport:
+def mask_report(report: RunReport, contract: BoundContract, run: Run, past: Sequence[Run]) -> RunReport:
     """Return the report of one of the `past` runs without values and keys that are sensitive today.
 
-    Those of columns that have left their tables count as sensitive.
+    Those of columns that have left their tables count as sensitive, and what former contracts hide (former_marks.py).
     """
-    mask, hidden, known = gate_results.build_masker(contract), find_sensitive_columns(contract), list_shapes(contract)
+    known, names = list_shapes(contract), (*contract.topics, *contract.views)
+    hidden = marks.find_marked_columns(contract.settings, contract, names)
+    mask = gate_results.build_masker(contract, hidden)
 
     def mask_table(name: str, table: TableReport) -> TableReport:
         gates = tuple(replace(gate, result=mask(name, gate.result)) for gate in table.gates)
@@ -216,7 +220,7 @@ def mask_report(report: RunReport, contract: Contract, run: Run, past: Sequence[
 
     tables = {name: mask_table(name, table) for name, table in report.tables.items()}
     stopped = REDACTED if report.found and marks.has_new_marks(contract, past, run) else report.found
-    again = _rerun_commands(contract, run.plan) if run.plan.released_keys else report.again
+    again = _rerun_commands(contract, run.plan, hidden) if run.plan.released_keys else report.again
     return replace(report, tables=tables, found=stopped, again=again)
 
 

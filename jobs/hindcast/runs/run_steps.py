@@ -183,7 +183,7 @@ def write_missing_page(settings: Settings, pipeline: str) -> None:
     last = next((run for run in reversed(past) if run.has_report), None)
     if last is not None and not page.page_path(settings.reports, pipeline, last.number).exists():
         contract = find_bound_contract(settings, pipeline)
-        page.write_page(settings.reports, report.read_report(settings.warehouse, contract, last))
+        page.write_page(settings.reports, report.read_report(contract, last))
 
 
 def run_pipeline(

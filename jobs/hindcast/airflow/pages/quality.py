@@ -9,6 +9,7 @@ import json
 import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TypeAlias, TypeVar
 
 from hindcast.airflow.pages import catalog, drawing, run_reports
@@ -17,7 +18,7 @@ from hindcast.common.errors import HindcastError, TableError
 from hindcast.common.json_values import JsonObject, JsonValue
 from hindcast.common.settings import Settings
 from hindcast.contract import Contract
-from hindcast.contract.bound import bind_contract
+from hindcast.contract.bound import BoundContract, bind_contract
 from hindcast.contract.description import split_paragraphs
 from hindcast.contract.sensitive import REDACTED
 from hindcast.plan import journal, marks
@@ -91,7 +92,8 @@ def _build_overview_line(settings: Settings, contract: Contract, about: str) -> 
     problems: list[Problem] = []
     try:
         past = journal.read_runs(settings.warehouse, pipeline)
-        runs = [build_run_entry(settings, contract, past, run) for run in past[-MAX_RUNS:]]
+        find_marked = build_finder(settings, contract)
+        runs = [build_run_entry(settings, past, run, find_marked) for run in past[-MAX_RUNS:]]
     except HindcastError as error:
         problems.append(_format_problem(error))
     except Exception as error:  # noqa: BLE001  # any error must stay within this pipeline's entry
@@ -116,7 +118,8 @@ def build_pipeline_page(settings: Settings, contract: Contract, before: int | No
     """Return the runs of a pipeline, newest first (those `before` a number), and the gates of the last that ended."""
     past = journal.read_runs(settings.warehouse, contract.pipeline)
     shown = [run for run in past if before is None or run.number < before]
-    entries = [build_run_entry(settings, contract, past, run) for run in shown[-MAX_RUNS:]]
+    find_marked = build_finder(settings, contract)
+    entries = [build_run_entry(settings, past, run, find_marked) for run in shown[-MAX_RUNS:]]
     ended = [run.number for run in past if run.has_report]
     return {
         "pipeline": contract.pipeline,
@@ -130,8 +133,24 @@ def build_pipeline_page(settings: Settings, contract: Contract, before: int | No
     }
 
 
-def build_run_entry(settings: Settings, contract: Contract, past: Sequence[Run], run: Run) -> RunEntry:
-    """Return the outcome of one of the `past` runs and the paths of its report and Data Docs."""
+def build_finder(settings: Settings, contract: Contract) -> Callable[[], BoundContract]:
+    """Return a function that returns a contract with the marks of other pipelines, which it finds once."""
+
+    @cache
+    def find_marked() -> BoundContract:
+        find_other = catalog.build_catalog_finder(settings)
+        return bind_contract(marks.add_marks_of_others(settings, contract, find_other), settings)
+
+    return find_marked
+
+
+def build_run_entry(
+    settings: Settings, past: Sequence[Run], run: Run, find_marked: Callable[[], BoundContract]
+) -> RunEntry:
+    """Return the outcome of one of the `past` runs and the paths of its report and Data Docs.
+
+    `find_marked`: returns the contract of the pipeline (`build_finder`); it is called for runs that were stopped.
+    """
     folder = settings.reports / run.plan.pipeline
     problems: list[Problem] = []
 
@@ -146,7 +165,7 @@ def build_run_entry(settings: Settings, contract: Contract, past: Sequence[Run],
     outcome = attempt(lambda: run_reports.summarize_run(settings, run)) or run_reports.summarize_unread_run(run)
     report = attempt(lambda: run_reports.find_file(folder, f"run-{run.number}.html"))
     data_docs = attempt(lambda: run_reports.find_file(folder, f"run-{run.number}/index.html"))
-    is_hidden = run.stop_error is not None and marks.has_new_marks(contract, past, run)
+    is_hidden = run.stop_error is not None and marks.has_new_marks(find_marked(), past, run)
     return RunEntry(run, outcome, report, data_docs, problems, REDACTED if is_hidden else run.stop_error)
 
 
@@ -168,7 +187,8 @@ def build_trends(runs: Sequence[RunEntry]) -> list[JsonObject]:
 def _read_gates(settings: Settings, contract: Contract, run: int) -> list[JsonObject]:
     """Return the gates of a run, worst first, each with the trend of what it observed and the first rows that fail."""
     results = gate_results.read_results(settings.warehouse, contract.pipeline, run)
-    mask, failing = gate_results.build_masker(contract), _read_failing_rows(settings, contract, run)
+    hidden = marks.find_marked_columns(settings, contract, (*contract.topics, *contract.views))
+    mask, failing = gate_results.build_masker(contract, hidden), _read_failing_rows(settings, contract, run)
     pairs = [(table, mask(table, gate)) for table, gates in results.items() for gate in gates]
     entries: list[JsonObject] = []
     for table, gate in sorted(pairs, key=lambda pair: OUTCOMES.index(pair[1].outcome)):

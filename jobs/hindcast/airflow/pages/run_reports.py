@@ -19,6 +19,7 @@ from hindcast.common.errors import HindcastError, PlatformError, UnknownError
 from hindcast.common.json_values import JsonObject, JsonValue
 from hindcast.common.settings import Settings
 from hindcast.contract import Contract, bounds
+from hindcast.contract.bound import bind_contract
 from hindcast.contract.sensitive import REDACTED, find_sensitive_columns
 from hindcast.plan import journal, marks
 from hindcast.plan.runs import MALFORMED as _MALFORMED
@@ -110,8 +111,8 @@ def find_masked_report(settings: Settings, contract: Contract, name: str) -> Run
     written = _read_written_report(settings, run)
     if written is None:
         unread = RunReport(contract.pipeline, run.number, run.run_id, run.known_at, state="stopped", found=REDACTED)
-        return unread if marks.has_new_marks(contract, past, run) else None
-    masked = mask_report(written, contract, run, past)
+        return unread if marks.has_new_marks(bind_contract(contract, settings), past, run) else None
+    masked = mask_report(written, bind_contract(contract, settings), run, past)
     return None if masked == written else masked
 
 

@@ -119,7 +119,7 @@ def report(arguments: argparse.Namespace, settings: Settings) -> int:
         numbers = ", ".join(str(r.number) for r in runs) or "none"
         raise QueryError("no such run with a report", where=arguments.pipeline, fix=f"runs with a report: {numbers}")
     contract = load_contract(settings, arguments.pipeline)
-    fields = report.read_report(settings.warehouse, contract, run)
+    fields = report.read_report(contract, run)
     if arguments.data_docs:
         from hindcast.quality import datadocs
 

@@ -19,7 +19,7 @@ from deltalake import DeltaTable
 
 from hindcast.common.errors import PlatformError, QueryError, TableError, UnknownError, suggest_nearest
 from hindcast.contract import Contract, list_shapes
-from hindcast.contract.sensitive import find_sensitive_columns
+from hindcast.contract.bound import BoundContract
 from hindcast.kafka.cluster import Cluster
 from hindcast.ops.compare import outputs, rules
 from hindcast.ops.compare.comparison import Comparison, DifferenceCount
@@ -27,6 +27,7 @@ from hindcast.ops.compare.differences import KINDS, assign_rules, find_differenc
 from hindcast.ops.compare.formatting import read_examples
 from hindcast.ops.compare.outputs import PARTITION_SHIFT, OutputFormat, Windows, struct_expression
 from hindcast.ops.compare.rules import ComparisonFacts, DifferenceRule
+from hindcast.plan import marks
 from hindcast.query import read
 from hindcast.store import duckdb_reader, emitted_log, table_columns, tables
 
@@ -34,7 +35,7 @@ from hindcast.store import duckdb_reader, emitted_log, table_columns, tables
 def compare_view(
     warehouse: str,
     servers: str,
-    contract: Contract,
+    contract: BoundContract,
     name: str,
     topic: str,
     limit: int = 5,
@@ -68,9 +69,13 @@ def compare_view(
             equal=_count_rows(engine, "pairs WHERE kind = 'equal'")
             - _count_rows(engine, "judged WHERE kind = 'order'"),
             differences=_count_by_rule(engine, ordered_rules),
-            examples=read_examples(engine, ordered_rules, form, find_sensitive_columns(contract)[name], limit),
+            examples=read_examples(engine, ordered_rules, form, _find_hidden(contract, name), limit),
             not_compared=extent.extra_fields,
         )
+
+
+def _find_hidden(contract: BoundContract, name: str) -> frozenset[str]:
+    return marks.find_marked_columns(contract.settings, contract, [name])[name]
 
 
 _TIME_COLUMNS = ("timestamp", "windowStart", "windowEnd", "systemFrom")
@@ -121,7 +126,7 @@ def _open_emitted_log(warehouse: str, contract: Contract, name: str) -> DeltaTab
 def _load_replayed(
     engine: duckdb.DuckDBPyConnection,
     delta_table: DeltaTable,
-    contract: Contract,
+    contract: BoundContract,
     name: str,
     known_at: datetime,
     keyed_as: str,
@@ -156,7 +161,7 @@ def _load_replayed(
             [epoch, known_at],
         )
     windows: Windows = ("session" if window.session else "time") if window else None
-    return OutputFormat(key, value, keyed_as, windows, bool(find_sensitive_columns(contract)[name])), epoch or 0
+    return OutputFormat(key, value, keyed_as, windows, bool(_find_hidden(contract, name))), epoch or 0
 
 
 def _find_key_format(contract: Contract, name: str) -> str:
