@@ -24,7 +24,7 @@ from hindcast.plan import definitions, journal, notices, planner
 from hindcast.plan.plans import Plan
 from hindcast.plan.purposes import Erasure, Purpose, Release, ReleasedKeys, Replay, Requeue
 from hindcast.plan.runs import Completed, Run
-from hindcast.quality import approval, failing_rows, held_changes
+from hindcast.quality import approval, failing_rows, held_change, held_changes
 from hindcast.report import report
 from hindcast.store import commit_history, table_creation, tables
 from hindcast.store.tables import Table
@@ -104,9 +104,36 @@ def test_a_person_is_shown_one_line_for_each_key_with_its_first_failing_row(tmp_
     text, labels = approval.describe_keys(menu, keys)
     lines = text.splitlines()
     assert len(lines) == 2 + len(keys)  # the header has two
-    assert '{"item": "curry", "price": -7}' in lines[2].replace("\\", "")
+    assert "| price -7 |" in lines[2].replace("\\", "")
     assert "1 of 61" in lines[2]
     assert labels == [key.label for key in keys]
+
+
+def test_a_person_is_shown_what_a_change_replaces_and_for_which_time(tmp_path: Path) -> None:
+    """Of the rows that the change would close, the one that is valid where the failing row begins."""
+    warehouse, menu = str(tmp_path), contract(tmp_path)
+
+    def change(kind: str, price: str, begin: int, end: int | None, *, fails: bool = False) -> dict[str, Any]:
+        moments = [None if second is None else f"2026-01-01T00:00:0{second}.000000Z" for second in (begin, end)]
+        period = {"validFrom": moments[0], "validTo": moments[1]}
+        row = json.dumps({"item": "curry", "price": 0} | period).replace('"price": 0', f'"price": {price}')
+        return held(1, "curry", 1, fails=fails, change=kind, row=row)
+
+    rows = [("close", "7.00", 0, 2), ("close", "8.00", 2, None), ("open", "7.00", 0, 1), ("open", "0.00", 4, 6, True)]
+    enter(warehouse, *(change(*row[:4], fails=len(row) > 4) for row in rows))
+    text, _ = approval.describe_keys(menu, approval.read_held_keys(bind(warehouse, menu)))
+    cells = [cell.strip() for cell in text.splitlines()[2].replace("\\", "").split("|")][1:-1]
+    assert cells == [
+        *("menu", '{"item": "curry"}', "price 8.00 → 0.00", "from 2026-01-01 00:00:04 to 2026-01-01 00:00:06"),
+        *("too cheap", "1 of 4", "menu, partition 0, offset 1"),
+    ]
+    hidden = contract(tmp_path, MENU.replace("    expect:", "    sensitive: [price]\n    expect:", 1))
+    text, _ = approval.describe_keys(hidden, approval.read_held_keys(bind(warehouse, hidden)))
+    assert "8" not in text.splitlines()[2].replace("2026", "")
+    windows = '{"n":%d,"windowStart":"2026-01-01T00:00:00.000000Z","windowEnd":"2026-01-02T00:00:00.500000Z"}'
+    assert held_change.find_replaced_row(windows % 2, [windows % 1]) == windows % 1
+    assert held_change.describe_period(windows % 2) == "from 2026-01-01 00:00:00 to 2026-01-02 00:00:00.500000"
+    assert held_change.describe_period('{"timestamp":"2026-01-01T00:00:00.000000Z"}') == "at 2026-01-01 00:00:00"
 
 
 def test_a_form_is_small_whatever_is_held(tmp_path: Path) -> None:

@@ -16,9 +16,9 @@ import pyarrow as pa
 
 from hindcast.common.errors import RequestError, show_briefly
 from hindcast.common.plurals import format_count
-from hindcast.contract import Contract
+from hindcast.contract import Contract, list_shapes
 from hindcast.contract.bound import BoundContract
-from hindcast.quality import entry_masks, failing_rows, held_changes
+from hindcast.quality import entry_masks, failing_rows, held_change, held_changes
 from hindcast.query import cut_values, show
 from hindcast.store import tables
 
@@ -53,6 +53,8 @@ class HeldKey(NamedTuple):
     topic: str | None
     partition: int | None
     offset: int | None
+    replaced: str | None = None
+    """The row (JSON) that `row` would replace."""
 
 
 def read_held_keys(contract: BoundContract, until: datetime | None = None) -> list[HeldKey]:
@@ -79,17 +81,18 @@ def read_held_keys(contract: BoundContract, until: datetime | None = None) -> li
 def describe_keys(contract: Contract, keys: Sequence[HeldKey]) -> tuple[str, list[str]]:
     """Return Markdown for the person who decides, and the labels of the keys that it shows.
 
-    It is a table with a line per key, which has its first failing row, and says what the table leaves out.
+    It is a table with a line per key, which has its first failing row as a change: what is proposed, and what it would
+    replace. The text says what the table leaves out.
     """
     rows = [
         {
             "table": key.table,
             "key": _cut(key.shown),
-            "row": _cut(key.row),
-            "reason": _cut(key.reason),
+            "now → proposed": _cut(held_change.describe_values(key.row, key.replaced, _list_key(contract, key.table))),
+            "valid": _cut(held_change.describe_period(key.row)),
+            "gate": _cut(key.reason),
             "failing rows": f"{key.failing:,} of {key.rows:,}",
-            "topic": key.topic,
-            "offset": key.offset,
+            "record": _describe_record(key),
         }
         for key in keys[:MAX_SHOWN_KEYS]
     ]
@@ -102,6 +105,14 @@ def describe_keys(contract: Contract, keys: Sequence[HeldKey]) -> tuple[str, lis
     if any(len(text) > MAX_SHOWN_CHARACTERS for key in shown for text in (key.shown, key.row, key.reason)):
         more.append(f"Long texts are cut; this shows them whole: {command}")
     return "\n\n".join(["\n".join(lines), *more]), [key.label for key in shown]
+
+
+def _list_key(contract: Contract, table: str) -> tuple[str, ...]:
+    return tuple(list_shapes(contract)[table].key)
+
+
+def _describe_record(key: HeldKey) -> str:
+    return "" if key.topic is None else f"{key.topic}, partition {key.partition}, offset {key.offset}"
 
 
 _HEADER_LINES, _HIDDEN = 2, "***"
@@ -153,6 +164,7 @@ class _HeldRow(NamedTuple):
     topic: str | None
     partition: int | None
     offset: int | None
+    change: str
 
 
 def _build_held_key(
@@ -171,5 +183,9 @@ def _build_held_key(
     shown = _HIDDEN if masks.hides_key(table, key) else key
     hidden_label = _cut(f"{table} {_HIDDEN} ({at}) {mark}")
     label = hidden_label if shown == _HIDDEN else _cut(f"{table} {key}")
-    row = entry_masks.mask_row(first.row, masks.columns[table])
-    return HeldKey(label, hidden_label, table, key, shown, len(rows), len(failing), row, reason, *place)
+    closed = [row.row for row in rows if row.change == "close"]
+    replaced = held_change.find_replaced_row(first.row, closed)
+    row, former = (
+        entry_masks.mask_row(text, masks.columns[table]) if text is not None else None for text in (first.row, replaced)
+    )
+    return HeldKey(label, hidden_label, table, key, shown, len(rows), len(failing), row or "{}", reason, *place, former)

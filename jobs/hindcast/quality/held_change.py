@@ -1,0 +1,78 @@
+"""One held change as people read it: what was, what is proposed, and for which time.
+
+held rows of a key    close {"price": 8.00, "validFrom": 0, "validTo": null}
+                      open  {"price": 8.00, "validFrom": 0, "validTo": 4}
+                      open  {"price": 0.00, "validFrom": 4, "validTo": null}    fails a gate
+text                  price 8.00 → 0.00    from 4
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterable
+
+from hindcast.common.json_values import JsonObject
+from hindcast.contract.types import PERIOD_COLUMNS
+from hindcast.query.show import format_text
+
+_PERIODS = (("validFrom", "validTo"), ("windowStart", "windowEnd"), ("timestamp", ""))
+"""The columns of the period of each kind of table."""
+
+
+def find_replaced_row(row: str, closed: Iterable[str]) -> str | None:
+    """Return the row (JSON) that a held row (JSON) replaces where it begins: of those that the change would close."""
+    begin, _ = _find_period(json.loads(row))
+    for other in closed:
+        fields = json.loads(other)
+        first, last = _find_period(fields)
+        if first == begin or ("validFrom" in fields and first < begin and (not last or begin < last)):
+            return other
+    return None
+
+
+def describe_values(row: str, replaced: str | None, key: Collection[str]) -> str:
+    """Return the values of a row (JSON) that are not of its key, those that differ with what they replace.
+
+    >>> describe_values('{"item":"curry","price":0.00,"note":"a"}', '{"price":8.00,"note":"a"}', ["item"])
+    'price 8.00 → 0.00, note a'
+    """
+    new, old = _parse(row), _parse(replaced) if replaced is not None else {}
+    shown = [name for name in new if name not in key and name not in PERIOD_COLUMNS]
+    return ", ".join(f"{name} {_describe_value(new, old, name)}" for name in shown)
+
+
+def describe_period(row: str) -> str:
+    """Return the time that a row (JSON) is about.
+
+    >>> describe_period('{"validFrom":"2026-01-01T00:00:04.000000Z","validTo":null}')
+    'from 2026-01-01 00:00:04'
+    """
+    fields = json.loads(row)
+    begin, end = map(_shorten_moment, _find_period(fields))
+    if not begin:
+        return ""
+    if "timestamp" in fields and "validFrom" not in fields and "windowStart" not in fields:
+        return f"at {begin}"
+    return f"from {begin} to {end}" if end else f"from {begin}"
+
+
+def _parse(row: str) -> JsonObject:
+    """Return a row whose numbers keep their digits, as texts."""
+    fields: JsonObject = json.loads(row, parse_float=str)
+    return fields
+
+
+def _find_period(fields: JsonObject) -> tuple[str, str]:
+    begin, end = next((columns for columns in _PERIODS if columns[0] in fields), ("", ""))
+    return str(fields.get(begin) or ""), str(fields.get(end) or "")
+
+
+def _shorten_moment(text: str) -> str:
+    """Return a moment of a row without what is always the same: the zone, and a fraction that is zero."""
+    return re.sub(r"\.0+$", "", text.removesuffix("Z").replace("T", " "))
+
+
+def _describe_value(new: JsonObject, old: JsonObject, name: str) -> str:
+    after = format_text(new[name])
+    return f"{format_text(old[name])} → {after}" if name in old and old[name] != new[name] else after
