@@ -133,7 +133,7 @@ def test_a_step_that_takes_long_says_how_far_it_has_come(
         lines = capsys.readouterr().err.splitlines()
         assert lines
         assert {line.partition(":")[0] for line in lines} <= {"replay menu", "replay orders", "build bills"}
-        form = r"replay menu: (\d+ of \d+ tasks? in Spark, )?4 of 6 offsets, \d+ s"
+        form = r"replay menu: (\d+ of \d+ tasks? in Spark, )?4 of 6 offsets \(67%\), \d+ s, about \d+ s left"
         assert any(re.fullmatch(form, line) for line in lines)
         assert any(re.search(r": \d+ of \d+ tasks? in Spark", line) for line in lines)
 

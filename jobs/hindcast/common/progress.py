@@ -1,6 +1,6 @@
 """Progress of a step that takes long: how many of Spark's tasks are done, by the event `step progress`.
 
-replay orders: 34 of 120 tasks in Spark, 200,000 of 336,776 offsets, 20 s
+replay orders: 34 of 120 tasks in Spark, 200,000 of 336,776 offsets (59%), 20 s, about 14 s left
 """
 
 from __future__ import annotations

@@ -226,10 +226,16 @@ def _describe_progress(event: Event) -> Iterator[str]:
     if event.get("tasks"):
         yield f"{event['tasks_done']:,} of {format_count(event['tasks'], 'task')} in Spark"
     if event.get("offsets_done"):
-        yield f"{event['offsets_done']:,} of {format_count(event['offsets_planned'], 'offset')}"
+        share = event["offsets_done"] / event["offsets_planned"]
+        yield f"{event['offsets_done']:,} of {format_count(event['offsets_planned'], 'offset')} ({share:.0%})"
     if event["event"] == "step ended" and "opened" in event:
         yield f"{format_count(event['opened'], 'row')} opened, {event.get('closed', 0):,} closed"
-    yield f"{event['seconds']:,.0f} s" if event["event"] == "step progress" else f"{event['seconds']:,.1f} s"
+    if event["event"] != "step progress":
+        yield f"{event['seconds']:,.1f} s"
+        return
+    yield f"{event['seconds']:,.0f} s"
+    if event.get("offsets_done") and event["offsets_done"] < event["offsets_planned"]:
+        yield f"about {event['seconds'] * (1 / share - 1):,.0f} s left"
 
 
 def _seconds_since(started: float) -> float:
