@@ -11,7 +11,7 @@ import pytest
 from hindcast.bitemporal.predicates import FIRST_MOMENT, Question
 from hindcast.common.errors import ContractError, QueryError
 from hindcast.contract import Contract, Keep, load
-from hindcast.ops import retention
+from hindcast.ops import trim_records
 from hindcast.plan import horizon
 from hindcast.plan.horizon import Horizon
 from hindcast.store.tables import Table
@@ -194,7 +194,9 @@ def test_of_a_log_each_keys_record_in_force_at_the_horizon_stays_and_all_later_o
         "epoch int, partition int, offset long, key binary, value binary, timestamp timestamp, fate string, "
         "systemFrom timestamp"
     )
-    found = retention.find_unneeded_records(spark.createDataFrame(rows, columns), Horizon(at(6), at(20)), table=table)
+    found = trim_records.find_unneeded_records(
+        spark.createDataFrame(rows, columns), Horizon(at(6), at(20)), table=table
+    )
     assert sorted(row["offset"] for row in found.collect()) == gone
 
 

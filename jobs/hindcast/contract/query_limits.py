@@ -19,6 +19,7 @@ from sqlglot.tokenizer_core import Token, TokenType
 from hindcast.contract import functions, queries
 from hindcast.contract.expectation import Expectation
 from hindcast.contract.java_patterns import is_readable
+from hindcast.contract.match_tokens import LIKE_FUNCTIONS, OPERATORS, PATTERN_FUNCTIONS, find_operands
 from hindcast.contract.moments import DATELESS_PATTERN
 from hindcast.contract.parsing import (
     ExpressionError,
@@ -33,21 +34,11 @@ from hindcast.contract.patterns import may_be_slow, may_like_be_slow
 IN_TIME, LIKE_IN_TIME = "hindcast_match_in_time", "hindcast_like_in_time"
 """The functions of a text and a pattern that are registered with Spark: for regular expressions, and for LIKE."""
 
-_PATTERN_FUNCTIONS = frozenset(
-    (
-        *("regexp", "regexp_count", "regexp_extract", "regexp_extract_all", "regexp_instr", "regexp_like"),
-        *("regexp_replace", "regexp_substr", "rlike", "split"),
-    )
-)
-"""The functions of Spark whose first argument is a text, and whose second is a regular expression."""
-
-_LIKE_FUNCTIONS = frozenset(("like", "ilike"))
-_OPERATORS = frozenset(("rlike", "regexp", *_LIKE_FUNCTIONS))
 _HIDDEN_PATTERNS = {"str_to_map": (1, 2), "parse_url": (2,), "try_parse_url": (2,)}
 """Functions with arguments that Spark reads as regular expressions although they look like plain texts."""
 
 _ANY_PATTERN = re.compile(
-    "|".join(sorted((*_PATTERN_FUNCTIONS, *_OPERATORS, *_HIDDEN_PATTERNS), key=len, reverse=True)), re.IGNORECASE
+    "|".join(sorted((*PATTERN_FUNCTIONS, *OPERATORS, *_HIDDEN_PATTERNS), key=len, reverse=True)), re.IGNORECASE
 )
 
 
@@ -148,7 +139,7 @@ def _refuse_unlimitable(node: exp.Expr, match: _Match) -> None:
         raise ExpressionError(f"{shown} may be slow and is in a function's ->", SIMPLER_FIX)
     if _is_hidden(node):
         raise ExpressionError(f"{shown} may be slow: Spark reads it as a regular expression", "write a plain text")
-    if isinstance(node.parent, exp.Escape) or (_is_call(node, _LIKE_FUNCTIONS) and len(node.expressions) > 2):
+    if isinstance(node.parent, exp.Escape) or (_is_call(node, LIKE_FUNCTIONS) and len(node.expressions) > 2):
         raise ExpressionError(f"{shown} may be slow and has ESCAPE", r"write \\% for a percent sign, without ESCAPE")
     if isinstance(match.pattern, exp.Any | exp.All):
         fix = "write a LIKE '...' OR a LIKE '...', or AND, in place of ANY and ALL"
@@ -164,7 +155,7 @@ def _find_match(node: exp.Expr) -> _Match | None:
     """Return what a part of an expression matches if it needs a limit, else None."""
     if isinstance(node, exp.RegexpLike | exp.Like | exp.ILike):
         subject, pattern = node.this, node.expression
-    elif _is_call(node, _PATTERN_FUNCTIONS | _LIKE_FUNCTIONS) and len(node.expressions) > 1:
+    elif _is_call(node, PATTERN_FUNCTIONS | LIKE_FUNCTIONS) and len(node.expressions) > 1:
         subject, pattern = node.expressions[:2]
     elif _is_hidden(node):
         patterns = [node.expressions[n] for n in _HIDDEN_PATTERNS[node.name.lower()] if n < len(node.expressions)]
@@ -201,7 +192,7 @@ def _is_hidden(node: exp.Expr) -> bool:
 
 
 def _is_regex(node: exp.Expr) -> bool:
-    return isinstance(node, exp.RegexpLike) or _is_call(node, _PATTERN_FUNCTIONS)
+    return isinstance(node, exp.RegexpLike) or _is_call(node, PATTERN_FUNCTIONS)
 
 
 def _is_conditional(node: exp.Expr) -> bool:
@@ -219,7 +210,7 @@ _CONDITIONAL = frozenset(("coalesce", "if", "iff", "ifnull", "nvl", "nvl2"))
 
 def _cannot_fail(tree: exp.Expr) -> bool:
     return all(
-        isinstance(node, _PLAIN_NODES) or _is_text_cast(node) or _is_call(node, _TOTAL_FUNCTIONS | _PATTERN_FUNCTIONS)
+        isinstance(node, _PLAIN_NODES) or _is_text_cast(node) or _is_call(node, _TOTAL_FUNCTIONS | PATTERN_FUNCTIONS)
         for node in tree.walk()
     )
 
@@ -263,10 +254,10 @@ def _list_edits(query: str, tokens: list[Token], place: int) -> Iterator[tuple[i
     name = tokens[place].text.lower()
     if tokens[place].token_type in (TokenType.STRING, TokenType.IDENTIFIER):
         return
-    if (places := _find_operands(tokens, place, name)) is None:
+    if (places := find_operands(tokens, place, name)) is None:
         return
     (first, last), (start, end) = places
-    slow_test = may_like_be_slow if name in _LIKE_FUNCTIONS else may_be_slow
+    slow_test = may_like_be_slow if name in LIKE_FUNCTIONS else may_be_slow
     pattern = tokens[start : end + 1]
     is_literal = len(pattern) == 1 and pattern[0].token_type == TokenType.STRING
     if last < first or not pattern:
@@ -278,86 +269,3 @@ def _list_edits(query: str, tokens: list[Token], place: int) -> Iterator[tuple[i
     before, after = wrap("\0", text).split("\0")
     yield tokens[first].start, before
     yield tokens[last].end + 1, after
-
-
-def _find_operands(tokens: list[Token], place: int, name: str) -> tuple[tuple[int, int], tuple[int, int]] | None:
-    """Return the first and last tokens of the text and of the pattern that are matched at a token, None if none are."""
-    if place + 1 < len(tokens) and tokens[place + 1].token_type == TokenType.L_PAREN:
-        is_function = name in _PATTERN_FUNCTIONS | _LIKE_FUNCTIONS
-        arguments = _split_arguments(tokens, place + 1) if is_function else []
-        if len(arguments) > 1 and (place == 0 or tokens[place - 1].token_type != TokenType.DOT):
-            return arguments[0], arguments[1]
-    if name in _OPERATORS:
-        return _find_subject(tokens, place), (place + 1, _find_pattern_end(tokens, place + 1))
-    return None
-
-
-def _split_arguments(tokens: list[Token], bracket: int) -> list[tuple[int, int]]:
-    """Return the first and last token of each argument of a call whose opening bracket is at a place."""
-    arguments, depth, first = [], 0, bracket + 1
-    for place in range(bracket, len(tokens)):
-        depth += _depth_step(tokens[place])
-        if depth == 0 or (depth == 1 and tokens[place].token_type == TokenType.COMMA):
-            arguments.append((first, place - 1))
-            first = place + 1
-        if depth == 0:
-            break
-    return [argument for argument in arguments if argument[0] <= argument[1]]
-
-
-def _find_subject(tokens: list[Token], place: int) -> tuple[int, int]:
-    """Return the first and last token of what stands before an operator; which it is, is checked by the tree."""
-    last = place - 1
-    if last >= 0 and tokens[last].text.lower() == "not":
-        last -= 1
-    first, depth = last, 0
-    while first >= 0:
-        depth -= _depth_step(tokens[first])
-        if depth < 0 or (depth == 0 and _ends_subject(tokens[first])):
-            break
-        first -= 1
-    return first + 1, last
-
-
-def _find_pattern_end(tokens: list[Token], start: int) -> int:
-    """Return the last token of the pattern that begins at a place after an operator; the tree checks it, too."""
-    place, depth = start, 0
-    while place < len(tokens):
-        depth += _depth_step(tokens[place])
-        if depth < 0 or (depth == 0 and _ends_pattern(tokens[place])):
-            break
-        place += 1
-    return place - 1
-
-
-def _ends_pattern(token: Token) -> bool:
-    return token.token_type != TokenType.STRING and token.text.lower() in _AFTER_PATTERN
-
-
-def _ends_subject(token: Token) -> bool:
-    return token.token_type != TokenType.STRING and token.text.lower() in _BEFORE_SUBJECT
-
-
-_BEFORE_SUBJECT = frozenset(
-    (
-        *(",", "and", "or", "not", "where", "on", "having", "select", "distinct"),
-        *("when", "then", "else", "by", "between"),
-    )
-)
-
-
-_AFTER_PATTERN = frozenset(
-    (
-        *(",", "=", "==", "<>", "!=", "<=>", "and", "or", "is", "in", "as", "when", "then", "else", "end"),
-        *("group", "having", "order", "sort", "limit", "union", "intersect", "except", "minus", "window", "join", "on"),
-        *("inner", "left", "right", "full", "cross", "where", "qualify", "asc", "desc"),
-    )
-)
-
-
-def _depth_step(token: Token) -> int:
-    """Return 1 for what opens brackets, or CASE, and -1 for what closes them."""
-    if token.token_type in (TokenType.STRING, TokenType.IDENTIFIER):
-        return 0
-    text = token.text.lower()
-    return (text in ("(", "[", "case")) - (text in (")", "]", "end"))
