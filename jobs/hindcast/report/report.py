@@ -23,7 +23,7 @@ from hindcast.plan.runs import Completed, Run
 from hindcast.quality import gate_results, held_changes
 from hindcast.quality.gate_results import TrackedResult
 from hindcast.quality.overdue import read_overdue
-from hindcast.report import abandoned_runs
+from hindcast.report import abandoned_runs, refused_records
 from hindcast.report.run_report import GateReport, HeldKeys, PartitionReport, RunReport, TableReport, TopicReport
 from hindcast.store import commit_history, emitted_log, table_columns, tables
 from hindcast.store.commit_notes import NOTHING_LEFT_OUT, FatesNote, LeftOut, TableNote, TieCounts
@@ -215,9 +215,10 @@ def mask_report(report: RunReport, contract: Contract, run: Run, past: Sequence[
         return replace(table, gates=gates, held=held)
 
     tables = {name: mask_table(name, table) for name, table in report.tables.items()}
+    topics = {name: refused_records.mask_reasons(topic, contract, past, run) for name, topic in report.topics.items()}
     stopped = REDACTED if report.found and marks.has_new_marks(contract, past, run) else report.found
     again = _rerun_commands(contract, run.plan) if run.plan.released_keys else report.again
-    return replace(report, tables=tables, found=stopped, again=again)
+    return replace(report, topics=topics, tables=tables, found=stopped, again=again)
 
 
 LEFT_OUT = {"no_key": "without a key", "no_value": "without a value", "too_late": "too late"}

@@ -20,7 +20,7 @@ from hindcast.common.json_values import JsonObject, JsonValue
 from hindcast.common.settings import Settings
 from hindcast.contract import Contract, bounds
 from hindcast.contract.sensitive import REDACTED, find_sensitive_columns
-from hindcast.plan import journal, marks
+from hindcast.plan import definitions, journal
 from hindcast.plan.runs import MALFORMED as _MALFORMED
 from hindcast.plan.runs import Completed, Run
 from hindcast.report.page import summarize_outcome
@@ -106,13 +106,23 @@ def find_masked_report(settings: Settings, contract: Contract, name: str) -> Run
         return None
     run = next((run for run in past if str(run.number) == number[1]), None)
     if run is None or not run.has_report:
+        if _has_marks(contract, past):
+            found = f"'{name}' is not shown: the journal knows no run {number[1]} that has ended, so nothing says what "
+            fix = "open a report from the list of the pipeline's runs; wait for the end of a run that is under way"
+            raise UnknownError(f"{found}of it is sensitive", where=contract.pipeline, fix=fix)
         return None
     written = _read_written_report(settings, run)
     if written is None:
         unread = RunReport(contract.pipeline, run.number, run.run_id, run.known_at, state="stopped", found=REDACTED)
-        return unread if marks.has_new_marks(contract, past, run) else None
+        return unread if _has_marks(contract, past) else None
     masked = mask_report(written, contract, run, past)
     return None if masked == written else masked
+
+
+def _has_marks(contract: Contract, past: Iterable[Run]) -> bool:
+    """Return whether anything is sensitive by a contract, or was by an earlier one."""
+    former = (run.plan.definition for run in past if run.plan.definition)
+    return any(find_sensitive_columns(contract).values()) or any(map(definitions.has_marks, former))
 
 
 _REPORT_FILE = re.compile(r"run-([0-9]{1,18})(?:\.html|\.json|(?:/(?!\.)[^/]+)+)")
