@@ -340,7 +340,9 @@ def test_the_report_of_a_requeue_quotes_no_record_of_a_topic_that_is_sensitive_b
 
 
 def test_reasons_are_hidden_by_the_contract_of_the_run_and_by_each_topic_of_a_pattern(tmp_path: Path) -> None:
-    first = [{"partition": n, "offset": 3, "reason": "a value", "topic": name} for n, name in enumerate(("people", "x"))]
+    first = [
+        {"partition": n, "offset": 3, "reason": "a value", "topic": name} for n, name in enumerate(("people", "x"))
+    ]
     written = TopicReport("people", requeued={}, still={"records": 2, "first": first})
     with shop(tmp_path) as now:
         path = now.schemas / "shop.yaml"
@@ -386,4 +388,6 @@ def test_reports_of_runs_that_the_journal_does_not_know_as_ended_are_not_shown_i
             assert shown == (marked == "never"), name
             if marked != "never" and state != "of another run":
                 assert answer.status_code == 404
-                assert "the journal knows no run 3 that has ended" in " ".join(answer.text.split()).replace("&#39;", "'")
+                assert "the journal knows no run 3 that has ended" in " ".join(answer.text.split()).replace(
+                    "&#39;", "'"
+                )

@@ -23,7 +23,7 @@ from hindcast.plan.runs import Completed, Run
 from hindcast.quality import gate_results, held_changes
 from hindcast.quality.gate_results import TrackedResult
 from hindcast.quality.overdue import read_overdue
-from hindcast.report import abandoned_runs, refused_records
+from hindcast.report import abandoned_runs, refused_records, report_size
 from hindcast.report.run_report import GateReport, HeldKeys, PartitionReport, RunReport, TableReport, TopicReport
 from hindcast.store import commit_history, emitted_log, table_columns, tables
 from hindcast.store.commit_notes import NOTHING_LEFT_OUT, FatesNote, LeftOut, TableNote, TieCounts
@@ -62,7 +62,7 @@ def build_report(warehouse: str, contract: Contract, plan: Plan, stopped: str | 
         held_keys = HeldKeys(**held[name], overdue=overdue.get(name)) if name in held else None
         own_gates = tuple(_report_gate(contract, plan, name, gate) for gate in judged)
         reports[name] = replace(table, gates=own_gates, held=held_keys, ended=ended.get(name, {}))
-    return RunReport(
+    report = RunReport(
         contract.pipeline,
         plan.run,
         plan.run_id,
@@ -79,6 +79,7 @@ def build_report(warehouse: str, contract: Contract, plan: Plan, stopped: str | 
         reports,
         _rerun_commands(contract, plan),
     )
+    return report_size.cut_report(report)
 
 
 def _report_topic(warehouse: str, contract: Contract, plan: Plan, name: str, note: TableNote | None) -> TopicReport:
