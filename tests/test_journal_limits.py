@@ -19,7 +19,7 @@ from hindcast.kafka.topics import OffsetRange
 from hindcast.plan import journal, journal_rows, parsed_journals
 from hindcast.plan.parsed_journals import ParsedJournals
 from hindcast.plan.plans import TopicPlan
-from hindcast.plan.runs import Completed, Run
+from hindcast.plan.runs import Completed, Run, StoredReport
 from test_pages import GUEST, client, twin
 from warehouses import T0, shop
 
@@ -130,3 +130,12 @@ def test_all_details_together_are_bounded(settings: Settings, monkeypatch: pytes
     monkeypatch.setattr(journal_rows, "MAX_ALL_DETAILS", 1_000)
     with pytest.raises(TableError, match="the entries of the journal have more than 0 MiB"):
         journal.read_runs(settings.warehouse, "shop")
+
+
+def test_the_ledgers_page_parses_the_report_of_a_run_once(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = journal.read_runs(settings.warehouse, "shop")
+    parse = StoredReport.parse
+    parsed = Mock(return_value=None)
+    monkeypatch.setattr(StoredReport, "parse", lambda stored: parsed(stored) or parse(stored))
+    assert len(twin(client("shop"), "/ledger/shop")["topics"]) == 5
+    assert parsed.call_count <= 2 * len(runs), "once for the offsets, once for what its tables need"
