@@ -111,7 +111,7 @@ TOO_MUCH = {
     "bytes": "[" + " " * (4 << 20) + "]",
     "lists": "[" + "[]," * 180_000 + "0]",
     "partitions": '{"runId":"manual__1","topics":{"prices":{"partitions":[' + "{}," * 110_000 + "{}]}}}",
-    "gates": '{"runId":"manual__1","tables":{"prices":{"gates":[' + "{}," * 3_000 + "{}]}}}",
+    "gates": '{"runId":"manual__1","tables":{"prices":{"gates":[' + "{}," * 11_000 + "{}]}}}",
     "tables": '{"runId":"manual__1","tables":{' + ",".join(f'"{n}":{{}}' for n in range(2_000)) + "}}",
 }
 

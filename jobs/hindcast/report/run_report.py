@@ -357,7 +357,7 @@ class RunReport:
         )
 
 
-MAX_TABLES, MAX_GATES, MAX_PARTITIONS = 1_000, 2_000, 100_000
+MAX_TABLES, MAX_GATES, MAX_PARTITIONS = 1_000, 10_000, 100_000
 """The most tables, and topics, of a report, gates of all its tables, and ranges of partitions. A contract has at most
 500 tables and 1,000 gates (contract/bounds.py), and a report of 4 MiB at most 100,000 ranges.
 """
