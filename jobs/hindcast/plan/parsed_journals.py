@@ -18,7 +18,7 @@ MAX_KEPT = 1 << 30
 MAX_MEMORY = 8 << 30
 """Roughly the most bytes of memory of one journal."""
 
-MAX_PAGE_MEMORY = 1 << 30
+MAX_PAGE_MEMORY = 2 << 30
 """The same in Airflow's API server, which reads the journals of all pipelines. Hourly runs of three topics, with three
 partitions each, take 70 MB a year; of ten topics with twelve partitions each, 500 MB.
 """
