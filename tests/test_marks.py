@@ -21,11 +21,12 @@ from hindcast.airflow.pages.access import PageAccess
 from hindcast.airflow.pages.routes import build_app
 from hindcast.cli import main
 from hindcast.common.errors import ContractError
+from hindcast.common.json_values import list_objects
 from hindcast.common.settings import Settings, read_settings
 from hindcast.contract import Contract, load
 from hindcast.contract.bound import bind_contract
 from hindcast.contract.folder import try_find
-from hindcast.contract.sensitive import find_sensitive_columns
+from hindcast.contract.sensitive import REDACTED, find_sensitive_columns
 from hindcast.ingest import quarantine
 from hindcast.plan import definitions, journal, marks
 from hindcast.plan.marks import find_bound_contract
@@ -33,8 +34,8 @@ from hindcast.plan.purposes import Release, ReleasedKeys
 from hindcast.plan.runs import Abandoned, Completed, Run, Stopped
 from hindcast.quality import gate_results
 from hindcast.quality.overdue import OverdueKeys
-from hindcast.report import page, report
-from hindcast.report.run_report import HeldKeys, RunReport, TableReport
+from hindcast.report import page, refused_records, report
+from hindcast.report.run_report import HeldKeys, RunReport, TableReport, TopicReport
 from warehouses import RUNS, SHOP, T0, shop
 
 BEGINNING = "pipeline: {}\nstart: 2026-01-01\ntopics:\n  t: {{read: stream, key: {{id: string}}, value: {{q: int}}}}\n"
@@ -302,3 +303,92 @@ def test_a_report_shows_no_key_that_is_sensitive_by_now(tmp_path: Path) -> None:
             assert masked.tables["people"].held is not None
             assert masked.tables["people"].held.overdue is not None
             assert ("4711" in masked.again, "4711" in masked.tables["people"].held.overdue.key) == (shown, shown)
+
+
+@pytest.mark.parametrize(
+    ("topic", "before", "after", "shown"),
+    [
+        ("people", "sensitive: [name]", "sensitive: [name]", False),
+        ("orders", "sensitive: [name]", "sensitive: [name]", True),
+        ("orders", "quantity: int}", "quantity: int}, sensitive: [item]", False),
+        ("gone", "sensitive: [name]", "sensitive: [name]", False),
+    ],
+)
+def test_the_report_of_a_requeue_quotes_no_record_of_a_topic_that_is_sensitive_by_now(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    topic: str,
+    before: str,
+    after: str,
+    *,
+    shown: bool,
+) -> None:
+    still = {"records": 1, "first": [{"partition": 0, "offset": 3, "reason": "'123-45-6789' is not an int"}]}
+    topics = {topic: {"topic": topic, "offsets": 0, "requeued": {"accepted": 0}, "still": still}}
+    write = warehouses.report
+    monkeypatch.setattr(warehouses, "report", lambda *given: write(*given) | {"topics": topics})
+    with shop(tmp_path) as now:
+        (now.schemas / "shop.yaml").write_text(SHOP.replace(before, after))
+        access = PageAccess(lambda: None, lambda dag_id: None, lambda: frozenset(["shop"]))  # noqa: ARG005
+        web = TestClient(build_app(access))
+        texts = {name: web.get(f"/reports/shop/{name}").text for name in ("run-1.html", "run-1.json")}
+        texts["run-1.html"] += embedded(texts["run-1.html"])
+        for how in ("table", "json"):
+            main.main(["report", "shop", "1", "--format", how])
+            texts[how] = capsys.readouterr().out
+        assert {name: "123-45-6789" in text for name, text in texts.items()} == dict.fromkeys(texts, shown)
+
+
+def test_reasons_are_hidden_by_the_contract_of_the_run_and_by_each_topic_of_a_pattern(tmp_path: Path) -> None:
+    first = [
+        {"partition": n, "offset": 3, "reason": "a value", "topic": name} for n, name in enumerate(("people", "x"))
+    ]
+    written = TopicReport("people", requeued={}, still={"records": 2, "first": first})
+    with shop(tmp_path) as now:
+        path = now.schemas / "shop.yaml"
+        past = journal.read_runs(now.warehouse, "shop")
+        path.write_text(SHOP.replace(", sensitive: [name]", ""))
+        masked = refused_records.mask_reasons(written, load(path), past, past[-1])
+        assert [record["reason"] for record in list_objects(masked.still["first"])] == [REDACTED, REDACTED]
+        other = replace(written, topic="orders")
+        masked = refused_records.mask_reasons(other, load(path), past, past[-1])
+        assert [record["reason"] for record in list_objects(masked.still["first"])] == [REDACTED, REDACTED]
+        odd = replace(written, still={"first": "text"})
+        assert refused_records.mask_reasons(odd, load(path), past, past[-1]) == odd
+
+
+@pytest.mark.parametrize("marked", ["today", "before", "never"])
+@pytest.mark.parametrize("state", ["unknown", "under way", "of another run"])
+def test_reports_of_runs_that_the_journal_does_not_know_as_ended_are_not_shown_if_anything_is_sensitive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, marked: str, state: str
+) -> None:
+    unmarked = SHOP.replace(", sensitive: [name]", "").replace(", sensitive: true", "")
+    if marked == "never":
+        monkeypatch.setattr(warehouses, "SHOP", unmarked)
+    with shop(tmp_path) as now:
+        path = now.schemas / "shop.yaml"
+        if marked == "before":
+            path.write_text(unmarked)
+        written = RunReport("shop", 3, "former life", RUNS[1], state="stopped", found="1 row fails: Rome")
+        page.write_page(now.reports, written)
+        docs = now.reports / "shop" / "run-3" / "index.html"
+        docs.parent.mkdir()
+        docs.write_text("Rome")
+        past = journal.read_runs(now.warehouse, "shop")
+        run = Run(replace(past[-1].plan, run=3, run_id="third", known_at=RUNS[1] + timedelta(days=1)))
+        if state != "unknown":
+            journal.append_entry(now.warehouse, run)
+        if state == "of another run":
+            journal.append_entry(now.warehouse, replace(run, outcome=Stopped("people", "a gate")))
+        access = PageAccess(lambda: None, lambda dag_id: None, lambda: frozenset(["shop"]))  # noqa: ARG005
+        web = TestClient(build_app(access))
+        for name in ("run-3.html", "run-3.json", "run-3/index.html"):
+            answer = web.get(f"/reports/shop/{name}")
+            shown = "Rome" in answer.text + embedded(answer.text)
+            assert shown == (marked == "never"), name
+            if marked != "never" and state != "of another run":
+                assert answer.status_code == 404
+                assert "the journal knows no run 3 that has ended" in " ".join(answer.text.split()).replace(
+                    "&#39;", "'"
+                )

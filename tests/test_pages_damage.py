@@ -87,7 +87,7 @@ def test_a_damaged_report_counts_as_none_and_is_told_in_its_pipelines_line(
     (problem,) = line["problems"]
     assert problem["where"] == str(path)
     assert problem["found"].startswith("is not a report: ")
-    assert ("has more than 16,777,216 bytes" in problem["found"]) == (len(content) > 1 << 24)
+    assert ("has more than 4,194,304 bytes" in problem["found"]) == (len(content) > 1 << 22)
     assert problem["mend"] == f"write it again: hindcast report guest 1 --format json > {path}"
     assert line_of(web, "guest")["problems"] == []
 

@@ -18,10 +18,10 @@ the first one's entry and tries again. Neither clocks nor Delta versions order t
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Literal, TypedDict
+from typing import Literal, NamedTuple
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
@@ -30,12 +30,23 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType, Tim
 
 from hindcast.common import clock
 from hindcast.common.errors import RunError, TableError, show_briefly
+from hindcast.common.json_values import StoredObject
 from hindcast.contract import Contract
 from hindcast.kafka.topic_patterns import MemberPartitions
 from hindcast.plan.entries import JournalEntry, find_contradictions, next_sequence, refuse_entry
-from hindcast.plan.runs import Run, TableResult, find_last_completed, last_members, parse_outcome, parse_plan
+from hindcast.plan.journal_rows import EntryRow, LargeJournalError, count_parts, load_rows, refuse_large_entry
+from hindcast.plan.parsed_journals import ParsedJournal, ParsedJournals
+from hindcast.plan.runs import (
+    Run,
+    StoredReport,
+    TableResult,
+    find_last_completed,
+    last_members,
+    parse_outcome,
+    parse_plan,
+)
 from hindcast.store.commit_once import commit_repeatable
-from hindcast.store.row_reader import open_dataset, refuse_broken_files
+from hindcast.store.row_reader import refuse_broken_files
 from hindcast.store.table_creation import arrow_schema, ensure_table, explain_write_error
 from hindcast.store.tables import Table, open_table
 
@@ -53,20 +64,8 @@ SCHEMA = StructType(
 _ARROW = arrow_schema(SCHEMA)
 
 
-class _EntryRow(TypedDict, total=False):
-    """A row of the table, with the columns that were read."""
-
-    run: int
-    entry: str
-    at: datetime
-    runId: str
-    knownAt: datetime
-    detail: str
-    sequence: int | None
-
-
-_PARSED: dict[str, tuple[DeltaTable, int, list[Run], list[int]]] = {}
-"""By the path of a journal, what was read from it last: the table as it was, its version, and `read_planned_runs`."""
+_PARSED = ParsedJournals()
+"""What was read last of each journal."""
 
 
 def runs_table(warehouse: str, pipeline: str) -> Table:
@@ -94,34 +93,72 @@ def read_runs(warehouse: str, pipeline: str) -> list[Run]:
 def read_planned_runs(warehouse: str, pipeline: str) -> tuple[list[Run], list[int]]:
     """Return the runs of a pipeline that have a plan, and the numbers of those without one, both oldest first.
 
-    The journal is read again only if it has changed since this process read it last.
+    The journal is read again only if it has changed since this process read it last. Raise TableError for one that
+    takes too much memory.
     """
     table = runs_table(warehouse, pipeline)
     if (delta_table := open_table(table)) is None:
         return [], []
-    path, version = delta_table.table_uri, delta_table.version()
-    known = _PARSED.get(path)
-    if known is None or known[0] is not delta_table or known[1] != version:
-        known = _PARSED[path] = delta_table, version, *_parse_runs(table, delta_table)
-    return [*known[2]], [*known[3]]
+    known = _PARSED.find(delta_table)
+    if known is None:
+        try:
+            known = ParsedJournal(delta_table, delta_table.version(), *_parse_runs(table, delta_table))
+        except LargeJournalError as error:
+            known = ParsedJournal(delta_table, delta_table.version(), [], [], 0, error.with_traceback(None))
+        _PARSED.keep(known)
+    if (refusal := known.refusal) is not None:
+        raise LargeJournalError(refusal.found, where=refusal.where, fix=refusal.fix)
+    return [*known.runs], [*known.unplanned]
 
 
-def _parse_runs(table: Table, delta_table: DeltaTable) -> tuple[list[Run], list[int]]:
-    with refuse_broken_files(table):
-        rows = _load_rows(delta_table, _ARROW.names)
+def limit_memory(most: int) -> None:
+    """Refuse to read a journal from now on, in this process, that takes roughly more bytes of memory."""
+    _PARSED.most = most
+
+
+def _parse_runs(table: Table, delta_table: DeltaTable) -> tuple[list[Run], list[int], int]:
+    """Return the runs, the numbers of those without a plan, and roughly the bytes of memory that they take."""
+    entries, size = [], 0
     try:
-        return _build_runs(rows)
+        with refuse_broken_files(table):
+            for row in load_rows(table, delta_table, _ARROW.names):
+                entries.append(entry := _StoredEntry.from_row(row))
+                size += entry.size
+                _PARSED.refuse_excess(table, size)
+        return *_build_runs(entries), size
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
         found = f"the journal has an entry that is none: {type(error).__name__}: {show_briefly(str(error))}"
         raise TableError(found, where=table.path, fix=repair_command(table.pipeline)) from None
 
 
-def _build_runs(rows: Sequence[_EntryRow]) -> tuple[list[Run], list[int]]:
+class _StoredEntry(NamedTuple):
+    """An entry with its detail, and roughly the bytes of memory that it takes. A report is parsed where it is used."""
+
+    entry: JournalEntry
+    detail: StoredObject | StoredReport
+    size: int
+
+    @classmethod
+    def from_row(cls, row: EntryRow) -> _StoredEntry:
+        """Return the entry in a row."""
+        entry, text = _parse_entry(row), row["detail"]
+        if entry.state == "completed":
+            report = StoredReport.from_text(text)
+            return cls(entry, report, len(report.compressed) + _BYTES)
+        return cls(entry, json.loads(text), len(text) + _BYTES * (1 + count_parts(text)))
+
+
+_BYTES = 64
+"""Roughly the bytes of memory that a value of JSON takes besides its text."""
+
+
+def _build_runs(entries: Sequence[_StoredEntry]) -> tuple[list[Run], list[int]]:
     runs: dict[int, Run] = {}
     unplanned = []
-    for row in sorted(rows, key=lambda row: _parse_entry(row).order):
-        number, state, detail = row["run"], row["entry"], json.loads(row["detail"])
-        if state == "planned" and (plan := parse_plan(detail)) is not None:
+    for entry, detail, _ in sorted(entries, key=lambda stored: stored.entry.order):
+        number, state = entry.run, entry.state
+        plan = parse_plan(detail) if state == "planned" and not isinstance(detail, StoredReport) else None
+        if plan is not None:
             runs[number] = Run(plan)
         elif number in runs:
             runs[number] = replace(runs[number], outcome=parse_outcome(state, detail, runs[number].stop_error))
@@ -180,18 +217,20 @@ def append_entry(warehouse: str, run: Run, *, date: Callable[[Run], Run] = lambd
     written then.
     """
     pipeline, dated = run.plan.pipeline, run
+    table = runs_table(warehouse, pipeline)
     planned = [Transaction(_app_id(pipeline), run.number)] if run.state == "planned" else []
 
     def append() -> None:
         nonlocal dated
-        delta_table = ensure_table(runs_table(warehouse, pipeline), SCHEMA)
-        past = _read_entries(delta_table)
+        delta_table = ensure_table(table, SCHEMA)
+        past = _read_entries(table, delta_table)
         refuse_entry(past, pipeline, run.number, run.run_id, run.state, run.plan.numbers)
         dated = date(run)
         row = _entry_row(dated, clock.now(), next_sequence(past))
+        refuse_large_entry(pipeline, run.number, run.state, row["detail"])
         _commit_rows(delta_table, [row], "append", planned)
 
-    _retry_commit(append, runs_table(warehouse, pipeline).path)
+    _retry_commit(append, table.path)
     return dated
 
 
@@ -201,11 +240,12 @@ def replace_entries(warehouse: str, pipeline: str, entries: Sequence[Run], witho
     Entries of the runs `without` are removed.
     """
     numbers, at = {*without, *(run.number for run in entries)}, clock.now()
+    table = runs_table(warehouse, pipeline)
 
     def overwrite() -> None:
-        delta_table = ensure_table(runs_table(warehouse, pipeline), SCHEMA)
-        kept = [row for row in _load_rows(delta_table, _ARROW.names) if row["run"] not in numbers]
-        first = next_sequence(_read_entries(delta_table))
+        delta_table = ensure_table(table, SCHEMA)
+        kept = [row for row in load_rows(table, delta_table, _ARROW.names) if row["run"] not in numbers]
+        first = next_sequence(_read_entries(table, delta_table))
         rows = [*kept, *(_entry_row(run, at, first + n) for n, run in enumerate(entries))]
         _commit_rows(
             delta_table,
@@ -214,7 +254,7 @@ def replace_entries(warehouse: str, pipeline: str, entries: Sequence[Run], witho
             [Transaction(_app_id(pipeline), max(row["run"] for row in rows))] if rows else [],
         )
 
-    _retry_commit(overwrite, runs_table(warehouse, pipeline).path)
+    _retry_commit(overwrite, table.path)
 
 
 def _retry_commit(commit: Callable[[], None], where: str) -> None:
@@ -226,7 +266,7 @@ def _retry_commit(commit: Callable[[], None], where: str) -> None:
 
 
 def _commit_rows(
-    delta_table: DeltaTable, rows: list[_EntryRow], mode: Literal["append", "overwrite"], ids: list[Transaction]
+    delta_table: DeltaTable, rows: list[EntryRow], mode: Literal["append", "overwrite"], ids: list[Transaction]
 ) -> None:
     """Write rows after exactly the version of the journal that was read, else raise CommitFailedError."""
     data = pa.Table.from_pylist(rows, schema=_ARROW)
@@ -234,34 +274,27 @@ def _commit_rows(
     write_deltalake(delta_table, data, mode=mode, commit_properties=properties)
 
 
-def _read_entries(delta_table: DeltaTable) -> list[JournalEntry]:
+def _read_entries(table: Table, delta_table: DeltaTable) -> list[JournalEntry]:
     """Return the entries of the journal without their details, unordered."""
-    return [_parse_entry(row) for row in _load_rows(delta_table, _ENTRY_COLUMNS)]
+    return [_parse_entry(row) for row in load_rows(table, delta_table, _ENTRY_COLUMNS)]
 
 
 _ENTRY_COLUMNS = ("run", "entry", "at", "sequence")
 
 
-def _parse_entry(row: _EntryRow) -> JournalEntry:
+def _parse_entry(row: EntryRow) -> JournalEntry:
     return JournalEntry(row["run"], row["entry"], row["sequence"] or 0, row["at"])
 
 
-def _read_rows(warehouse: str, pipeline: str, columns: Sequence[str]) -> list[_EntryRow]:
-    """Return the rows of the journal, none before the first run; raise TableError if one of its files is broken."""
+def _read_rows(warehouse: str, pipeline: str, columns: Sequence[str]) -> Iterator[EntryRow]:
+    """Yield the rows of the journal, none before the first run; raise TableError if one of its files is broken."""
     table = runs_table(warehouse, pipeline)
     delta_table = open_table(table)
     with refuse_broken_files(table):
-        return _load_rows(delta_table, columns) if delta_table is not None else []
+        yield from load_rows(table, delta_table, columns) if delta_table is not None else ()
 
 
-def _load_rows(delta_table: DeltaTable, columns: Sequence[str]) -> list[_EntryRow]:
-    """Return rows of the journal; a column that the table lacks is null (`sequence`, in those of older versions)."""
-    stored = {field.name for field in delta_table.schema().fields}
-    rows = open_dataset(delta_table).to_table(columns=[name for name in columns if name in stored]).to_pylist()
-    return [dict.fromkeys(columns) | row for row in rows]
-
-
-def _entry_row(run: Run, at: datetime, sequence: int) -> _EntryRow:
+def _entry_row(run: Run, at: datetime, sequence: int) -> EntryRow:
     return {
         "run": run.number,
         "entry": run.state,

@@ -5,6 +5,8 @@ A run is planned, perhaps stopped, and then either completed or abandoned (entri
 
 from __future__ import annotations
 
+import json
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -83,11 +85,38 @@ class Stopped:
 
 
 @dataclass(frozen=True)
-class Completed:
-    """A run that was completed, with its `report` (report/run_report.py)."""
+class StoredReport:
+    """The report of a run as the journal has it: it is parsed each time it is read, since a process keeps thousands."""
 
-    report: JsonObject
+    compressed: bytes
+
+    @classmethod
+    def from_text(cls, text: str) -> StoredReport:
+        """Return the report in the detail of an entry."""
+        return cls(zlib.compress(text.encode("utf-8", "surrogatepass"), 1))
+
+    def parse(self) -> JsonObject:
+        """Return the report; ValueError if it is no JSON."""
+        report: JsonObject = json.loads(zlib.decompress(self.compressed).decode("utf-8", "surrogatepass"))
+        return report
+
+
+@dataclass(frozen=True)
+class Completed:
+    """A run that was completed, with its report (report/run_report.py)."""
+
+    stored: JsonObject | StoredReport
     state: ClassVar = "completed"
+
+    @property
+    def report(self) -> JsonObject:
+        """The report of the run; ValueError if the journal's is no JSON."""
+        return self.stored.parse() if isinstance(self.stored, StoredReport) else self.stored
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Completed) and self.report == other.report
+
+    __hash__ = None  # type: ignore[assignment]  # a report is no key
 
     @cached_property
     def tables(self) -> Mapping[str, TableResult]:
@@ -99,7 +128,7 @@ class Completed:
         """By name, how many offsets the run ingested of each topic."""
         return {name: topic.get("offsets", 0) for name, topic in self._section("topics")}
 
-    @property
+    @cached_property
     def rebuilt(self) -> bool:
         """True if the report was made from logs and tables after the journal was lost."""
         return bool(self.report.get("rebuilt"))
@@ -218,8 +247,10 @@ def parse_plan(detail: StoredObject) -> Plan | None:
         return None
 
 
-def parse_outcome(state: str, detail: StoredObject, stop_error: str | None) -> Outcome:
+def parse_outcome(state: str, detail: StoredObject | StoredReport, stop_error: str | None) -> Outcome:
     """Return the outcome that an entry after the plan records; `stop_error`: what stopped the run before."""
+    if isinstance(detail, StoredReport):
+        return Completed(detail)
     match state:
         case "stopped":
             return Stopped(str(detail.get("table", "")), str(detail.get("found", "")))

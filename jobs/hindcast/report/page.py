@@ -25,7 +25,7 @@ from jinja2 import Environment, Template
 from hindcast.common.json_values import JsonObject
 from hindcast.common.plurals import format_count
 from hindcast.plan import definitions
-from hindcast.report import abandoned_runs
+from hindcast.report import abandoned_runs, report_size
 from hindcast.report.run_report import RunReport
 from hindcast.report.summaries import (
     OUTCOMES,
@@ -56,7 +56,7 @@ def write_page(folder: Path, report: RunReport) -> Path:
     """
     path = page_path(folder, report.pipeline, report.run)
     path.parent.mkdir(parents=True, exist_ok=True)
-    _replace_file(path.with_suffix(".json"), json.dumps(report.as_json(), indent=2))
+    _replace_file(path.with_suffix(".json"), report_size.format_report_json(report))
     _replace_file(path, render_page(report))
     return path
 

@@ -24,7 +24,7 @@ from hindcast.plan.runs import Completed, Run
 from hindcast.quality import gate_results, held_changes
 from hindcast.quality.gate_results import TrackedResult
 from hindcast.quality.overdue import read_overdue
-from hindcast.report import abandoned_runs
+from hindcast.report import abandoned_runs, refused_records, report_size
 from hindcast.report.run_report import GateReport, HeldKeys, PartitionReport, RunReport, TableReport, TopicReport
 from hindcast.store import commit_history, emitted_log, table_columns, tables
 from hindcast.store.commit_notes import NOTHING_LEFT_OUT, FatesNote, LeftOut, TableNote, TieCounts
@@ -63,7 +63,7 @@ def build_report(warehouse: str, contract: Contract, plan: Plan, stopped: str | 
         held_keys = HeldKeys(**held[name], overdue=overdue.get(name)) if name in held else None
         own_gates = tuple(_report_gate(contract, plan, name, gate) for gate in judged)
         reports[name] = replace(table, gates=own_gates, held=held_keys, ended=ended.get(name, {}))
-    return RunReport(
+    report = RunReport(
         contract.pipeline,
         plan.run,
         plan.run_id,
@@ -80,6 +80,7 @@ def build_report(warehouse: str, contract: Contract, plan: Plan, stopped: str | 
         reports,
         _rerun_commands(contract, plan, find_sensitive_columns(contract)),
     )
+    return report_size.cut_report(report)
 
 
 def _report_topic(warehouse: str, contract: Contract, plan: Plan, name: str, note: TableNote | None) -> TopicReport:
@@ -219,9 +220,10 @@ def mask_report(report: RunReport, contract: BoundContract, run: Run, past: Sequ
         return replace(table, gates=gates, held=held)
 
     tables = {name: mask_table(name, table) for name, table in report.tables.items()}
+    topics = {name: refused_records.mask_reasons(topic, contract, past, run) for name, topic in report.topics.items()}
     stopped = REDACTED if report.found and marks.has_new_marks(contract, past, run) else report.found
     again = _rerun_commands(contract, run.plan, hidden) if run.plan.released_keys else report.again
-    return replace(report, tables=tables, found=stopped, again=again)
+    return replace(report, topics=topics, tables=tables, found=stopped, again=again)
 
 
 LEFT_OUT = {"no_key": "without a key", "no_value": "without a value", "too_late": "too late"}

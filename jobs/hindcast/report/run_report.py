@@ -62,7 +62,8 @@ class TopicReport:
     time. `without_value`: records of a stream without a value. `before_horizon`: records dated before the horizon.
     `decided_anew`: earlier records whose fate the current contract changed, by the new fate. `requeued`: by fate, the
     malformed records that it decoded again, and `still`, those that are malformed still. `ties`: as for
-    `report.locate_ties`.
+    `report.locate_ties`. In a report that would be too large (report_size.py), `partitions_left_out`: how many ranges
+    are not listed; `all_fates`: the number of all offsets by fate.
     """
 
     topic: str
@@ -75,11 +76,13 @@ class TopicReport:
     requeued: Mapping[str, int] | None = None
     still: JsonObject = field(default_factory=dict)
     ties: Mapping[str, int | str] = field(default_factory=dict)
+    partitions_left_out: int = 0
+    all_fates: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def fates(self) -> dict[str, int]:
         """The number of its offsets by fate."""
-        counts: dict[str, int] = {}
+        counts: dict[str, int] = dict(self.all_fates)
         for fate, n in ((fate, n) for part in self.partitions for fate, n in part.fates.items()):
             counts[fate] = counts.get(fate, 0) + n
         return counts
@@ -93,6 +96,8 @@ class TopicReport:
             "requeued": self.requeued,
             "still": self.still if self.requeued is not None else None,
             "ties": self.ties or None,
+            "partitionsLeftOut": self.partitions_left_out or None,
+            "fates": self.all_fates or None,
         }
         return {
             "topic": self.topic,
@@ -116,6 +121,8 @@ class TopicReport:
             topic.get("requeued"),
             topic.get("still") or {},
             topic.get("ties") or {},
+            topic.get("partitionsLeftOut") or 0,
+            topic.get("fates") or {},
         )
 
 
@@ -327,7 +334,8 @@ class RunReport:
 
     @classmethod
     def from_json(cls, report: StoredObject) -> RunReport:
-        """Return the report from its form in the journal or in a file."""
+        """Return the report from its form in the journal or in a file; ValueError if it has too many parts."""
+        refuse_excess(report)
         known_at, interval_end, erasure = (report.get(name) for name in ("knownAt", "intervalEnd", "forgets"))
         return cls(
             report.get("pipeline", "?"),
@@ -347,3 +355,23 @@ class RunReport:
             report.get("again") or "",
             bool(report.get("rebuilt")),
         )
+
+
+MAX_TABLES, MAX_GATES, MAX_PARTITIONS = 1_000, 10_000, 100_000
+"""The most tables, and topics, of a report, gates of all its tables, and ranges of partitions. A contract has at most
+500 tables and 1,000 gates (contract/bounds.py), and a report of 4 MiB at most 100,000 ranges.
+"""
+
+
+def refuse_excess(report: StoredObject) -> None:
+    """Raise ValueError for the JSON of a report that has more parts than any that a run writes."""
+    topics, tables = (report.get(name) or {} for name in ("topics", "tables"))
+    counts = {
+        "topics": (len(topics), MAX_TABLES),
+        "tables": (len(tables), MAX_TABLES),
+        "partitions": (sum(len(topic.get("partitions") or ()) for topic in topics.values()), MAX_PARTITIONS),
+        "gates": (sum(len(table.get("gates") or ()) for table in tables.values()), MAX_GATES),
+    }
+    for name, (count, most) in counts.items():
+        if count > most:
+            raise ValueError(f"has {count:,} {name}, more than {most:,}")

@@ -123,6 +123,9 @@ def summarize_topics(report: RunReport) -> list[TopicSummary]:
         for part in topic.partitions:
             range_ = f"{part.start:,} to {part.end - 1:,}" if part.end > part.start else f"none at {part.start:,}"
             partitions.append(PartitionSummary(part.name, range_, part.end - part.start, part.fates))
+        if topic.partitions_left_out:
+            ranges = f"{format_count(topic.partitions_left_out, 'range')}, not listed"
+            partitions.append(PartitionSummary("all", ranges, topic.offsets or 0, topic.fates))
         news = [part for part in partitions if part.read or part.fates]
         quiet = len(partitions) - len(news) if news else 0
         read = sum(part.read for part in news)

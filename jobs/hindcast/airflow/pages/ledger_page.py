@@ -45,17 +45,19 @@ class _TopicReport:
     late: int
 
 
-def _read_report(run: Run, name: str) -> _TopicReport | None:
-    """Return what a run's report says of a topic; None without a report, or if it says nothing."""
+def _read_reports(run: Run, names: Iterable[str]) -> dict[str, _TopicReport]:
+    """Return what a run's report says of these topics, of which it may say nothing; nothing without a report."""
     if not isinstance(run.outcome, Completed):
-        return None
+        return {}
+    reports = {}
     with run.refuse_malformed_report():
         topics: Any = run.outcome.report.get("topics") or {}
-        if (document := topics.get(name)) is None:
-            return None
-        topic = TopicReport.from_json(name, document)
-    parts = (RunOffsets(part.partition, part.start, part.end, dict(part.fates)) for part in topic.partitions)
-    return _TopicReport([part for part in parts if part.end > part.start], topic.late)
+        for name in names:
+            if (document := topics.get(name)) is not None:
+                topic = TopicReport.from_json(name, document)
+                parts = (RunOffsets(p.partition, p.start, p.end, dict(p.fates)) for p in topic.partitions)
+                reports[name] = _TopicReport([part for part in parts if part.end > part.start], topic.late)
+    return reports
 
 
 def _format_run(run: Run) -> JsonObject:
@@ -77,21 +79,31 @@ def build_page(
         run for run in journal.read_runs(settings.warehouse, contract.pipeline) if before is None or run.number < before
     ]
     shown = past[-MAX_RUNS:]
-    offsets = {name: [list_run_offsets(settings.warehouse, run, name) for run in shown] for name in contract.topics}
+    reports = [_read_reports(run, contract.topics) for run in shown]
+    offsets = {
+        name: [
+            list_run_offsets(settings.warehouse, run, name, own.get(name))
+            for run, own in zip(shown, reports, strict=True)
+        ]
+        for name in contract.topics
+    }
+    late = {name: [own[name].late if name in own else 0 for own in reports] for name in contract.topics}
     return {
         "pipeline": contract.pipeline,
         "before": before,
         "runs": [_format_run(run) for run in shown],
-        "topics": [_build_topic(settings.warehouse, contract, name, shown, by_run) for name, by_run in offsets.items()],
+        "topics": [
+            _build_topic(settings.warehouse, contract, name, late[name], by_run) for name, by_run in offsets.items()
+        ],
         "fates": _list_fates(pieces for by_run in offsets.values() for pieces in by_run),
         "earlier": shown[0].number if len(past) > MAX_RUNS else None,
         "graph": graph.build_graph(settings, contract, readable),
     }
 
 
-def list_run_offsets(warehouse: str, run: Run, name: str) -> list[RunOffsets]:
-    """Return what a run replayed of a topic; for an unfinished or abandoned run also what it planned."""
-    if (report := _read_report(run, name)) is not None:
+def list_run_offsets(warehouse: str, run: Run, name: str, report: _TopicReport | None = None) -> list[RunOffsets]:
+    """Return what a run replayed of a topic, by its report; for an unfinished or abandoned run also what it planned."""
+    if report is not None:
         return report.offsets
     if (plan := run.plan.topics.get(name)) is None:
         return []
@@ -137,7 +149,7 @@ def _list_fates(by_run: Iterable[Sequence[RunOffsets]]) -> list[str]:
 
 
 def _build_topic(
-    warehouse: str, contract: Contract, name: str, runs: list[Run], by_run: list[list[RunOffsets]]
+    warehouse: str, contract: Contract, name: str, late: list[int], by_run: list[list[RunOffsets]]
 ) -> JsonObject:
     """Return the partitions of a topic, each with a cell for every run, and how many records of each run were late.
 
@@ -151,7 +163,6 @@ def _build_topic(
         topic, number = topic_patterns.kafka_partition(kafka_topic, members, p)
         cells = [_build_cell(p, pieces, gap) for pieces, gap in zip(by_run, gaps, strict=True)]
         rows.append({"partition": p, "topic": topic, "number": number, "cells": cells})
-    late = [report.late if (report := _read_report(run, name)) else 0 for run in runs]
     totals = [sum(piece.end - piece.start for piece in pieces) for pieces in by_run]
     return {
         "name": name,

@@ -34,6 +34,7 @@ from hindcast.common.json_values import JsonObject
 from hindcast.common.settings import read_settings
 from hindcast.contract.names import PREVIEW, RELEASE
 from hindcast.plan import journal
+from hindcast.plan.parsed_journals import MAX_PAGE_MEMORY
 from hindcast.plan.purposes import Release
 
 PageName = Literal["quality", "machine", "changes", "ledger", "report"]
@@ -41,7 +42,8 @@ P = ParamSpec("P")
 
 
 def build_app(access: PageAccess) -> FastAPI:
-    """Return the application; `access` says who may read what."""
+    """Return the application; `access` says who may read what. It reads no journal that takes too much memory."""
+    journal.limit_memory(MAX_PAGE_MEMORY)
     may = Depends(access.readable)
     of_machine, of_changes = Depends(MachineRequest), Depends(ChangesRequest)
     anyone = APIRouter(dependencies=[Depends(access.website)])

@@ -5,32 +5,31 @@ The page of a run itself is written when the run ends (report/page.py), and only
 
 from __future__ import annotations
 
-import json
 import re
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import Literal, NamedTuple
 
+from hindcast.airflow.pages.report_limits import limit_reading
 from hindcast.common import permissions
-from hindcast.common.errors import HindcastError, PlatformError, UnknownError
+from hindcast.common.errors import HindcastError, PlatformError, TableError, UnknownError
 from hindcast.common.json_values import JsonObject, JsonValue
 from hindcast.common.settings import Settings
 from hindcast.contract import Contract, bounds
-from hindcast.contract.bound import bind_contract
+from hindcast.contract.bound import BoundContract, bind_contract
 from hindcast.contract.sensitive import REDACTED, find_sensitive_columns
-from hindcast.plan import journal, marks
+from hindcast.plan import definitions, journal, marks
 from hindcast.plan.runs import MALFORMED as _MALFORMED
 from hindcast.plan.runs import Completed, Run
+from hindcast.report import report_size
 from hindcast.report.page import summarize_outcome
 from hindcast.report.report import mask_report
 from hindcast.report.run_report import RunReport
 from hindcast.report.summaries import OUTCOMES
-
-MAX_BYTES = 16 << 20
-"""The most bytes of a report file that are read. One of a thousand gates, with a trend each, takes one MiB."""
 
 MAX_KEPT = 20_000
 """How many outcomes are kept."""
@@ -53,40 +52,48 @@ class RunOutcome:
 
 
 def summarize_run(settings: Settings, run: Run) -> RunOutcome:
-    """Return the outcome of a run, which is kept until the journal or the report's file changes.
+    """Return the outcome of a run, which is kept until the journal or the report's file changes; so is what is wrong.
 
-    PlatformError if the report's file is unreadable or malformed, TableError if the journal's report is malformed.
+    PlatformError if the report's file is unreadable or malformed, or if the reports of the pipeline took too long to
+    read (report_limits.py); TableError if the journal's report is malformed.
     """
     path = settings.reports / run.plan.pipeline / f"run-{run.number}.json"
     state = None if isinstance(run.outcome, Completed) else bounds.find_state(path)
     known = _KEPT.get(path)
-    if known is not None and known.run() is run and known.state == state:
+    if known is None or known.run() is not run or known.state != state:
+        known = _KeptOutcome(weakref.ref(run), state, _read_outcome(run, path))
+        with _LOCK:
+            _KEPT.pop(path, None)
+            _KEPT[path] = known
+            while len(_KEPT) > MAX_KEPT:
+                del _KEPT[next(iter(_KEPT))]
+    if isinstance(known.outcome, RunOutcome):
         return known.outcome
-    outcome = _read_outcome(run, path)
-    with _LOCK:
-        _KEPT.pop(path, None)
-        _KEPT[path] = _KeptOutcome(weakref.ref(run), state, outcome)
-        while len(_KEPT) > MAX_KEPT:
-            del _KEPT[next(iter(_KEPT))]
-    return outcome
+    raise known.outcome()
 
 
 class _KeptOutcome(NamedTuple):
-    """The outcome of a run that the journal's reader keeps, and the state of the report's file if it was read."""
+    """The outcome of a run that the journal's reader keeps, and the state of the report's file if it was read.
+
+    Of a malformed report: a function that returns the error.
+    """
 
     run: weakref.ref[Run]
     state: bounds.FileState
-    outcome: RunOutcome
+    outcome: RunOutcome | Callable[[], HindcastError]
 
 
 _KEPT: dict[Path, _KeptOutcome] = {}
 _LOCK = Lock()
 
 
-def _read_outcome(run: Run, path: Path) -> RunOutcome:
+def _read_outcome(run: Run, path: Path) -> RunOutcome | Callable[[], HindcastError]:
     if isinstance(run.outcome, Completed):
-        with run.refuse_malformed_report():
-            return _summarize_report(run, RunReport.from_json(run.outcome.report))
+        try:
+            with run.refuse_malformed_report(), limit_reading(run.plan.pipeline):
+                return _summarize_report(run, RunReport.from_json(run.outcome.report))
+        except TableError as error:
+            return partial(TableError, error.found, where=error.where, fix=error.fix)
     is_there = run.stop_error is not None and find_file(path.parent, path.name)
     return _summarize_file(run, path) if is_there else summarize_unread_run(run)
 
@@ -94,7 +101,8 @@ def _read_outcome(run: Run, path: Path) -> RunOutcome:
 def find_masked_report(settings: Settings, contract: Contract, name: str) -> RunReport | None:
     """Return the report that a file below the reports' folder is of, if it may show what is sensitive today, masked.
 
-    `name`: `run-3.html`, `run-3.json`, or a file of the run's Data Docs; raise UnknownError for any other.
+    `name`: `run-3.html`, `run-3.json`, or a file of the run's Data Docs. Raise UnknownError for any other, and, if
+    anything is sensitive, for one of a run that the journal does not know as ended.
     """
     number = _REPORT_FILE.fullmatch(name)
     if number is None:
@@ -107,25 +115,93 @@ def find_masked_report(settings: Settings, contract: Contract, name: str) -> Run
         return None
     run = next((run for run in past if str(run.number) == number[1]), None)
     if run is None or not run.has_report:
+        if _has_marks(contract, past):
+            found = f"'{name}' is not shown: the journal knows no run {number[1]} that has ended, so nothing says what "
+            fix = "open a report from the list of the pipeline's runs; wait for the end of a run that is under way"
+            raise UnknownError(f"{found}of it is sensitive", where=contract.pipeline, fix=fix)
         return None
-    written = _read_written_report(settings, run)
+    path = settings.reports / run.plan.pipeline / f"run-{run.number}.json"
+    state = None if isinstance(run.outcome, Completed) else bounds.find_state(path)
+    bound = bind_contract(contract, settings)
+    hidden = marks.find_marked_columns(settings, contract, (*contract.topics, *contract.views))
+    key = path, state, contract.hash, frozenset(contract.marks_of_others.items()), frozenset(hidden.items())
+    if (known := _MASKED.find(key, run)) is None:
+        known = _MaskedReport(weakref.ref(run), _mask_report(path, bound, run, past))
+        _MASKED.keep(key, known)
+    return known.report
+
+
+def _mask_report(path: Path, contract: BoundContract, run: Run, past: Sequence[Run]) -> RunReport | None:
+    """Return the report of a run masked; None if that hides nothing."""
+    written = _read_written_report(path, run)
     if written is None:
         unread = RunReport(contract.pipeline, run.number, run.run_id, run.known_at, state="stopped", found=REDACTED)
-        return unread if marks.has_new_marks(bind_contract(contract, settings), past, run) else None
-    masked = mask_report(written, bind_contract(contract, settings), run, past)
+        return unread if _has_marks(contract, past) else None
+    masked = mask_report(written, contract, run, past)
     return None if masked == written else masked
+
+
+def _has_marks(contract: Contract, past: Iterable[Run]) -> bool:
+    """Return whether anything is sensitive by a contract, or was by an earlier one."""
+    former = (run.plan.definition for run in past if run.plan.definition)
+    return any(find_sensitive_columns(contract).values()) or any(map(definitions.has_marks, former))
 
 
 _REPORT_FILE = re.compile(r"run-([0-9]{1,18})(?:\.html|\.json|(?:/(?!\.)[^/]+)+)")
 """The files that are served: no name in an address leads elsewhere, whatever a file system makes of it."""
 
 
-def _read_written_report(settings: Settings, run: Run) -> RunReport | None:
+class _MaskedReport(NamedTuple):
+    """The masked report of a run that the journal's reader keeps; None if nothing of it is hidden."""
+
+    run: weakref.ref[Run]
+    report: RunReport | None
+
+    @property
+    def size(self) -> int:
+        """Roughly how many objects it has."""
+        if self.report is None:
+            return 1
+        tables, topics = self.report.tables.values(), self.report.topics.values()
+        return 1 + sum(1 + len(table.gates) for table in tables) + sum(1 + len(topic.partitions) for topic in topics)
+
+
+class _MaskedReports:
+    """Masked reports, by the file, its state and the contract that masks them; those used last are kept."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._lock = most, Lock()
+        self._kept: dict[tuple[Hashable, ...], _MaskedReport] = {}
+
+    def find(self, key: tuple[Hashable, ...], run: Run) -> _MaskedReport | None:
+        """Return what is kept of a run; None without it."""
+        with self._lock:
+            if (known := self._kept.pop(key, None)) is None or known.run() is not run:
+                return None
+            self._kept[key] = known
+            return known
+
+    def keep(self, key: tuple[Hashable, ...], masked: _MaskedReport) -> None:
+        """Keep a report, unless it is larger than all may be together."""
+        with self._lock:
+            self._kept[key] = masked
+            while sum(kept.size for kept in self._kept.values()) > self._most:
+                del self._kept[next(iter(self._kept))]
+
+
+MAX_MASKED = 20_000
+"""Roughly how many objects all masked reports that are kept have: a gate or a range of offsets takes 2 KB."""
+
+_MASKED = _MaskedReports(MAX_MASKED)
+
+
+def _read_written_report(path: Path, run: Run) -> RunReport | None:
     """Return the report of a run as it was written; None if it cannot be read."""
     try:
-        if isinstance(run.outcome, Completed):
-            return RunReport.from_json(run.outcome.report)
-        return _read_file(run, settings.reports / run.plan.pipeline / f"run-{run.number}.json")
+        with limit_reading(run.plan.pipeline):
+            if isinstance(run.outcome, Completed):
+                return RunReport.from_json(run.outcome.report)
+            return _read_file(run, path)
     except (OSError, *_MALFORMED):
         return None
 
@@ -145,22 +221,23 @@ def find_file(folder: Path, name: str) -> str | None:
         raise PlatformError(**permissions.explain_error(error, folder / name)) from None
 
 
-def _summarize_file(run: Run, path: Path) -> RunOutcome:
+def _summarize_file(run: Run, path: Path) -> RunOutcome | Callable[[], HindcastError]:
     """Return the same for a stopped run, from the report file that was written then."""
     fix = f"hindcast report {run.plan.pipeline} {run.number} --format json > {path}"
     try:
-        return _summarize_report(run, _read_file(run, path))
+        with limit_reading(run.plan.pipeline):
+            return _summarize_report(run, _read_file(run, path))
     except OSError as error:
         raise PlatformError(**permissions.explain_error(error, path)) from None
     except _MALFORMED as error:
         what = error.found if isinstance(error, bounds.ExcessError) else f"{type(error).__name__}: {error}"
         found = f"is not a report: {what[:_MAX_ERROR_LENGTH]}"
-        raise PlatformError(found, where=str(path), fix=f"write it again: {fix}") from None
+        return partial(PlatformError, found, where=str(path), fix=f"write it again: {fix}")
 
 
 def _read_file(run: Run, path: Path) -> RunReport | None:
     """Return the report in a file; None if it is of another run with this number."""
-    report = json.loads(bounds.read_text(path, MAX_BYTES))
+    report = report_size.parse_report_json(bounds.read_text(path, report_size.MAX_BYTES))
     return RunReport.from_json(report) if report.get("runId") == run.run_id else None
 
 

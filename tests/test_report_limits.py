@@ -1,0 +1,186 @@
+"""How large a report may be, and how long the pages take to read those of a pipeline."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
+
+import reports
+from hindcast.airflow.pages import report_limits, run_reports
+from hindcast.common.settings import Settings
+from hindcast.contract import find
+from hindcast.plan import journal
+from hindcast.plan.runs import Run, Stopped
+from hindcast.quality.gate_results import TrackedResult
+from hindcast.report import page, report, report_size, summaries
+from hindcast.report.run_report import GateReport, PartitionReport, RunReport, TableReport, TopicReport
+from test_pages import GUEST, client, twin
+from warehouses import RUNS, plan, shop
+from warehouses import report as report_document
+
+
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settings]:
+    """`shop` is whole; `guest` has one run, which was stopped, and its report."""
+    monkeypatch.setattr(report_limits, "_SPENT", {})
+    with shop(tmp_path, GUEST) as found:
+        contract = find(found.schemas, "guest")
+        run = Run(plan(contract, 1))
+        journal.append_entry(found.warehouse, run)
+        journal.append_entry(found.warehouse, replace(run, outcome=Stopped("prices", "a gate")))
+        reports.write_page(found.reports, report_document(contract, 1, state="stopped"))
+        yield found
+
+
+def build_large(gates: int, tables: int, partitions: int) -> RunReport:
+    """A report with so many gates, tables and partitions of each topic."""
+    detail = "2 of 100,000 rows fail, for example naan, 12, 2026-01-01T00:00:00, and more of them that are named here"
+    result = TrackedResult(
+        0,
+        "expect_column_values_to_match_regex",
+        {"column": "a_long_column_name", "regex": "^[a-z]+$"},
+        "warn",
+        "failed",
+        100_000,
+        2,
+        0.00002,
+        detail * 2,
+        [0.000021234] * 30,
+    )
+    own = [GateReport(replace(result, gate=n), "hindcast failing shop --run 100") for n in range(gates // tables)]
+    ranges = [PartitionReport(n, 10**9, 10**9 + 1_000, {"accepted": 999, "expired": 1}) for n in range(partitions)]
+    return RunReport(
+        "shop",
+        100,
+        "scheduled__2026-01-01T00:00:00.000+00:00",
+        RUNS[0],
+        topics={f"topic_named_{n}": TopicReport("shop.topic", 1_000 * partitions, 5, ranges) for n in range(tables)},
+        tables={
+            f"table_named_{n}": TableReport(10**6, 10**5, 10, {"1 day": 10}, 100, gates=own) for n in range(tables)
+        },
+    )
+
+
+@pytest.mark.parametrize(("gates", "tables", "partitions"), [(1_000, 500, 1), (1_000, 500, 12), (1_000, 10, 100)])
+def test_the_report_of_a_large_pipeline_is_written_whole_and_read(
+    tmp_path: Path, gates: int, tables: int, partitions: int
+) -> None:
+    written = build_large(gates, tables, partitions)
+    assert report_size.cut_report(written) == written
+    path = page.write_page(tmp_path, written).with_suffix(".json")
+    assert path.stat().st_size <= report_size.MAX_BYTES
+    start = time.thread_time()
+    assert RunReport.from_json(report_size.parse_report_json(path.read_text())).as_json() == json.loads(
+        json.dumps(written.as_json())
+    )
+    assert time.thread_time() - start < 5 * report_limits.SECONDS, "even on a slow machine"
+
+
+@pytest.mark.parametrize(("gates", "tables", "partitions"), [(1_000, 500, 120), (2_000, 1, 100_000)])
+def test_what_a_run_reports_is_cut_to_what_its_pages_read(
+    tmp_path: Path, gates: int, tables: int, partitions: int
+) -> None:
+    whole = build_large(gates, tables, partitions)
+    cut = report_size.cut_report(whole)
+    path = page.write_page(tmp_path, cut)
+    assert path.with_suffix(".json").stat().st_size <= report_size.MAX_BYTES
+    read = RunReport.from_json(report_size.parse_report_json(path.with_suffix(".json").read_text()))
+    assert {name: topic.fates for name, topic in read.topics.items()} == {
+        name: topic.fates for name, topic in whole.topics.items()
+    }
+    assert page.summarize_outcome(read) == page.summarize_outcome(whole)
+    (first, *_) = summaries.summarize_topics(read)
+    assert (first.is_balanced, first.partitions[0].offsets) == (True, f"{partitions:,} ranges, not listed")
+
+
+def test_the_report_that_a_run_builds_is_cut(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "_report_topic", lambda *_: build_large(0, 1, 50_000).topics["topic_named_0"])
+    contract = find(settings.schemas, "shop")
+    built = report.build_report(settings.warehouse, contract, plan(contract, 2), "a gate")
+    assert len(json.dumps(built.as_json())) <= report_size.MAX_BYTES
+    assert [topic.partitions_left_out for topic in built.topics.values()] == [50_000]
+
+
+TOO_MUCH = {
+    "bytes": "[" + " " * (4 << 20) + "]",
+    "lists": "[" + "[]," * 180_000 + "0]",
+    "partitions": '{"runId":"manual__1","topics":{"prices":{"partitions":[' + "{}," * 110_000 + "{}]}}}",
+    "gates": '{"runId":"manual__1","tables":{"prices":{"gates":[' + "{}," * 11_000 + "{}]}}}",
+    "tables": '{"runId":"manual__1","tables":{' + ",".join(f'"{n}":{{}}' for n in range(2_000)) + "}}",
+}
+
+
+@pytest.mark.parametrize("content", TOO_MUCH.values(), ids=list(TOO_MUCH))
+def test_what_is_wrong_with_a_report_is_found_once(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, content: str
+) -> None:
+    path = settings.reports / "guest" / "run-1.json"
+    whole = path.read_text()
+    path.write_text(content)
+    read = Mock(side_effect=run_reports._read_outcome)
+    monkeypatch.setattr(run_reports, "_read_outcome", read)
+    answers = [twin(client("guest"), "/quality") for _ in range(3)]
+    assert answers[0] == answers[1] == answers[2]
+    assert read.call_count == 1
+    (problem,) = answers[0]["pipelines"][0]["problems"]
+    assert problem["found"].startswith("is not a report: ")
+    assert " more than " in problem["found"]
+    path.write_text(whole)
+    assert twin(client("guest"), "/quality")["pipelines"][0]["problems"] == []
+
+
+@pytest.mark.usefixtures("settings")
+def test_a_report_that_takes_too_long_counts_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def parse_for_ever(_: str) -> None:
+        while True:
+            pass
+
+    monkeypatch.setattr(report_limits, "SECONDS", 0.1)
+    monkeypatch.setattr(report_size, "parse_report_json", parse_for_ever)
+    for _ in range(2):
+        (problem,) = twin(client("guest"), "/quality")["pipelines"][0]["problems"]
+        assert problem["found"] == "is not a report: SlowReportError: takes more than 0.1 s of a processor to read"
+    assert twin(client("shop"), "/quality")["pipelines"][0]["problems"] == []
+    assert client("guest").get("/reports/guest/run-1.json").status_code == 200
+
+
+@pytest.mark.usefixtures("settings")
+def test_the_reports_of_a_pipeline_that_took_too_long_are_read_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    with report_limits.limit_reading("guest"):
+        report_limits._SPENT["guest"].seconds = 100.0
+    (problem,) = twin(client("guest"), "/quality")["pipelines"][0]["problems"]
+    assert problem["found"] == "this report was not read: reading those of the pipeline took more than 1.5 s"
+    assert "hindcast report guest shows" in problem["mend"]
+    assert client("guest").get("/reports/guest/run-1.json").status_code == 500
+    assert twin(client("shop"), "/quality")["pipelines"][0]["problems"] == []
+    monkeypatch.setattr(report_limits, "SPAN", 0.0)
+    assert twin(client("guest"), "/quality")["pipelines"][0]["problems"] == []
+
+
+def test_a_report_is_masked_again_only_once_its_file_or_the_contract_has_changed(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mask = Mock(side_effect=run_reports._mask_report)
+    monkeypatch.setattr(run_reports, "_mask_report", mask)
+    web = client("guest")
+
+    def ask() -> int:
+        assert [web.get(f"/reports/guest/run-1.{kind}").status_code for kind in ("json", "html")] == [200, 200]
+        return mask.call_count
+
+    assert (ask(), ask()) == (1, 1)
+    path = settings.reports / "guest" / "run-1.json"
+    path.write_text(path.read_text() + " ")
+    assert (ask(), ask()) == (2, 2)
+    contract = settings.schemas / "guest.yaml"
+    contract.write_text(contract.read_text().replace("start: 2026-01-01", "start: 2026-01-02"))
+    assert (ask(), ask()) == (3, 3)
+    monkeypatch.setattr(run_reports._MASKED, "_most", 0)
+    path.write_text(path.read_text() + " ")
+    assert (ask(), len(run_reports._MASKED._kept)) == (5, 0)
