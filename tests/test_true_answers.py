@@ -15,8 +15,9 @@ from hindcast.airflow.pages.routes import build_app
 from hindcast.cli import main
 from hindcast.common.settings import Settings
 from hindcast.contract import load
+from hindcast.plan import horizon
 from hindcast.quality import failing_rows
-from hindcast.store import table_creation
+from hindcast.store import table_creation, tables
 from warehouses import RUNS, at, complete, place, row, shop, version, write
 
 CAFE = """
@@ -226,3 +227,27 @@ def test_what_is_looked_up_by_a_null_is_not_found(capsys: pytest.CaptureFixture[
     text, parts = why(capsys, "bills", "nina")
     assert "looked up menu by item, size: item = curry, size = -, " in text
     assert (text.endswith("There was no version of menu."), len(parts)) == (True, 1)
+
+
+def test_a_view_that_was_defined_otherwise_is_said_to_be(
+    capsys: pytest.CaptureFixture[str], settings: Settings
+) -> None:
+    """A new description, or a gate, changes no answer."""
+    path = settings.schemas / "cafe.yaml"
+    described = CAFE.replace("start:", "description: Serves.\nstart:")
+    for text, is_said in ((described, False), (described.replace("n: sum(n)", "n: max(n)"), True)):
+        path.write_text(text, encoding="utf-8")
+        said, _ = why(capsys, "by_minute", "anna", "--as-of", at(0.5).isoformat())
+        assert ("by today's definition of by_minute, which has changed since run 2" in said) == is_said
+    path.write_text(CAFE, encoding="utf-8")
+
+
+def test_what_is_not_kept_or_not_known_yet_is_refused(capsys: pytest.CaptureFixture[str], settings: Settings) -> None:
+    table = tables.open_table(tables.locate_table(settings.warehouse, load(settings.schemas / "cafe.yaml"), "codes"))
+    assert table is not None
+    text = horizon.Horizon(at(1)).text
+    table.alter.set_table_properties({horizon.PROPERTY: text}, raise_if_not_exists=False)
+    error, _ = why(capsys, "codes", "s3cret", "--as-of", at(0).isoformat())
+    assert "is not kept: the history of codes was trimmed up to 2026-01-01T00:01:00+00:00" in error
+    error, _ = why(capsys, "codes", "s3cret", "--known-at", "2999-01-01")
+    assert "what will be known at 2999-01-01T00:00:00+00:00 is not known yet" in error

@@ -6,13 +6,14 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
+from hindcast.bitemporal.predicates import Question
 from hindcast.common.column_values import ColumnValue, Row
 from hindcast.common.errors import UnknownError
 from hindcast.common.json_values import JsonObject, JsonValue
 from hindcast.common.settings import Settings
 from hindcast.contract import Contract
 from hindcast.contract.shapes import PERIODS
-from hindcast.plan import marks
+from hindcast.plan import horizon, marks
 from hindcast.query import key_history, read
 from hindcast.query.explain import explain_row
 from hindcast.query.holds import HoldFinder
@@ -53,9 +54,12 @@ def explain_answers(
 
     Of a stream these are its events up to `as_of`. Rows of other pipelines are shown only if those are `readable`.
     `holds`: what is held back of the table.
-    Raise UnknownError if the table never had a row of the key, or had none then.
+    Raise UnknownError if the table never had a row of the key, or had none then; QueryError if it cannot answer that.
     """
     table = read.locate_table(settings.warehouse, contract, name)
+    read.refuse_forgotten(settings.warehouse, contract, name)
+    read.refuse_unanswerable(settings.warehouse, contract.pipeline, known_at)
+    horizon.refuse_question(table, horizon.read_horizon(table), Question(as_of=as_of), known_at)
     window = contract.views[name].window if name in contract.views else None
     history = key_history.read_history(table, key, holds)
     answer = history.find_answer(as_of, known_at, MAX_ANSWERS, window)

@@ -16,7 +16,7 @@ from hindcast.contract import Contract, Join, Shape, View, list_shapes
 from hindcast.contract.expressions import resolve
 from hindcast.contract.sensitive import redact_message
 from hindcast.contract.shapes import PERIODS, resolve_all
-from hindcast.plan import horizon
+from hindcast.plan import definitions, horizon, journal
 from hindcast.query import key_history
 from hindcast.query.explain_aggregate import explain_aggregate
 from hindcast.query.explain_limits import (
@@ -52,7 +52,10 @@ def explain_row(
         hold = holds.find_of_row(row) if holds is not None else None
         text, parts = _explain_found_row(settings, contract, name, row, known, readable, hold)
         shown: list[JsonValue] = [part.as_json(settings.warehouse, contract) for part in parts]
-        return {"text": text[:1].upper() + text[1:] + _describe_hold(hold, has_inputs=bool(parts)), "parts": shown}
+        notes = _describe_hold(hold, has_inputs=bool(parts))
+        if parts:
+            notes += _describe_redefinition(settings.warehouse, contract, name, _find_known_at(row, known, hold))
+        return {"text": text[:1].upper() + text[1:] + notes, "parts": shown}
     except NotExplainedError as error:
         cause = str(error)
     except Exception as error:  # noqa: BLE001  # sqlglot and DuckDB do not know all of Spark's SQL; a table may be damaged
@@ -66,6 +69,33 @@ def _describe_hold(hold: Hold | None, *, has_inputs: bool) -> str:
         return ""
     known = f": these are the inputs as known at run {hold.since}" if has_inputs else ""
     return f" A change of this key has been held back since run {hold.began}{known}."
+
+
+def _describe_redefinition(warehouse: str, contract: Contract, name: str, known: datetime) -> str:
+    """Return a sentence if a view was defined otherwise in the last run that was known; nothing if it was not.
+
+    Of a kafka view the record that caused a row is shown, whatever defines it today.
+    """
+    view, past = contract.views[name], journal.read_runs(warehouse, contract.pipeline)
+    known_runs = (run for run in reversed(past) if run.known_at <= known)
+    last = next((run for run in known_runs if run.state == "completed" or run.had_published(name)), None)
+    if last is None or last.plan.contract == contract.hash or view.semantics == "kafka":
+        return ""
+    former = definitions.find_contract(past, last.plan.contract)
+    before = former.views.get(name) if former is not None else None
+    if before is None or all(getattr(before, field) == getattr(view, field) for field in _DEFINING_FIELDS):
+        return ""
+    changed = f"today's definition of {name}, which has changed since run {last.number}"
+    return f" That is by {changed}: the row may have been made otherwise."
+
+
+_DEFINING_FIELDS = ("stream", "table", "join", "where", "select", "key", "group_by", "aggregate", "window", "semantics")
+"""The fields of a view that decide which input rows a row is made of."""
+
+
+def _find_known_at(row: Row, known: datetime, hold: Hold | None) -> datetime:
+    """Return when the inputs were known that a row was made of: before its change was held back."""
+    return known if hold is None else hold.known_at or find_cell(row, "systemFrom", datetime) or known
 
 
 def _explain_found_row(
@@ -83,9 +113,7 @@ def _explain_found_row(
         (record,) = find_records(warehouse, contract, name, row)
         place = f"{record['topic']}, partition {record['partition']}, offset {record['offset']}"
         return f"it comes from the record in {place}.", []
-    if hold is not None:
-        known = hold.known_at or find_cell(row, "systemFrom", datetime) or known
-    reader = InputReader(settings, contract, known, frozenset(readable))
+    reader = InputReader(settings, contract, _find_known_at(row, known, hold), frozenset(readable))
     with limit_explanations():
         return _explain_view_row(warehouse, contract, name, row, reader)
 
