@@ -152,6 +152,7 @@ ODD = {
 }
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # the limit of time in Hypothesis's code
 @pytest.mark.parametrize("odd", ODD.values(), ids=ODD)
 def test_an_odd_entry_in_a_journal_harms_no_reader_of_its_tables(
     tmp_path: Path, odd: Callable[[dict[str, Any]], None]

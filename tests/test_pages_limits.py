@@ -21,7 +21,7 @@ from hindcast.common.errors import QueryError
 from hindcast.common.json_values import JsonObject
 from hindcast.common.settings import Settings
 from hindcast.contract import Join, find, functions
-from hindcast.query import cut_values, explain_limits, key_history, read
+from hindcast.query import cut_values, explain_aggregate, explain_limits, expressions_in_duckdb, key_history, read
 from hindcast.query import explain as explain_module
 from hindcast.query.explain import explain_row
 from hindcast.query.explain_limits import NotExplainedError
@@ -278,8 +278,9 @@ def test_a_word_that_is_no_unit_does_not_become_sql(
 ) -> None:
     if not is_seen_by_sqlglot:  # DuckDB's own tree shows it too
         monkeypatch.setattr(functions, "find_raw_text", lambda _: None)
+    tree = expressions_in_duckdb.parse_expression(on)
     with pytest.raises(NotExplainedError, match=r"does not evaluate .* the contract uses"):
-        explain_module._translate_expression(explain_module._parse(on), is_for_one_row=True)
+        expressions_in_duckdb.translate_expression(tree, is_for_one_row=True)
 
 
 @pytest.mark.parametrize(
@@ -462,7 +463,8 @@ def test_what_gets_past_every_check_reads_no_file(
 ) -> None:
     secret = tmp_path / "secret.csv"
     secret.write_text("hunter2", encoding="utf-8")
-    monkeypatch.setattr(explain_module, "_translate_expression", lambda *_, **__: READ.format(path=secret))
+    for module in (explain_module, explain_aggregate):
+        monkeypatch.setattr(module, "translate_expression", lambda *_, **__: READ.format(path=secret))
     row = {"city": "", "validFrom": T0}
     aggregate = explain(settings, "cities", row, table="prices", group_by={"city": "note"}, where="note = ''")
     for told in (explain_bill(settings, "lower(orders.item)"), aggregate):

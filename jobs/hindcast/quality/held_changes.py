@@ -16,6 +16,7 @@ from deltalake.exceptions import DeltaError
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from hindcast.bitemporal.predicates import sql_literal
 from hindcast.common.errors import BusyError, RunError
 from hindcast.plan import journal, notices
 from hindcast.quality.entry_rows import format_key
@@ -96,6 +97,22 @@ def read_held_rows(warehouse: str, pipeline: str, upto: int | None = None) -> pa
     Columns: those of `list_entries`; ordered by table, key, run and record.
     """
     return query_entries(warehouse, pipeline, _HELD_ROWS_QUERY, [_list_void_entries(warehouse, pipeline), upto, upto])
+
+
+def find_beginning(warehouse: str, pipeline: str, name: str, condition: str, upto: int) -> tuple[int, int] | None:
+    """Return the run that began to hold back rows of a table, and `since` (failing_rows.py); None if none is held.
+
+    `condition`: SQL over the columns of the held rows; `upto`: as of `read_held_rows`. Of several holds the first.
+    """
+    query = f"""
+        WITH held AS (SELECT DISTINCT key, unit, since FROM ({_HELD_CHANGES_QUERY}) WHERE {condition})
+        SELECT min(entered.run) AS began, min(held.since) AS since
+        FROM held JOIN failing entered ON entered.key = held.key AND entered.unit IS NOT DISTINCT FROM held.unit
+        WHERE entered."table" = {sql_literal(name)} AND entered.entry = 'held' AND entered.run > held.since
+    """  # noqa: S608  # ours
+    values: list[Parameter] = [_list_void_entries(warehouse, pipeline), upto, upto, name]
+    (found,) = query_entries(warehouse, pipeline, query, values).to_pylist()
+    return None if found["began"] is None else (found["began"], found["since"])
 
 
 def read_held_places(spark: SparkSession, warehouse: str, pipeline: str, name: str, before: int) -> DataFrame:
@@ -193,6 +210,10 @@ _HELD_ROWS_QUERY = f"""
 _HELD_PLACES_QUERY = f"""
     SELECT DISTINCT coalesce(r.unit, r.key) AS unit, topic, "partition", "offset" {_FROM_HELD_ROWS}
        AND r."table" = ? AND "offset" IS NOT NULL
+"""
+_HELD_CHANGES_QUERY = f"""
+    SELECT r.key, r.unit, coalesce(r.since, 0) AS since, r."change", r."row", r."offset" {_FROM_HELD_ROWS}
+       AND r."table" = ?
 """
 
 

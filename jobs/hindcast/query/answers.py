@@ -6,15 +6,17 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
+from hindcast.bitemporal.predicates import Question
 from hindcast.common.column_values import ColumnValue, Row
 from hindcast.common.errors import UnknownError
 from hindcast.common.json_values import JsonObject, JsonValue
 from hindcast.common.settings import Settings
 from hindcast.contract import Contract
 from hindcast.contract.shapes import PERIODS
-from hindcast.plan import marks
+from hindcast.plan import horizon, marks
 from hindcast.query import key_history, read
 from hindcast.query.explain import explain_row
+from hindcast.query.holds import HoldFinder
 from hindcast.query.inputs_as_of import find_records
 from hindcast.query.show import format_cell, format_moment
 
@@ -46,26 +48,33 @@ def explain_answers(
     as_of: datetime,
     known_at: datetime,
     readable: Collection[str],
+    holds: HoldFinder | None = None,
 ) -> list[ExplainedAnswer]:
     """Return what was true of a key at `as_of`, as known at `known_at`, the latest first, at most `MAX_ANSWERS`.
 
     Of a stream these are its events up to `as_of`. Rows of other pipelines are shown only if those are `readable`.
-    Raise UnknownError if the table never had a row of the key, or had none then.
+    `holds`: what is held back of the table.
+    Raise UnknownError if the table never had a row of the key, or had none then; QueryError if it cannot answer that.
     """
     table = read.locate_table(settings.warehouse, contract, name)
+    read.refuse_forgotten(settings.warehouse, contract, name)
+    read.refuse_unanswerable(settings.warehouse, contract.pipeline, known_at)
+    horizon.refuse_question(table, horizon.read_horizon(table), Question(as_of=as_of), known_at)
     window = contract.views[name].window if name in contract.views else None
-    history = key_history.read_history(table, key)
+    history = key_history.read_history(table, key, holds)
     answer = history.find_answer(as_of, known_at, MAX_ANSWERS, window)
     if not answer.rows:
+        hold = holds.find_of_key(key) if holds is not None else None
+        held = f"; a change of it has been held back since run {hold.began}" if hold is not None else ""
         raise UnknownError(
-            f"nothing was true of the key at {format_moment(as_of)}, as known at {format_moment(known_at)}",
+            f"nothing was true of the key at {format_moment(as_of)}, as known at {format_moment(known_at)}{held}",
             where=f"{contract.pipeline}.{name}",
             fix=f"hindcast history {contract.pipeline}.{name} --key KEY lists what was ever true of it",
         )
     marked = marks.find_hidden_columns(settings, contract, name)
 
     def explain(row: Row) -> ExplainedAnswer:
-        found = explain_row(settings, contract, name, row, known_at, readable)
+        found = explain_row(settings, contract, name, row, known_at, readable, holds)
         own = {column: value for column, value in row.items() if not column.startswith("_")}
         parts = found["parts"]
         return ExplainedAnswer(

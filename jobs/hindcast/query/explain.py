@@ -6,11 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-import sqlglot
 from sqlglot import expressions as exp
 
-from hindcast.bitemporal import predicates
-from hindcast.bitemporal.predicates import ColumnBound, sql_literal
 from hindcast.common.column_values import ColumnValue, Row
 from hindcast.common.errors import describe_cause
 from hindcast.common.json_values import JsonObject, JsonValue
@@ -19,17 +16,18 @@ from hindcast.contract import Contract, Join, Shape, View, list_shapes
 from hindcast.contract.expressions import resolve
 from hindcast.contract.sensitive import redact_message
 from hindcast.contract.shapes import PERIODS, resolve_all
-from hindcast.plan import horizon
+from hindcast.plan import definitions, horizon, journal
 from hindcast.query import key_history
+from hindcast.query.explain_aggregate import explain_aggregate
 from hindcast.query.explain_limits import (
     NotExplainedError,
     limit_explanations,
     open_limited_engine,
-    refuse_costly,
     refuse_cut,
-    refuse_unknown_sql,
 )
-from hindcast.query.inputs_as_of import InputReader, InputRows, find_records
+from hindcast.query.expressions_in_duckdb import format_literal, parse_expression, translate_expression
+from hindcast.query.holds import Hold, HoldFinder
+from hindcast.query.inputs_as_of import InputReader, InputRows, describe_rows, find_records
 from hindcast.query.key_history import find_cell, read_moment
 from hindcast.query.show import format_cell, format_moment
 from hindcast.store import emitted_log
@@ -37,28 +35,87 @@ from hindcast.store.emitted_log import EmitCause
 
 
 def explain_row(
-    settings: Settings, contract: Contract, name: str, row: Row, known: datetime, readable: Collection[str]
+    settings: Settings,
+    contract: Contract,
+    name: str,
+    row: Row,
+    known: datetime,
+    readable: Collection[str],
+    holds: HoldFinder | None = None,
 ) -> JsonObject:
     """Return why a row (with lineage) was what it was, as known at `known`: `text`, and `parts`, the input rows.
 
-    Rows of other pipelines are included only if those are `readable`.
+    Rows of other pipelines are included only if those are `readable`. If a change of the row is held back (`holds`),
+    the inputs are those that it was made of before.
     """
-    warehouse = settings.warehouse
-    if name in contract.topics:
-        (record,) = find_records(warehouse, contract, name, row)
-        place = f"{record['topic']}, partition {record['partition']}, offset {record['offset']}"
-        return {"text": f"It comes from the record in {place}.", "parts": []}
-    reader = InputReader(settings, contract, known, frozenset(readable))
     try:
-        with limit_explanations():
-            text, parts = _explain_view_row(warehouse, contract, name, row, reader)
-            shown: list[JsonValue] = [part.as_json(warehouse, contract) for part in parts]
-            return {"text": text[:1].upper() + text[1:], "parts": shown}
+        hold = holds.find_of_row(row) if holds is not None else None
+        text, parts = _explain_found_row(settings, contract, name, row, known, readable, hold)
+        shown: list[JsonValue] = [part.as_json(settings.warehouse, contract) for part in parts]
+        notes = _describe_hold(hold, has_inputs=bool(parts))
+        if parts:
+            notes += _describe_redefinition(settings.warehouse, contract, name, _find_known_at(row, known, hold))
+        return {"text": text[:1].upper() + text[1:] + notes, "parts": shown}
     except NotExplainedError as error:
         cause = str(error)
     except Exception as error:  # noqa: BLE001  # sqlglot and DuckDB do not know all of Spark's SQL; a table may be damaged
         cause = redact_message(contract, name, describe_cause(error) if str(error).strip() else type(error).__name__)
     return {"text": f"The row cannot be explained: {cause}", "parts": []}
+
+
+def _describe_hold(hold: Hold | None, *, has_inputs: bool) -> str:
+    """Return a sentence about a change that is held back; nothing without one."""
+    if hold is None:
+        return ""
+    known = f": these are the inputs as known at run {hold.since}" if has_inputs else ""
+    return f" A change of this key has been held back since run {hold.began}{known}."
+
+
+def _describe_redefinition(warehouse: str, contract: Contract, name: str, known: datetime) -> str:
+    """Return a sentence if a view was defined otherwise in the last run that was known; nothing if it was not.
+
+    Of a kafka view the record that caused a row is shown, whatever defines it today.
+    """
+    view, past = contract.views[name], journal.read_runs(warehouse, contract.pipeline)
+    known_runs = (run for run in reversed(past) if run.known_at <= known)
+    last = next((run for run in known_runs if run.state == "completed" or run.had_published(name)), None)
+    if last is None or last.plan.contract == contract.hash or view.semantics == "kafka":
+        return ""
+    former = definitions.find_contract(past, last.plan.contract)
+    before = former.views.get(name) if former is not None else None
+    if before is None or all(getattr(before, field) == getattr(view, field) for field in _DEFINING_FIELDS):
+        return ""
+    changed = f"today's definition of {name}, which has changed since run {last.number}"
+    return f" That is by {changed}: the row may have been made otherwise."
+
+
+_DEFINING_FIELDS = ("stream", "table", "join", "where", "select", "key", "group_by", "aggregate", "window", "semantics")
+"""The fields of a view that decide which input rows a row is made of."""
+
+
+def _find_known_at(row: Row, known: datetime, hold: Hold | None) -> datetime:
+    """Return when the inputs were known that a row was made of: before its change was held back."""
+    return known if hold is None else hold.known_at or find_cell(row, "systemFrom", datetime) or known
+
+
+def _explain_found_row(
+    settings: Settings,
+    contract: Contract,
+    name: str,
+    row: Row,
+    known: datetime,
+    readable: Collection[str],
+    hold: Hold | None,
+) -> tuple[str, Sequence[InputRows]]:
+    """Return why a row was what it was, in words without a capital, and the input rows that it was made of."""
+    warehouse = settings.warehouse
+    if name in contract.topics:
+        (record,) = find_records(warehouse, contract, name, row)
+        place = f"{record['topic']}, partition {record['partition']}, offset {record['offset']}"
+        return f"it comes from the record in {place}.", []
+    reader = InputReader(settings, contract, _find_known_at(row, known, hold), frozenset(readable))
+    with limit_explanations():
+        return _explain_view_row(warehouse, contract, name, row, reader)
 
 
 def _explain_view_row(
@@ -114,10 +171,10 @@ class _RowExplainer:
     def explain(self) -> tuple[str, list[InputRows]]:
         """Return how the row was made, in words without a capital, and the input rows that it was made of."""
         if self.view.aggregate is not None:
-            return self._explain_aggregate()
+            return explain_aggregate(self.view, self.known, self.row, self.moment, self.reader)
         first, join = self._read_first(), self.view.join
         if join is None:
-            return f"it comes from {_describe_rows(first)}.", [first]
+            return f"it comes from {describe_rows(first)}.", [first]
         if join.stream:
             return self._explain_stream_join(first)
         return self._explain_lookup(first, join)
@@ -147,7 +204,7 @@ class _RowExplainer:
         """Explain a pair of events of two streams."""
         place = self._find_place("_rightPartition", "_rightOffset")
         second = self.reader.read_event(self.view.second_input or "", place, self._span)
-        return f"{_describe_rows(first)} was joined with {_describe_rows(second)} within the window.", [first, second]
+        return f"{describe_rows(first)} was joined with {describe_rows(second)} within the window.", [first, second]
 
     def _explain_lookup(self, first: InputRows, join: Join) -> tuple[str, list[InputRows]]:
         """Explain a lookup in a table: the version of the key that was valid then."""
@@ -156,7 +213,7 @@ class _RowExplainer:
         key: Sequence[ColumnValue] = [row.get(column) for column in self.known[self.view.first_input].key]
         if join.keys:
             key, by = self._evaluate_keys(first, join.keys), f" by {', '.join(join.keys)}"
-        second = self.reader.read_version(name, key or [None], self.moment)
+        second = self.reader.read_version(name, key, self.moment, matches_null=not join.keys)
         if join.keys:
             hidden = any(column in text for text in join.keys for column in first.marked)
         else:
@@ -167,7 +224,7 @@ class _RowExplainer:
             for column, value in zip(second.source.key, key, strict=False)
         )
         when = f"valid at {format_moment(self.moment)}, as known at {format_moment(second.known_at)}"
-        return f"{_describe_rows(first)} looked up {name}{by}: {values}, {when}. There was {_describe_rows(second)}.", [
+        return f"{describe_rows(first)} looked up {name}{by}: {values}, {when}. There was {describe_rows(second)}.", [
             first,
             second,
         ]
@@ -177,50 +234,18 @@ class _RowExplainer:
         if not first.rows:
             return []
         row, names = first.rows[0], {first.name: list(self.known[first.name].columns)}
-        trees = [_parse(resolve(text, names)) for text in texts]
+        trees = [parse_expression(resolve(text, names)) for text in texts]
         used = {column.parts[1].name for tree in trees for column in tree.find_all(exp.Column)}
         refuse_cut(row.get(column) for column in used)
         if all(isinstance(tree, exp.Column) and len(tree.parts) == 2 for tree in trees):  # no fields
             return [row.get(tree.name) for tree in trees]
-        columns = ", ".join(_translate_expression(tree, is_for_one_row=True) for tree in trees)
+        columns = ", ".join(translate_expression(tree, is_for_one_row=True) for tree in trees)
         plain = {column: row.get(column) for column in used if not isinstance(row.get(column), list | dict)}
-        values = ", ".join(f'{_format_literal(value)} AS "{column}"' for column, value in plain.items())
+        values = ", ".join(f'{format_literal(value)} AS "{column}"' for column, value in plain.items())
         source = f'(SELECT {values or "1"}) AS "{first.name}"'
         with open_limited_engine() as engine:
             keys = engine.execute(f"SELECT {columns} FROM {source}").fetchone()  # noqa: S608  # literals, checked columns
         return list(keys or ())
-
-    def _explain_aggregate(self) -> tuple[str, list[InputRows]]:
-        """Explain an aggregate: the rows of its group that were true then."""
-        name, window = self.view.first_input, self.view.window
-        kind = self.known[name].kind
-        groups = resolve_all(self.view.group_by, self.view, self.known) or {
-            c: f"{name}.{c}" for c in self.known[name].key
-        }
-        conditions = [
-            f"({_translate_expression(_parse(text))}) IS NOT DISTINCT FROM {_format_literal(self.row[c])}"
-            for c, text in groups.items()
-        ]
-        if self.view.where:
-            where = resolve_all({"": self.view.where}, self.view, self.known)
-            conditions += [f"({_translate_expression(_parse(text))})" for text in where.values()]
-        if window is not None:
-            start, end = read_moment(self.row, "windowStart"), read_moment(self.row, "windowEnd")
-            sign = "<" if window.tumbling or window.hopping else "<="
-            conditions.append(f'"timestamp" >= {sql_literal(start)} AND "timestamp" {sign} {sql_literal(end)}')
-            bounds = [ColumnBound("timestamp", start, end)]
-            when = f"from {format_moment(start)} to {format_moment(end)}"
-        else:
-            conditions.append(predicates.as_of_condition(kind, sql_literal(self.moment)))
-            bounds = [ColumnBound(PERIODS[kind][0], most=self.moment)]
-            when = f"{_MOMENT_WORDS[kind]} {format_moment(self.moment)}"
-        part = self.reader.read_rows(name, " AND ".join(conditions), bounds)
-        hidden = any(column in text for text in groups.values() for column in part.marked)
-        group = ", ".join(f"{c} = {key_history.MASK if hidden else format_cell(self.row[c])}" for c in groups)
-        return f"it aggregates {_describe_rows(part)} with {group}, {when}.", [part]
-
-
-_MOMENT_WORDS = {"versions": "valid at", "events": "up to", "pairs": "up to", "windows": "started by"}
 
 
 def _is_derivable(kind: str, row: Row, known: datetime, frozen: datetime) -> bool:
@@ -231,35 +256,3 @@ def _is_derivable(kind: str, row: Row, known: datetime, frozen: datetime) -> boo
         end = find_cell(row, "validTo", datetime)
         return end is None or end > frozen
     return read_moment(row, PERIODS[kind][0]) >= frozen
-
-
-def _describe_rows(part: InputRows) -> str:
-    """Return how many rows an input had, in words."""
-    if not part.open:
-        return f"what {part.source.pipeline}.{part.source.name} had at that time (you may not read that pipeline)"
-    noun = "version" if part.source.kind == "versions" else "event" if part.source.kind == "events" else "row"
-    count = {0: "no", 1: "one"}.get(part.total, f"{part.total:,}")
-    return f"{count} {noun}{'' if part.total == 1 else 's'} of {part.name}"
-
-
-def _format_literal(value: ColumnValue) -> str:
-    return "NULL" if value is None else sql_literal(value)
-
-
-def _parse(text: str) -> exp.Expr:
-    """Return the tree of an expression of the contract."""
-    return sqlglot.parse_one(text, dialect="spark")
-
-
-def _translate_expression(tree: exp.Expr, *, is_for_one_row: bool = False) -> str:
-    """Return an expression of the contract (`input.column`) in DuckDB's SQL.
-
-    Raise NotExplainedError if it may be costly, or if DuckDB reads more in it than an expression.
-    """
-    refuse_costly(tree, is_for_one_row=is_for_one_row)
-    for column in tree.find_all(exp.Column):
-        for part in column.parts:
-            part.set("quoted", True)
-    text = tree.sql(dialect="duckdb")
-    refuse_unknown_sql(text)
-    return text

@@ -21,6 +21,7 @@ from hindcast.plan import inputs, journal, marks
 from hindcast.query import cut_values, explain_limits, key_history, read
 from hindcast.query.explain_limits import NotExplainedError
 from hindcast.query.key_history import find_cell, read_moment
+from hindcast.query.late_members import WindowMembers
 from hindcast.store import duckdb_reader, table_columns, tables
 from hindcast.store.tables import Table
 
@@ -43,6 +44,8 @@ class InputRows:
     marked: frozenset[str]
     rows: list[Row] = field(default_factory=list)
     total: int = 0
+    late: int = 0
+    """How many events a window left out because they came too late; they are not among the rows."""
 
     @property
     def has_sensitive_key(self) -> bool:
@@ -74,6 +77,15 @@ class InputRows:
         """Return a row's key as an address has it; None if it has a null, which no address can have, or is cut."""
         key = [row[column] for column in self.source.key]
         return None if None in key or any(map(cut_values.is_cut, key)) else read.format_key(self.source, key)
+
+
+def describe_rows(part: InputRows) -> str:
+    """Return how many rows an input had, in words."""
+    if not part.open:
+        return f"what {part.source.pipeline}.{part.source.name} had at that time (you may not read that pipeline)"
+    noun = "version" if part.source.kind == "versions" else "event" if part.source.kind == "events" else "row"
+    count = {0: "no", 1: "one"}.get(part.total, f"{part.total:,}")
+    return f"{count} {noun}{'s' if part.total > 1 else ''} of {part.name}"
 
 
 def find_records(warehouse: str, contract: Contract, name: str, row: Row) -> list[RecordPlace]:
@@ -144,23 +156,34 @@ class InputReader:
             part = self.read_rows(name, condition, [ColumnBound(start, moment, moment)] if is_same else [])
         return record, part
 
-    def read_version(self, name: str, key: Sequence[ColumnValue], moment: datetime) -> InputRows:
-        """Return the version of a key that was valid at a moment."""
+    def read_version(
+        self, name: str, key: Sequence[ColumnValue], moment: datetime, *, matches_null: bool = True
+    ) -> InputRows:
+        """Return the version of a key that was valid at a moment.
+
+        A null in a key is a value like any other, unless the key was computed to look something up (`matches_null`).
+        """
         explain_limits.refuse_cut(key)
         part = self._build_part(name)
-        if None in key:
+        if not key or (None in key and not matches_null):
             return part
         columns = dict(zip(part.source.key, key, strict=True))
-        conditions = [f'"{column}" = {sql_literal(value)}' for column, value in columns.items()]
+        conditions = [f'"{column}" IS NOT DISTINCT FROM {sql_literal(value)}' for column, value in columns.items()]
         conditions.append(predicates.as_of_condition("versions", sql_literal(moment)))
         bounds = [ColumnBound(column, v, v) for column, v in columns.items() if isinstance(v, int | str | datetime)]
         bounds += [ColumnBound("validFrom", most=moment), ColumnBound("validTo", least=moment, or_null=True)]
         return self.read_rows(name, " AND ".join(conditions), bounds)
 
-    def read_rows(self, name: str, condition: str, bounds: Sequence[ColumnBound]) -> InputRows:
+    def read_members(self, name: str, members: WindowMembers) -> InputRows:
+        """Return the events of a window, the latest first, without those that came too late for it."""
+        return self.read_rows(name, members.condition, [ColumnBound("timestamp", members.earliest)], members)
+
+    def read_rows(
+        self, name: str, condition: str, bounds: Sequence[ColumnBound], members: WindowMembers | None = None
+    ) -> InputRows:
         """Return the rows that meet a condition, the latest first, cut (cut_values.py).
 
-        The condition may qualify columns by `name`.
+        The condition may qualify columns by `name`. With `members` events that came too late are left out.
         """
         part = self._build_part(name)
         delta_table = tables.open_table(part.source) if part.open else None
@@ -172,13 +195,19 @@ class InputReader:
         ]
         with explain_limits.open_limited_engine(delta_table) as engine:
             duckdb_reader.register_rows(engine, delta_table, [*bounds, *system])
-            condition = f"{predicates.known_at_condition(sql_literal(part.known_at))} AND {condition}"
+            known, late = predicates.known_at_condition(sql_literal(part.known_at)), 0
+            condition = f"{known} AND {condition}"
+            if members is not None:
+                places = members.find_late(engine, name, known)
+                late = places.num_rows
+                engine.register("_late", places)
+                condition += f' AND ("{name}"."_partition", "{name}"."_offset") NOT IN (FROM _late)'
             order = f'"{PERIODS[part.source.kind][0]}" DESC'
             columns = cut_values.cut_columns(engine)
             _refuse_large_rows(engine, condition, order, name)
             sample = key_history.sample_rows(engine, condition, order, MAX_ROWS, columns, name)
         marked = part.marked | table_columns.read_dropped_columns(delta_table).keys()  # they may have been sensitive
-        return InputRows(name, part.source, part.known_at, part.open, marked, sample.rows, sample.total)
+        return InputRows(name, part.source, part.known_at, part.open, marked, sample.rows, sample.total, late)
 
     def _build_part(self, name: str) -> InputRows:
         """Return an input without rows; another pipeline's is known at the moment that the last run then pinned."""

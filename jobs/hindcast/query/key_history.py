@@ -26,6 +26,7 @@ from hindcast.contract.shapes import PERIODS
 from hindcast.query import read
 from hindcast.query.cut_values import MAX_CHARACTERS, cut_nested, show_bytes
 from hindcast.query.explain_limits import EngineLimitError, open_limited_engine
+from hindcast.query.holds import HoldFinder
 from hindcast.query.show import plain_value
 from hindcast.store import duckdb_reader, tables
 from hindcast.store.tables import Table
@@ -117,10 +118,11 @@ def crosshair_condition(kind: str, moment: datetime) -> str:
     return predicates.during_condition(kind, at, at) if kind == "windows" else predicates.as_of_condition(kind, at)
 
 
-def read_history(table: Table, key: Sequence[ColumnValue]) -> KeyHistory:
+def read_history(table: Table, key: Sequence[ColumnValue], holds: HoldFinder | None = None) -> KeyHistory:
     """Return every row of a key that was ever current.
 
-    Raise UnknownError if there is none, QueryError if there are too many, or if reading them takes too long.
+    Raise UnknownError if there is none, and say so if that is because all of them are held back (`holds`). QueryError
+    if there are too many, or if reading them takes too long.
     """
     delta_table = tables.open_table(table)
     if delta_table is None:
@@ -137,6 +139,12 @@ def read_history(table: Table, key: Sequence[ColumnValue]) -> KeyHistory:
             while len(_CACHE) > _CACHE_SIZE or sum(it.nbytes for it in _CACHE.values()) > _CACHE_BYTES:
                 _CACHE.popitem(last=False)
     if not rows.num_rows:
+        if holds is not None and (hold := holds.find_of_key(key)) is not None:
+            raise UnknownError(
+                f"the table never had a row of this key: its rows have been held back since run {hold.began}",
+                where=table.path,
+                fix=f"hindcast failing {table.pipeline} --held lists them",
+            )
         raise UnknownError("the table never had a row of this key", where=table.path, fix="pick another key")
     return KeyHistory(table, rows)
 

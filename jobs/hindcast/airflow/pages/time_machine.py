@@ -23,6 +23,7 @@ from hindcast.common.settings import Settings
 from hindcast.contract import Contract, list_shapes
 from hindcast.contract.shapes import PERIODS
 from hindcast.plan import horizon, journal
+from hindcast.quality.held_keys import HeldKeys
 from hindcast.query import key_history, read
 from hindcast.query.explain import explain_row
 from hindcast.query.inputs_as_of import find_records
@@ -88,7 +89,8 @@ def build_page(
         field = "comparedWith"
         other = _parse_known_at(warehouse, pipeline, request.comparedWith)
         field = "key"
-        history = key_history.read_history(table, read.parse_key(table, request.key))
+        holds = HeldKeys(warehouse, contract, name, known)
+        history = key_history.read_history(table, read.parse_key(table, request.key), holds)
         field = "asOf"
         trimmed = horizon.read_horizon(table)
         given = read.moment_of(warehouse, pipeline, request.asOf) if request.asOf else None
@@ -116,7 +118,7 @@ def build_page(
         "plane": _build_plane(table.kind, near, as_of, known_ats, formatter, even=request.scale != "time"),
         "answer": formatter.format_sample(answer),
         "diff": _build_diff(history, known, other, formatter) if other else None,
-        "why": explain_row(settings, contract, name, first, known, readable) if first else None,
+        "why": explain_row(settings, contract, name, first, known, readable, holds) if first else None,
     }
 
 

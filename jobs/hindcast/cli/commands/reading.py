@@ -247,6 +247,7 @@ def diff(arguments: argparse.Namespace, settings: Settings) -> int:
 def why(arguments: argparse.Namespace, settings: Settings) -> int:
     """Show why a key had its answer: the rows of the inputs that it was made of, as known then, and their records."""
     from hindcast.common import clock
+    from hindcast.quality.held_keys import HeldKeys
     from hindcast.query import answers, read
 
     pipeline, name = parse_table_name(arguments.table)
@@ -259,7 +260,8 @@ def why(arguments: argparse.Namespace, settings: Settings) -> int:
     )
     as_of = parse_moment(settings, pipeline, arguments.as_of) if arguments.as_of else clock.now()
     readable = {pipeline, *(input_.table.partition(".")[0] for input_ in contract.inputs.values())}
-    found = answers.explain_answers(settings, contract, name, key, as_of, known, readable)
+    holds = HeldKeys(settings.warehouse, contract, name, known)
+    found = answers.explain_answers(settings, contract, name, key, as_of, known, readable, holds)
     shown = json.dumps([it.as_json() for it in found], indent=2) if arguments.format == "json" else None
     print(shown or answers.format_answers(found))
     return 0
