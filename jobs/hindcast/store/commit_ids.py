@@ -54,7 +54,7 @@ def refuse_ended_run(delta_table: DeltaTable, app_id: str, run: int) -> None:
     if read_ended_run(delta_table, app_id) >= run:
         check_guard()
         raise RunError(
-            f"run {run} has ended: it is abandoned, and commits nothing more",
+            f"run {run} has ended: it was abandoned, and can commit nothing more",
             where=delta_table.table_uri,
             fix="run the pipeline again",
         )
