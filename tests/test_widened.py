@@ -12,6 +12,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql.types import StructType
 
+from hindcast.common.errors import RunError
 from hindcast.store import commits, duckdb_reader, row_reader, schema_evolution, table_columns, table_creation, tables
 from hindcast.store.tables import Table
 
@@ -49,7 +50,8 @@ def test_rows_are_not_rewritten_without_those_of_a_run_that_came_between(
         return rows
 
     monkeypatch.setattr(row_reader, "load_rows", load_and_sleep)
-    schema_evolution.ensure_columns(spark, table, columns("item string, n bigint"), NOON, 1)
+    with pytest.raises(RunError, match="run 2 has written to the table since run 1 read it"):
+        schema_evolution.ensure_columns(spark, table, columns("item string, n bigint"), NOON, 1)
     found = DeltaTable(table.path)
     assert found.to_pyarrow_table().select(["item", "n"]).to_pylist() == [{"item": "a", "n": 1}]
     assert table_columns.column_types(found)["n"] == "int"

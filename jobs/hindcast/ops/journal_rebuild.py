@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 
+from hindcast.common import clock
 from hindcast.contract import Contract
 from hindcast.contract.bound import BoundContract
 from hindcast.ingest import ledger
@@ -24,8 +25,9 @@ from hindcast.plan.plans import Plan, TopicPlan
 from hindcast.plan.runs import MALFORMED, Abandoned, Completed, Run
 from hindcast.report import report
 from hindcast.report.run_report import RunReport
-from hindcast.store import commit_history, emitted_log, tables
+from hindcast.store import commit_history, commit_ids, emitted_log, tables
 from hindcast.store.commit_notes import EmissionNote, LogNote
+from hindcast.store.tables import Table
 
 
 def rebuild_journal(warehouse: str, contract: BoundContract) -> list[int]:
@@ -53,6 +55,11 @@ def rebuild_journal(warehouse: str, contract: BoundContract) -> list[int]:
     proofs = _find_own_proofs(contract, known_ats, {piece.run for pieces in ingested.values() for piece in pieces})
     known_ats |= {run: proof.known_at for run, proof in proofs.items() if run not in known_ats}
     numbers = sorted({*known_ats, *known})
+    uncertain, ended = max(numbers, default=0), _find_last_ended_run(warehouse, contract)
+    if ended > uncertain:  # no other run can have its number
+        moments = [*known_ats.values(), *(run.known_at for run in planned)]
+        known_ats[ended] = max(moments, default=clock.now()) + timedelta(microseconds=1)
+        numbers.append(ended)
     rebuilt = [
         n
         for n in numbers
@@ -66,7 +73,7 @@ def rebuild_journal(warehouse: str, contract: BoundContract) -> list[int]:
         plan = _derive_plan(warehouse, contract, number, known_ats.get(number) or known[number].known_at, ingested)
         if number in proofs:
             plan = replace(plan, purpose=proofs[number].erasure)
-        is_abandoned = number == numbers[-1] or number not in known_ats
+        is_abandoned = number >= uncertain or number not in known_ats
         outcome = Abandoned("its journal was rebuilt") if is_abandoned else _rebuild_report(warehouse, contract, plan)
         entries += [Run(plan), Run(plan, outcome)]
     if entries:
@@ -112,6 +119,14 @@ def _has_malformed_report(run: Run) -> bool:
         except MALFORMED:
             return True
     return False
+
+
+def _find_last_ended_run(warehouse: str, contract: Contract) -> int:
+    """Return the last run whose commits the tables of a contract refuse (`commit_ids.end_run`); 0 if there is none."""
+    names = [*contract.topics, *contract.views, *(f"logs/{name}" for name in contract.topics)]
+    own = (Table(warehouse, contract.pipeline, name, "log") for name in names)
+    opened = ((table, tables.open_table(table)) for table in own)
+    return max((commit_ids.read_ended_run(it, table.app_id()) for table, it in opened if it is not None), default=0)
 
 
 def _rebuild_report(warehouse: str, contract: Contract, plan: Plan) -> Completed:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -15,11 +15,11 @@ from hindcast.contract.bound import BoundContract
 from hindcast.kafka import gaps, topic_patterns
 from hindcast.kafka.topic_patterns import TopicSource
 from hindcast.kafka.topics import OffsetRange, bound_ranges, recreated_topic_error, refuse_lost_offsets
-from hindcast.plan import definitions, inputs, journal, notices
+from hindcast.plan import definitions, ended_runs, inputs, journal, notices
 from hindcast.plan.plans import Plan, TopicPlan
 from hindcast.plan.purposes import Erasure, Release, Replay, Requeue, Upgrade
 from hindcast.plan.runs import Abandoned, Run
-from hindcast.store import emitted_log, late_commits, tables
+from hindcast.store import emitted_log, tables
 from hindcast.store.tables import Table, locate_table, read_last_run
 
 
@@ -73,7 +73,8 @@ def ensure_plan(
             )
     if any(run.plan.erasure for run in open_runs):  # one that a gate stopped purges once more
         notices.wait_for_forgetting(warehouse, contract.pipeline)
-    _refuse_late_commits(warehouse, past)
+    if past and past[-1].state == "abandoned":  # whoever abandoned it may have been killed before it refused these
+        ended_runs.refuse_late_commits(warehouse, past, past[-1])
     propose = partial(propose_plan, contract, run_id, interval_end, only=only, ahead=ahead, given=given)
     plan = propose(past)
     for run in open_runs:
@@ -87,7 +88,6 @@ def ensure_plan(
             ) from ended
     if open_runs:
         past = journal.read_runs(warehouse, contract.pipeline)
-        _refuse_late_commits(warehouse, past)
         plan = propose(past)
     if instead:
         nothing = {name: topic_plan.without_offsets() for name, topic_plan in plan.topics.items()}
@@ -205,32 +205,15 @@ def describe_written(warehouse: str, contract: Contract, plan: Plan | None, done
 def abandon_run(warehouse: str, run: Run, reason: str) -> None:
     """Abandon a run: what it committed stays, the rest is left to the next run.
 
-    The journal entry lists the tables that the run `published`, because Delta's log drops its oldest commits.
+    The journal entry lists the tables that the run `published`, because Delta's log drops its oldest commits. Then its
+    steps can commit nothing more (`late_commits`).
     """
     pipeline, first = run.plan.pipeline, run.plan.first_number
-    names = definitions.list_tables(journal.read_runs(warehouse, pipeline), run.plan.contract)
+    past = journal.read_runs(warehouse, pipeline)
+    names = definitions.list_tables(past, run.plan.contract)
     published = [name for name in names if read_last_run(Table(warehouse, pipeline, name, "versions")) >= first]
     journal.append_entry(warehouse, replace(run, outcome=Abandoned(reason, tuple(published), run.stop_error)))
-
-
-def _refuse_late_commits(warehouse: str, past: list[Run]) -> None:
-    """Let the commits fail that steps of the last run may still make, if it was abandoned; its plan saw to those of
-    earlier runs.
-    """
-    if past and past[-1].state == "abandoned":
-        run = past[-1]
-        names = definitions.list_tables(past, run.plan.contract)
-        for table, parts in _list_written_tables(warehouse, run.plan.pipeline, names):
-            late_commits.refuse_late_commits(table, run.number, parts)
-
-
-def _list_written_tables(warehouse: str, pipeline: str, names: list[str]) -> Iterator[tuple[Table, list[str]]]:
-    """Yield the tables to which a run may commit once, whether they exist or not, with the parts of its commits."""
-    for name in names:
-        for table in (name, f"logs/{name}", f"fates/{name}", f"base/{name}", f"emitted/{name}"):
-            yield Table(warehouse, pipeline, table, "log"), ["", late_commits.ADDING, late_commits.REWRITING]
-    yield Table(warehouse, pipeline, "failing", "failing"), [*names, *(f"{name}/held" for name in names)]
-    yield Table(warehouse, pipeline, "quarantine", "quarantine"), [*names, *(f"fates/{name}" for name in names)]
+    ended_runs.refuse_late_commits(warehouse, past, run)
 
 
 def _find_last_ingest(warehouse: str, pipeline: str, name: str, past: list[Run]) -> tuple[int, TopicPlan] | None:

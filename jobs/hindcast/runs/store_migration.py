@@ -27,12 +27,10 @@ from hindcast.plan.inputs import locate_own_table
 from hindcast.plan.plans import Plan
 from hindcast.runs import row_counts, shadow_table
 from hindcast.store import commit_once, commits, row_reader, store_formats, table_columns, table_creation, tables
+from hindcast.store.commit_ids import CONVERTING
 from hindcast.store.commit_notes import TableNote
 from hindcast.store.store_formats import ADDED_COLUMNS, FORMAT_PROPERTY, OlderFormat
 from hindcast.store.tables import Table
-
-REWRITE = "rewrite"
-"""The part of a table's commits that is about its rewriting."""
 
 _ALWAYS = "0001-01-01T00:00:00+00:00"
 """The time since which an older format's own columns count as dropped, so that nobody sees them."""
@@ -101,13 +99,14 @@ def end_upgrade(spark: SparkSession, contract: BoundContract, plan: Plan, name: 
         and tables.read_older_format(delta_table) is not None
         and (swaps or plan.upgrade.mode == "offline")
     ):
-        if tables.read_last_run(table, REWRITE) < plan.run:
+        if tables.read_last_run(table, CONVERTING) < plan.run:
+            after = tables.read_last_run(table)
             with (
                 shadow_table.catch_up_shadow(spark, table)
                 if swaps
                 else nullcontext(row_reader.load_rows(spark, table)) as rows
             ):
-                rewrite_table(rows, table, plan.run)
+                rewrite_table(rows, table, plan.run, after)
         drop_proxy_view(spark, table)
     if swaps:
         shadow_table.clear_shadow(spark, table)
@@ -149,9 +148,9 @@ def mark_table(spark: SparkSession, table: Table, older: OlderFormat) -> None:
     commits.set_properties(spark, table, properties)
 
 
-def rewrite_table(rows: DataFrame, table: Table, run: int) -> None:
-    """Replace all rows of a table by `rows`, which have the current form, in one commit."""
-    commits.rewrite_table(rows, table, run, {"rewritten": run}, REWRITE, ("_belief",))
+def rewrite_table(rows: DataFrame, table: Table, run: int, after: int) -> None:
+    """Replace all rows of a table by `rows`, which have the current form, as `commits.rewrite_table` does."""
+    commits.rewrite_table(rows, table, run, {"rewritten": run}, CONVERTING, ("_belief",), after)
 
 
 def drop_proxy_view(spark: SparkSession, table: Table) -> None:

@@ -43,12 +43,8 @@ def commit_once(
         last = published()
         if last >= run:
             return False
-        if after is not None and last != after:
-            raise RunError(
-                f"run {last} has written to the table since run {run} read it",
-                where=where,
-                fix="retry the run; if it is refused again: hindcast abandon, and run again",
-            )
+        if after is not None:
+            refuse_other_commit(last, after, run, where)
         check_guard()
         try:
             commit()
@@ -58,6 +54,16 @@ def commit_once(
             _wait_before_retry(tried)
         else:
             return True
+
+
+def refuse_other_commit(last: int, after: int, run: int, where: str) -> None:
+    """Raise RunError if not `after`, but another run committed `last` to the table that run `run` has read."""
+    if last != after:
+        raise RunError(
+            f"run {last} has written to the table since run {run} read it",
+            where=where,
+            fix="retry the run; if it is refused again: hindcast abandon, and run again",
+        )
 
 
 @contextmanager

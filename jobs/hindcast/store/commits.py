@@ -8,7 +8,7 @@ or merges. A change of what a commit means goes into both. What a commit says is
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
@@ -19,9 +19,9 @@ from pyspark.sql import functions as F
 from hindcast.bitemporal import predicates
 from hindcast.common.json_values import JsonObject
 from hindcast.common.session import override_conf
-from hindcast.store import delta_rs_writer, files, tables
+from hindcast.store import commit_ids, delta_rs_writer, files, tables
 from hindcast.store.commit_notes import TableNote
-from hindcast.store.commit_once import commit_once, commit_repeatable
+from hindcast.store.commit_once import commit_once, commit_repeatable, refuse_other_commit
 from hindcast.store.tables import Table
 
 
@@ -44,22 +44,20 @@ def append_rows(
         return committed
     # Rows come in the order of their time, or nearly: files of their own.
     writer = _build_writer(rows, table, run, note, part).mode("append").option("maxRecordsPerFile", _ROWS_PER_FILE)
-    return commit_once(
-        lambda: writer.save(table.path), lambda: tables.read_last_run(table, part), run, after, table.path
-    )
+    return _commit_by_spark(lambda: writer.save(table.path), table, run, part, after)
 
 
 def append_columns(none: DataFrame, table: Table, run: int, note: JsonObject, part: str) -> None:
     """Add the columns of an empty DataFrame to a table, in a commit that a repeat of the run does not make again."""
     writer = _build_writer(none, table, run, note, part).mode("append").option("mergeSchema", "true")
-    commit_once(lambda: writer.save(table.path), lambda: tables.read_last_run(table, part), run, None, table.path)
+    _commit_by_spark(lambda: writer.save(table.path), table, run, part)
 
 
 def replace_rows(rows: DataFrame, table: Table, run: int, note: JsonObject, where: str | None = None) -> bool:
     """Replace the rows for which a condition is true (None: all), and return whether this call made the commit."""
     writer = _build_writer(rows, table, run, note).mode("overwrite")
     writer = writer if where is None else writer.option("replaceWhere", where)
-    return commit_once(lambda: writer.save(table.path), lambda: tables.read_last_run(table), run, None, table.path)
+    return _commit_by_spark(lambda: writer.save(table.path), table, run)
 
 
 def rewrite_table(
@@ -73,13 +71,37 @@ def rewrite_table(
 ) -> bool:
     """Replace all rows of a table in one commit, also with other columns and partitions (`by`); see `append_rows`.
 
-    `after`: the last run whose rows are among them; nothing is written if this run, or a later one, has written since.
+    `after`: the last run whose rows are among them (None: not checked); RunError if another has published rows since.
     """
     writer = _build_writer(rows, table, run, note, part).mode("overwrite").option("overwriteSchema", "true")
     writer = writer.partitionBy(*by)
-    parts = (part,) if after is None else (part, "")
-    published = lambda: max(tables.read_last_run(table, name) for name in parts)  # noqa: E731
-    return commit_once(lambda: writer.save(table.path), published, run, after, table.path)
+
+    def rewrite() -> None:
+        if after is not None:
+            refuse_other_commit(tables.read_last_run(table), after, run, table.path)
+        writer.save(table.path)
+
+    return _commit_by_spark(rewrite, table, run, part)
+
+
+def _commit_by_spark(
+    commit: Callable[[], object], table: Table, run: int, part: str = "", after: int | None = None
+) -> bool:
+    """Let Spark make a commit of a run once, as `commit_once` does.
+
+    Raise what `commit_ids.refuse_ended_run` raises, also if the run ended before Spark began: then Spark wrote nothing.
+    """
+    app_id = table.app_id(part)
+
+    def read_last_run() -> int:
+        if (delta_table := tables.open_table(table)) is None:
+            return 0
+        commit_ids.refuse_ended_run(delta_table, app_id, run)
+        return commit_ids.read_last_run(delta_table, app_id)
+
+    is_made = commit_once(commit, read_last_run, run, after, table.path)
+    read_last_run()
+    return is_made
 
 
 def _build_writer(rows: DataFrame, table: Table, run: int, note: JsonObject, part: str = "") -> DataFrameWriter:
@@ -168,7 +190,7 @@ def commit_change(
     )
     try:
         with override_conf(spark, confs):
-            commit_once(lambda: spark.sql(merge).collect(), lambda: tables.read_last_run(table), run, after, table.path)
+            _commit_by_spark(lambda: spark.sql(merge).collect(), table, run, after=after)
     finally:
         spark.catalog.dropTempView(view)
 

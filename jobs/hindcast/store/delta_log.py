@@ -93,12 +93,18 @@ _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.\d{10}\.(\d{10}))?\.parquet"
 
 
 def commit_actions(
-    delta_table: DeltaTable, actions: Sequence[JsonObject], transactions: Mapping[str, int], note: str
+    delta_table: DeltaTable,
+    actions: Sequence[JsonObject],
+    transactions: Mapping[str, int],
+    note: str,
+    *,
+    checkpoint: bool = True,
 ) -> None:
     """Commit actions of Delta's protocol as the version after the one of `delta_table`.
 
     The table is on a disk. `transactions`: the transaction identifiers, versions by application id; `note`: the
-    commit's userMetadata. Raise CommitFailedError if another commit came first; then nothing is written.
+    commit's userMetadata; `checkpoint`: delta-rs writes a checkpoint if one is due. Raise CommitFailedError if another
+    commit came first; then nothing is written.
     """
     folder = find_local_folder(delta_table)
     if folder is None:
@@ -126,11 +132,41 @@ def commit_actions(
     finally:
         written.unlink(missing_ok=True)
     interval = int(delta_table.metadata().configuration.get(tables.CHECKPOINTS, _SPARKS_INTERVAL))
-    if version % interval == 0:
+    if checkpoint and version % interval == 0:
         DeltaTable(delta_table.table_uri).create_checkpoint()
 
 
 _SPARKS_INTERVAL = 10
+
+
+def takes_bare_commits(delta_table: DeltaTable) -> bool:
+    """Return whether a commit without rows, files and metadata needs nothing by a table's features."""
+    protocol = delta_table.protocol()
+    is_legacy = protocol.min_writer_version < _FEATURES_VERSION
+    return is_legacy or {*(protocol.writer_features or ())} <= _FEATURES_OF_ROWS
+
+
+_FEATURES_VERSION = 7
+_FEATURES_OF_ROWS = {
+    "allowColumnDefaults",
+    "appendOnly",
+    "changeDataFeed",
+    "checkConstraints",
+    "clustering",
+    "columnMapping",
+    "deletionVectors",
+    "domainMetadata",
+    "generatedColumns",
+    "identityColumns",
+    "invariants",
+    "rowTracking",
+    "timestampNtz",
+    "typeWidening",
+    "typeWidening-preview",
+    "v2Checkpoint",
+    "vacuumProtocolCheck",
+}
+"""The features that say something only of rows, files, metadata or checkpoints."""
 
 
 def current_millis() -> int:

@@ -20,6 +20,7 @@ from hindcast.common.json_values import JsonObject
 from hindcast.store import (
     change_tasks,
     closing,
+    commit_ids,
     deletion_vectors,
     delta_log,
     files,
@@ -41,7 +42,7 @@ def append_rows(
 ) -> bool | None:
     """Append rows as `commits.append_rows` does; return None if only Spark can write to the table."""
     delta_table = DeltaTable(table.path)
-    if (delta_table.transaction_version(table.app_id(part)) or 0) >= run:
+    if commit_ids.read_last_run(delta_table, table.app_id(part)) >= run:
         return False
     if not change_tasks.can_write(rows, delta_table):
         return None
@@ -113,6 +114,7 @@ def try_rewrite_rows(table: Table, rewrite: Rewriter, note: JsonObject) -> bool:
         if rewritten is None:
             raise _MergeNeededError
         if rewritten.touched:
+            check_guard()
             with _explain_write_errors(table):
                 commit_upon(delta_table, rewritten, note, [])
 
@@ -125,13 +127,16 @@ def try_rewrite_rows(table: Table, rewrite: Rewriter, note: JsonObject) -> bool:
 
 def try_set_properties(table: Table, properties: Mapping[str, str]) -> bool:
     """Set properties of our own in one commit; return False if only Spark can, as those that Delta itself reads."""
-    if not all(name.startswith(_OWN_PROPERTIES) for name in properties) or not files.is_plain(DeltaTable(table.path)):
+    if not all(name.startswith(_OWN_PROPERTIES) for name in properties) or not files.has_known_features(
+        DeltaTable(table.path)
+    ):
         return False
 
     def commit() -> None:
+        delta_table, alone = DeltaTable(table.path), CommitProperties(max_commit_retries=0)
+        check_guard()
         with _explain_write_errors(table):
-            alter, alone = DeltaTable(table.path).alter, CommitProperties(max_commit_retries=0)
-            alter.set_table_properties(dict(properties), raise_if_not_exists=False, commit_properties=alone)
+            delta_table.alter.set_table_properties(dict(properties), raise_if_not_exists=False, commit_properties=alone)
 
     commit_repeatable(commit)
     return True
@@ -162,7 +167,8 @@ def _commit_files(
 
     def read_last_run() -> int:
         delta_table.update_incremental()
-        return delta_table.transaction_version(app_id) or 0
+        commit_ids.refuse_ended_run(delta_table, app_id, run)
+        return commit_ids.read_last_run(delta_table, app_id)
 
     def commit() -> None:
         with _explain_write_errors(table):

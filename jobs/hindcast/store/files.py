@@ -167,16 +167,22 @@ def split_rows(rows: pa.Table, schema: pa.Schema) -> list[tuple[str | None, pa.T
 
 def is_plain(delta_table: DeltaTable) -> bool:
     """Return whether a table can be written to without Spark: rows need only its columns, no other feature of Delta."""
-    protocol, configuration = delta_table.protocol(), delta_table.metadata().configuration
+    # An adopted table has the column, but no partitions by it: what we write by partition would have no belief there.
+    beliefs = [field.name for field in delta_table.schema().fields if field.name == "_belief"]
+    metadata = delta_table.metadata()
+    is_ours = metadata.partition_columns == beliefs and tables.STATISTICS in metadata.configuration
+    return is_ours and has_known_features(delta_table)
+
+
+def has_known_features(delta_table: DeltaTable) -> bool:
+    """Return whether a table has only features of Delta that this process can write by, and no rule for its columns."""
+    protocol = delta_table.protocol()
     version, features = protocol.min_writer_version, {*(protocol.writer_features or ())}
     known = version <= _PLAIN_VERSION or (version >= _FEATURES_VERSION and features <= _KNOWN_FEATURES)
     promised = any(name.startswith("delta.") for field in delta_table.schema().fields for name in field.metadata)
     if "deletionVectors" in features and not tables.marks_rows(delta_table):
         return False  # its files may have vectors, and get none any more
-    # An adopted table has the column, but no partitions by it: what we write by partition would have no belief there.
-    beliefs = [field.name for field in delta_table.schema().fields if field.name == "_belief"]
-    is_ours = delta_table.metadata().partition_columns == beliefs and tables.STATISTICS in configuration
-    return known and is_ours and not promised
+    return known and not promised
 
 
 _PLAIN_VERSION, _FEATURES_VERSION = 2, 7

@@ -1,7 +1,7 @@
 """Commits that are on their way when their run ends: they must not arrive after the next run has looked at the tables.
 
 A step asks whether its run goes on before each commit (`commit_once.guard_commits`), but a process may stand still
-between the answer and the commit.
+between the answer and the commit, even before Spark begins the transaction.
 """
 
 from __future__ import annotations
@@ -14,40 +14,35 @@ from deltalake import DeltaTable, Transaction
 from deltalake.exceptions import DeltaError
 
 from hindcast.common.errors import HindcastError
-from hindcast.store import delta_log, delta_rs_writer, files, tables
-from hindcast.store.commit_once import commit_repeatable
+from hindcast.store import commit_ids, delta_log, delta_rs_writer, files, tables
+from hindcast.store.commit_once import commit_repeatable, guard_commits
 from hindcast.store.files import FileChange
 from hindcast.store.tables import Table
 
-ENDED = "ended"
-"""The part of a table's commits that refuses those of ended runs; the version is the last of these runs."""
 
+def refuse_late_commits(table: Table, run: int, parts: Sequence[str] = ("",), repeated: Sequence[str] = ()) -> None:
+    """Refuse the commits to a table that steps of `run`, which has ended, may still make in these parts of its commits.
 
-ADDING, REWRITING = "added", "columns"
-"""The parts of a run's commits that add columns to a table, and that write all its rows again with others."""
-
-
-def refuse_late_commits(table: Table, run: int, parts: Sequence[str] = ("",)) -> None:
-    """Let each commit fail that a step of `run` has begun upon a table as it is, in these parts of its commits.
-
-    Commits nothing but the transaction identifiers that the table has, once: Delta refuses a commit if one of its
-    identifiers was committed since it was begun, and ours by delta-rs are refused upon an older version. The refused
-    step asks again whether its run goes on. Nothing is done for a table that is not there or cannot be opened or
-    written to, where no step can commit either; nor for one that only Spark can write to (`files.is_plain`).
+    Commits the identifiers of `commit_ids.end_run`, once. In the parts `repeated`, where a later run may commit what
+    the ended run left in its name, only the commits fail that are begun: Delta refuses a commit if its identifier was
+    committed since. Nothing is done for a table that is not there or cannot be opened or written to, where no step can
+    commit either; nor for one with features of Delta that we do not know.
     """
-    with suppress(HindcastError, DeltaError, OSError):
+    with suppress(HindcastError, DeltaError, OSError), guard_commits(lambda: None):
         if tables.open_table(table) is not None:
-            commit_repeatable(lambda: _repeat_identifiers(table, run, parts))
+            commit_repeatable(lambda: _commit_end(table, run, parts, repeated))
 
 
-def _repeat_identifiers(table: Table, run: int, parts: Sequence[str]) -> None:
-    delta_table, ended = DeltaTable(table.path), table.app_id(ENDED)
-    if (delta_table.transaction_version(ended) or 0) >= run or not files.is_plain(delta_table):
+def _commit_end(table: Table, run: int, parts: Sequence[str], repeated: Sequence[str]) -> None:
+    delta_table = DeltaTable(table.path)
+    ids = commit_ids.end_run(delta_table, [table.app_id(part) for part in parts], run)
+    if not ids:
         return
-    ids = {app_id: delta_table.transaction_version(app_id) or 0 for app_id in map(table.app_id, parts)}
-    ids, note = {**ids, ended: run}, {"ended": run}
+    ids |= {app_id: delta_table.transaction_version(app_id) or 0 for app_id in map(table.app_id, repeated)}
+    note, has_known_features = {"ended": run}, files.has_known_features(delta_table)
     if delta_log.is_on_disk(delta_table):
-        delta_log.commit_actions(delta_table, [], ids, json.dumps(note))
-    elif not tables.marks_rows(delta_table):
-        repeated = [Transaction(app_id, version) for app_id, version in ids.items()]
-        delta_rs_writer.commit_upon(delta_table, FileChange(()), note, repeated)
+        if has_known_features or delta_log.takes_bare_commits(delta_table):
+            delta_log.commit_actions(delta_table, [], ids, json.dumps(note), checkpoint=has_known_features)
+    elif has_known_features:
+        transactions = [Transaction(app_id, version) for app_id, version in ids.items()]
+        delta_rs_writer.commit_upon(delta_table, FileChange(()), note, transactions)

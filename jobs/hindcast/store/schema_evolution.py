@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 
 from hindcast.common.json_values import JsonObject, JsonValue
 from hindcast.store import columns, commits, row_reader, table_columns, table_creation, tables
-from hindcast.store.late_commits import ADDING, REWRITING
+from hindcast.store.commit_ids import ADDING, REWRITING
 from hindcast.store.tables import EVOLUTION, WIDENING, Table
 
 
@@ -69,7 +69,7 @@ def _add_columns(spark: SparkSession, table: Table, schema: StructType, run: int
 
 def _rewrite_rows(spark: SparkSession, table: Table, schema: StructType, run: int, note: JsonObject) -> None:
     """Commit all rows of a table with the columns of `schema`, and those of its own that `schema` lacks."""
-    after = max(tables.read_last_run(table), tables.read_last_run(table, REWRITING))
+    after = tables.read_last_run(table)
     rows = row_reader.load_rows(spark, table)
     wanted = {field.name: field for field in table_creation.make_nullable(schema).fields}
     kept = [wanted.pop(field.name, field) for field in rows.schema.fields]

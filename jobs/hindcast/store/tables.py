@@ -36,7 +36,7 @@ from hindcast.common.errors import TableError
 from hindcast.contract import Contract, list_shapes
 from hindcast.contract.field_types import Widen
 from hindcast.contract.shapes import PERIODS, identity_columns
-from hindcast.store import store_formats, table_cache
+from hindcast.store import commit_ids, store_formats, table_cache
 from hindcast.store.store_formats import OlderFormat
 
 TableKind = Literal[
@@ -274,7 +274,7 @@ def read_marks(delta_table: DeltaTable) -> Marks | None:
 def read_last_run(table: Table, part: str = "") -> int:
     """Return the number of the last run that committed to the table (this part of its commits); 0 before the first."""
     delta_table = open_table(table)
-    return (delta_table.transaction_version(table.app_id(part)) or 0) if delta_table is not None else 0
+    return commit_ids.read_last_run(delta_table, table.app_id(part)) if delta_table is not None else 0
 
 
 def marks_rows(delta_table: DeltaTable) -> bool:

@@ -19,7 +19,7 @@ from hindcast.ops.verify.findings import (
 from hindcast.ops.verify.journal_checks import RunMoments
 from hindcast.plan.runs import Run
 from hindcast.runs import inventory
-from hindcast.store import arrow_reader, duckdb_reader, tables
+from hindcast.store import arrow_reader, commit_ids, duckdb_reader, tables
 from hindcast.store.commit_notes import parse_note
 from hindcast.store.tables import Table
 
@@ -77,7 +77,7 @@ def _check_state(
     state = inventory.find_state_table(log.warehouse, contract, name)
     if state is None or not runs or runs[-1].state != "completed":
         return
-    emitted_by, kept_by = delta_table.transaction_version(log.app_id()) or 0, tables.read_last_run(state)
+    emitted_by, kept_by = commit_ids.read_last_run(delta_table, log.app_id()), tables.read_last_run(state)
     if kept_by > emitted_by:
         text = f"stands as run {emitted_by} left it, and run {kept_by} has processed records since: an old copy"
         yield Finding("published", log.name, text, restore_command(log, delta_table) or backup_advice(log))

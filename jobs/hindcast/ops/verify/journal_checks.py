@@ -12,6 +12,7 @@ from hindcast.contract import Contract
 from hindcast.ops.verify.findings import Finding, rebuild_advice, restore_command
 from hindcast.plan.purposes import Erasure, Upgrade
 from hindcast.plan.runs import Abandoned, Completed, Run
+from hindcast.store import commit_ids
 from hindcast.store.commit_history import read_notes
 from hindcast.store.commit_notes import EmissionNote, TableNote
 from hindcast.store.tables import Table
@@ -82,7 +83,7 @@ def _read_run_numbers(table: Table, delta_table: DeltaTable, logged: Mapping[Tab
             return set(read_notes(table, EmissionNote.from_json))
         case "versions" | "events" | "windows" | "pairs":
             writers = {run for run, note in read_notes(table, TableNote.from_json).items() if note.changed_rows}
-            return {*writers, delta_table.transaction_version(table.app_id()) or 0}
+            return {*writers, commit_ids.read_last_run(delta_table, table.app_id())}
         case _:
             return set()
 
@@ -90,7 +91,7 @@ def _read_run_numbers(table: Table, delta_table: DeltaTable, logged: Mapping[Tab
 def check_published(runs: list[Run], table: Table, delta_table: DeltaTable | None) -> Iterator[Finding]:
     """Yield a finding if a table lacks the last commit of a completed run: it is gone, or an old copy."""
     last = max((run.number for run in runs if run.state == "completed" and _has_written(run, table)), default=0)
-    reached = (delta_table.transaction_version(table.app_id()) or 0) if delta_table is not None else 0
+    reached = commit_ids.read_last_run(delta_table, table.app_id()) if delta_table is not None else 0
     if last <= reached:
         return
     if delta_table is None:

@@ -1,0 +1,39 @@
+"""Runs that have ended without being completed: no step of theirs may commit anything more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from hindcast.plan import definitions
+from hindcast.plan.runs import Run
+from hindcast.store import commit_ids, late_commits
+from hindcast.store.tables import Table
+
+
+def refuse_late_commits(warehouse: str, past: list[Run], run: Run) -> None:
+    """Refuse the commits that steps of a run, which the journal calls abandoned, may still make.
+
+    `past`: the runs of the pipeline. Raises nothing for tables that cannot be opened or written to.
+    """
+    names = definitions.list_tables(past, run.plan.contract)
+    for written in _list_written_tables(warehouse, run.plan.pipeline, names):
+        late_commits.refuse_late_commits(written.table, run.number, written.parts, written.repeated)
+
+
+class _WrittenTable(NamedTuple):
+    """A table to which a run may commit, and the `parts` of these commits (`late_commits.refuse_late_commits`)."""
+
+    table: Table
+    parts: Sequence[str] = ("",)
+    repeated: Sequence[str] = ()
+
+
+def _list_written_tables(warehouse: str, pipeline: str, names: list[str]) -> Iterator[_WrittenTable]:
+    """Yield the tables to which a run may commit once, whether they exist or not."""
+    for name in names:
+        for table in (name, f"logs/{name}", f"fates/{name}", f"base/{name}", f"emitted/{name}"):
+            yield _WrittenTable(Table(warehouse, pipeline, table, "log"), commit_ids.PARTS)
+    held, decided = ([*names, *(form.format(name) for name in names)] for form in ("{}/held", "fates/{}"))
+    yield _WrittenTable(Table(warehouse, pipeline, "failing", "failing"), repeated=held)
+    yield _WrittenTable(Table(warehouse, pipeline, "quarantine", "quarantine"), repeated=decided)
