@@ -351,8 +351,8 @@ and `timestamp`. A value comes from `--var region=us`, else from the [target](#t
 from the environment. In an expression it is a literal of its type, so it can add no SQL; there it stands alone, not
 within a text (write `concat('a-', $(region))`) nor as part of a name. Elsewhere it is text, or, where nothing else is
 written, the value itself: `max_malformed: $(bad)` is a number. The name of the pipeline has no variables, nor have
-names of columns and tables. `$$(name)` means the text `$(name)`. What a value changes is part of the contract's hash,
-as if it were written out: a run with another one derives again what depends on it.
+names of columns and tables. `$$(name)` means the text `$(name)`. What a value changes is part of the contract's hash: a
+run with another one derives again what depends on it.
 
 ## Targets
 

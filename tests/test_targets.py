@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import re
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from hindcast.common.errors import ContractError, SettingsError
 from hindcast.common.settings import SCHEMAS_VARIABLE, TARGET_VARIABLE, read_settings, use_environment
 from hindcast.common.targets import Choice
 from hindcast.contract import Contract, find, list_contract_files, load
+from hindcast.contract.folder import build_finder
 from hindcast.contract.variables import is_expression, parse_value
 
 JOBS = Path(__file__).parents[1] / "jobs" / "hindcast"
@@ -140,6 +142,25 @@ def test_values_and_changes_are_put_in(folder: Path, choice: Choice, other: dict
     assert [path.name for path in list_contract_files(folder)] == ["shop.yaml"]
 
 
+def test_values_keep_their_meaning_where_the_batch_is_put_in(folder: Path) -> None:
+    query = "    expect:\n      - unexpected_rows_expectation:\n"
+    query += "          unexpected_rows_query: SELECT * FROM {batch} WHERE area = $(region)\n"
+    (folder / "shop.yaml").write_text(
+        SHOP.replace("    expect:\n", query, 1).replace(".orders", "orders").replace("$(region)o", "o")
+    )
+    gate = find(folder, "shop", Choice("", (("region", "a{batch}b{"),))).topics["orders"].expect[0]
+    assert str(gate.kwargs["unexpected_rows_query"]).format(batch="v") == "SELECT * FROM v WHERE area = 'a{batch}b{'"
+
+
+def test_values_are_bounded_together(folder: Path) -> None:
+    many = "[" + ", ".join(["$(region)"] * 2_000) + "]"
+    gate = f"      - expect_column_values_to_be_in_set: {{column: area, value_set: {many}}}\n"
+    (folder / "shop.yaml").write_text(SHOP.replace("    expect:\n", f"    expect:\n{gate}", 1))
+    assert len(find(folder, "shop").topics["orders"].expect) == 2
+    with pytest.raises(ContractError, match="too large with its values"):
+        find(folder, "shop", Choice("", (("region", "x" * 1_000),)))
+
+
 def test_the_hash_is_that_of_the_values_written_out(folder: Path) -> None:
     first, other = load(folder / "shop.yaml"), load(folder / "shop.yaml", choice=Choice("", (("least", "1"),)))
     declared = SHOP[SHOP.index("variables:") : SHOP.index("topics:")]
@@ -176,6 +197,17 @@ REFUSED = [
     ("area = $(region) and $", "orders.$(region) = '' and $", Choice(), 24, "not a value of its own"),
     ("area = $(region) and $", "area = `$(region)` and $", Choice(), 24, "not a value of its own"),
     ("area = $(region) and $", "area = 'x' -- $(region)\n      and $", Choice(), 24, "not a value of its own"),
+    ("area = $(region) and $", "area = $(region)'b' and $", Choice(), 24, "not a value of its own"),
+    ("amount: amount - $(lost)", "amount: struct(1 as $(lost))", Choice(), 25, "not a value of its own"),
+    ("amount: amount - $(lost)", "amount: $(region)(amount)", Choice(), 25, "not a value of its own"),
+    ("row_condition: area", "condition_parser: great_expectations, row_condition: area", Choice(), 20, "own syntax"),
+    (
+        "default: 9.5",
+        "default: '99999999999999999999999999999999999999.9'",
+        Choice(),
+        6,
+        "does not fit in decimal(8,2)",
+    ),
     ("", "", Choice("", (("least", "ten"),)), "--var least", "'ten' is not a decimal"),
     ("", "", Choice("", (("region", "a\x1bb"),)), "--var region", "contains the character U+001B"),
     ("", "", Choice("", (("regoin", "eu"),)), "", "--var regoin: no such variable is declared"),
@@ -204,11 +236,15 @@ ODD_TARGETS = [
     ("dev:\n  variables: {least: x}", 2, "variable 'least': 'x' is not a decimal"),
     ("dev:\n  variables: {least: [1]}", 2, "a list or a mapping where one value"),
     ("dev:\n  on_failure: sotp", 2, "on_failure is 'sotp'"),
-    ("dev: &a {}\nprod: *a", 1, "contains aliases"),
+    ("dev: &a {}\nprod: *a", 2, "contains aliases"),
+    ("a/b: {}", 1, "'a/b' is not a name for a target"),
+    ('dev: {warehouse: "a\\0b"}', 1, "warehouse is not a text"),
     ("dev: {}\ndev: {}", 2, "'dev' appears twice"),
     ("dev: {a", 1, "is not YAML"),
     ("", 1, "the targets must be a mapping"),
-    ("dev: " + "[" * 5_000, 1, "is not YAML"),
+    ("dev: " + "[" * 30_000, 1, "nested too deep"),
+    ("dev: " + "{a: " * 60_000, 1, "nested too deep"),
+    ("dev: \0", 1, "is not YAML: control characters are not allowed"),
 ]
 
 
@@ -221,20 +257,70 @@ def test_what_targets_cannot_be(folder: Path, text: str, line: int, found: str) 
     assert found in refused.value.found
 
 
+def test_a_file_of_targets_that_is_none_is_refused_at_once(folder: Path) -> None:
+    path = folder / "targets.yaml"
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(ContractError, match="is not a regular file"):
+        find(folder, "shop", Choice("dev"))
+    path.unlink()
+    path.symlink_to("/etc/passwd")
+    with pytest.raises(ContractError, match="is a link to a file outside its folder"):
+        find(folder, "shop", Choice("dev"))
+    path.unlink()
+    path.write_bytes(b"dev: \xff")
+    with pytest.raises(ContractError, match="is not UTF-8 text"):
+        find(folder, "shop", Choice("dev"))
+
+
+def test_the_severity_of_a_target_fits_every_contract(folder: Path) -> None:
+    """One without views, one that holds back by rows, and one whose gates are malformed."""
+    plain = SHOP[: SHOP.index("views:")]
+    held = plain.replace("    expect:\n", "    hold: row\n    expect:\n").replace(
+        "row_condition: area = $(region)}", "row_condition: area = $(region)}\n        on_failure: quarantine"
+    )
+    for text, loads in ((plain, True), (held, True), (plain + "      - expect_column_values_to_not_be_null\n", False)):
+        (folder / "shop.yaml").write_text(text)
+        if loads:
+            topic = find(folder, "shop", Choice("dev")).topics["orders"]
+            assert (topic.hold, [gate.on_failure for gate in topic.expect]) == ("key", ["warn"])
+            continue
+        with pytest.raises(ContractError, match=r"topics.orders.expect.*\(with target 'dev'\)"):
+            find(folder, "shop", Choice("dev"))
+
+
+def test_variables_of_the_command_line_are_not_those_of_other_contracts(folder: Path) -> None:
+    other = "pipeline: other\nstart: 2026-01-01\nvariables:\n  least: {type: boolean, default: true}\n"
+    other += "topics:\n  o: {read: stream, key: {id: string}, value: {n: int}}\n"
+    (folder / "other.yaml").write_text(other)
+    choice = Choice("", (("least", "12"),))
+    assert isinstance(build_finder(choice)(folder, "other"), Contract)
+    with pytest.raises(ContractError, match="'12' is not a boolean"):
+        find(folder, "other", choice)
+
+
 def test_a_contract_may_be_called_targets(folder: Path) -> None:
     (folder / "targets.yaml").write_text(SHOP.replace("pipeline: shop", "pipeline: targets"))
     assert [path.name for path in list_contract_files(folder)] == ["shop.yaml", "targets.yaml"]
     assert find(folder, "targets").pipeline == "targets"
 
 
-def test_the_target_says_where_tables_and_reports_are(folder: Path) -> None:
+def test_the_target_says_where_tables_and_reports_are(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     env = {SCHEMAS_VARIABLE: str(folder), "HINDCAST_ROOT": "/srv/shop", "HINDCAST_WAREHOUSE": "/elsewhere"}
+    for name in ("HINDCAST_WAREHOUSE", "HINDCAST_REPORTS"):
+        monkeypatch.delenv(name, raising=False)
     plain = read_settings(env)
     dev, prod = read_settings(env | {TARGET_VARIABLE: "dev"}), read_settings(env | {TARGET_VARIABLE: "prod"})
     assert (plain.warehouse, str(plain.reports)) == ("/elsewhere", "/srv/shop/var/reports")
     assert (dev.warehouse, str(dev.reports)) == ("/srv/shop/var/dev", "/srv/shop/var/reports/dev")
     assert (prod.warehouse, str(prod.reports)) == ("s3a://prices/warehouse", "/srv/reports")
     assert read_settings(dev.environment) == dev, "a process that it starts reads the same"
+    other = read_settings(dev.environment | {TARGET_VARIABLE: ""})
+    assert (other.warehouse, str(other.reports)) == ("/srv/shop/var/warehouse", "/srv/shop/var/reports")
+    (folder / "targets.yaml").write_text("dev: {warehouse: ~nobody-there/x}")
+    with pytest.raises(SettingsError, match="target 'dev'"):
+        read_settings(env | {TARGET_VARIABLE: "dev"})
+    (folder / "targets.yaml").write_text(TARGETS)
     with pytest.raises(SettingsError, match="no target 'tset'"):
         read_settings(env | {TARGET_VARIABLE: "tset"})
     with pytest.raises(SettingsError, match=r"the target is 'dev', but .*targets.yaml cannot be read"):
@@ -251,6 +337,12 @@ def test_the_command_takes_a_target_and_variables(
     assert "1 topic, 1 view, fine" in capsys.readouterr().out
     assert main(["check", "--var", "regoin=us"]) == 1
     assert "--var regoin: no such variable is declared" in capsys.readouterr().err
+    (folder / "targets.yaml").write_text("dev: {variables: {regoin: x}, pipelines: {shpo: {schedule: null}}}")
+    assert main(["check", "--target", "dev"]) == 1
+    err = capsys.readouterr().err
+    assert "targets.yaml:1: target 'dev': no pipeline 'shpo'" in err
+    assert "targets.yaml:1: target 'dev': no contract has 'regoin'" in err
+    monkeypatch.setenv(TARGET_VARIABLE, "")
     assert main(["--var", "least=ten", "check"]) == 1
     assert "--var least: variable 'least': 'ten' is not a decimal" in capsys.readouterr().err
     with pytest.raises(SystemExit):
@@ -262,7 +354,7 @@ def test_the_command_takes_a_target_and_variables(
 def test_dags_and_pages_load_the_contracts_of_a_target(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HINDCAST_VAR", str(folder / "var"))
     dev = pipelines(folder, target="dev")["shop"]
-    assert pipelines(folder)["shop"].schedule == "@daily" or dev.schedule is None
+    assert dev.schedule is None
     task = dev.get_task("replay.orders")
     assert task.contract_environment == {SCHEMAS_VARIABLE: str(folder), TARGET_VARIABLE: "dev"}
     with use_environment(task.contract_environment):
@@ -272,8 +364,13 @@ def test_dags_and_pages_load_the_contracts_of_a_target(folder: Path, monkeypatch
         assert catalog.load_contract(settings, "shop", ["shop"]).schedule == "@weekly", "read again"
         (folder / "targets.yaml").write_text("dev: [")
         assert "targets.yaml:1" in str(catalog.load_contracts(settings)[1]["shop"])
-    broken = dag_loading.load_dags(settings, CreatedDags())
+    broken = pipelines(folder, target="dev")
     assert "broken contract" in broken["shop"].tags
+    assert "targets.yaml:1" in str(broken["shop"].doc_md)
+    created = CreatedDags()
+    dag_loading.load_dags(read_settings({SCHEMAS_VARIABLE: str(folder)}), created)
+    with pytest.raises(SettingsError, match="has DAGs of target '' already"):
+        dag_loading.load_dags(settings, created)
 
 
 def test_every_call_that_loads_contracts_says_what_they_are_loaded_with() -> None:

@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hindcast.common.errors import HindcastError
 from hindcast.common.settings import SCHEMAS_VARIABLE, TARGET_VARIABLE, Settings, read_settings
 
 if TYPE_CHECKING:
@@ -65,12 +67,18 @@ def maintenance(
 
 
 def _read_settings(schemas: str | Path | None, target: str | None, caller: str | None) -> Settings:
-    """Return the settings with other contracts, or another target; a relative folder is beside the file `caller`."""
+    """Return the settings with other contracts, or another target; a relative folder is beside the file `caller`.
+
+    If the target cannot be read, each contract of the folder will say so: the DAGs of other folders are created.
+    """
     env = dict(os.environ)
     if schemas is not None:
         env[SCHEMAS_VARIABLE] = str(Path(caller or ".").absolute().parent / Path(schemas).expanduser())
     if target is not None:
         env[TARGET_VARIABLE] = target
-    settings = read_settings(env)
+    try:
+        settings = read_settings(env)
+    except HindcastError:
+        settings = replace(read_settings(env | {TARGET_VARIABLE: ""}), target=env.get(TARGET_VARIABLE, ""))
     settings.refuse_unknown_place()
     return settings

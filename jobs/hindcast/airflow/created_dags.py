@@ -14,6 +14,7 @@ from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
+from hindcast.common.errors import SettingsError
 from hindcast.contract import bounds
 from hindcast.contract.names import MAINTENANCE, clean_dag_id
 
@@ -28,6 +29,7 @@ class CreatedDags:
 
     `reserved`: the pipelines whose contracts do not load, each with its folder: no other folder gives them. `tables`:
     how many tables of each folder have tasks. `seconds`: the time of a processor that its folders have taken.
+    `targets`: the target of each folder.
     """
 
     folders: dict[str, Path] = field(default_factory=dict)
@@ -36,6 +38,7 @@ class CreatedDags:
     reserved: dict[str, Path] = field(default_factory=dict)
     tables: dict[Path, int] = field(default_factory=dict)
     seconds: float = 0.0
+    targets: dict[Path, str] = field(default_factory=dict)
 
     @contextmanager
     def measure_time(self) -> Iterator[float]:
@@ -45,6 +48,12 @@ class CreatedDags:
             yield max(0.0, 1 - self.seconds / bounds.DAG_FILE_SECONDS)
         finally:
             self.seconds += time.thread_time() - begun
+
+    def refuse_other_target(self, folder: Path, target: str) -> None:
+        """Raise SettingsError for a second target of a folder: its DAGs would replace those of the first."""
+        if (first := self.targets.setdefault(folder, target)) != target:
+            found = f"{folder} has DAGs of target '{first}' already, and those of '{target}' would have the same ids"
+            raise SettingsError(found, fix="choose one target for each Airflow")
 
     def list_taken(self, folder: Path) -> Mapping[str, Path]:
         """Return the ids of the DAGs that other folders gave, each with its folder."""

@@ -50,6 +50,7 @@ def load_dags(settings: Settings, created: CreatedDags) -> dict[str, DAG]:
 
     `created`: what the same DAG file has created from other folders, whose pipelines are not replaced.
     """
+    created.refuse_other_target(settings.schemas, settings.target)
     with created.measure_time() as share:
         return _load_dags(settings, created, share, get_parsing_context().dag_id or "")
 

@@ -112,12 +112,17 @@ class Settings:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables that make another process read the same settings."""
+        """The variables that make another process read the same settings.
+
+        With a target tables and reports are as the environment says without it, since another may replace it there.
+        """
+        given = ("HINDCAST_WAREHOUSE", "HINDCAST_REPORTS")
+        own = {"HINDCAST_WAREHOUSE": self.warehouse, "HINDCAST_REPORTS": str(self.reports)}
+        places = {name: os.environ.get(name, "") for name in given} if self.target else own
         return {
             "HINDCAST_ROOT": str(self.root),
             "HINDCAST_VAR": str(self.var),
-            "HINDCAST_WAREHOUSE": self.warehouse,
-            "HINDCAST_REPORTS": str(self.reports),
+            **places,
             **self.contract_environment,
             "HINDCAST_KAFKA": self.kafka,
             "HINDCAST_SCHEMA_REGISTRY": self.schema_registry,
@@ -207,12 +212,15 @@ def _find_places(env: Mapping[str, str], root: Path, var: Path, schemas: Path, t
     if not target:
         return warehouse, reports
     its = read_target(schemas, target)
-    if its.reports is not None:
-        reports = root / Path(its.reports).expanduser()
-    elif its.warehouse is not None and reports.name != target:
-        reports = reports / target
-    if its.warehouse is not None:
-        warehouse = its.warehouse if "://" in its.warehouse else str(root / Path(its.warehouse).expanduser())
+    try:
+        if its.reports is not None:
+            reports = root / Path(its.reports).expanduser()
+        elif its.warehouse is not None:
+            reports = reports / target
+        if its.warehouse is not None:
+            warehouse = its.warehouse if "://" in its.warehouse else str(root / Path(its.warehouse).expanduser())
+    except RuntimeError as error:  # ~ of nobody
+        raise SettingsError(f"target '{target}': {error}", fix="write the whole path in targets.yaml") from None
     return warehouse, reports
 
 

@@ -18,8 +18,9 @@ The settings need the first two (settings.py), a contract the others (contract/v
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import lru_cache
 from pathlib import Path
@@ -27,7 +28,9 @@ from typing import NamedTuple, TypeAlias
 
 import yaml
 
-from hindcast.common.errors import ContractError, SettingsError, suggest_nearest
+from hindcast.common import bounded_files
+from hindcast.common.bounded_files import ExcessError
+from hindcast.common.errors import LINE_BREAKS, ContractError, SettingsError, escape_controls, suggest_nearest
 
 FILE = "targets.yaml"
 """The name of the file, which is therefore no contract."""
@@ -44,6 +47,11 @@ class Choice:
 
     target: str = ""
     variables: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def for_others(self) -> Choice:
+        """The same for contracts other than those that a command names: the variables are not theirs."""
+        return Choice(self.target)
 
 
 NO_CHOICE = Choice()
@@ -63,6 +71,7 @@ class Changes:
     fields: Mapping[str, GivenValue] = field(default_factory=dict)
     variables: Mapping[str, GivenValue] = field(default_factory=dict)
     topics: Mapping[str, GivenValue] = field(default_factory=dict)
+    where: str = ""
 
 
 @dataclass(frozen=True)
@@ -81,6 +90,18 @@ class Target:
         variables = {**self.changes.variables, **own.variables}
         return Changes({**self.changes.fields, **own.fields}, variables, own.topics)
 
+    def list_unused(self, pipelines: Mapping[str, Collection[str]]) -> Iterator[ContractError]:
+        """Yield an error for each name that fits none of a folder's pipelines, given the variables of each."""
+        for name, changes in self.pipelines.items():
+            if name not in pipelines:
+                known = suggest_nearest(name, pipelines)
+                yield ContractError(f"target '{self.name}': no pipeline '{name}'", where=changes.where, fix=known)
+        variables = {name for names in pipelines.values() for name in names}
+        for name, value in self.changes.variables.items():
+            if name not in variables:
+                known = suggest_nearest(name, variables)
+                yield ContractError(f"target '{self.name}': no contract has '{name}'", where=value.where, fix=known)
+
 
 def read_target(folder: Path, name: str) -> Target:
     """Return a target of the contracts in a folder.
@@ -89,34 +110,66 @@ def read_target(folder: Path, name: str) -> Target:
     """
     path = folder / FILE
     try:
-        with path.open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
+        text = bounded_files.read_text(path, MAX_BYTES)
     except OSError as error:
         found = f"the target is '{name}', but {path} cannot be read: {error.strerror}"
         raise SettingsError(found, fix="create it (docs/contract.md#targets), or choose no target") from None
-    targets = _parse(str(path), content)
+    except ExcessError as error:
+        raise ContractError(error.found, where=str(path), fix=error.fix) from None
+    except UnicodeDecodeError:
+        raise ContractError("is not UTF-8 text", where=str(path), fix="save it as UTF-8") from None
+    targets = _parse(str(path), text)
     if name not in targets:
         raise SettingsError(f"no target '{name}' in {path}", fix=suggest_nearest(name, targets))
     return targets[name]
 
 
 @lru_cache(maxsize=16)
-def _parse(path: str, content: bytes) -> Mapping[str, Target]:
-    """Return the targets in a file's content by name."""
-    if len(content) > MAX_BYTES:
-        raise ContractError(f"has more than {MAX_BYTES:,} bytes", where=path, fix="remove what no contract uses")
+def _parse(path: str, text: str) -> Mapping[str, Target]:
+    """Return the targets in a file's text by name."""
     try:
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(content, Loader=yaml.CSafeLoader)):
-            raise ContractError("contains aliases", where=f"{path}:1", fix="write the values out")
-        root = yaml.compose(content, Loader=yaml.CSafeLoader)
-        return {
-            name: _parse_target(path, name, node) for name, node in _list_entries(path, root, "the targets").items()
-        }
-    except (yaml.YAMLError, RecursionError) as error:
-        mark = getattr(error, "problem_mark", None)
-        line = min(mark.line + 1, content.count(b"\n", 0, len(content.rstrip())) + 1) if mark else 1
-        where, problem = f"{path}:{line}", getattr(error, "problem", None) or "nested too deep"
-        raise ContractError(f"is not YAML: {problem}", where=where, fix="fix the syntax on this line") from None
+        _refuse_nesting(path, yaml.parse(text, Loader=_Loader))
+        root = yaml.compose(text, Loader=_Loader)
+    except yaml.YAMLError as error:
+        mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+        line = min(mark.line, text.rstrip().count("\n")) + 1 if mark else 1
+        found = f"is not YAML: {problem or getattr(error, 'reason', error)}"
+        raise ContractError(found, where=f"{path}:{line}", fix="fix the syntax on this line") from None
+    targets = _list_entries(path, root, "the targets")
+    for name, node in targets.items():
+        if _NAME.fullmatch(name) is None:
+            fix = "use letters, digits, '_' and '-', at most 60 of them"
+            raise ContractError(f"'{name}' is not a name for a target", where=_locate(path, node), fix=fix)
+    return {name: _parse_target(path, name, node) for name, node in targets.items()}
+
+
+_NAME = re.compile("[A-Za-z0-9][A-Za-z0-9_-]{0,59}")
+
+
+class _Loader(yaml.CSafeLoader):
+    """Safe YAML where only `true` and `false` are booleans (YAML 1.2)."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:bool" or first in "tTfF"]
+    for first, resolvers in yaml.CSafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+def _refuse_nesting(path: str, events: Iterable[yaml.Event]) -> None:
+    """Raise ContractError for aliases, and before what is nested too deep is composed, which could end the process."""
+    depth = 0
+    for event in events:
+        where = f"{path}:{event.start_mark.line + 1 if event.start_mark else 1}"
+        if isinstance(event, yaml.AliasEvent):
+            raise ContractError("contains aliases", where=where, fix="write the values out")
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > _MAX_DEPTH:
+            fix = "write targets as in docs/contract.md#targets"
+            raise ContractError("lists and mappings are nested too deep", where=where, fix=fix)
+
+
+_MAX_DEPTH = 8
 
 
 _CHANGES = ("schedule", "start", "on_failure")
@@ -133,7 +186,10 @@ def _parse_target(path: str, name: str, node: yaml.Node) -> Target:
         _parse_place(path, entries, "reports"),
         _parse_changes(path, entries),
         {
-            pipeline: _parse_changes(path, _list_entries(path, its, f"pipeline '{pipeline}'", of_pipeline))
+            pipeline: replace(
+                _parse_changes(path, _list_entries(path, its, f"pipeline '{pipeline}'", of_pipeline)),
+                where=_locate(path, its),
+            )
             for pipeline, its in pipelines.items()
         },
     )
@@ -143,7 +199,7 @@ def _parse_place(path: str, entries: Mapping[str, yaml.Node], name: str) -> str 
     if name not in entries:
         return None
     value = _parse_value(path, entries[name]).value
-    if not isinstance(value, str) or not value:
+    if not isinstance(value, str) or not value or value != escape_controls(value, LINE_BREAKS):
         raise ContractError(f"{name} is not a text", where=_locate(path, entries[name]), fix="write a path or a URL")
     return value
 
@@ -187,7 +243,7 @@ def _parse_value(path: str, node: yaml.Node) -> GivenValue:
             "a list or a mapping where one value is expected", where=where, fix="write one text, number or date"
         )
     try:
-        return GivenValue(yaml.CSafeLoader("").construct_document(node), where)
+        return GivenValue(_Loader("").construct_document(node), where)
     except (ValueError, TypeError, ArithmeticError, LookupError, AttributeError, yaml.YAMLError):
         raise ContractError("is not a valid date or number", where=where, fix="put it in quotes") from None
 

@@ -11,10 +11,11 @@ from typing import Annotated
 
 from pydantic import ValidationInfo, WithJsonSchema, model_validator
 
+from hindcast.common import bounded_files
+from hindcast.common.bounded_files import FileState
 from hindcast.common.json_values import JsonValue
 from hindcast.contract import bounds
 from hindcast.contract.avro import SchemaError, parse_json, parse_schema
-from hindcast.contract.bounds import FileState
 from hindcast.contract.types import ContractModel, ContractValue, format_value
 
 
@@ -49,7 +50,7 @@ class AvroFile(ContractModel):
             raise ValueError(f"'{value}' cannot be read: {error.strerror}; put the file beside the contract") from None
         except SchemaError as error:
             raise ValueError(f"'{value}' {error}; fix the schema") from None
-        except bounds.ExcessError as error:
+        except bounded_files.ExcessError as error:
             raise ValueError(f"'{value}' {error}") from None
         except (ValueError, RecursionError) as error:
             raise ValueError(f"'{value}' is not JSON: {error}; fix the file") from None
@@ -73,7 +74,7 @@ def record_named_files() -> Iterator[dict[Path, FileState]]:
 def record_named_file(path: Path) -> None:
     """Record a file that a contract is about to be read with (`record_named_files`)."""
     if (states := _NAMED_FILES.get()) is not None:
-        states.setdefault(path, bounds.find_state(path))
+        states.setdefault(path, bounded_files.find_state(path))
 
 
 _NAMED_FILES: ContextVar[dict[Path, FileState] | None] = ContextVar("_NAMED_FILES", default=None)

@@ -7,14 +7,14 @@ bytes, parts and depth of YAML and JSON, what aliases multiply, and the terms an
 
 from __future__ import annotations
 
-import os
 import re
-import stat
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TypeAlias
 
 import yaml
+
+from hindcast.common import bounded_files
+from hindcast.common.bounded_files import ExcessError
 
 SECONDS = 5.0
 """The most time of a processor for reading a contract. All other limits keep well below it; it is for what the parser
@@ -89,46 +89,9 @@ FIXED_BYTES = 1 << 26
 """The most bytes of an Avro `fixed`: Spark allocates them for each value before it reads one."""
 
 
-class ExcessError(ValueError):
-    """Something too large or too deep: what was found, how to fix it, and the line if it is known."""
-
-    def __init__(self, found: str, fix: str, line: int | None = None) -> None:
-        self.found, self.fix, self.line = found, fix, line
-        super().__init__(f"{found}; {fix}")
-
-
-FileState: TypeAlias = tuple[int, int, int] | None
-"""The times of change and the size of a file; None if it cannot be examined, as a dangling link."""
-
-
-def find_state(path: Path) -> FileState:
-    """Return the state of a file, which differs once the file, its permissions or its target have changed."""
-    try:
-        status = path.stat()
-    except (OSError, ValueError):  # also for a name that no file can have
-        return None
-    return status.st_mtime_ns, status.st_ctime_ns, status.st_size
-
-
 def read_text(path: Path, most: int = BYTES) -> str:
-    """Return the text of a file; raise ExcessError if it is too large or not a regular file, which might never end.
-
-    A link out of its folder raises ExcessError too: errors quote the file, and whoever may write in the folder need
-    not be allowed to read what the link leads to. Raise OSError if it cannot be opened, UnicodeDecodeError if it is
-    not UTF-8.
-    """
-    _refuse_odd_file(path.stat())
-    target = path.resolve()
-    if not target.is_relative_to(path.parent.resolve()):
-        raise ExcessError("is a link to a file outside its folder", "put the file itself in the folder, not a link")
-    with os.fdopen(os.open(target, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW), "rb") as file:
-        _refuse_odd_file(os.fstat(file.fileno()))
-        content = file.read(most + 1)
-    if len(content) > most:
-        raise ExcessError(
-            f"has more than {most:,} bytes", "split it: a file should contain only what its pipeline needs"
-        )
-    return content.decode("utf-8")
+    """Return the text of a file, by default of a contract (`bounded_files.read_text`)."""
+    return bounded_files.read_text(path, most)
 
 
 def refuse_excess(events: Iterable[yaml.Event]) -> None:
@@ -187,8 +150,3 @@ _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u20
 _UNPRINTABLE_FIX = (
     "remove it: it is invisible where the text is shown; a string in an expression can have it as '\\u001F'"
 )
-
-
-def _refuse_odd_file(status: os.stat_result) -> None:
-    if not stat.S_ISREG(status.st_mode):
-        raise ExcessError("is not a regular file", "use a regular file, not a folder, a pipe or a device")

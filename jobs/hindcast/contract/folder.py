@@ -215,6 +215,7 @@ def build_finder(
 
     `load`: loads them; without it a file with a pipeline's name is loaded alone.
     """
+    choice = choice.for_others
     load_once, by_name = cache(load or partial(try_load_all, choice=choice)), load is None
 
     def find_contract(folder: Path, pipeline: str) -> Contract | ContractError | None:

@@ -60,8 +60,8 @@ def _load(path: Path, choice: Choice) -> Contract:
         contract = _validate(path, node, choice)
         _ = contract.hash  # what JSON cannot express fails here, not in a run
         complaint = next(check_contract(contract), None)
-    except ContractError:
-        raise
+    except ContractError as error:
+        raise _name_target(path, choice, error) from error
     except HindcastError as error:  # also of a target: it concerns this contract
         raise ContractError(error.found, where=error.where or f"{path}:1", fix=error.fix) from error
     except Exception as error:
@@ -69,8 +69,15 @@ def _load(path: Path, choice: Choice) -> Contract:
         fix = "undo the last change, and report this to the makers of Hindcast: the error should say what is wrong"
         raise ContractError(found, where=f"{path}:1", fix=fix) from error
     if complaint is not None:
-        raise build_error(path, node, complaint)
+        raise _name_target(path, choice, build_error(path, node, complaint))
     return contract
+
+
+def _name_target(path: Path, choice: Choice, error: ContractError) -> ContractError:
+    """Return an error about a contract's own file that names the target it was loaded with."""
+    if not choice.target or not error.where.startswith(f"{path}:"):
+        return error
+    return ContractError(f"{error.found} (with target '{choice.target}')", where=error.where, fix=error.fix)
 
 
 def try_load(path: Path, seconds: float | None = None, choice: Choice = NO_CHOICE) -> Contract | ContractError:

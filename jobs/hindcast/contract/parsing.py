@@ -17,6 +17,7 @@ from sqlglot.dialects.spark import Spark
 from sqlglot.parsers.spark import SparkParser
 from sqlglot.tokenizer_core import Token, TokenType
 
+from hindcast.common import bounded_files
 from hindcast.contract import bounds
 from hindcast.contract.types import PARSER_ERRORS, format_value
 
@@ -90,7 +91,7 @@ def tokenize_bounded(text: str, before: str = "") -> list[Token]:
     """Return the tokens of `before` and a text; raise ExpressionError for too many, or too deep brackets."""
     try:
         bounds.refuse_deep_brackets(text, "([{", ")]}", bounds.BRACKETS, "brackets")
-    except bounds.ExcessError as error:
+    except bounded_files.ExcessError as error:
         raise ExpressionError(f"{format_value(text)} {error.found}", SPLIT_FIX) from None
     tokens = tokenize(before + text)
     if len(tokens) > bounds.TERMS:

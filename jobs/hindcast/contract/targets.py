@@ -79,6 +79,8 @@ def _insert_values(
             found, _, fix = str(error).partition("; ")
             raise ContractError(f"variable '{name}': {found}", where=values[name].where, fix=fix) from None
 
+    for name in declared.keys() & values.keys():
+        find_value(name)  # also of one that is not used
     try:
         inserted = Inserter(find_value).insert(rest)
     except InsertionError as error:
@@ -110,8 +112,8 @@ def _change_fields(content: ContractContent, changes: Changes) -> ContractConten
         if severity.value not in _SEVERITIES:
             fix = f"write {', '.join(_SEVERITIES)}"
             raise ContractError(f"on_failure is '{severity.value}'", where=severity.where, fix=fix)
-        for part in ("topics", "views"):
-            changed[part] = _set_severity(changed.get(part), severity.value)
+        for part in {"topics", "views"} & changed.keys():
+            changed[part] = _set_severity(changed[part], severity.value)
     topics = changed.get("topics")
     if changes.topics and isinstance(topics, dict):
         changed["topics"] = {name: _rename_topic(topic, changes.topics.get(name)) for name, topic in topics.items()}
@@ -119,18 +121,17 @@ def _change_fields(content: ContractContent, changes: Changes) -> ContractConten
 
 
 def _set_severity(part: ContractValue, severity: ContractValue) -> ContractValue:
-    """Return the topics or views of a contract, whose gates all have this severity."""
+    """Return the topics or views of a contract, whose gates all have this severity; none holds back by rows then."""
     if not isinstance(part, dict):
         return part
-    return {
-        name: {
-            **entry,
-            "expect": [{**gate, "on_failure": severity} for gate in entry["expect"] if isinstance(gate, dict)],
-        }
-        if isinstance(entry, dict) and isinstance(entry.get("expect"), list)
-        else entry
-        for name, entry in part.items()
-    }
+    changed: dict[str, ContractValue] = {}
+    for name, entry in part.items():
+        changed[name] = entry
+        if isinstance(entry, dict) and isinstance(gates := entry.get("expect"), list):
+            kept = {field: value for field, value in entry.items() if field != "hold" or severity == "quarantine"}
+            gates = [{**gate, "on_failure": severity} if isinstance(gate, dict) else gate for gate in gates]
+            changed[name] = {**kept, "expect": gates}
+    return changed
 
 
 def _rename_topic(topic: ContractValue, kafka: GivenValue | None) -> ContractValue:

@@ -11,8 +11,8 @@
 
 Values are put in after the YAML is parsed, and into expressions as literals of Spark SQL: a value can add neither YAML
 nor SQL. A value that is nothing but `$(name)` becomes the variable's own: a number stays a number. `$$(name)` is a
-`$(name)` that nothing replaces, and nothing is replaced without `variables:`. A contract has the hash of one with the
-values written out.
+`$(name)` that nothing replaces, and nothing is replaced without `variables:`. What a value changes is part of a
+contract's hash.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from datetime import date, datetime, timedelta
-from decimal import Decimal, InvalidOperation
+from decimal import Context, Decimal, InvalidOperation
 from typing import Annotated, NamedTuple
 
 import sqlglot
@@ -123,7 +123,7 @@ def _parse_decimal(kind: str, value: Scalar) -> BoundValue:
         number = None
     if number is None or isinstance(value, date):
         raise _build_refusal(f"{format_value(value)} is not a decimal; write for example 0.5, in quotes if it is long")
-    exponent = number.normalize().as_tuple().exponent
+    exponent = number.normalize(_EXACT).as_tuple().exponent
     if number.adjusted() >= digits - scale or (isinstance(exponent, int) and -exponent > scale and number):
         raise _build_refusal(
             f"{text[:50]} does not fit in {kind}; round it, or give the variable a type with more digits"
@@ -132,9 +132,14 @@ def _parse_decimal(kind: str, value: Scalar) -> BoundValue:
     return BoundValue(plain if Decimal(repr(plain)) == number else text, f"CAST('{text}' AS {kind.upper()})")
 
 
+_EXACT = Context(prec=100)
+_DOUBLE = re.compile(r"[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]{1,4})?")
+
+
 def _parse_double(kind: str, value: Scalar) -> BoundValue:
     try:
-        number = float("no" if isinstance(value, bool | date) or value is None else value)
+        is_odd = isinstance(value, bool | date) or (isinstance(value, str) and _DOUBLE.fullmatch(value) is None)
+        number = float("no" if is_odd or value is None or isinstance(value, date) else value)
     except (ValueError, TypeError, OverflowError):
         number = float("nan")
     if number - number != 0:
@@ -214,6 +219,7 @@ class Inserter:
             case str() if "$(" in data:
                 return self._insert_into_text(data, location)
             case dict():
+                _refuse_other_syntax(data, location)
                 return {name: self.insert(value, (*location, name)) for name, value in data.items()}
             case list():
                 return [self.insert(value, (*location, n)) for n, value in enumerate(data)]
@@ -231,22 +237,38 @@ class Inserter:
                 found, _, fix = str(error).partition("; ")
                 raise InsertionError(location, found, fix) from None
         is_sql, whole = is_expression(location), _USE.fullmatch(text.strip())
-        if whole and not is_sql and not text.startswith("$$"):
-            return values[whole[1]].value
         if is_sql and values:
             _refuse_uses_in_texts(text, location)
-        replaced = _USE.sub(lambda match: self._format_use(match, values, is_sql=is_sql), text)
-        self._inserted += len(replaced)
+        if whole and not is_sql and not whole[0].startswith("$$"):
+            replaced: ContractValue = values[whole[1]].value
+        else:
+            in_braces = location[-1:] == ("unexpected_rows_query",)
+            replaced = _USE.sub(lambda match: _format_use(match, values, is_sql=is_sql, in_braces=in_braces), text)
+        self._inserted += len(str(replaced))
         if self._inserted > bounds.BYTES:
             raise InsertionError(location, "the contract is too large with its values", "use shorter values")
         return replaced
 
-    @staticmethod
-    def _format_use(match: re.Match[str], values: Mapping[str, BoundValue], *, is_sql: bool) -> str:
-        if match[0].startswith("$$"):
-            return match[0][1:]
-        value, literal = values[match[1]]
-        return literal if is_sql else str(value).lower() if isinstance(value, bool) else str(value)
+
+def _format_use(match: re.Match[str], values: Mapping[str, BoundValue], *, is_sql: bool, in_braces: bool) -> str:
+    """Return what replaces a use of a variable; where `{batch}` is replaced later, other braces are doubled."""
+    if match[0].startswith("$$"):
+        return match[0][1:]
+    value, literal = values[match[1]]
+    if not is_sql:
+        return str(value).lower() if isinstance(value, bool) else str(value)
+    return literal.replace("{", "{{").replace("}", "}}") if in_braces else literal
+
+
+def _refuse_other_syntax(gate: Mapping[str, ContractValue], location: FieldPath) -> None:
+    """Raise InsertionError for a variable in a condition that is not in SQL, but in Great Expectations' own syntax."""
+    condition = gate.get("row_condition")
+    is_foreign = str(gate.get("condition_parser")).startswith("great_expectations")
+    if is_foreign and isinstance(condition, str) and _USE.search(condition):
+        found = "a condition in Great Expectations' own syntax has a variable"
+        raise InsertionError(
+            (*location, "row_condition"), found, "write the condition in SQL, without condition_parser"
+        )
 
 
 def is_expression(location: FieldPath) -> bool:
@@ -274,11 +296,14 @@ def _refuse_uses_in_texts(text: str, location: FieldPath) -> None:
         tokens = sqlglot.tokenize(marked, read="spark")
     except (TokenError, ValueError):
         tokens = []
-    alone = [n for n, token in enumerate(tokens) if token.text == _STAND_IN and token.token_type.name == "VAR"]
-    beside_dots = any(tokens[m].text == "." for n in alone for m in (n - 1, n + 1) if 0 <= m < len(tokens))
-    if _STAND_IN in text or len(alone) < len(uses) or beside_dots:
+    kinds = ["", *(token.token_type.name for token in tokens), ""]
+    alone = [n for n, token in enumerate(tokens, 1) if token.text == _STAND_IN and kinds[n] == "VAR"]
+    as_name = any(kinds[n - 1] in _BEFORE_NAMES or kinds[n + 1] in _AFTER_NAMES for n in alone)
+    if _STAND_IN in text or len(alone) < len(uses) or as_name:
         found = f"{uses[0]} is not a value of its own in this expression, but within a text, a name or a comment"
         raise InsertionError(location, found, "write concat('a-', $(name)); a name cannot be a variable")
 
 
 _STAND_IN = "hindcast_stand_in"
+_BEFORE_NAMES, _AFTER_NAMES = frozenset(("DOT", "ALIAS", "STRING")), frozenset(("DOT", "ARROW", "STRING", "L_PAREN"))
+"""What is before, and after, a token that is no value: a part of a name or of a text, a name, a parameter, a call."""

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import yaml
 
+from hindcast.common.bounded_files import ExcessError
 from hindcast.common.errors import ContractError
 from hindcast.contract import bounds
-from hindcast.contract.bounds import ExcessError
 from hindcast.contract.shapes import FieldPath
 from hindcast.contract.types import ContractValue, format_value
 from hindcast.contract.view_checks import Complaint

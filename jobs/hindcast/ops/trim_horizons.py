@@ -119,7 +119,7 @@ def _list_other_contracts(contract: BoundContract) -> tuple[list[Contract], set[
 
     And the pipelines that have runs but no contract that is known: they may read anything.
     """
-    files = try_load_all(contract.settings.schemas, contract.settings.choice)
+    files = try_load_all(contract.settings.schemas, contract.settings.choice.for_others)
     found = {other.pipeline: other for other in files.values() if isinstance(other, Contract)}
     broken = [list_meant_pipelines(path) for path, other in files.items() if not isinstance(other, Contract)]
     unknown = set()

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from hindcast.common.bounded_files import FileState, find_state
 from hindcast.common.errors import ContractError, UnknownError, suggest_nearest
 from hindcast.common.settings import Settings
 from hindcast.common.targets import Choice
 from hindcast.contract import Contract, bounds, try_load, try_load_all
 from hindcast.contract.avro_file import record_named_files
-from hindcast.contract.bounds import FileState, find_state
 from hindcast.contract.description import summarize_description
 from hindcast.contract.folder import ContractFinder, build_finder
 from hindcast.contract.load import SlowContractError

@@ -92,7 +92,7 @@ def _build_overview_line(settings: Settings, contract: Contract, about: str) -> 
     problems: list[Problem] = []
     try:
         past = journal.read_runs(settings.warehouse, pipeline)
-        find_marked = build_finder(settings, contract)
+        find_marked = build_marked_finder(settings, contract)
         runs = [build_run_entry(settings, past, run, find_marked) for run in past[-MAX_RUNS:]]
     except HindcastError as error:
         problems.append(_format_problem(error))
@@ -118,7 +118,7 @@ def build_pipeline_page(settings: Settings, contract: Contract, before: int | No
     """Return the runs of a pipeline, newest first (those `before` a number), and the gates of the last that ended."""
     past = journal.read_runs(settings.warehouse, contract.pipeline)
     shown = [run for run in past if before is None or run.number < before]
-    find_marked = build_finder(settings, contract)
+    find_marked = build_marked_finder(settings, contract)
     entries = [build_run_entry(settings, past, run, find_marked) for run in shown[-MAX_RUNS:]]
     ended = [run.number for run in past if run.has_report]
     return {
@@ -133,7 +133,7 @@ def build_pipeline_page(settings: Settings, contract: Contract, before: int | No
     }
 
 
-def build_finder(settings: Settings, contract: Contract) -> Callable[[], BoundContract]:
+def build_marked_finder(settings: Settings, contract: Contract) -> Callable[[], BoundContract]:
     """Return a function that returns a contract with the marks of other pipelines, which it finds once."""
 
     @cache
@@ -149,7 +149,7 @@ def build_run_entry(
 ) -> RunEntry:
     """Return the outcome of one of the `past` runs and the paths of its report and Data Docs.
 
-    `find_marked`: returns the contract of the pipeline (`build_finder`); it is called for runs that were stopped.
+    `find_marked`: returns the pipeline's contract (`build_marked_finder`); it is called for runs that were stopped.
     """
     folder = settings.reports / run.plan.pipeline
     problems: list[Problem] = []

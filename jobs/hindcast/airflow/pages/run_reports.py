@@ -15,7 +15,7 @@ from threading import Lock
 from typing import Literal, NamedTuple
 
 from hindcast.airflow.pages.report_limits import limit_reading
-from hindcast.common import permissions
+from hindcast.common import bounded_files, permissions
 from hindcast.common.errors import HindcastError, PlatformError, TableError, UnknownError
 from hindcast.common.json_values import JsonObject, JsonValue
 from hindcast.common.settings import Settings
@@ -58,7 +58,7 @@ def summarize_run(settings: Settings, run: Run) -> RunOutcome:
     read (report_limits.py); TableError if the journal's report is malformed.
     """
     path = settings.reports / run.plan.pipeline / f"run-{run.number}.json"
-    state = None if isinstance(run.outcome, Completed) else bounds.find_state(path)
+    state = None if isinstance(run.outcome, Completed) else bounded_files.find_state(path)
     known = _KEPT.get(path)
     if known is None or known.run() is not run or known.state != state:
         known = _KeptOutcome(weakref.ref(run), state, _read_outcome(run, path))
@@ -79,7 +79,7 @@ class _KeptOutcome(NamedTuple):
     """
 
     run: weakref.ref[Run]
-    state: bounds.FileState
+    state: bounded_files.FileState
     outcome: RunOutcome | Callable[[], HindcastError]
 
 
@@ -121,7 +121,7 @@ def find_masked_report(settings: Settings, contract: Contract, name: str) -> Run
             raise UnknownError(f"{found}of it is sensitive", where=contract.pipeline, fix=fix)
         return None
     path = settings.reports / run.plan.pipeline / f"run-{run.number}.json"
-    state = None if isinstance(run.outcome, Completed) else bounds.find_state(path)
+    state = None if isinstance(run.outcome, Completed) else bounded_files.find_state(path)
     bound = bind_contract(contract, settings)
     hidden = marks.find_marked_columns(settings, contract, (*contract.topics, *contract.views))
     key = path, state, contract.hash, frozenset(contract.marks_of_others.items()), frozenset(hidden.items())
@@ -230,7 +230,7 @@ def _summarize_file(run: Run, path: Path) -> RunOutcome | Callable[[], HindcastE
     except OSError as error:
         raise PlatformError(**permissions.explain_error(error, path)) from None
     except _MALFORMED as error:
-        what = error.found if isinstance(error, bounds.ExcessError) else f"{type(error).__name__}: {error}"
+        what = error.found if isinstance(error, bounded_files.ExcessError) else f"{type(error).__name__}: {error}"
         found = f"is not a report: {what[:_MAX_ERROR_LENGTH]}"
         return partial(PlatformError, found, where=str(path), fix=f"write it again: {fix}")
 

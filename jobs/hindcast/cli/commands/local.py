@@ -13,7 +13,7 @@ from hindcast.common.extras import require_extra
 from hindcast.common.plurals import format_count
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from hindcast.common.settings import Settings
@@ -43,6 +43,7 @@ def check(arguments: argparse.Namespace, settings: Settings) -> int:
     loaded = [it for it in contracts.values() if not isinstance(it, ContractError)]
     if len(loaded) == len(contracts):
         refuse_unknown_variables(settings.choice, settings.schemas, loaded)
+        problems += _print_unused(settings, loaded) if not arguments.files else 0
     owners = find_owners(contracts)
     makers: dict[str, Path] = {}
 
@@ -82,6 +83,19 @@ def check(arguments: argparse.Namespace, settings: Settings) -> int:
             fix = "take out what was added last"
             print(f"hindcast: {ContractError(found, where=f'{path}:1', fix=fix)}", file=sys.stderr)
     return 1 if problems else 0
+
+
+def _print_unused(settings: Settings, contracts: Iterable[Contract]) -> int:
+    """Print what the target names that none of a folder's contracts has; return how many."""
+    from hindcast.common.targets import read_target
+
+    if not settings.target:
+        return 0
+    target = read_target(settings.schemas, settings.target)
+    errors = [*target.list_unused({contract.pipeline: contract.variables for contract in contracts})]
+    for error in errors:
+        print(f"hindcast: {error}", file=sys.stderr)
+    return len(errors)
 
 
 def _warn_of_file_name(path: Path, contract: Contract) -> None:

@@ -29,7 +29,7 @@ def show_overview(_: argparse.Namespace, settings: Settings) -> int:
     print(f"hindcast {__version__}, contracts in {settings.schemas}{target}, tables in {settings.warehouse}")
     files: Mapping[Path, Contract | ContractError] = {}
     if settings.schemas.exists():
-        files = try_load_all(settings.schemas, settings.choice)
+        files = try_load_all(settings.schemas, settings.choice.for_others)
     broken = [path for path, contract in files.items() if isinstance(contract, ContractError)]
     advice = ["hindcast check"] if broken else []
     for path, contract in islice(files.items(), _MOST):

@@ -103,7 +103,7 @@ def _list_pipelines(settings: Settings) -> list[str]:
     """Return the pipelines of all contracts that are valid; print on stderr what is wrong with the others."""
     from hindcast.contract.folder import try_load_all
 
-    contracts = [*try_load_all(settings.schemas, settings.choice).values()]
+    contracts = [*try_load_all(settings.schemas, settings.choice.for_others).values()]
     for error in (it for it in contracts if isinstance(it, ContractError)):
         print(f"skipped: {error}", file=sys.stderr)
     return sorted(it.pipeline for it in contracts if not isinstance(it, ContractError))

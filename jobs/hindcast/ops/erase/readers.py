@@ -23,7 +23,7 @@ class Readers(NamedTuple):
 def find_readers(contract: BoundContract, names: Sequence[str]) -> Readers:
     """Return the readers of these tables of a pipeline; no contract of another pipeline raises an error."""
     places = {f"{contract.pipeline}.{name}" for name in names}
-    found = try_load_all(contract.settings.schemas, contract.settings.choice)
+    found = try_load_all(contract.settings.schemas, contract.settings.choice.for_others)
     others = [other for other in found.values() if isinstance(other, Contract)]
     views, new = set[str](), places
     while new:
