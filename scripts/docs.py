@@ -374,7 +374,8 @@ prod:
 `hindcast run shop --target dev`, `HINDCAST_TARGET=dev`, or in a DAG file `pipelines("schemas", target="dev")` chooses
 one. Without a target the contracts hold as they are. Of Airflow, all processes need the same `HINDCAST_TARGET`: the
 pages read it too. Whoever may write this file decides where all pipelines of the folder write: protect it like the
-settings. A contract that is itself named `targets.yaml` remains a contract.
+settings. A contract that is itself named `targets.yaml` remains a contract; `hindcast check schemas/*.yaml` skips the
+targets.
 
 ## Pipeline
 

@@ -189,6 +189,27 @@ def test_fields_that_a_contract_does_not_use_change_no_hash(tmp_path: Path) -> N
     assert load(contract(tmp_path)).hash == "890088ea89634cf2", "plans that are stored would not be retried"
 
 
+def write_owners(folder: Path, length: int) -> Path:
+    """Write a contract whose tasks have owners that are, with "airflow" and joined by commas, of this length."""
+    names = [f"t{number:02}" for number in range(21)]
+    lengths = [100] * 19 + [(length - len("airflow") - 20 * 2 - 19 * 100)]
+    owners = {name: name.ljust(size, "o") for name, size in zip(names, lengths, strict=False)}
+    topics = "".join(f"  {name}: {{read: stream, key: {{k: int}}, value: {{v: int}}}}\n" for name in names)
+    tables = ", ".join(f"{name}: {{owner: {owner}}}" for name, owner in owners.items())
+    text = f"pipeline: owned\nstart: 2026-01-01\nairflow:\n  tables: {{{tables}}}\ntopics:\n{topics}"
+    return contract(folder, text)
+
+
+def test_the_owners_of_tasks_fit_airflows_column(tmp_path: Path) -> None:
+    owned = load(write_owners(tmp_path, 2_000))
+    assert len({owned.airflow.find_table_options(name).owner for name in owned.topics}) == 21
+    with pytest.raises(ContractError) as caught:
+        load(write_owners(tmp_path, 2_001))
+    assert caught.value.where.endswith(":4")
+    assert "the 21 owners of tasks have 2,001 characters together" in caught.value.found
+    assert "shorten the names of owners" in caught.value.fix
+
+
 REFUSED = [
     ("topics:\n", "airflow: {tables: {men: {pool: p}}}\ntopics:\n", 4, "'men' is neither a topic nor a view", "'menu'"),
     ("topics:\n", "airflow: {timeout: 1 ms}\ntopics:\n", 4, "the timeout is too short", "write 1 minute to 30 days"),
@@ -199,6 +220,38 @@ REFUSED = [
         "airflow.retries: '4' is not a number of retries",
         "write 0 to 100",
     ),
+    (
+        "topics:\n",
+        "airflow:\n  tags: sales\ntopics:\n",
+        5,
+        "airflow.tags: expected a list, found 'sales'",
+        "write [sales]",
+    ),
+    ("topics:\n", "airflow:\n  tags:\ntopics:\n", 5, "airflow.tags: expected a list", "write tags: [sales]"),
+    (
+        "topics:\n",
+        f"airflow:\n  tags: [{', '.join('abcdefghijklmnopqrstu')}]\ntopics:\n",
+        5,
+        "airflow.tags: expected at most 20 entries, found 21",
+        "write at most 20 tags",
+    ),
+    (
+        "topics:\n",
+        "airflow: {tables: {orders: {timout: 1 hour}}}\ntopics:\n",
+        4,
+        "unknown field 'airflow.tables.orders.timout'",
+        "did you mean 'timeout'? known here: owner, pool, queue, retries, timeout",
+    ),
+    (
+        "topics:\n",
+        "airflow: {tag: [sales]}\ntopics:\n",
+        4,
+        "unknown field 'airflow.tag'",
+        "did you mean 'tags'? known here: owner, pool, queue, retries, tables, tags, timeout",
+    ),
+    ("topics:\n", "airflow: sales\ntopics:\n", 4, "expected a mapping", "write {owner: sales, retries: 4}"),
+    ("topics:\n", "airflow: {tables: orders}\ntopics:\n", 4, "expected a mapping", "write {orders: {pool: large}}"),
+    ("topics:\n", "airflow: {tables: {orders: 4}}\ntopics:\n", 4, "expected a mapping", "write {pool: large}"),
     ("topics:\n", "airflow:\n  pool: ''\ntopics:\n", 5, "airflow.pool: '' is not a text", "write 1 to 100 characters"),
     # what is written instead of what, the line, what was found, what would do
     ("  bills:", "  menu:", 16, "'menu' is also a topic", "rename the view"),

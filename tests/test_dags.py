@@ -27,7 +27,15 @@ from hindcast.common import settings as settings_module
 from hindcast.common.errors import ContractError, SettingsError
 from hindcast.common.settings import SCHEMAS_VARIABLE, read_settings
 from hindcast.common.targets import Choice
-from hindcast.contract import Contract, bounds, refuse_many_tables, try_load, try_load_all
+from hindcast.contract import (
+    Contract,
+    bounds,
+    refuse_many_tables,
+    schedule,
+    task_options,
+    try_load,
+    try_load_all,
+)
 from hindcast.ops import maintenance
 from pipelines import RESTAURANT
 from warehouses import settings_of
@@ -675,6 +683,18 @@ def test_work_can_go_through_spark_submit(tmp_path: Path) -> None:
     assert dag["operators"]["replay.menu"] == "SubmittedSpark"
     assert dag["pools"]["build.bills"] == "spark"
     assert dag["arguments"]["build.bills"] == ["build", "restaurant", "{{ ti.xcom_pull(task_ids='plan') }}", "bills"]
+
+
+def test_what_contracts_allow_fits_airflows_columns() -> None:
+    """PostgreSQL refuses longer texts, and with them all DAGs of the file."""
+    from airflow.models.dag import DagModel, DagTag
+    from airflow.models.pool import Pool
+    from airflow.models.taskinstance import TaskInstance
+
+    assert DagModel.__table__.c.owners.type.length == schedule.MAX_OWNERS
+    columns = [DagTag.__table__.c.name, Pool.__table__.c.pool, TaskInstance.__table__.c.pool]
+    columns.append(TaskInstance.__table__.c.queue)
+    assert {column.name for column in columns if column.type.length < task_options.MAX_TEXT} == set()
 
 
 ONE_LINE = """\

@@ -70,6 +70,48 @@ def test_the_command_tells_each_line_and_what_to_do(capsys: pytest.CaptureFixtur
     assert [line["what"] for line in found["lines"] if line["state"] == "failed"] == ["kafka"]
 
 
+@pytest.fixture
+def contracts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder of contracts with a target `dev`, which is chosen."""
+    folder = tmp_path / "contracts"
+    folder.mkdir()
+    (folder / "targets.yaml").write_text("dev: {warehouse: of-dev}\n")
+    monkeypatch.setenv("HINDCAST_SCHEMAS", str(folder))
+    monkeypatch.setenv("HINDCAST_TARGET", "dev")
+    return folder
+
+
+def test_the_target_is_that_of_the_contracts(contracts: Path) -> None:
+    [(state, found)] = told("settings")
+    assert (state, f"HINDCAST_SCHEMAS={contracts}" in found, "HINDCAST_TARGET=dev" in found) == ("ok", True, True)
+    [(_, warehouse)] = told("warehouse")
+    assert warehouse.startswith(f"{ROOT}/of-dev: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("dev: [", "targets.yaml:1: is not YAML"),
+        ("prod: {}", "no target 'dev' in "),
+        (None, "targets.yaml cannot be read: No such file or directory"),
+    ],
+)
+def test_a_target_that_cannot_be_read_is_a_failed_check(
+    text: str | None, found: str, contracts: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (contracts / "targets.yaml").unlink()
+    if text is not None:
+        (contracts / "targets.yaml").write_text(text)
+    assert main.main(["doctor", "--json"]) == 1
+    lines = json.loads(capsys.readouterr().out)["lines"]
+    [(state, problem)] = [(line["state"], line["found"]) for line in lines if line["what"] == "settings"][:1]
+    assert state == "failed"
+    assert found in problem
+    assert [line["what"] for line in lines if line["what"] == "warehouse"], "the other checks run"
+    assert main.main(["schema"]) == 0, "a command that needs no target"
+    assert main.main(["check"]) == 1
+
+
 def test_a_broker_that_takes_no_connection_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HINDCAST_KAFKA", f"127.0.0.1:{ports.find_free_port()},nowhere.invalid:9092")
     begun = datetime.now(UTC)

@@ -97,6 +97,8 @@ def test_without_a_command_it_says_what_is_there_and_what_comes_next(
         assert "  no contract yet\nnext: hindcast init shop\n" in overview()
         settings.schemas.rmdir()
         assert "  no contract yet\nnext: hindcast init shop\n" in overview()
+        monkeypatch.setenv("HINDCAST_WAREHOUSE", f"{tmp_path}/\x1b]0;taken\x07")
+        assert f"tables in {tmp_path}/\\x1b]0;taken\\x07\n" in overview()
 
 
 COMPLETE = """
@@ -128,6 +130,27 @@ def test_a_shell_completes_commands_contracts_tables_and_runs(tmp_path: Path) ->
         assert complete("hindcast report shop ") == ["1", "2"]
         assert complete("hindcast query shop.bills --known") == ["--known-at"]
         assert complete("hindcast query nowhere.") == complete("hindcast report nowhere ") == []
+
+
+def test_csv_for_spreadsheets_has_no_formulas() -> None:
+    formulas = ["=cmd|calc!A0", "+1+cmd", "-2+3", "@SUM(1)", "\t=1", "\r=1", "\n=1", "＝1"]  # noqa: RUF001
+    fine = ["naan", "a=b", "'=1", "", None, " -", "***", "5"]
+    rows = pa.table(
+        {
+            "text": [*formulas, *fine],
+            "number": pa.array([-5] * 16),
+            "price": pa.array([Decimal("-5.00")] * 16),
+            "rate": [-5.5] * 16,
+            "nested": [["=1"]] * 16,
+        }
+    )
+    read = list(csv.DictReader(io.StringIO(show.as_csv(rows, for_spreadsheets=True), newline="")))
+    assert [row["text"] for row in read] == [*(f"'{text}" for text in formulas), *(text or "" for text in fine)]
+    assert {(row["number"], row["price"], row["rate"], row["nested"]) for row in read} == {
+        ("-5", "-5.00", "-5.5", '["=1"]')
+    }
+    plain = list(csv.DictReader(io.StringIO(show.as_csv(rows), newline="")))
+    assert [row["text"] for row in plain] == [*formulas, *(text or "" for text in fine)], "a program gets the values"
 
 
 def test_rows_as_csv_are_read_back(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

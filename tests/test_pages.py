@@ -17,6 +17,7 @@ from unittest.mock import Mock, patch
 from urllib.parse import quote
 
 import duckdb
+import pyarrow as pa
 import pytest
 from fastapi import HTTPException
 from fastapi.testclient import TestClient
@@ -679,13 +680,29 @@ def test_changes_can_be_saved_as_csv_without_what_is_sensitive(
         "item,validFrom,validTo,change,price_before,price_after,note_before,note_after",
         'naan,2026-01-01T00:01:00+00:00,,changed,3.00,2.50,"",late',
     ]
-    assert 'href="/changes/shop.csv?' in web.get("/changes/shop").text
+    link = re.search(r'<a href="/changes/shop[.]csv[?][^>]*>', web.get("/changes/shop").text)
+    assert link is not None
+    assert " download" not in link[0], "a browser would save an error's page instead of showing it"
+    assert "Long values are cut; hindcast diff shop.prices --format csv has them whole." in link[0]
     people = web.get("/changes/shop.csv?knownAt=run:1&table=people").text
     assert "***" in people
     assert "Secret" not in people
     monkeypatch.setattr(changes_page, "MAX_EXPORTED", 1)
     refused = web.get("/changes/shop.csv?knownAt=run:1")
     assert (refused.status_code, "hindcast diff" in refused.text) == (400, True)
+
+
+def test_changes_as_csv_have_no_formulas(web: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = pa.table({"text": ["=cmd|calc!A0", "naan"], "price": [-5, -6]})
+    monkeypatch.setattr(changes, "flatten_lines", Mock(return_value=lines))
+    assert web.get("/changes/shop.csv?knownAt=run:2").text == "text,price\n'=cmd|calc!A0,-5\nnaan,-6\n"
+
+
+def test_there_is_no_csv_before_the_first_run(web: TestClient) -> None:
+    answer = web.get("/changes/guest.csv")
+    assert (answer.status_code, answer.headers["content-type"]) == (404, "text/html; charset=utf-8")
+    assert "content-disposition" not in answer.headers
+    assert "no run has been completed yet" in answer.text.lower()
 
 
 def test_changes_hide_what_is_sensitive(web: TestClient) -> None:

@@ -350,6 +350,24 @@ def test_the_command_takes_a_target_and_variables(
     assert "'region' is not NAME=VALUE" in capsys.readouterr().err
 
 
+@pytest.mark.filterwarnings("ignore:Passing a string to the row_condition")  # of Great Expectations
+def test_check_skips_the_targets_among_files(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(TARGET_VARIABLE, "")
+    targets = folder / "targets.yaml"
+    assert main(["check", str(folder / "shop.yaml"), str(targets)]) == 0
+    said = capsys.readouterr().out
+    assert f"{targets}: the targets of this folder, no contract\n" in said
+    assert f"{folder / 'shop.yaml'}: 1 topic, 1 view, fine\n" in said
+    targets.write_text(SHOP.replace("pipeline: shop", "pipeline: targets"))
+    assert main(["check", str(targets)]) == 0
+    assert f"{targets}: 1 topic, 1 view, fine\n" in capsys.readouterr().out
+    targets.unlink()
+    assert main(["check", str(targets)]) == 1
+    assert f"{targets}: cannot be read" in capsys.readouterr().err
+
+
 @pytest.mark.filterwarnings("ignore")  # Airflow's own
 def test_dags_and_pages_load_the_contracts_of_a_target(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HINDCAST_VAR", str(folder / "var"))

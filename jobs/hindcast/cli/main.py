@@ -15,7 +15,7 @@ from hindcast.cli.arguments import Command, parse_arguments
 from hindcast.common import step_events
 from hindcast.common.errors import FINAL_ERRORS, BusyError, HindcastError, QueryError, show_briefly
 from hindcast.common.private_files import limit_access
-from hindcast.common.settings import TARGET_VARIABLE, read_settings
+from hindcast.common.settings import TARGET_VARIABLE, Settings, read_settings
 
 BUSY = 3
 """The exit code of a command that was refused because another run of the pipeline has not ended."""
@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         command: Command = arguments.command
         if arguments.target is not None:
             os.environ[TARGET_VARIABLE] = arguments.target  # also for what this process starts
-        settings = replace(read_settings(), variables=tuple(dict(arguments.variables).items()))
+        settings = replace(_read_settings(command), variables=tuple(dict(arguments.variables).items()))
         with step_events.write_event_lines(settings), step_events.print_progress(settings), limit_access(settings):
             return command(arguments, settings)
     except HindcastError as error:
@@ -43,6 +43,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     except BrokenPipeError:
         return 0
+
+
+def _read_settings(command: Command) -> Settings:
+    """Return the settings for a command; without the target if it is invalid and the command needs none."""
+    try:
+        return read_settings()
+    except HindcastError:
+        if command.__name__ not in _WITHOUT_TARGET:
+            raise
+        return read_settings({**os.environ, TARGET_VARIABLE: ""})
+
+
+_WITHOUT_TARGET = ("schema", "completion", "init", "setup", "down", "doctor")
+"""Commands that read neither contracts nor tables; doctor reads the target itself."""
 
 
 def _refuse_odd_text(arguments: argparse.Namespace) -> None:

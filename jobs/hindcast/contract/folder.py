@@ -284,7 +284,12 @@ def list_contract_files(folder: Path) -> list[Path]:
         raise ContractError("is not a folder", where=str(folder), fix="set HINDCAST_SCHEMAS to the contracts folder")
     try:
         files = [path for path in folder.iterdir() if path.suffix in (".yaml", ".yml")]
-        return sorted(path for path in files if path.name != FILE or _list_named_pipelines(path))
+        return sorted(path for path in files if not is_targets_file(path))
     except OSError as error:
         fix = "give the user that runs Hindcast read access to the contracts folder"
         raise ContractError(f"cannot be read: {error.strerror}", where=str(folder), fix=fix) from None
+
+
+def is_targets_file(path: Path) -> bool:
+    """Return whether a file has the name of the targets of a folder, and names no pipeline."""
+    return path.name == FILE and not _list_named_pipelines(path)

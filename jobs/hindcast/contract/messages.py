@@ -13,6 +13,7 @@ from hindcast.common.errors import suggest_nearest
 from hindcast.contract.expectation import Expectation
 from hindcast.contract.model import Contract
 from hindcast.contract.shapes import FieldPath
+from hindcast.contract.task_options import AirflowOptions, TaskOptions
 from hindcast.contract.topic import Input, Keep, TimeSkew, Topic
 from hindcast.contract.types import ContractValue, format_value
 from hindcast.contract.view import Join, View, Window
@@ -80,11 +81,18 @@ def _describe_number(_: FieldPath, value: ContractValue, __: ErrorDetails) -> tu
 
 
 def _describe_list(location: FieldPath, value: ContractValue, _: ErrorDetails) -> tuple[str, str]:
-    if "renamed" in location:
-        fix = f"write [{value}]" if isinstance(value, str) else "write the old names: [cost]"
+    example = "the old names: [cost]" if "renamed" in location else "tags: [sales]" if location[-1] == "tags" else ""
+    if example:
+        fix = f"write [{value}]" if isinstance(value, str) and value else f"write {example}"
     else:
         fix = "write each gate on its own line: - expect_column_values_to_not_be_null: {column: price}"
     return f"expected a list, found {format_value(value)}", fix
+
+
+def _describe_long_list(location: FieldPath, value: ContractValue, problem: ErrorDetails) -> tuple[str, str]:
+    most = problem["ctx"]["max_length"]
+    found = f"{len(value):,}" if isinstance(value, list) else format_value(value)
+    return f"expected at most {most} entries, found {found}", f"write at most {most} {location[-1]}"
 
 
 def _describe_mapping(location: FieldPath, value: ContractValue, problem: ErrorDetails) -> tuple[str, str]:
@@ -110,6 +118,7 @@ _DESCRIBERS: dict[str, Callable[[FieldPath, ContractValue, ErrorDetails], tuple[
     "dict_type": _describe_mapping,
     "model_type": _describe_mapping,
     "too_short": _describe_empty,
+    "too_long": _describe_long_list,
 }
 """The function for each of pydantic's problem types; it takes the place, the value and the problem itself."""
 
@@ -120,6 +129,8 @@ _MODEL_EXAMPLES = {
     "Join": "{table: menu, on: item}",
     "Window": "{tumbling: 1 hour}",
     "Expectation": "expect_column_values_to_not_be_null: {column: price}",
+    "AirflowOptions": "{owner: sales, retries: 4}",
+    "TaskOptions": "{pool: large}",
 }
 _FIELD_EXAMPLES = {
     "key": ("id", "string"),
@@ -143,6 +154,8 @@ def _find_example(location: FieldPath, value: ContractValue, problem: ErrorDetai
         return "[cost]"
     if field in ("topics", "inputs", "views"):
         return f"{{menu: {_MODEL_EXAMPLES[field.capitalize()[:-1]]}}}"
+    if location == ("airflow", "tables"):
+        return f"{{orders: {_MODEL_EXAMPLES['TaskOptions']}}}"
     names = [value] if isinstance(value, str) else value if isinstance(value, list) else []
     is_expression = section == "views" and field not in ("aggregate", "kwargs")  # the example is the column itself
     example, value = ("item", "item") if is_expression else _FIELD_EXAMPLES.get(field, ("item", "item"))
@@ -179,8 +192,10 @@ def _list_fields(location: FieldPath) -> list[str]:
         "expect": Expectation,
     }
     model: type[BaseModel] = Contract
-    if len(location) >= 2:
+    if location[:1] == ("airflow",):
+        model = AirflowOptions if len(location) == 1 else TaskOptions
+    elif len(location) >= 2:
         model = models.get(str(location[0]), model)
-    if len(location) >= 3:
+    if len(location) >= 3 and location[0] != "airflow":
         model = models.get(str(location[2]), model)
     return [field.alias or name for name, field in model.model_fields.items()]

@@ -27,7 +27,7 @@ def check_schedule(contract: Contract) -> Iterator[Complaint]:
 
 
 def check_task_options(contract: Contract) -> Iterator[Complaint]:
-    """Yield a complaint about every option for a task that there is not, and every timeout that no step can keep."""
+    """Yield a complaint about every option for a task that there is not, and what no step or database can keep."""
     tables, place = [*contract.topics, *contract.views], ("airflow", "tables")
     options: dict[tuple[str, ...], TaskOptions] = {("airflow",): contract.airflow}
     for name, its in contract.airflow.tables.items():
@@ -39,6 +39,20 @@ def check_task_options(contract: Contract) -> Iterator[Complaint]:
         if its.timeout is not None and not timedelta(minutes=1) <= its.timeout <= _MAX_TIMEOUT:
             fix = f"write 1 minute to {_MAX_TIMEOUT.days} days, such as 6 hours"
             yield Complaint((*location, "timeout"), "the timeout is too short or too long for a step", fix)
+    owners = {contract.airflow.owner, *(contract.airflow.find_table_options(name).owner for name in tables)}
+    length = len(", ".join(owner or _DEFAULT_OWNER for owner in owners))
+    if length > MAX_OWNERS:
+        found = (
+            f"the {len(owners):,} owners of tasks have {length:,} characters together, joined by commas, and Airflow "
+            f"can store {MAX_OWNERS:,}"
+        )
+        yield Complaint(place, found, "shorten the names of owners, or let one owner have more of the tables")
 
+
+_DEFAULT_OWNER = "airflow"
+"""The owner that Airflow gives a task without one."""
+
+MAX_OWNERS = 2_000
+"""The length of Airflow's column for the owners of a DAG's tasks: a longer text fails all DAGs of the file."""
 
 _MAX_TIMEOUT = timedelta(days=30)

@@ -14,8 +14,8 @@ from hindcast.contract.types import ContractModel, ContractValue, Duration, Name
 
 def _parse_text(text: ContractValue) -> ContractValue:
     """Return a short text of one line unchanged; raise ValueError for another value."""
-    if not isinstance(text, str) or not text.strip() or "\n" in text or len(text) > _LONGEST:
-        raise ValueError(f"{format_value(text)} is not a text; write 1 to {_LONGEST} characters, on one line")
+    if not isinstance(text, str) or not text.strip() or "\n" in text or len(text) > MAX_TEXT:
+        raise ValueError(f"{format_value(text)} is not a text; write 1 to {MAX_TEXT} characters, on one line")
     return text
 
 
@@ -26,7 +26,10 @@ def _parse_retries(number: ContractValue) -> ContractValue:
     return number
 
 
-_LONGEST, _MOST_RETRIES = 100, 100
+MAX_TEXT = 100
+"""The longest text: as long as Airflow's column for tags; those for pools and queues are longer."""
+
+_MOST_RETRIES = 100
 _Text = Annotated[str, BeforeValidator(_parse_text)]
 _Retries = Annotated[int, BeforeValidator(_parse_retries), WithJsonSchema({"type": "integer", "minimum": 0})]
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hindcast.common import private_files, settings
-from hindcast.common.errors import HindcastError, SettingsError, escape_controls
+from hindcast.common.errors import HindcastError, escape_controls
 from hindcast.common.json_values import JsonObject, JsonValue
 from hindcast.common.settings import Settings, setup_command
 from hindcast.ops import environment_checks
@@ -70,7 +70,7 @@ def _run_check(
     try:
         yield from check(settings)
     except HindcastError as error:
-        yield CheckResult(what, "failed", f"{error.where}: {error.found}" if error.where else error.found, error.fix)
+        yield _fail(what, error)
     except ImportError as error:
         yield CheckResult(what, "failed", f"cannot be checked: {error}", setup_command())
     except Exception as error:  # noqa: BLE001  # a machine that is broken in a way that nobody thought of
@@ -78,16 +78,26 @@ def _run_check(
         yield CheckResult(what, "failed", found, "fix that, and check again")
 
 
+def _fail(what: str, error: HindcastError) -> CheckResult:
+    """Return a failed result with what an error says."""
+    return CheckResult(what, "failed", f"{error.where}: {error.found}" if error.where else error.found, error.fix)
+
+
 def _read_settings() -> tuple[Settings, list[CheckResult]]:
-    """Return the valid settings, and a result for each invalid one and for what is set; secrets are not shown."""
+    """Return the valid settings, and a result for each invalid one and for what is set; secrets are not shown.
+
+    The target comes last: its file is in the folder that other variables say.
+    """
     environment = {name: value for name, value in os.environ.items() if name.startswith("HINDCAST_") and value}
     results, valid = [], dict[str, str]()
     shown = settings.read_settings({}).environment
-    for name, value in sorted(environment.items()):
+    for name in sorted(environment, key=lambda name: (name == settings.TARGET_VARIABLE, name)):
+        value = environment[name]
+        others = valid if name == settings.TARGET_VARIABLE else {}
         try:
-            settings.read_settings({name: value})
-        except SettingsError as error:
-            results.append(CheckResult("settings", "failed", error.found, error.fix))
+            settings.read_settings({**others, name: value})
+        except HindcastError as error:
+            results.append(_fail("settings", error))
             continue
         valid[name] = value
     lines = [f"{name}={value}" if name in shown else f"{name} (set)" for name, value in valid.items()]

@@ -83,10 +83,11 @@ def as_json(rows: pa.Table) -> str:
     return json.dumps([{name: plain_value(value) for name, value in row.items()} for row in rows.to_pylist()], indent=2)
 
 
-def as_csv(rows: pa.Table) -> str:
+def as_csv(rows: pa.Table, *, for_spreadsheets: bool = False) -> str:
     """Return rows as CSV with a header: null is empty, an empty text is "", nested values are JSON.
 
-    Other values are as in `as_json`.
+    Other values are as in `as_json`. `for_spreadsheets`: a text that a spreadsheet would run as a formula begins with
+    an apostrophe; numbers stay as they are.
     """
 
     def quote(text: str) -> str:
@@ -94,12 +95,21 @@ def as_csv(rows: pa.Table) -> str:
 
     lines = [[quote(name) for name in rows.column_names]]
     for row in rows.to_pylist():
-        plain = [plain_value(value) for value in row.values()]
+        values = [_disarm_formula(value) if for_spreadsheets else value for value in row.values()]
+        plain = [plain_value(value) for value in values]
         lines.append(["" if it is None else quote(it if isinstance(it, str) else json.dumps(it)) for it in plain])
     return "".join(f"{','.join(line)}\n" for line in lines)
 
 
 _CSV_SPECIAL = frozenset(',"\r\n')
+
+
+def _disarm_formula(value: ColumnValue) -> ColumnValue:
+    """Return a text that begins like a formula with an apostrophe before it; other values unchanged."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA_STARTS) else value
+
+
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")  # noqa: RUF001  # full-width ones too
 
 
 def format_cell(value: ColumnValue) -> str:

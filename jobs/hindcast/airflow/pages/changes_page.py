@@ -97,15 +97,23 @@ def build_page(settings: Settings, contract: Contract, request: ChangesRequest) 
 
 
 def build_csv(settings: Settings, contract: Contract, request: ChangesRequest) -> str:
-    """Return all changes that a page of the same request pages through, as CSV; QueryError if they are too many."""
+    """Return all changes that a page of the same request pages through, as CSV for spreadsheets.
+
+    Values of more than `cut_values.MAX_CHARACTERS` are cut, as on the page; `hindcast diff --format csv` has them
+    whole. QueryError if the changes are too many, UnknownError before the first run.
+    """
     answer = _find_answer(settings, contract, request, 0, MAX_EXPORTED)
     if answer is None:
-        return ""
+        raise UnknownError(
+            "no run has been completed yet",
+            where=contract.pipeline,
+            fix=f"hindcast run {contract.pipeline}, or wait for its DAG's first run",
+        )
     if answer.found.counts.lines > MAX_EXPORTED:
         where = f"{contract.pipeline}.{answer.table.name}"
         found = f"{answer.found.counts.lines:,} changes are more than the {MAX_EXPORTED:,} of a file"
         raise QueryError(found, where=where, fix=f"hindcast diff {where} --format csv has no limit")
-    return show.as_csv(changes.flatten_lines(answer.found.lines, answer.question.hidden))
+    return show.as_csv(changes.flatten_lines(answer.found.lines, answer.question.hidden), for_spreadsheets=True)
 
 
 def _list_fields(contract: Contract, request: ChangesRequest) -> dict[str, JsonValue]:

@@ -25,6 +25,7 @@ def check(arguments: argparse.Namespace, settings: Settings) -> int:
     from hindcast.common.errors import ContractError
     from hindcast.contract import (
         find_owners,
+        is_targets_file,
         list_contract_files,
         locate_complaint_in_file,
         refuse_many_tables,
@@ -38,6 +39,10 @@ def check(arguments: argparse.Namespace, settings: Settings) -> int:
 
     problems = 0
     files = arguments.files or list_contract_files(settings.schemas)
+    targets = [path for path in files if is_targets_file(path) and os.access(path, os.R_OK)]
+    for path in targets:
+        print(f"{escape_controls(str(path), LINE_BREAKS)}: the targets of this folder, no contract")
+    files = [path for path in files if path not in targets]
     contracts = {path: try_load(path, choice=settings.choice) for path in files}
     contracts = contracts if arguments.files else refuse_many_tables(contracts)
     loaded = [it for it in contracts.values() if not isinstance(it, ContractError)]

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from hindcast import __version__
-from hindcast.common.errors import ContractError, HindcastError, show_briefly
+from hindcast.common.errors import LINE_BREAKS, ContractError, HindcastError, escape_controls, show_briefly
 from hindcast.common.plurals import format_count
 
 if TYPE_CHECKING:
@@ -26,7 +26,8 @@ def show_overview(_: argparse.Namespace, settings: Settings) -> int:
     from hindcast.contract.folder import list_meant_pipelines, try_load_all
 
     target = f", target {settings.target}" if settings.target else ""
-    print(f"hindcast {__version__}, contracts in {settings.schemas}{target}, tables in {settings.warehouse}")
+    line = f"hindcast {__version__}, contracts in {settings.schemas}{target}, tables in {settings.warehouse}"
+    print(escape_controls(line, LINE_BREAKS))
     files: Mapping[Path, Contract | ContractError] = {}
     if settings.schemas.exists():
         files = try_load_all(settings.schemas, settings.choice.for_others)
