@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -20,7 +21,9 @@ from hindcast.airflow.pages.routes import build_app
 from hindcast.cli import main
 from hindcast.common.settings import Settings
 from hindcast.contract import Contract, list_shapes, load
-from hindcast.plan import definitions, former_marks, journal, marks
+from hindcast.contract.bound import bind_contract
+from hindcast.contract.patterns import SlowPatternError
+from hindcast.plan import definitions, former_marks, journal, marks, matching_topics
 from hindcast.plan.plans import Plan
 from hindcast.plan.runs import Abandoned, Completed, Run, Stopped
 from hindcast.quality import gate_results
@@ -124,7 +127,8 @@ def test_what_was_derived_from_an_input_stays_hidden_when_the_input_is_dropped(
 def complete(now: Settings, contract: Contract, number: int) -> None:
     plan = plan_run(now, contract, number)
     tables = {"copies": {"opened": 1, "closed": 0, "corrected": 0, "gates": []}}
-    result = warehouses.report(contract, number) | {"knownAt": plan.known_at.isoformat(), "runId": plan.run_id}
+    fields = {"run": number, "knownAt": plan.known_at.isoformat(), "runId": plan.run_id}
+    result = warehouses.report(contract, min(number, 2)) | fields
     journal.append_entry(now.warehouse, Run(plan, Completed(result | {"topics": {}, "tables": tables})))
 
 
@@ -209,3 +213,208 @@ def test_contracts_for_which_no_time_is_left_hide_all_that_they_may_have_marked(
         assert marks.find_marked_columns(now, load(path), ["labels"])["labels"] >= {"label"}
         monkeypatch.setattr(former_marks, "SECONDS", 5.0)
         assert marks.find_marked_columns(now, load(path), ["labels"]) == {"labels": frozenset()}
+
+
+PEOPLE = "people: {read: table, key: {id: int}, value: {name: string, city: string}, sensitive: [name]}"
+ELSEWHERE = {
+    "the column is renamed": "people: {read: table, key: {id: int}, value: {full: string, city: string}, "
+    "renamed: {full: [name]}, sensitive: [full]}",
+    "the topic is renamed": PEOPLE.replace("people: {", "folk: {topic: people, "),
+    "both are renamed": "folk: {topic: people, read: table, key: {id: int}, value: {full: string, city: string}, "
+    "renamed: {full: [name]}, sensitive: [full]}",
+    "a pattern selects the topic": PEOPLE.replace("people: {", "people: {pattern: 'peo.*', "),
+    "a pattern of another name selects the topic": PEOPLE.replace("people: {", "folk: {pattern: '(peo|p).*', "),
+    "another topic is read": PEOPLE.replace("people: {", "people: {topic: people2, "),
+    "a second entry reads the topic": PEOPLE.replace(", sensitive: [name]", "")
+    + "\n  "
+    + PEOPLE.replace("people: {", "folk: {topic: people, "),
+    "the topic without the column is sensitive": "people: {read: table, key: {id: int}, value: {city: string}, "
+    "sensitive: true}",
+    "a header has the column": PEOPLE.replace(", sensitive", ", headers: {name: n}, sensitive"),
+}
+
+
+@pytest.mark.parametrize("marked", ELSEWHERE.values(), ids=ELSEWHERE)
+def test_what_is_marked_and_renamed_in_one_edit_is_hidden_where_it_was_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, marked: str
+) -> None:
+    monkeypatch.setattr(warehouses, "SHOP", PLAIN + BY_NAME)
+    with shop(tmp_path) as now:
+        path = now.schemas / "shop.yaml"
+        journal.append_entry(now.warehouse, Run(plan_run(now, load(path), 3), Stopped("labels", "Ann Secret")))
+        text = SHOP.replace(PEOPLE, marked) + BY_CITY
+        if "people: {" not in marked:
+            text = text.replace("table: people", "table: folk")
+        for edited, hidden in ((text, True), (PLAIN + BY_CITY, False)):
+            path.write_text(edited)
+            contract, past = load(path), journal.read_runs(now.warehouse, "shop")
+            assert ("label" in marks.find_marked_columns(now, contract, ["labels"])["labels"]) == hidden
+            assert marks.has_new_marks(bind_contract(contract, now), past, past[-1]) == hidden
+
+
+def test_a_pattern_in_a_journal_that_takes_too_long_counts_as_selecting_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise SlowPatternError(0)
+
+    with shop(tmp_path) as now:
+        path = now.schemas / "shop.yaml"
+        path.write_text(PLAIN.replace("people: {", "people: {pattern: 'z.*', ") + BY_NAME)
+        journal.append_entry(now.warehouse, Run(plan_run(now, load(path), 3), Stopped("labels", "Ann Secret")))
+        path.write_text(SHOP.replace("people: {", "folk: {topic: people, ").replace("table: people", "table: folk"))
+        bound, past = bind_contract(load(path), now), journal.read_runs(now.warehouse, "shop")
+        assert not marks.has_new_marks(bound, past, past[-1])
+        matching_topics._match_names.cache_clear()
+        monkeypatch.setattr(matching_topics, "find_matches", refuse)
+        assert marks.has_new_marks(bound, past, past[-1])
+        matching_topics._match_names.cache_clear()
+
+
+def test_what_another_pipeline_marks_and_renames_in_one_edit_is_hidden_in_its_readers(tmp_path: Path) -> None:
+    with shop(tmp_path, READER) as now:
+        path = now.schemas / "reader.yaml"
+        journal.append_entry(now.warehouse, Run(plan_run(now, load(path), 1), Stopped("copies", "for example Rome")))
+        past = journal.read_runs(now.warehouse, "reader")
+        for text, hidden in ((SHOP, False), (CITY_TOO, True)):
+            (now.schemas / "shop.yaml").write_text(
+                text.replace("people: {", "folk: {topic: people, ").replace("table: people", "table: folk")
+            )
+            bound = marks.find_bound_contract(now, "reader")
+            assert ("city" in bound.marks_of_others["folks"]) == hidden
+            assert marks.has_new_marks(bound, past, past[-1]) == hidden
+
+
+def test_what_an_input_no_longer_has_is_marked_by_the_table_that_it_is_made_of(tmp_path: Path) -> None:
+    with shop(tmp_path, READER.replace("town: city", "town: name")) as now:
+        path = now.schemas / "reader.yaml"
+        complete(now, load(path), 1)
+        path.write_text(READER.replace("name: string, ", ""))
+        assert marks.find_marked_columns(now, marks.find_bound_contract(now, "reader"), ["copies"])["copies"] == {
+            "town"
+        }
+
+
+NO_MARKS = PLAIN.replace(", sensitive: true", "")
+
+
+@pytest.mark.parametrize("gone", ["all", "contract", "contract, older journal", "table, older journal", "broken"])
+@pytest.mark.parametrize("has_marks", [False, True])
+def test_a_dropped_input_of_which_nothing_is_known_hides_nothing_but_what_the_reader_marked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gone: str, has_marks: bool
+) -> None:
+    monkeypatch.setattr(warehouses, "SHOP", SHOP if has_marks else NO_MARKS)
+    own = READER.replace("city: string}}", "city: string}, sensitive: [city]}") if has_marks else READER
+    with shop(tmp_path, own, stored="older" not in gone) as now:
+        path, source = now.schemas / "reader.yaml", now.schemas / "shop.yaml"
+        complete(now, load(path), 1)
+        if gone == "broken":
+            source.write_text("pipeline: shop\nx: [")
+        elif gone.startswith("table"):
+            source.write_text(warehouses.SHOP.replace("people", "folk"))
+        else:
+            source.unlink()
+        if gone == "all":
+            shutil.rmtree(Path(now.warehouse) / "shop")
+        path.write_text(own[: own.index("inputs:")] + "views:\n  copies: {stream: questions, select: {town: note}}\n")
+        complete(now, load(path), 2)
+        found = marks.find_marked_columns(now, load(path), ["copies"])["copies"]
+        assert found == ({"town"} if has_marks else set())
+
+
+def test_a_dropped_input_hides_all_while_a_file_that_may_mark_it_does_not_load(tmp_path: Path) -> None:
+    with shop(tmp_path, READER) as now:
+        path = now.schemas / "reader.yaml"
+        complete(now, load(path), 1)
+        (now.schemas / "shop.yaml").write_text("pipeline: shop\nx: [")
+        path.write_text(
+            READER[: READER.index("inputs:")] + "views:\n  copies: {stream: questions, select: {town: note}}\n"
+        )
+        complete(now, load(path), 2)
+        assert marks.find_marked_columns(now, load(path), ["copies"])["copies"] == {"town"}
+
+
+FORTH = """
+pipeline: forth
+start: 2026-01-01
+topics:
+  t: {read: table, key: {id: int}, value: {name: string}, sensitive: [name]}
+inputs:
+  back: {table: back.w, key: {id: int}, value: {n: string}}
+views:
+  v: {table: back, select: {m: upper(n)}}
+"""
+BACK = """
+pipeline: back
+start: 2026-01-01
+topics:
+  u: {read: table, key: {id: int}, value: {q: string}}
+inputs:
+  src: {table: forth.t, key: {id: int}, value: {name: string}}
+views:
+  w: {table: src, select: {n: name}}
+"""
+
+
+@pytest.mark.parametrize("is_marked", [True, False], ids=["marked before", "marked now"])
+@pytest.mark.parametrize("dropped", [False, True])
+def test_what_stopped_a_run_is_shown_if_pipelines_that_read_each_other_marked_it_before(
+    tmp_path: Path, is_marked: bool, dropped: bool
+) -> None:
+    before = FORTH if is_marked else FORTH.replace(", sensitive: [name]", "")
+    with shop(tmp_path, before, BACK) as now:
+        path = now.schemas / "forth.yaml"
+        for pipeline in ("forth", "back"):
+            complete(now, load(now.schemas / f"{pipeline}.yaml"), 1)
+        journal.append_entry(now.warehouse, Run(plan_run(now, load(path), 2), Stopped("v", "for example Ann")))
+        path.write_text(FORTH[: FORTH.index("inputs:")] if dropped else FORTH)
+        past = journal.read_runs(now.warehouse, "forth")
+        assert marks.has_new_marks(marks.find_bound_contract(now, "forth"), past, past[-1]) != is_marked
+
+
+def test_what_stopped_a_run_is_shown_if_its_source_was_redefined_long_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(warehouses, "SHOP", SHOP + BY_NAME)
+    reader = READER.replace("shop.people", "shop.labels").replace("name: string, city: string", "label: string")
+    with shop(tmp_path, reader.replace("town: city", "town: label")) as now:
+        source, path = now.schemas / "shop.yaml", now.schemas / "reader.yaml"
+        source.write_text(SHOP + BY_CITY)
+        complete(now, load(source), 3)
+        journal.append_entry(now.warehouse, Run(plan_run(now, load(path), 9), Stopped("copies", "for example Rome")))
+        past = journal.read_runs(now.warehouse, "reader")
+        bound = marks.find_bound_contract(now, "reader")
+        assert bound.marks_of_others == {"folks": {"label"}}
+        assert not marks.has_new_marks(bound, past, past[-1])
+        source.write_text(CITY_TOO.replace("name, city", "city, id") + BY_CITY)
+        assert marks.has_new_marks(marks.find_bound_contract(now, "reader"), past, past[-1])
+
+
+def test_marks_of_a_moment_are_found_by_reading_each_journal_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many inputs the pipelines have, and however many others they read through these."""
+    width, depth, topic = 20, 5, "{read: table, key: {id: int}, value: {a: string}"
+    texts = ["topics:\n" + "".join(f"  v{n}: {topic}, sensitive: [a]}}\n" for n in range(width))]
+    for level in range(1, depth):
+        inputs = "".join(
+            f"  i{n}: {{table: p{level - 1}.v{n}, key: {{id: int}}, value: {{a: string}}}}\n" for n in range(width)
+        )
+        views = "".join(f"  v{n}: {{table: i{n}, select: {{a: upper(a)}}}}\n" for n in range(width))
+        texts.append(f"topics:\n  t: {topic}}}\ninputs:\n{inputs}views:\n{views}")
+    contracts = [f"pipeline: p{level}\nstart: 2026-01-01\n{text}" for level, text in enumerate(texts)]
+    with shop(tmp_path, *contracts) as now:
+        for level in range(depth):
+            complete(now, load(now.schemas / f"p{level}.yaml"), 1)
+        bound = marks.find_bound_contract(now, "p4")
+        journal.append_entry(now.warehouse, Run(plan_run(now, bound, 2), Stopped("v0", "x")))
+        past, asked = journal.read_runs(now.warehouse, "p4"), []
+        read = journal.read_runs
+
+        def count(warehouse: str, pipeline: str) -> list[Run]:
+            asked.append(pipeline)
+            return read(warehouse, pipeline)
+
+        monkeypatch.setattr(journal, "read_runs", count)
+        assert not marks.has_new_marks(bound, past, past[-1])
+        assert sorted(asked) == sorted({*asked})

@@ -69,6 +69,14 @@ def find_last_contract(past: Sequence[Run]) -> Contract | None:
     return find_contract(past, past[-1].plan.contract) if past else None
 
 
+def find_contract_with(past: Sequence[Run], table: str) -> Contract | None:
+    """Return the contract with a topic or view that was stored last; None if there is none, or it is none today."""
+    starts = (f"topics.{table}.", f"views.{table}.")
+    definitions = (run.plan.definition for run in reversed(past))
+    fields = next((it for it in definitions if any(place.startswith(starts) for place in it)), None)
+    return None if fields is None else parse_stored_fields(tuple(fields.items()))
+
+
 def list_unstored_fields(past: Iterable[Run], contract: Contract) -> dict[str, str]:
     """Return the fields of a contract for a plan to store; none if an earlier plan has them."""
     return {} if find_fields(past, contract.hash) is not None else list_fields(contract)

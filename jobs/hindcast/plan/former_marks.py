@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 from hindcast.contract import Contract, list_shapes
 from hindcast.contract.sensitive import find_sensitive_columns, list_marks
-from hindcast.plan import definitions, inputs
+from hindcast.plan import definitions, inputs, matching_topics
 from hindcast.plan.runs import Run
 
 MarksByTable: TypeAlias = Mapping[str, frozenset[str]]
@@ -29,23 +29,31 @@ SourceMarks: TypeAlias = Callable[[str], frozenset[str] | None]
 """Returns which columns of a table of another pipeline (`shop.menu`) are sensitive today; None for all."""
 
 
-def find_former_marks(contract: Contract, past: Sequence[Run], find_source_marks: SourceMarks) -> MarksByTable:
+def find_former_marks(
+    contract: Contract, past: Sequence[Run], find_source_marks: SourceMarks, *, hide_unknown: bool = True
+) -> MarksByTable:
     """Return by topic and view the columns that are hidden because earlier contracts made rows of it.
 
     `find_source_marks`: of inputs that former contracts had and today's has not. Nothing is hidden because of a
-    contract that is not stored, as in older journals.
+    contract that is not stored, as in older journals. `hide_unknown`: whether contracts that are none today, or for
+    which no time is left, hide all columns of their tables.
     """
     found: dict[str, set[str]] = {name: set() for name in (*contract.topics, *contract.views)}
     for name, columns in found.items():
         last = next((run for run in reversed(past) if run.state == "completed" or run.had_published(name)), None)
         if last is not None and last.plan.contract != contract.hash:
             columns.update(inputs.find_stored_marks(past, name) or ())
-    finder = _CarriedMarks(contract, find_source_marks)
+    finder = _CarriedMarks(contract, find_source_marks, hide_unknown=hide_unknown)
     for fields in _list_former_contracts(contract, past):
         for name, hidden in finder.find(fields).items():
             if name in found:
                 found[name] |= hidden
     return {name: frozenset(columns) for name, columns in found.items()}
+
+
+def carry_marks(contract: Contract, former: Contract, find_source_marks: SourceMarks) -> MarksByTable:
+    """Return by table of a former contract the columns that come from what is marked today."""
+    return _CarriedMarks(contract, find_source_marks).carry(former)
 
 
 def _list_former_contracts(contract: Contract, past: Iterable[Run]) -> Iterable[Mapping[str, str]]:
@@ -61,24 +69,31 @@ def _list_former_contracts(contract: Contract, past: Iterable[Run]) -> Iterable[
 class _CarriedMarks:
     """Finds the columns that tables had by former contracts and that come from what is marked today."""
 
-    def __init__(self, contract: Contract, find_source_marks: SourceMarks) -> None:
-        self._contract, self._find_source_marks = contract, find_source_marks
+    def __init__(self, contract: Contract, find_source_marks: SourceMarks, *, hide_unknown: bool = True) -> None:
+        self._contract, self._find_source_marks, self._hide_unknown = contract, find_source_marks, hide_unknown
         self._marks, self._shapes = list_marks(contract), list_shapes(contract)
-        self._inputs = {source.table: self._marks[name] for name, source in contract.inputs.items()}
-        self._today = repr((contract.hash, sorted((name, sorted(its)) for name, its in self._marks.items() if its)))
+        self._sensitive = find_sensitive_columns(contract, self._marks)
+        self._topics = matching_topics.TopicMatcher(contract)
+        self._inputs: dict[str, frozenset[str]] = {}
+        self._columns: dict[str, frozenset[str]] = {}
+        for name, source in contract.inputs.items():
+            self._inputs[source.table] = self._inputs.get(source.table, frozenset()) | self._marks[name]
+            columns = self._columns.get(source.table, frozenset())
+            self._columns[source.table] = columns | frozenset(self._shapes[name].columns)
+        marks = sorted((name, sorted(its)) for name, its in self._marks.items() if its)
+        self._today = repr((contract.hash, marks, hide_unknown))
         self._spent = 0.0
 
     def find(self, fields: Mapping[str, str]) -> MarksByTable:
         """Return by table the columns that a former contract with these fields hides."""
-        sources = {text for place, text in fields.items() if _is_source(place)}
-        given = {it: self._inputs[it] if it in self._inputs else self._find_source_marks(it) for it in sources}
+        given = {table: self._find_marks(table, columns) for table, columns in _list_sources(fields).items()}
         if not definitions.has_marks(fields) and not any(self._marks.values()) and set(given.values()) <= {frozenset()}:
             return {}
         of_sources = sorted((it, repr(marks and sorted(marks))) for it, marks in given.items())
         key = _digest(self._today, [*fields.items()], of_sources)
         if (known := _read_cache(key)) is not None:
             return known
-        if self._spent > SECONDS:
+        if self._spent + self._topics.spent > SECONDS:
             return self._hide_all(fields)
         started = time.thread_time()
         former = definitions.parse_stored_fields(tuple(fields.items()))
@@ -86,9 +101,29 @@ class _CarriedMarks:
         self._spent += time.thread_time() - started
         return _keep(key, found)
 
+    def carry(self, former: Contract) -> MarksByTable:
+        """Return by table the columns that a former contract hides."""
+        sources: dict[str, set[str]] = {}
+        for source in former.inputs.values():
+            sources.setdefault(source.table, set()).update((*source.key, *source.value))
+        return self._derive(former, {table: self._find_marks(table, columns) for table, columns in sources.items()})
+
+    def _find_marks(self, table: str, columns: Iterable[str]) -> frozenset[str] | None:
+        """Return which of the columns that a former contract had of another pipeline's table are marked; None for all.
+
+        Those of today's inputs by these; columns and tables that are no longer among them by `find_source_marks`.
+        """
+        left = frozenset(columns) - self._columns.get(table, frozenset())
+        if table not in self._inputs:
+            return self._find_source_marks(table)
+        if not left:
+            return self._inputs[table]
+        marks = self._find_source_marks(table)
+        return self._inputs[table] | (left if marks is None else left & marks)
+
     def _hide_all(self, fields: Mapping[str, str]) -> MarksByTable:
         """Return all columns of the tables of a contract that is none today, if it marks anything."""
-        if not definitions.has_marks(fields):
+        if not self._hide_unknown or not definitions.has_marks(fields):
             return {}
         tables = {tuple(place.split(".")[:2]) for place in fields}
         return {
@@ -100,33 +135,47 @@ class _CarriedMarks:
     def _derive(self, former: Contract, given: Mapping[str, frozenset[str] | None]) -> MarksByTable:
         """Return what is sensitive by a former contract, if what is marked today of the same sources was marked then.
 
-        A column that left a table is marked as it was then. `given`: what is marked of the tables of other pipelines.
+        A column that left its source is marked as it was then. Columns of a table that has another source today also
+        count as marked if those of the same name do. `given`: what is marked of the tables of other pipelines.
         """
         marks, shapes, carried = list_marks(former), list_shapes(former), dict[str, frozenset[str]]()
+        lost: set[str] = set()
         for name, shape in shapes.items():
             columns = frozenset(shape.columns)
-            if name in self._shapes and _locate_columns(former, name) == _locate_columns(self._contract, name):
-                known = frozenset(self._shapes[name].columns)
-                carried[name] = (marks[name] - known) | (columns & known & self._marks[name])
+            if name in former.topics:
+                today = self._topics.find_topics(former, name)
+                known, marked = self._topics.match_columns(former.topics[name], today, self._marks)
+                carried[name] = (marks[name] - known) | marked
+                is_same = name in today
+                lost.update(() if today else (name,))
             else:
-                carried[name] = marks[name]
+                is_same = name in self._shapes and _is_same_source(former, self._contract, name)
+                known = frozenset(self._shapes[name].columns) if is_same else frozenset()
+                carried[name] = (marks[name] - known) | (columns & known & self._marks.get(name, frozenset()))
             if name in former.inputs:
                 its = given.get(former.inputs[name].table)
                 carried[name] |= columns if its is None else columns & its
+            if not is_same or (lost and not lost.isdisjoint(former.list_upstream(name))):
+                carried[name] |= columns & self._sensitive.get(name, frozenset())
         return {name: its for name, its in find_sensitive_columns(former, carried).items() if its}
 
 
-def _is_source(place: str) -> bool:
-    """Return whether a field of a contract is the table of another pipeline."""
-    path = place.split(".")
-    return len(path) == 3 and path[0] == "inputs" and path[2] == "table"  # inputs.NAME.table
+def _list_sources(fields: Mapping[str, str]) -> dict[str, set[str]]:
+    """Return the tables of other pipelines that a contract reads, and the columns that it has of them."""
+    paths = {place: place.split(".") for place in fields}
+    names = {path[1]: fields[place] for place, path in paths.items() if path[0] == "inputs" and path[2:] == ["table"]}
+    sources: dict[str, set[str]] = {table: set() for table in names.values()}
+    for path in paths.values():
+        if len(path) == 4 and path[0] == "inputs" and path[1] in names and path[2] in ("key", "value"):
+            sources[names[path[1]]].add(path[3])
+    return sources
 
 
-def _locate_columns(contract: Contract, name: str) -> str:
-    """Return where the columns of a table come from: a topic of Kafka, a table of another pipeline, or its view."""
-    if name in contract.inputs:
-        return contract.inputs[name].table
-    return contract.kafka_topic(name) if name in contract.topics else f"view {name}"
+def _is_same_source(former: Contract, today: Contract, name: str) -> bool:
+    """Return whether a name means in both contracts a view, or an input from the same table."""
+    if name in former.inputs:
+        return name in today.inputs and former.inputs[name].table == today.inputs[name].table
+    return name in former.views and name in today.views
 
 
 def _digest(*values: str | Sequence[tuple[str, str]]) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime
 from typing import TypeAlias, TypeVar
 
 from hindcast.common.errors import ContractError, HindcastError
@@ -18,7 +17,8 @@ from hindcast.contract.folder import ContractFinder, build_finder
 from hindcast.contract.sensitive import find_sensitive_columns, list_marks
 from hindcast.contract.types import PERIOD_COLUMNS
 from hindcast.plan import definitions, inputs, journal
-from hindcast.plan.former_marks import MarksByTable, find_former_marks
+from hindcast.plan.former_marks import MarksByTable, carry_marks, find_former_marks
+from hindcast.plan.known_pipelines import KnownPipelines, PastPipelines, Pipelines
 from hindcast.plan.runs import Run
 from hindcast.store import store_formats, tables
 from hindcast.store.tables import Table
@@ -41,7 +41,8 @@ def add_marks_of_others(
     """
     if not contract.inputs:
         return contract
-    return contract.with_marks(_Followed(settings, contract, find_other or build_finder(settings.choice)).find_marks())
+    pipelines = KnownPipelines(settings, find_other or build_finder(settings.choice))
+    return contract.with_marks(_Followed(pipelines, contract).find_marks())
 
 
 def find_hidden_columns(settings: Settings, contract: Contract, name: str) -> frozenset[str]:
@@ -59,7 +60,7 @@ def find_marked_columns(
     if not names:
         return {}
     marked, past = find_sensitive_columns(contract), journal.read_runs(settings.warehouse, contract.pipeline)
-    source_marks = _SourceMarks(settings, find_other or build_finder(settings.choice))
+    source_marks = _SourceMarks(KnownPipelines(settings, find_other or build_finder(settings.choice)))
     former = find_former_marks(contract, past, source_marks.find)
     return {name: marked[name] | former[name] for name in names}
 
@@ -67,88 +68,87 @@ def find_marked_columns(
 def has_new_marks(contract: BoundContract, past: Sequence[Run], run: Run) -> bool:
     """Return whether texts of a run may show what is sensitive today and was not by its contract, or may not have been.
 
-    True of a run whose contract is not stored, or is none today, if anything is marked. What other pipelines mark
-    counts as marked then if the last contract did by which they ran until then.
+    True of a run whose contract is not stored, or is none today, if anything is marked. What is marked today is looked
+    for where the run's contract had it. What other pipelines mark counts as marked then if it was by the last contracts
+    by which they ran until then.
     """
-    found = find_sensitive_columns(contract)
     is_same = run.plan.contract == contract.hash
-    if not any(found.values()) or (is_same and not any(contract.marks_of_others.values())):
+    if is_same and not any(contract.marks_of_others.values()):
         return False
     former = contract.with_marks({}) if is_same else definitions.find_contract(past, run.plan.contract)
     if former is None:
-        return True
-    then = former.with_marks(_find_marks_at(contract.settings, former, run.known_at, {contract.pipeline}))
-    before, shapes = find_sensitive_columns(then), list_shapes(former)
-    return any(found.get(name, frozenset()) & {*shape.columns} - before[name] for name, shape in shapes.items())
+        return any(find_sensitive_columns(contract).values())
+    pipelines = KnownPipelines(contract.settings, build_finder(contract.settings.choice))
+    marked = carry_marks(contract, former, _DroppedMarks(pipelines).find)
+    if not _has_more(marked, find_sensitive_columns(former)):
+        return False
+    then = _Followed(PastPipelines(contract.settings, run.known_at), former).find_marks()
+    return _has_more(marked, find_sensitive_columns(former.with_marks(then)))
 
 
-def _find_marks_at(
-    settings: Settings, contract: Contract, moment: datetime, readers: frozenset[str] | set[str]
-) -> dict[str, frozenset[str]]:
-    """Return by input what the pipelines that it comes from marked at a moment, by their last contracts until then.
-
-    `readers`: pipelines that have been looked at, on the way here. What is not known counts as not marked.
-    """
-    marks: dict[str, frozenset[str]] = {}
-    for name, source in contract.inputs.items():
-        pipeline, _, table = source.table.partition(".")
-        with suppress(HindcastError):  # a damaged journal
-            past = [run for run in journal.read_runs(settings.warehouse, pipeline) if run.known_at <= moment]
-            other = definitions.find_last_contract(past) if pipeline not in readers else None
-            if other is not None:
-                others = _find_marks_at(settings, other, moment, {*readers, pipeline})
-                marks[name] = find_sensitive_columns(other.with_marks(others)).get(table, frozenset())
-    return marks
+def _has_more(marked: MarksByTable, before: MarksByTable) -> bool:
+    return any(columns - before.get(name, frozenset()) for name, columns in marked.items())
 
 
 class _SourceMarks:
     """Finds what is sensitive of the tables that contracts had as inputs, by the contracts of their pipelines."""
 
-    def __init__(self, settings: Settings, find_other: ContractFinder) -> None:
-        self._settings, self._find_other = settings, find_other
+    def __init__(self, pipelines: Pipelines) -> None:
+        self._pipelines = pipelines
         self._found: dict[str, frozenset[str] | None] = {}
 
     def find(self, source: str) -> frozenset[str] | None:
         """Return the sensitive columns of a table (`shop.menu`); None for all.
 
-        All columns if that is not known, and of a pipeline that itself reads others of which any marks something.
+        All columns of a pipeline that itself reads others of which any marks something, and if what may be marked is
+        not known. None are if nothing at all is known of the pipeline.
         """
         if source not in self._found:
-            self._found[source] = self._find_marks(*source.partition(".")[::2])
+            self._found[source] = None  # while it is looked for: pipelines may read each other
+            marks = self._find_marks(*source.partition(".")[::2])
+            self._found[source] = frozenset() if marks is None and not self._pipelines.hide_unknown else marks
         return self._found[source]
 
+    def find_stored(self, pipeline: str, table: str) -> frozenset[str] | None:
+        """Return what is sensitive of a table that its pipeline's contract lacks; None if that is not known.
+
+        That is what the last stored contract marked that had the table, and what of it is marked today elsewhere.
+        """
+        try:
+            past = self._pipelines.read_runs(pipeline)
+        except HindcastError:  # a damaged journal
+            return None
+        stored = inputs.find_stored_marks(past, table)
+        contract, former = self._pipelines.find_contract(pipeline), definitions.find_contract_with(past, table)
+        if stored is None or former is None or not isinstance(contract, Contract):
+            return None if stored is None else frozenset(stored)
+        return frozenset(stored) | carry_marks(contract, former, self.find).get(table, frozenset())
+
     def _find_marks(self, pipeline: str, table: str) -> frozenset[str] | None:
-        other = self._find_other(self._settings.schemas, pipeline)
+        other = self._pipelines.find_contract(pipeline)
         if isinstance(other, Contract) and table in (*other.topics, *other.views):
             may_inherit = any(self._marks_anything(name, {pipeline}) for name in _list_sources(other))
+            may_inherit = may_inherit and self._pipelines.hide_unknown
             return None if may_inherit else find_sensitive_columns(other)[table]
-        if isinstance(other, ContractError):
+        if isinstance(other, ContractError) and self._pipelines.may_mark(pipeline):
             return None
-        return _find_stored_marks(self._settings, pipeline, table)
+        marks = self.find_stored(pipeline, table)
+        return frozenset() if marks is None and not self._pipelines.may_mark(pipeline) else marks
 
     def _marks_anything(self, pipeline: str, seen: set[str]) -> bool:
         """Return whether a pipeline, or one that it reads, marks anything, or may do so."""
         if pipeline in seen:
             return False
         seen.add(pipeline)
-        other = self._find_other(self._settings.schemas, pipeline)
+        other = self._pipelines.find_contract(pipeline)
         if not isinstance(other, Contract):
-            return True
+            return self._pipelines.may_mark(pipeline)
         return any(list_marks(other).values()) or any(self._marks_anything(name, seen) for name in _list_sources(other))
 
 
 def _list_sources(contract: Contract) -> list[str]:
     """Return the pipelines that a contract reads tables of."""
     return [source.table.partition(".")[0] for source in contract.inputs.values()]
-
-
-def _find_stored_marks(settings: Settings, pipeline: str, table: str) -> frozenset[str] | None:
-    """Return what the last stored contract marked that had a table; None for all if that is not known."""
-    try:
-        stored = inputs.find_stored_marks(journal.read_runs(settings.warehouse, pipeline), table)
-    except HindcastError:  # a damaged journal
-        return None
-    return None if stored is None else frozenset(stored)
 
 
 _Place: TypeAlias = tuple[str, str]
@@ -161,24 +161,27 @@ class _Followed:
     Marks are passed on until nothing changes: pipelines may read each other.
     """
 
-    def __init__(self, settings: Settings, contract: Contract, find_other: ContractFinder) -> None:
-        self._settings, self._find_other, self._root = settings, find_other, contract.pipeline
+    def __init__(self, pipelines: Pipelines, contract: Contract) -> None:
+        self._pipelines, self._root = pipelines, contract.pipeline
         self._contracts: dict[str, Contract] = {contract.pipeline: contract}
         self._fixed: dict[_Place, frozenset[str] | None] = {}
+        self._left: dict[_Place, frozenset[str]] = {}
         self._former: dict[str, MarksByTable] = {}
-        self._source_marks = _SourceMarks(settings, find_other)
+        self._source_marks = _SourceMarks(pipelines)
         waiting = [contract]
         while waiting:
             reader = waiting.pop()
             for name in reader.inputs:
-                place = _locate_source(settings, reader, name)
-                if (place.pipeline, place.name) in self._fixed:
-                    continue
-                known = self._contracts.get(place.pipeline)
-                other, fixed = self._find_fixed_marks(place, known)
-                self._fixed[place.pipeline, place.name] = fixed
+                source = inputs.locate_input_table(pipelines.warehouse, reader, name)
+                place = source.pipeline, source.name
+                known = self._contracts.get(source.pipeline)
+                other = known or pipelines.find_contract(source.pipeline)
+                if place not in self._fixed:
+                    self._fixed[place] = self._find_fixed_marks(source, other)
+                if place not in self._left and isinstance(other, Contract):
+                    self._find_left_columns(reader, name, other, source)
                 if known is None and isinstance(other, Contract):
-                    self._contracts[place.pipeline] = other
+                    self._contracts[source.pipeline] = other
                     waiting.append(other)
 
     def find_marks(self) -> dict[str, frozenset[str]]:
@@ -201,37 +204,71 @@ class _Followed:
         source = contract.inputs[name]
         pipeline, _, table = source.table.partition(".")
         columns, fixed = frozenset([*source.key, *source.value]), self._fixed[pipeline, table]
-        return columns if fixed is None else columns & (fixed | sensitive.get(pipeline, {}).get(table, frozenset()))
+        if fixed is None:
+            return columns if self._pipelines.hide_unknown else frozenset()
+        marks = sensitive.get(pipeline, {}).get(table, frozenset())
+        return columns & (fixed | self._left.get((pipeline, table), frozenset()) | marks)
 
-    def _find_fixed_marks(
-        self, source: Table, known: Contract | None
-    ) -> tuple[Contract | ContractError | None, frozenset[str] | None]:
-        """Return the contract of a source's pipeline, and what it hides of the source whatever its own inputs mark.
+    def _find_fixed_marks(self, source: Table, other: Contract | ContractError | None) -> frozenset[str] | None:
+        """Return what the contract of a source's pipeline hides of the source, whatever its own inputs mark.
 
         None for all columns, if what is marked is not known: while a file that may be the contract does not load, since
         it may mark more than the contract of the last run.
         """
-        other = known or self._find_other(self._settings.schemas, source.pipeline)
         if isinstance(other, ContractError):
-            return other, None
+            return None
         if other is None or source.name not in (*other.topics, *other.views):
-            return other, _find_stored_marks(self._settings, source.pipeline, source.name)
+            return self._source_marks.find_stored(source.pipeline, source.name)
         try:
-            former = self._find_former_marks(other)[source.name]
+            return self.find_former_marks(other)[source.name]
         except HindcastError:  # a damaged journal
-            return other, None
-        return other, former | _find_left_columns(other, source.name, source)
+            return None
 
-    def _find_former_marks(self, contract: Contract) -> MarksByTable:
+    def _find_left_columns(self, reader: Contract, name: str, other: Contract, source: Table) -> None:
+        """Add the columns that left a source; its table is only looked at for inputs that have such columns."""
+        shape = self._pipelines.list_shapes(other).get(source.name)
+        columns = {*reader.inputs[name].key, *reader.inputs[name].value}
+        if shape is not None and not columns <= {*shape.columns}:
+            self._left[source.pipeline, source.name] = _find_left_columns(other, source.name, source)
+
+    def find_former_marks(self, contract: Contract) -> MarksByTable:
         """Return what is hidden of a pipeline's tables by its former contracts; found once."""
         if contract.pipeline not in self._former:
-            past = journal.read_runs(self._settings.warehouse, contract.pipeline)
-            self._former[contract.pipeline] = find_former_marks(contract, past, self._source_marks.find)
+            past = self._pipelines.read_runs(contract.pipeline)
+            self._former[contract.pipeline] = find_former_marks(
+                contract, past, self._source_marks.find, hide_unknown=self._pipelines.hide_unknown
+            )
         return self._former[contract.pipeline]
 
 
-def _locate_source(settings: Settings, contract: Contract, name: str) -> Table:
-    return inputs.locate_input_table(settings.warehouse, contract, name)
+class _DroppedMarks:
+    """Finds what is sensitive today of tables that only a former contract reads, also by what their pipelines read."""
+
+    def __init__(self, pipelines: Pipelines) -> None:
+        self._pipelines, self._source_marks = pipelines, _SourceMarks(pipelines)
+        self._found: dict[str, MarksByTable | None] = {}
+
+    def find(self, source: str) -> frozenset[str] | None:
+        """Return the sensitive columns of a table (`shop.menu`); None for all."""
+        pipeline, _, table = source.partition(".")
+        other = self._pipelines.find_contract(pipeline)
+        if not isinstance(other, Contract) or table not in (*other.topics, *other.views):
+            return self._source_marks.find(source)
+        if pipeline not in self._found:
+            self._found[pipeline] = self._find_all(other)
+        found = self._found[pipeline]
+        left = _find_left_columns(other, table, tables.locate_table(self._pipelines.warehouse, other, table))
+        return None if found is None else found[table] | left
+
+    def _find_all(self, other: Contract) -> MarksByTable | None:
+        """Return the sensitive columns of a pipeline's topics and views; None if its journal is damaged."""
+        followed = _Followed(self._pipelines, other)
+        try:
+            former = followed.find_former_marks(other)
+        except HindcastError:
+            return None
+        sensitive = find_sensitive_columns(other.with_marks(followed.find_marks()))
+        return {name: sensitive[name] | former[name] for name in (*other.topics, *other.views)}
 
 
 def _find_left_columns(contract: Contract, name: str, table: Table) -> frozenset[str]:
