@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TypeAlias, TypeVar
 
 from hindcast.common.errors import ContractError, HindcastError
 from hindcast.common.settings import Settings
 from hindcast.contract import Contract, find, list_shapes
 from hindcast.contract.bound import BoundContract, bind_contract
-from hindcast.contract.folder import ContractFinder, build_finder
+from hindcast.contract.folder import ContractFinder, build_finder, try_find
 from hindcast.contract.sensitive import find_sensitive_columns, list_marks
 from hindcast.contract.types import PERIOD_COLUMNS
 from hindcast.plan import definitions, inputs, journal
@@ -75,10 +76,14 @@ def has_new_marks(contract: BoundContract, past: Sequence[Run], run: Run) -> boo
     is_same = run.plan.contract == contract.hash
     if is_same and not any(contract.marks_of_others.values()):
         return False
+    marks_anything = any(find_sensitive_columns(contract).values())
+    fields = {} if is_same else definitions.find_fields(past, run.plan.contract)
+    if not marks_anything and not any(place.startswith("inputs.") for place in fields or ()):
+        return False
     former = contract.with_marks({}) if is_same else definitions.find_contract(past, run.plan.contract)
     if former is None:
-        return any(find_sensitive_columns(contract).values())
-    pipelines = KnownPipelines(contract.settings, build_finder(contract.settings.choice))
+        return marks_anything
+    pipelines = KnownPipelines(contract.settings, partial(try_find, choice=contract.settings.choice))
     marked = carry_marks(contract, former, _DroppedMarks(pipelines).find)
     if not _has_more(marked, find_sensitive_columns(former)):
         return False
@@ -104,9 +109,10 @@ class _SourceMarks:
         not known. None are if nothing at all is known of the pipeline.
         """
         if source not in self._found:
-            self._found[source] = None  # while it is looked for: pipelines may read each other
+            unknown = None if self._pipelines.hide_unknown else frozenset[str]()
+            self._found[source] = unknown  # while it is looked for: pipelines may read each other
             marks = self._find_marks(*source.partition(".")[::2])
-            self._found[source] = frozenset() if marks is None and not self._pipelines.hide_unknown else marks
+            self._found[source] = unknown if marks is None else marks
         return self._found[source]
 
     def find_stored(self, pipeline: str, table: str) -> frozenset[str] | None:
