@@ -6,7 +6,7 @@ import itertools
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -20,7 +20,9 @@ from deltalake import write_deltalake
 from bare_runs import bare_run
 from hindcast.cli import main
 from hindcast.common.errors import HindcastError, QueryError, RecordError, TopicError
+from hindcast.common.settings import read_settings
 from hindcast.contract import Contract, load
+from hindcast.contract.bound import bind_contract
 from hindcast.kafka import produce
 from hindcast.kafka.topics import OffsetRange
 from hindcast.ops.compare import Comparison, compare_view
@@ -179,7 +181,8 @@ class Shop:
         return name
 
     def compared(self, view: str, topic: str, **asked: Any) -> Comparison:
-        return compare_view(self.warehouse, self.broker, self.contract, view, topic, **asked)
+        contract = bind_contract(self.contract, replace(read_settings({}), warehouse=self.warehouse))
+        return compare_view(self.warehouse, self.broker, contract, view, topic, **asked)
 
 
 @pytest.fixture
