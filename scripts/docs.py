@@ -339,11 +339,11 @@ Names of columns are letters, digits and `_`, a letter first. `validFrom`, `vali
 ```yaml
 variables:
   region: {type: string, default: eu}
-  least: {type: "decimal(8,2)"}
+  least: {type: "decimal(8,2)", default: 9.50}
 topics:
-  orders: {topic: $(region).orders, ...}
+  orders: {topic: $(region).orders, read: stream, key: {id: string}, value: {area: string, amount: "decimal(8,2)"}}
 views:
-  large: {where: area = $(region) and amount > $(least), ...}
+  large: {stream: orders, where: area = $(region) and amount > $(least)}
 ```
 
 The types are `duration`, `string`, `boolean`, `tinyint`, `smallint`, `int`, `bigint`, `double`, `decimal(8,2)`, `date`
@@ -359,6 +359,7 @@ run with another one derives again what depends on it.
 `targets.yaml`, beside the contracts, says what differs between environments:
 
 ```yaml
+# targets.yaml
 dev:
   warehouse: var/dev        # relative to HINDCAST_ROOT; its reports are in a folder `dev` of HINDCAST_REPORTS
   schedule: null            # only by hand

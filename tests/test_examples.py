@@ -20,6 +20,7 @@ import yaml
 from _pytest.mark.structures import ParameterSet
 
 from hindcast.cli.arguments import build_parser
+from hindcast.common.targets import read_target
 from hindcast.contract import Contract, Topic, load
 from hindcast.contract.yaml_documents import ContractLoader
 from hindcast.kafka import json_lines
@@ -91,7 +92,18 @@ def test_a_command_that_is_named_is_there_with_its_options(page: str, text: str)
     assert {word.partition("=")[0] for word in words if word.startswith("--")} <= options, page
 
 
-@pytest.mark.parametrize("block", [it for it in of("yaml") if "contract-tests.md" not in str(it.id)])
+TARGETS = [it for it in of("yaml") if it.values[0].lines[0] == "# targets.yaml"]
+
+
+@pytest.mark.parametrize("block", TARGETS)
+def test_targets_that_are_shown_are_targets(block: Block, tmp_path: Path) -> None:
+    (tmp_path / "targets.yaml").write_text("\n".join(block.lines), encoding="utf-8")
+    assert [read_target(tmp_path, name).warehouse for name in told(block)] == ["var/dev", "s3a://prices/warehouse"]
+
+
+@pytest.mark.parametrize(
+    "block", [it for it in of("yaml") if "contract-tests.md" not in str(it.id) and it not in TARGETS]
+)
 def test_a_contract_that_is_shown_is_one(block: Block, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     page = ROOT / request.node.callspec.id.rpartition("-")[0]
     whole = completed(told(block), next(told(it) for it in blocks(page) if it.language == "yaml"))
@@ -108,7 +120,7 @@ def completed(part: dict[str, Any], first: dict[str, Any]) -> dict[str, Any]:
     page's first contract.
     """
     whole: dict[str, Any] = yaml.load(GIVEN, Loader=ContractLoader)  # noqa: S506
-    if part.keys() <= Contract.model_fields.keys():
+    if part.keys() <= {*Contract.model_fields, "variables"}:
         for name in part.get("inputs", {}):
             whole["topics"].pop(name, None)
         return {**whole, **part}
