@@ -13,7 +13,7 @@
 | schedule, start, on_failure | in place of those of every contract; `on_failure` of every gate |
 | pipelines | by pipeline, the same three and variables for it alone, and the names of its `topics` in Kafka |
 
-The settings need the first two (settings.py), a contract the others (contract/variables.py).
+The settings need the first two (settings.py), a contract the others (contract/targets.py).
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ import yaml
 from hindcast.common import bounded_files
 from hindcast.common.bounded_files import ExcessError
 from hindcast.common.errors import LINE_BREAKS, ContractError, SettingsError, escape_controls, suggest_nearest
+from hindcast.common.yaml_loader import PlainLoader
 
 FILE = "targets.yaml"
 """The name of the file, which is therefore no contract."""
@@ -128,8 +129,8 @@ def read_target(folder: Path, name: str) -> Target:
 def _parse(path: str, text: str) -> Mapping[str, Target]:
     """Return the targets in a file's text by name."""
     try:
-        _refuse_nesting(path, yaml.parse(text, Loader=_Loader))
-        root = yaml.compose(text, Loader=_Loader)
+        _refuse_nesting(path, yaml.parse(text, Loader=PlainLoader))
+        root = yaml.compose(text, Loader=PlainLoader)
     except yaml.YAMLError as error:
         mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
         line = min(mark.line, text.rstrip().count("\n")) + 1 if mark else 1
@@ -144,16 +145,6 @@ def _parse(path: str, text: str) -> Mapping[str, Target]:
 
 
 _NAME = re.compile("[A-Za-z0-9][A-Za-z0-9_-]{0,59}")
-
-
-class _Loader(yaml.CSafeLoader):
-    """Safe YAML where only `true` and `false` are booleans (YAML 1.2)."""
-
-
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:bool" or first in "tTfF"]
-    for first, resolvers in yaml.CSafeLoader.yaml_implicit_resolvers.items()
-}
 
 
 def _refuse_nesting(path: str, events: Iterable[yaml.Event]) -> None:
@@ -243,7 +234,7 @@ def _parse_value(path: str, node: yaml.Node) -> GivenValue:
             "a list or a mapping where one value is expected", where=where, fix="write one text, number or date"
         )
     try:
-        return GivenValue(_Loader("").construct_document(node), where)
+        return GivenValue(PlainLoader("").construct_document(node), where)
     except (ValueError, TypeError, ArithmeticError, LookupError, AttributeError, yaml.YAMLError):
         raise ContractError("is not a valid date or number", where=where, fix="put it in quotes") from None
 

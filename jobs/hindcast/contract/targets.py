@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from typing import get_args
 
 import yaml
 from pydantic import ValidationError
@@ -14,6 +15,7 @@ from hindcast.common.errors import ContractError, suggest_nearest
 from hindcast.common.targets import Changes, Choice, GivenValue
 from hindcast.contract import messages, variables
 from hindcast.contract.avro_file import record_named_file
+from hindcast.contract.expectation import OnFailure
 from hindcast.contract.types import ContractValue
 from hindcast.contract.variables import BoundValue, Inserter, InsertionError, Variable, Variables, parse_value
 from hindcast.contract.view_checks import Complaint
@@ -21,8 +23,6 @@ from hindcast.contract.yaml_documents import build_error
 
 ContractContent = dict[str, ContractValue]
 """What the YAML of a contract gives."""
-
-_SEVERITIES = ("stop", "quarantine", "warn")
 
 
 def apply_choice(path: Path, node: yaml.Node, content: ContractContent, choice: Choice) -> ContractContent:
@@ -33,9 +33,8 @@ def apply_choice(path: Path, node: yaml.Node, content: ContractContent, choice: 
     changes = Changes()
     if choice.target:
         record_named_file(path.parent / targets.FILE)
-        target = targets.read_target(path.parent, choice.target)
-        changes = target.find_changes(str(content.get("pipeline")))
-        own = target.pipelines.get(str(content.get("pipeline")), Changes())
+        target, pipeline = targets.read_target(path.parent, choice.target), str(content.get("pipeline"))
+        changes, own = target.find_changes(pipeline), target.pipelines.get(pipeline, Changes())
         _refuse_unknown(own.variables, content.get(variables.FIELD), f"variable in {path}")
         _refuse_unknown(own.topics, content.get("topics"), f"topic in {path}")
     if variables.FIELD in content:
@@ -109,8 +108,8 @@ def _change_fields(content: ContractContent, changes: Changes) -> ContractConten
         if name in changes.fields:
             changed[name] = changes.fields[name].value
     if severity := changes.fields.get("on_failure"):
-        if severity.value not in _SEVERITIES:
-            fix = f"write {', '.join(_SEVERITIES)}"
+        if severity.value not in get_args(OnFailure):
+            fix = f"write {', '.join(get_args(OnFailure))}"
             raise ContractError(f"on_failure is '{severity.value}'", where=severity.where, fix=fix)
         for part in {"topics", "views"} & changed.keys():
             changed[part] = _set_severity(changed[part], severity.value)

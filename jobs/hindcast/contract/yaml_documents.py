@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import yaml
 
 from hindcast.common.bounded_files import ExcessError
 from hindcast.common.errors import ContractError
+from hindcast.common.yaml_loader import PlainLoader
 from hindcast.contract import bounds
 from hindcast.contract.shapes import FieldPath
 from hindcast.contract.types import ContractValue, format_value
 from hindcast.contract.view_checks import Complaint
-
-if TYPE_CHECKING:
-    _Base = yaml.SafeLoader
-else:
-    _Base = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class _OddValueError(Exception):
@@ -28,8 +23,8 @@ class _OddValueError(Exception):
         super().__init__(node.value)
 
 
-class ContractLoader(_Base):
-    """Safe YAML where only `true` and `false` are booleans (YAML 1.2): `on:` stays the name it is."""
+class ContractLoader(PlainLoader):
+    """YAML whose values JSON can hold too."""
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> ContractValue:
         """Return the value that YAML constructs; raise _OddValueError where that fails (`2026-02-30`, `!!int x`) and
@@ -47,17 +42,11 @@ class ContractLoader(_Base):
         return value
 
 
-ContractLoader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:bool" or first in "tTfF"]
-    for first, resolvers in _Base.yaml_implicit_resolvers.items()
-}
-
-
 def compose_node(path: Path) -> yaml.Node | None:
     """Return the root node of a YAML file; raise ContractError for invalid YAML, excess (bounds.py), repeated names."""
     try:
         text = bounds.read_text(path)
-        bounds.refuse_excess(yaml.parse(text, Loader=_Base))
+        bounds.refuse_excess(yaml.parse(text, Loader=PlainLoader))
         node: yaml.Node | None = yaml.compose(text, Loader=ContractLoader)
     except ExcessError as error:
         where = f"{path}:{error.line}" if error.line else str(path)

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import TypeAlias, TypeVar
 
 from hindcast.common.errors import ContractError, HindcastError
 from hindcast.common.settings import Settings
 from hindcast.contract import Contract, find, list_shapes
 from hindcast.contract.bound import BoundContract, bind_contract
-from hindcast.contract.folder import ContractFinder, build_finder, try_find
+from hindcast.contract.folder import ContractFinder, build_finder
 from hindcast.contract.sensitive import find_sensitive_columns, list_marks
 from hindcast.contract.types import PERIOD_COLUMNS
 from hindcast.plan import definitions, inputs, journal
@@ -66,7 +65,9 @@ def find_marked_columns(
     return {name: marked[name] | former[name] for name in names}
 
 
-def has_new_marks(contract: BoundContract, past: Sequence[Run], run: Run) -> bool:
+def has_new_marks(
+    contract: BoundContract, past: Sequence[Run], run: Run, find_other: ContractFinder | None = None
+) -> bool:
     """Return whether texts of a run may show what is sensitive today and was not by its contract, or may not have been.
 
     True of a run whose contract is not stored, or is none today, if anything is marked. What is marked today is looked
@@ -83,7 +84,7 @@ def has_new_marks(contract: BoundContract, past: Sequence[Run], run: Run) -> boo
     former = contract.with_marks({}) if is_same else definitions.find_contract(past, run.plan.contract)
     if former is None:
         return marks_anything
-    pipelines = KnownPipelines(contract.settings, partial(try_find, choice=contract.settings.choice))
+    pipelines = KnownPipelines(contract.settings, find_other or build_finder(contract.settings.choice))
     marked = carry_marks(contract, former, _DroppedMarks(pipelines).find)
     if not _has_more(marked, find_sensitive_columns(former)):
         return False

@@ -92,8 +92,8 @@ def _build_overview_line(settings: Settings, contract: Contract, about: str) -> 
     problems: list[Problem] = []
     try:
         past = journal.read_runs(settings.warehouse, pipeline)
-        find_marked = build_marked_finder(settings, contract)
-        runs = [build_run_entry(settings, past, run, find_marked) for run in past[-MAX_RUNS:]]
+        has_new_marks = build_mark_check(settings, contract, past)
+        runs = [build_run_entry(settings, run, has_new_marks) for run in past[-MAX_RUNS:]]
     except HindcastError as error:
         problems.append(_format_problem(error))
     except Exception as error:  # noqa: BLE001  # any error must stay within this pipeline's entry
@@ -118,8 +118,8 @@ def build_pipeline_page(settings: Settings, contract: Contract, before: int | No
     """Return the runs of a pipeline, newest first (those `before` a number), and the gates of the last that ended."""
     past = journal.read_runs(settings.warehouse, contract.pipeline)
     shown = [run for run in past if before is None or run.number < before]
-    find_marked = build_marked_finder(settings, contract)
-    entries = [build_run_entry(settings, past, run, find_marked) for run in shown[-MAX_RUNS:]]
+    has_new_marks = build_mark_check(settings, contract, past)
+    entries = [build_run_entry(settings, run, has_new_marks) for run in shown[-MAX_RUNS:]]
     ended = [run.number for run in past if run.has_report]
     return {
         "pipeline": contract.pipeline,
@@ -133,23 +133,21 @@ def build_pipeline_page(settings: Settings, contract: Contract, before: int | No
     }
 
 
-def build_marked_finder(settings: Settings, contract: Contract) -> Callable[[], BoundContract]:
-    """Return a function that returns a contract with the marks of other pipelines, which it finds once."""
+def build_mark_check(settings: Settings, contract: Contract, past: Sequence[Run]) -> Callable[[Run], bool]:
+    """Return a function that does what `marks.has_new_marks` does; it finds what other pipelines mark once."""
+    find_other = catalog.build_catalog_finder(settings)
 
     @cache
     def find_marked() -> BoundContract:
-        find_other = catalog.build_catalog_finder(settings)
         return bind_contract(marks.add_marks_of_others(settings, contract, find_other), settings)
 
-    return find_marked
+    return lambda run: marks.has_new_marks(find_marked(), past, run, find_other)
 
 
-def build_run_entry(
-    settings: Settings, past: Sequence[Run], run: Run, find_marked: Callable[[], BoundContract]
-) -> RunEntry:
-    """Return the outcome of one of the `past` runs and the paths of its report and Data Docs.
+def build_run_entry(settings: Settings, run: Run, has_new_marks: Callable[[Run], bool]) -> RunEntry:
+    """Return the outcome of a run and the paths of its report and Data Docs.
 
-    `find_marked`: returns the pipeline's contract (`build_marked_finder`); it is called for runs that were stopped.
+    `has_new_marks` (`build_mark_check`) is called for runs that were stopped.
     """
     folder = settings.reports / run.plan.pipeline
     problems: list[Problem] = []
@@ -165,7 +163,7 @@ def build_run_entry(
     outcome = attempt(lambda: run_reports.summarize_run(settings, run)) or run_reports.summarize_unread_run(run)
     report = attempt(lambda: run_reports.find_file(folder, f"run-{run.number}.html"))
     data_docs = attempt(lambda: run_reports.find_file(folder, f"run-{run.number}/index.html"))
-    is_hidden = run.stop_error is not None and marks.has_new_marks(find_marked(), past, run)
+    is_hidden = run.stop_error is not None and has_new_marks(run)
     return RunEntry(run, outcome, report, data_docs, problems, REDACTED if is_hidden else run.stop_error)
 
 

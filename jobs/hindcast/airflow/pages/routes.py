@@ -148,7 +148,7 @@ def build_app(access: PageAccess) -> FastAPI:
             raise UnknownError(
                 f"'{run_id}' has no plan yet", where=name, fix="wait for its first task, which plans the run"
             )
-        last = quality.build_run_entry(settings, past, runs[-1], quality.build_marked_finder(settings, contract))
+        last = quality.build_run_entry(settings, runs[-1], quality.build_mark_check(settings, contract, past))
         if page != "report":
             return _redirect_to(request, f"{page}/{name}", knownAt=f"run:{last.run.number}")
         return _redirect_to(request, f"reports/{name}/{last.report}" if last.report else f"quality/{name}")
