@@ -27,8 +27,9 @@ from warehouses import report as report_document
 
 @pytest.fixture
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settings]:
-    """`shop` is whole; `guest` has one run, which was stopped, and its report."""
+    """`shop` is whole; `guest` has one run, which was stopped, and its report. Reading it may be slow here."""
     monkeypatch.setattr(report_limits, "_SPENT", {})
+    monkeypatch.setattr(report_limits, "SECONDS", 60.0)
     with shop(tmp_path, GUEST) as found:
         contract = find(found.schemas, "guest")
         run = Run(plan(contract, 1))
@@ -79,7 +80,7 @@ def test_the_report_of_a_large_pipeline_is_written_whole_and_read(
     assert RunReport.from_json(report_size.parse_report_json(path.read_text())).as_json() == json.loads(
         json.dumps(written.as_json())
     )
-    assert time.thread_time() - start < 5 * report_limits.SECONDS, "even on a slow machine"
+    assert time.thread_time() - start < 2.5, "even on a slow machine"
 
 
 @pytest.mark.parametrize(("gates", "tables", "partitions"), [(1_000, 500, 120), (2_000, 1, 100_000)])
