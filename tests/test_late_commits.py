@@ -21,7 +21,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from hindcast.bitemporal.predicates import Question
 from hindcast.common import clock
-from hindcast.common.errors import RunError
+from hindcast.common.errors import RunError, TableError
 from hindcast.common.session import override_conf
 from hindcast.common.settings import read_settings
 from hindcast.ops import journal_rebuild
@@ -541,3 +541,19 @@ def test_notes_are_found_behind_commits_without_one(tmp_path: Path) -> None:
     for run in range(2, 8):
         late_commits.refuse_late_commits(table, run)
     assert commit_history.read_notes(table, dict, limit=2) == {1: {"run": 1}}
+
+
+def test_an_older_version_refuses_a_pipeline_of_which_a_run_was_abandoned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would take the identifiers of `commit_ids.end_run` for commits, and go on after records that nobody has."""
+    table = journal.runs_table(str(tmp_path), "prices")
+    table_creation.ensure_table(table, journal.SCHEMA)
+    for _ in range(2):
+        journal.mark_ended_runs(str(tmp_path), "prices")
+    opened = tables.open_latest(table)
+    assert opened is not None
+    assert (opened.version(), tables.read_marks(opened)) == (1, {"hindcast": 2, "kind": "runs", "key": []})
+    monkeypatch.setattr(tables, "ENDED_RUNS_NUMBER", 1)
+    with pytest.raises(TableError, match="has store format 2, this version knows up to 1"):
+        journal.read_runs(str(tmp_path), "prices")

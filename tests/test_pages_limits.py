@@ -20,11 +20,11 @@ from hindcast.airflow.pages import changes_page, time_machine
 from hindcast.common.errors import QueryError
 from hindcast.common.json_values import JsonObject
 from hindcast.common.settings import Settings
-from hindcast.contract import Join, find, functions
-from hindcast.query import cut_values, explain_aggregate, explain_limits, expressions_in_duckdb, key_history, read
-from hindcast.query import explain as explain_module
+from hindcast.contract import Join, find
+from hindcast.query import cut_values, explain_limits, key_history, read
 from hindcast.query.explain import explain_row
 from hindcast.query.explain_limits import NotExplainedError
+from hindcast.query.row_expressions import RowExpressions
 from hindcast.store import duckdb_reader, tables
 from test_pages import client, text
 from warehouses import RUNS, T0, at, place, row, shop, version, write
@@ -74,20 +74,20 @@ HUGE = "repeat('a', 400000000)"
 
 
 @pytest.mark.parametrize(
-    ("on", "function"),
+    "on",
     [
-        (f"if(orders.item = 'x', {HUGE}, orders.item)", "repeat()"),
-        ("levenshtein(orders.item, orders.item)", "levenshtein()"),
-        ("element_at(sequence(1, 400000000), 1)", "element_at()"),
-        ("rpad(orders.item, 400000000)", "rpad()"),
-        ("orders.item rlike 'a'", "orders.item RLIKE 'a'"),
-        ("cast(orders.quantity as array<int>)", "ARRAY<INT>"),
-        ("soundex(orders.item)", "soundex()"),
+        f"if(orders.item = 'x', {HUGE}, orders.item)",
+        "levenshtein(orders.item, orders.item)",
+        "element_at(sequence(1, 400000000), 1)",
+        "rpad(orders.item, 400000000)",
+        "orders.item rlike 'a'",
+        "cast(orders.quantity as array<int>)",
     ],
 )
-def test_what_may_be_costly_is_not_evaluated(settings: Settings, on: str, function: str) -> None:
-    words = f"The row cannot be explained: it does not evaluate {function}, which the contract uses"
-    assert explain_bill(settings, on) == {"text": words, "parts": []}
+def test_what_only_spark_evaluates_is_not_evaluated(settings: Settings, on: str) -> None:
+    told = explain_bill(settings, on)
+    assert str(told["text"]).startswith("The row cannot be explained: only Spark evaluates ")
+    assert (str(told["text"]).endswith(", which the contract uses"), told["parts"]) == (True, [])
 
 
 @pytest.mark.parametrize(
@@ -95,12 +95,13 @@ def test_what_may_be_costly_is_not_evaluated(settings: Settings, on: str, functi
     [
         {"group_by": {"city": f"if(city = 'x', {HUGE}, city)"}},
         {"group_by": {"city": "concat(city, city)"}},
+        {"group_by": {"city": "trim(concat('a', city || '-' || city))"}},
         {"where": f"city <> 'x' or city < {HUGE}"},
     ],
 )
-def test_of_all_rows_of_an_input_too(settings: Settings, change: dict[str, Any]) -> None:
+def test_of_all_rows_of_an_input_texts_are_not_joined_either(settings: Settings, change: dict[str, Any]) -> None:
     told = explain(settings, "cities", CITY, **change)
-    assert ("it does not evaluate " in str(told["text"]), told["parts"]) == (True, [])
+    assert ("only Spark evaluates " in str(told["text"]), told["parts"]) == (True, [])
 
 
 @pytest.mark.parametrize(
@@ -108,27 +109,33 @@ def test_of_all_rows_of_an_input_too(settings: Settings, change: dict[str, Any])
     [
         "orders.item",
         "coalesce(nullif(trim(concat(' ', orders.item)), ''), 'x')",
-        "concat_ws('', substring(orders.item, 1, 2), left('an', 2))",
-        "if(orders.quantity * 2 + 1 in (1, 5) and orders.quantity between 1 and 9, lower('NAAN'), null)",
-        "case when year(date_trunc('hour', timestamp '2026-01-01 00:30:00')) = 2026 then orders.item end",
-        "if(cast(cast(orders.quantity as string) as decimal(8,2)) <=> 2.00, orders.item, 'x')",
-        "if(cast('2026-01-0' || cast(orders.quantity as string) as timestamp) is not null, orders.item, 'x')",
+        "concat(substring(orders.item, 1, 2), left(orders.item, 1), 'an')",
+        "if(orders.quantity * 2 + 1 in (1, 5) and orders.quantity between 1 and 9, lower(orders.item), null)",
+        "if(cast(orders.quantity as decimal(8,2)) <=> 2.00, orders.item, 'x')",
+        "'naan'",
     ],
 )
-def test_what_is_cheap_is_evaluated(settings: Settings, on: str) -> None:
-    assert "item = naan, valid at" in str(explain_bill(settings, on)["text"])
+def test_what_arrow_evaluates_is_evaluated(settings: Settings, on: str) -> None:
+    assert "item = na" in str(explain_bill(settings, on)["text"])
 
 
 @pytest.mark.parametrize(
     "change",
     [
         {"where": "city between 'A' and 'Z' and (id is not null or id <> 1) and not city in ('Paris')"},
-        {"group_by": {"city": "upper(left(city, 1)) || lower('OME')"}},
+        {"group_by": {"city": "upper(left(city, 1)) || 'ome'"}},
+        {"group_by": {"city": "case when city < 'Q' then 'x' else city end"}, "where": "'Rome' <=> city"},
     ],
 )
-def test_the_rows_of_a_group_are_found_by_what_is_cheap(settings: Settings, change: dict[str, Any]) -> None:
+def test_the_rows_of_a_group_are_found_by_arrow(settings: Settings, change: dict[str, Any]) -> None:
     (part,) = explain(settings, "cities", CITY, **change)["parts"]  # type: ignore[misc, union-attr]
     assert part["total"] == 1  # type: ignore[index, call-overload]
+
+
+def test_a_value_that_only_spark_knows_is_not_guessed(settings: Settings) -> None:
+    told = explain(settings, "cities", CITY, group_by={"city": "lower(city || 'é')"})
+    words = "The row cannot be explained: for some rows only Spark evaluates the expressions of the contract"
+    assert told == {"text": words, "parts": []}
 
 
 @pytest.mark.parametrize("on", ["date_diff(timestamp, timestamp)", "map(interval 1 day)"])
@@ -256,67 +263,6 @@ def test_only_some_rows_are_explained_at_a_time(settings: Settings, monkeypatch:
     with explain_limits.limit_explanations(), explain_limits.limit_explanations():
         told = explain_bill(settings, "orders.item")["text"]
     assert "too many rows are being explained at this moment; try again" in str(told)
-
-
-# SQL that a contract's text must not become
-
-READ = "(SELECT content FROM read_text(lower('{path}')))"
-
-
-@pytest.mark.parametrize(
-    "on",
-    [
-        "extract(`YEAR FROM NOW())::VARCHAR || (SELECT CONTENT FROM READ_TEXT('X')) --` FROM orders.timestamp)",
-        "cast(orders.item AS decimal(`2,1)) || (SELECT 7) --`, 2))",
-        "cast(orders.item AS decimal(2,`1)); COPY (SELECT 1) TO 'x'; --`))",
-        "trim(orders.item from extract(`year) x` FROM orders.timestamp))",
-    ],
-)
-@pytest.mark.parametrize("is_seen_by_sqlglot", [True, False])
-def test_a_word_that_is_no_unit_does_not_become_sql(
-    on: str, is_seen_by_sqlglot: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not is_seen_by_sqlglot:  # DuckDB's own tree shows it too
-        monkeypatch.setattr(functions, "find_raw_text", lambda _: None)
-    tree = expressions_in_duckdb.parse_expression(on)
-    with pytest.raises(NotExplainedError, match=r"does not evaluate .* the contract uses"):
-        expressions_in_duckdb.translate_expression(tree, is_for_one_row=True)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        *("(SELECT 1)", "1, 2", "1 AS a", "1) OR (2", "1; SELECT 2", "1 -- a", "1 /* a", "1 FROM rows", "1 WHERE true"),
-        *(
-            "*",
-            "COLUMNS(*)",
-            "repeat('a', 9)",
-            "a.b.repeat(9)",
-            "getvariable('a')",
-            "current_setting('home_directory')",
-        ),
-        *(
-            "a IN (SELECT 1)",
-            "EXISTS (FROM rows)",
-            "[1, 2]",
-            "x -> x",
-            "'a' COLLATE nocase",
-            "sum(a) OVER ()",
-            "$1",
-            "",
-        ),
-        *(
-            "ARRAY(SELECT 1)",
-            "list_transform(a, x -> repeat(x, 9))",
-            "DEFAULT",
-            "a = ANY (SELECT 1)",
-            "$$a$$; SELECT 1",
-        ),
-    ],
-)
-def test_duckdb_evaluates_one_expression_of_what_is_cheap(text: str) -> None:
-    with pytest.raises(NotExplainedError, match="does not evaluate an expression that the contract uses"):
-        explain_limits.refuse_unknown_sql(text)
 
 
 @pytest.mark.parametrize("name", [None, "prices"])
@@ -463,13 +409,12 @@ def test_what_gets_past_every_check_reads_no_file(
 ) -> None:
     secret = tmp_path / "secret.csv"
     secret.write_text("hunter2", encoding="utf-8")
-    for module in (explain_module, explain_aggregate):
-        monkeypatch.setattr(module, "translate_expression", lambda *_, **__: READ.format(path=secret))
+    read_file = f"(SELECT content FROM read_text(lower('{secret}')))"
+    monkeypatch.setattr(RowExpressions, "write_sql", lambda *_: read_file)
     row = {"city": "", "validFrom": T0}
-    aggregate = explain(settings, "cities", row, table="prices", group_by={"city": "note"}, where="note = ''")
-    for told in (explain_bill(settings, "lower(orders.item)"), aggregate):
-        assert str(told["text"]).startswith("The row cannot be explained: Permission Error"), told
-        assert "hunter2" not in str(told)
+    told = explain(settings, "cities", row, table="prices", group_by={"city": "note"}, where="note = ''")
+    assert str(told["text"]).startswith("The row cannot be explained: Permission Error"), told
+    assert "hunter2" not in str(told)
 
 
 def test_a_comparison_spills_what_does_not_fit_and_reads_no_more_rows_than_it_can_pair_in_time(

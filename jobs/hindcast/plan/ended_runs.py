@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from hindcast.plan import definitions
+from hindcast.plan import definitions, journal
 from hindcast.plan.runs import Run
 from hindcast.store import commit_ids, late_commits
+from hindcast.store.commit_once import guard_commits
 from hindcast.store.tables import Table
 
 
 def refuse_late_commits(warehouse: str, past: list[Run], run: Run) -> None:
     """Refuse the commits that steps of a run, which the journal calls abandoned, may still make.
 
-    `past`: the runs of the pipeline. Raises nothing for tables that cannot be opened or written to.
+    `past`: the runs of the pipeline. Raises nothing for tables that cannot be opened or written to. The journal is
+    marked first: older versions take what this commits for commits of the run.
     """
+    with guard_commits(lambda: None):  # by now it refuses those of the run
+        journal.mark_ended_runs(warehouse, run.plan.pipeline)
     names = definitions.list_tables(past, run.plan.contract)
     for written in _list_written_tables(warehouse, run.plan.pipeline, names):
         late_commits.refuse_late_commits(written.table, run.number, written.parts, written.repeated)

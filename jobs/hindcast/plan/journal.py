@@ -48,7 +48,7 @@ from hindcast.plan.runs import (
 from hindcast.store.commit_once import commit_repeatable
 from hindcast.store.row_reader import refuse_broken_files
 from hindcast.store.table_creation import arrow_schema, ensure_table, explain_write_error
-from hindcast.store.tables import Table, open_table
+from hindcast.store.tables import ENDED_RUNS_NUMBER, NO_MARKS, Table, open_latest, open_table, read_marks
 
 SCHEMA = StructType(
     [
@@ -255,6 +255,19 @@ def replace_entries(warehouse: str, pipeline: str, entries: Sequence[Run], witho
         )
 
     _retry_commit(overwrite, table.path)
+
+
+def mark_ended_runs(warehouse: str, pipeline: str) -> None:
+    """Mark the journal so that older versions of Hindcast refuse it (`tables.ENDED_RUNS_NUMBER`), once."""
+    table = runs_table(warehouse, pipeline)
+
+    def mark() -> None:
+        delta_table = open_latest(table)
+        if delta_table is not None and (read_marks(delta_table) or NO_MARKS)["hindcast"] < ENDED_RUNS_NUMBER:
+            properties = CommitProperties(max_commit_retries=0)
+            delta_table.alter.set_table_description(table.format_mark(ENDED_RUNS_NUMBER), commit_properties=properties)
+
+    _retry_commit(mark, table.path)
 
 
 def _retry_commit(commit: Callable[[], None], where: str) -> None:

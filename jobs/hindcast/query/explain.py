@@ -6,8 +6,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlglot import expressions as exp
-
 from hindcast.common.column_values import ColumnValue, Row
 from hindcast.common.errors import describe_cause
 from hindcast.common.json_values import JsonObject, JsonValue
@@ -19,16 +17,11 @@ from hindcast.contract.shapes import PERIODS, resolve_all
 from hindcast.plan import definitions, horizon, journal
 from hindcast.query import key_history
 from hindcast.query.explain_aggregate import explain_aggregate
-from hindcast.query.explain_limits import (
-    NotExplainedError,
-    limit_explanations,
-    open_limited_engine,
-    refuse_cut,
-)
-from hindcast.query.expressions_in_duckdb import format_literal, parse_expression, translate_expression
+from hindcast.query.explain_limits import NotExplainedError, limit_explanations, refuse_cut
 from hindcast.query.holds import Hold, HoldFinder
 from hindcast.query.inputs_as_of import InputReader, InputRows, describe_rows, find_records
 from hindcast.query.key_history import find_cell, read_moment
+from hindcast.query.row_expressions import RowExpressions
 from hindcast.query.show import format_cell, format_moment
 from hindcast.store import emitted_log
 from hindcast.store.emitted_log import EmitCause
@@ -231,21 +224,11 @@ class _RowExplainer:
 
     def _evaluate_keys(self, first: InputRows, texts: Sequence[str]) -> list[ColumnValue]:
         """Return the values of the expressions of `on` over the first input's row; none without a row."""
-        if not first.rows:
+        schema = self.reader.read_schema(first.name)
+        if not first.rows or schema is None:
             return []
-        row, names = first.rows[0], {first.name: list(self.known[first.name].columns)}
-        trees = [parse_expression(resolve(text, names)) for text in texts]
-        used = {column.parts[1].name for tree in trees for column in tree.find_all(exp.Column)}
-        refuse_cut(row.get(column) for column in used)
-        if all(isinstance(tree, exp.Column) and len(tree.parts) == 2 for tree in trees):  # no fields
-            return [row.get(tree.name) for tree in trees]
-        columns = ", ".join(translate_expression(tree, is_for_one_row=True) for tree in trees)
-        plain = {column: row.get(column) for column in used if not isinstance(row.get(column), list | dict)}
-        values = ", ".join(f'{format_literal(value)} AS "{column}"' for column, value in plain.items())
-        source = f'(SELECT {values or "1"}) AS "{first.name}"'
-        with open_limited_engine() as engine:
-            keys = engine.execute(f"SELECT {columns} FROM {source}").fetchone()  # noqa: S608  # literals, checked columns
-        return list(keys or ())
+        names, expressions = {first.name: list(self.known[first.name].columns)}, RowExpressions(first.name, schema)
+        return [expressions.evaluate(resolve(text, names), first.rows[0]) for text in texts]
 
 
 def _is_derivable(kind: str, row: Row, known: datetime, frozen: datetime) -> bool:

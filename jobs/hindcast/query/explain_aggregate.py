@@ -15,13 +15,14 @@ from hindcast.bitemporal.predicates import ColumnBound, sql_literal
 from hindcast.common.column_values import Row
 from hindcast.contract import Shape, View
 from hindcast.contract.expressions import parse_aggregate
+from hindcast.contract.parsing import parse_resolved
 from hindcast.contract.shapes import PERIODS, resolve_all, view_scope
 from hindcast.query import key_history
 from hindcast.query.explain_limits import NotExplainedError
-from hindcast.query.expressions_in_duckdb import format_literal, parse_expression, translate_expression
 from hindcast.query.inputs_as_of import InputReader, InputRows, describe_rows
 from hindcast.query.key_history import read_moment
 from hindcast.query.late_members import WindowMembers, find_time_condition
+from hindcast.query.row_expressions import RowExpressions
 from hindcast.query.show import format_cell, format_moment
 
 
@@ -72,40 +73,51 @@ class _AggregateGroup:
 
     def read_rows(self, reader: InputReader) -> tuple[InputRows, str]:
         """Return the rows that the row was made of, and a sentence to add if others may be among them."""
-        columns = {c: f"({translate_expression(parse_expression(text))})" for c, text in self.texts.items()}
-        equal = [f"{text} IS NOT DISTINCT FROM {format_literal(self.row[c])}" for c, text in columns.items()]
-        where = resolve_all({"": self.view.where}, self.view, self.known).values() if self.view.where else ()
-        passed = [f"({translate_expression(parse_expression(text))})" for text in where]
+        name = self.view.first_input
+        if (schema := reader.read_schema(name)) is None:
+            return reader.build_part(name), ""
+        expressions = RowExpressions(name, schema)
+        columns = {c: f"({expressions.write_sql(text)})" for c, text in self.texts.items()}
         # Rules 13 and 14: an event without a group counts nowhere, and moves no stream time.
         joined = " AND " if self.view.group_by else " OR "
-        passed.append(f"({joined.join(f'{text} IS NOT NULL' for text in columns.values())})")
+        counts = f"({joined.join(f'{text} IS NOT NULL' for text in columns.values())})"
+        own = [f"{text} IS NOT DISTINCT FROM {sql_literal(self.row[c])}" for c, text in columns.items()]
+        where = resolve_all({"": self.view.where}, self.view, self.known).values() if self.view.where else ()
+        passed = [f"({expressions.write_sql(text)})" for text in where]
         try:
-            return self._read_exact_rows(reader, equal, [*passed, self._translate_value_condition()]), ""
+            with_value = [counts, self._write_value_condition(expressions)]
+            return self._read_exact_rows(reader, expressions, own, passed, with_value), ""
         except (NotExplainedError, duckdb.Error):
-            part = self._read_all_rows(reader, [*equal, *passed])
+            part = self._read_all_rows(reader, expressions, _join_conditions(passed, [*own, counts]))
         late = " or that came too late" if self.view.window is not None else ""
         return part, f" Some of these may not count: those without a value to aggregate{late}."
 
-    def _translate_value_condition(self) -> str:
+    def _write_value_condition(self, expressions: RowExpressions) -> str:
         """Return the condition that a row has a value to aggregate: an argument of an aggregate that is not null."""
         scope = view_scope(self.view, self.known)
         arguments = [parse_aggregate(text, scope)[1] for text in (self.view.aggregate or {}).values()]
-        trees = [parse_expression(text) for text in arguments]
-        if any(isinstance(tree, exp.Literal | exp.Struct) for tree in trees):  # never null, as of count(*)
+        if any(_is_never_null(parse_resolved(text)) for text in arguments):
             return "true"
-        return f"({' OR '.join(f'({translate_expression(tree)}) IS NOT NULL' for tree in trees)})"
+        return f"({' OR '.join(f'({expressions.write_sql(text)}) IS NOT NULL' for text in arguments)})"
 
-    def _read_exact_rows(self, reader: InputReader, equal: Sequence[str], counts: Sequence[str]) -> InputRows:
+    def _read_exact_rows(
+        self,
+        reader: InputReader,
+        expressions: RowExpressions,
+        own: Sequence[str],
+        passed: Sequence[str],
+        with_value: Sequence[str],
+    ) -> InputRows:
         """Return the rows of the group that count, without the events that came too late for the window."""
+        group = _join_conditions(passed, [*own, *with_value])
         if self.view.window is None:
-            return self._read_all_rows(reader, [*equal, *counts])
+            return self._read_all_rows(reader, expressions, group)
         start, end = (read_moment(self.row, column) for column in PERIODS["windows"])
-        texts = " AND ".join(counts), " AND ".join([*equal, *counts])
-        members = WindowMembers(self.view.window, start, end, *texts)
-        return reader.read_members(self.view.first_input, members)
+        members = WindowMembers(self.view.window, start, end, _join_conditions(passed, with_value), group)
+        return reader.read_members(self.view.first_input, members, expressions)
 
-    def _read_all_rows(self, reader: InputReader, conditions: Sequence[str]) -> InputRows:
-        """Return the rows that meet the conditions and were true when the row began, or lie in its window."""
+    def _read_all_rows(self, reader: InputReader, expressions: RowExpressions, condition: str) -> InputRows:
+        """Return the rows that meet the condition and were true when the row began, or lie in its window."""
         window, kind = self.view.window, self.kind
         if window is None:
             period = predicates.as_of_condition(kind, sql_literal(self.moment))
@@ -113,4 +125,16 @@ class _AggregateGroup:
         else:
             start, end = (read_moment(self.row, column) for column in PERIODS["windows"])
             period, bounds = find_time_condition(window, start, end), [ColumnBound("timestamp", start, end)]
-        return reader.read_rows(self.view.first_input, " AND ".join([*conditions, period]), bounds)
+        return reader.read_rows(self.view.first_input, f"{condition} AND {period}", bounds, expressions=expressions)
+
+
+def _join_conditions(passed: Sequence[str], others: Sequence[str]) -> str:
+    """Return all conditions as one; `others` are not evaluated for rows that a `where` leaves out, as in a run."""
+    joined = " AND ".join(others)
+    return f"CASE WHEN {' AND '.join(passed)} THEN {joined} ELSE false END" if passed else f"({joined})"
+
+
+def _is_never_null(tree: exp.Expr) -> bool:
+    """Return whether an argument is a literal, as of count(*), or a struct."""
+    is_struct = isinstance(tree, exp.Anonymous) and str(tree.this).lower() == "struct"
+    return is_struct or isinstance(tree, exp.Literal)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TypeAlias
 
 import duckdb
+import pyarrow as pa
 
 from hindcast.bitemporal import predicates
 from hindcast.bitemporal.predicates import ColumnBound, sql_literal
@@ -22,6 +24,7 @@ from hindcast.query import cut_values, explain_limits, key_history, read
 from hindcast.query.explain_limits import NotExplainedError
 from hindcast.query.key_history import find_cell, read_moment
 from hindcast.query.late_members import WindowMembers
+from hindcast.query.row_expressions import RowExpressions
 from hindcast.store import duckdb_reader, table_columns, tables
 from hindcast.store.tables import Table
 
@@ -131,14 +134,14 @@ class InputReader:
     def read_event(self, name: str, place: tuple[int | None, int | None], span: tuple[datetime, datetime]) -> InputRows:
         """Return the event of a place (partition, offset), whose timestamp lies within the span."""
         if None in place:
-            return self._build_part(name)
+            return self.build_part(name)
         condition = f'"_partition" = {place[0]} AND "_offset" = {place[1]}'
         return self.read_rows(name, condition, [ColumnBound("timestamp", *span)])
 
     def read_record(self, name: str, partition: int, offset: int) -> tuple[Row | None, InputRows]:
         """Return a record as the topic's log has it, None if it is not there, and its row in the topic's table."""
         log = tables.open_table(tables.log_table(self.settings.warehouse, self.contract.pipeline, name))
-        record, part = None, self._build_part(name)
+        record, part = None, self.build_part(name)
         if log is not None:
             bounds = [ColumnBound("partition", partition, partition), ColumnBound("offset", offset, offset)]
             with explain_limits.open_limited_engine(log) as engine:
@@ -164,7 +167,7 @@ class InputReader:
         A null in a key is a value like any other, unless the key was computed to look something up (`matches_null`).
         """
         explain_limits.refuse_cut(key)
-        part = self._build_part(name)
+        part = self.build_part(name)
         if not key or (None in key and not matches_null):
             return part
         columns = dict(zip(part.source.key, key, strict=True))
@@ -174,18 +177,31 @@ class InputReader:
         bounds += [ColumnBound("validFrom", most=moment), ColumnBound("validTo", least=moment, or_null=True)]
         return self.read_rows(name, " AND ".join(conditions), bounds)
 
-    def read_members(self, name: str, members: WindowMembers) -> InputRows:
+    def read_schema(self, name: str) -> pa.Schema | None:
+        """Return the columns of an input, as its table has them; None if it has no rows that may be read."""
+        part = self.build_part(name)
+        delta_table = tables.open_table(part.source) if part.open else None
+        return None if delta_table is None else pa.schema(delta_table.schema().to_arrow())
+
+    def read_members(self, name: str, members: WindowMembers, expressions: RowExpressions) -> InputRows:
         """Return the events of a window, the latest first, without those that came too late for it."""
-        return self.read_rows(name, members.condition, [ColumnBound("timestamp", members.earliest)], members)
+        bounds = [ColumnBound("timestamp", members.earliest)]
+        return self.read_rows(name, members.condition, bounds, members, expressions)
 
     def read_rows(
-        self, name: str, condition: str, bounds: Sequence[ColumnBound], members: WindowMembers | None = None
+        self,
+        name: str,
+        condition: str,
+        bounds: Sequence[ColumnBound],
+        members: WindowMembers | None = None,
+        expressions: RowExpressions | None = None,
     ) -> InputRows:
         """Return the rows that meet a condition, the latest first, cut (cut_values.py).
 
-        The condition may qualify columns by `name`. With `members` events that came too late are left out.
+        The condition may qualify columns by `name`, and call functions of the `expressions`. With `members` events that
+        came too late are left out.
         """
-        part = self._build_part(name)
+        part = self.build_part(name)
         delta_table = tables.open_table(part.source) if part.open else None
         if delta_table is None:
             return part
@@ -193,7 +209,10 @@ class InputReader:
             ColumnBound("systemFrom", most=part.known_at),
             ColumnBound("systemTo", least=part.known_at, or_null=True),
         ]
-        with explain_limits.open_limited_engine(delta_table) as engine:
+        with (
+            explain_limits.open_limited_engine(delta_table) as engine,
+            nullcontext() if expressions is None else expressions.register(engine),
+        ):
             duckdb_reader.register_rows(engine, delta_table, [*bounds, *system])
             known, late = predicates.known_at_condition(sql_literal(part.known_at)), 0
             condition = f"{known} AND {condition}"
@@ -209,7 +228,7 @@ class InputReader:
         marked = part.marked | table_columns.read_dropped_columns(delta_table).keys()  # they may have been sensitive
         return InputRows(name, part.source, part.known_at, part.open, marked, sample.rows, sample.total, late)
 
-    def _build_part(self, name: str) -> InputRows:
+    def build_part(self, name: str) -> InputRows:
         """Return an input without rows; another pipeline's is known at the moment that the last run then pinned."""
         marked = marks.find_hidden_columns(self.settings, self.contract, name)
         if name not in self.contract.inputs:

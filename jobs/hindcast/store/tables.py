@@ -58,6 +58,11 @@ TableKind = Literal[
 FORMAT_NUMBER = 1
 """The number of the store format that this code writes. An older table has 0; its property says which format it is."""
 
+ENDED_RUNS_NUMBER = 2
+"""That of a journal with runs that ended without a commit: versions that know only 1 took these for commits of the run
+(commit_ids.py), and must not go on.
+"""
+
 LARGE_ROWS = 1_000_000
 """The number of rows from which a table has deletion vectors."""
 
@@ -208,9 +213,9 @@ def _open_in(table: Table, folder: Path | None, *, again: bool = True) -> DeltaT
         adopted = f"; or adopt it, if it is the table of a topic: hindcast upgrade {table.pipeline}.{table.name}"
         fix = _ELSEWHERE_FIX + (adopted if table.kind == "versions" else "")
         raise TableError("is a Delta table that Hindcast did not make", where=table.path, fix=fix)
-    if marks["hindcast"] > FORMAT_NUMBER:
+    if marks["hindcast"] > ENDED_RUNS_NUMBER:
         raise TableError(
-            f"has store format {marks['hindcast']}, this version knows up to {FORMAT_NUMBER}",
+            f"has store format {marks['hindcast']}, this version knows up to {ENDED_RUNS_NUMBER}",
             where=table.path,
             fix="use a newer Hindcast",
         )
