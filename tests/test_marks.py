@@ -165,11 +165,12 @@ def test_what_a_gate_found_is_hidden_once_its_column_is_marked(outcome: str) -> 
     columns = ("name", "city")
     assert result.mask_values(columns, frozenset()) == result
     assert (result.mask_values(columns, frozenset({"name"})) == result) == (outcome == "failed"), "errors show any"
-    about = replace(result, kwargs={**result.kwargs, "row_condition": "name = 'Ann'"})
+    conditions = ("name = 'Ann'", "NAME = 'Ann'", "`Name` = 'Ann'")
+    about = [replace(result, kwargs={**result.kwargs, "row_condition": condition}) for condition in conditions]
     for masked in (
         result.mask_values(columns, frozenset({"city"})),
         result.mask_values(("name",), frozenset()),
-        about.mask_values(columns, frozenset({"name"})),
+        *(it.mask_values(columns, frozenset({"name"})) for it in about),
     ):
         assert ("Rome" in masked.detail, masked.observed, masked.failing) == (False, None, 1)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field, GetPydanticSchema
@@ -51,10 +51,9 @@ class Expectation(ContractModel):
         """The columns that the parameters name."""
         return list_named_columns(self.kwargs)
 
-    @property
-    def concerned_words(self) -> list[str]:
-        """The columns that the parameters name, and the words of the condition on the rows."""
-        return list_concerned_words(self.kwargs)
+    def concerns_columns(self, columns: Collection[str]) -> bool:
+        """Return whether the expectation, or the condition on its rows, is about one of these columns."""
+        return concerns_columns(self.kwargs, columns)
 
     @property
     def sql_parameters(self) -> dict[str, str]:
@@ -155,10 +154,14 @@ def gate_schema() -> JsonDict:
 Gate = Annotated[Expectation, BeforeValidator(_parse_expectation, json_schema_input_type=Any)]
 
 
-def list_concerned_words(kwargs: Mapping[str, ContractValue]) -> list[str]:
-    """Return the columns that an expectation is about, and the words of the condition on its rows, such as columns."""
+def concerns_columns(kwargs: Mapping[str, ContractValue], columns: Collection[str]) -> bool:
+    """Return whether an expectation, or the condition on its rows, is about one of these columns.
+
+    Spark finds a column of the condition whatever its case.
+    """
     condition = kwargs.get("row_condition")
-    return [*list_named_columns(kwargs), *(re.findall(r"\w+", condition) if isinstance(condition, str) else ())]
+    words = {*list_named_columns(kwargs), *(re.findall(r"\w+", condition) if isinstance(condition, str) else ())}
+    return not {word.lower() for word in words}.isdisjoint(column.lower() for column in columns)
 
 
 def list_named_columns(kwargs: Mapping[str, ContractValue]) -> list[str]:

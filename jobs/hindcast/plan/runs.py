@@ -280,6 +280,15 @@ def was_lost(past: Iterable[Run], name: str, published: int) -> bool:
     )
 
 
+def find_last_derived(past: Sequence[Run], name: str, known_at: datetime) -> Run | None:
+    """Return the last run known at a moment that made a table's rows what they were; None if there was none.
+
+    It was completed, or abandoned once it had published the table.
+    """
+    known = (run for run in reversed(past) if run.known_at <= known_at)
+    return next((run for run in known if run.state == "completed" or run.had_published(name)), None)
+
+
 def was_published_late(past: Iterable[Run], name: str, published: int) -> bool:
     """Return whether the run that `published` a table last did so after it was abandoned.
 

@@ -29,7 +29,7 @@ from pyspark.sql.types import DoubleType, LongType, StringType, StructField, Str
 from hindcast.common.errors import TableError, show_briefly
 from hindcast.common.json_values import JsonObject, JsonValue, StoredObject
 from hindcast.contract import Contract, list_shapes
-from hindcast.contract.expectation import OnFailure, list_concerned_words, list_named_columns
+from hindcast.contract.expectation import OnFailure, concerns_columns, list_named_columns
 from hindcast.contract.sensitive import REDACTED
 from hindcast.contract.types import PERIOD_COLUMNS
 from hindcast.store import duckdb_reader
@@ -122,11 +122,7 @@ class TrackedResult(GateResult):
         An error may show those of any column, what was found and observed those of the columns that the gate is about.
         """
         is_left = not set(columns).issuperset(list_named_columns(self.kwargs))
-        if (
-            not is_left
-            and hidden.isdisjoint(list_concerned_words(self.kwargs))
-            and (self.outcome != "error" or not hidden)
-        ):
+        if not is_left and not concerns_columns(self.kwargs, hidden) and (self.outcome != "error" or not hidden):
             return self
         detail = REDACTED if self.outcome in ("failed", "error") else self.detail
         return replace(self, detail=detail, observed=None, trend=[])

@@ -167,7 +167,7 @@ def _read_measurement(
         return _Measurement(int(answer["checked"] or 0), None, _parse_number(answer["observed"]))
     value = metrics.get(dependencies[0]) if dependencies else None
     nothing = bool(dependencies) and (value is None or (hasattr(value, "__len__") and not len(value)))
-    observed = None if candidate.has_sensitive(gate.concerned_words) else _parse_number(value)
+    observed = None if gate.concerns_columns(candidate.sensitive) else _parse_number(value)
     return _Measurement(0 if nothing else candidate.count_rows(which), None, observed)
 
 
@@ -198,7 +198,7 @@ _NULL_METRICS = ("column_values.nonnull", "column_values.null")
 
 def _describe_failure(candidate: StagedChange, which: str, gate: Expectation, measured: _Measurement) -> str:
     """Return what a failed gate found, with examples if it has a column that may be shown."""
-    hidden = candidate.has_sensitive(gate.concerned_words)
+    hidden = gate.concerns_columns(candidate.sensitive)
     if measured.failing is None and hidden:
         return "observed is not told"
     if measured.failing is None:

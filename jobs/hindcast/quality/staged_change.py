@@ -154,9 +154,10 @@ class StagedChange:
         self._views.append(name)
         return name
 
-    def has_sensitive(self, columns: Sequence[str]) -> bool:
-        """Return whether one of these columns must not be shown."""
-        return bool(find_sensitive_columns(self.contract)[self.name].intersection(columns))
+    @property
+    def sensitive(self) -> frozenset[str]:
+        """The columns that must not be shown."""
+        return find_sensitive_columns(self.contract)[self.name]
 
     def leave_out_rows(self, rows: DataFrame) -> StagedChange:
         """Return the candidate without some rows of its change, which are held back."""

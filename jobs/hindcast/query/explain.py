@@ -15,6 +15,7 @@ from hindcast.contract.expressions import resolve
 from hindcast.contract.sensitive import redact_message
 from hindcast.contract.shapes import PERIODS, resolve_all
 from hindcast.plan import definitions, horizon, journal
+from hindcast.plan.runs import find_last_derived
 from hindcast.query import key_history
 from hindcast.query.explain_aggregate import explain_aggregate
 from hindcast.query.explain_limits import NotExplainedError, limit_explanations, refuse_cut
@@ -70,8 +71,7 @@ def _describe_redefinition(warehouse: str, contract: Contract, name: str, known:
     Of a kafka view the record that caused a row is shown, whatever defines it today.
     """
     view, past = contract.views[name], journal.read_runs(warehouse, contract.pipeline)
-    known_runs = (run for run in reversed(past) if run.known_at <= known)
-    last = next((run for run in known_runs if run.state == "completed" or run.had_published(name)), None)
+    last = find_last_derived(past, name, known)
     if last is None or last.plan.contract == contract.hash or view.semantics == "kafka":
         return ""
     former = definitions.find_contract(past, last.plan.contract)
@@ -106,7 +106,7 @@ def _explain_found_row(
         (record,) = find_records(warehouse, contract, name, row)
         place = f"{record['topic']}, partition {record['partition']}, offset {record['offset']}"
         return f"it comes from the record in {place}.", []
-    reader = InputReader(settings, contract, _find_known_at(row, known, hold), frozenset(readable))
+    reader = InputReader(settings, contract, name, _find_known_at(row, known, hold), frozenset(readable))
     with limit_explanations():
         return _explain_view_row(warehouse, contract, name, row, reader)
 

@@ -20,6 +20,7 @@ from hindcast.contract import Contract
 from hindcast.contract.shapes import PERIODS
 from hindcast.kafka import topic_patterns
 from hindcast.plan import inputs, journal, marks
+from hindcast.plan.runs import find_last_derived
 from hindcast.query import cut_values, explain_limits, key_history, read
 from hindcast.query.explain_limits import NotExplainedError
 from hindcast.query.key_history import find_cell, read_moment
@@ -124,10 +125,11 @@ def _find_kafka_partition(warehouse: str, contract: Contract, source: str, parti
 
 @dataclass(frozen=True)
 class InputReader:
-    """Reads a contract's inputs as known at a moment, for a user who may read the pipelines `readable`."""
+    """Reads the inputs of a `view` as known at a moment, for a user who may read the pipelines `readable`."""
 
     settings: Settings
     contract: Contract
+    view: str
     known_at: datetime
     readable: frozenset[str]
 
@@ -229,19 +231,19 @@ class InputReader:
         return InputRows(name, part.source, part.known_at, part.open, marked, sample.rows, sample.total, late)
 
     def build_part(self, name: str) -> InputRows:
-        """Return an input without rows; another pipeline's is known at the moment that the last run then pinned."""
+        """Return an input without rows.
+
+        Another pipeline's is known at the moment that was pinned by the last run then that derived the view.
+        """
         marked = marks.find_hidden_columns(self.settings, self.contract, name)
         if name not in self.contract.inputs:
             source = tables.locate_table(self.settings.warehouse, self.contract, name)
             return InputRows(name, source, self.known_at, True, marked)
-        past = [
-            run
-            for run in journal.read_runs(self.settings.warehouse, self.contract.pipeline)
-            if run.known_at <= self.known_at
-        ]
+        past = journal.read_runs(self.settings.warehouse, self.contract.pipeline)
+        last = find_last_derived(past, self.view, self.known_at)
         source = inputs.locate_input_table(self.settings.warehouse, self.contract, name)
         is_open = source.pipeline in self.readable
-        moment = past[-1].plan.as_of_system_times.get(name, self.known_at) if past else self.known_at
+        moment = last.plan.as_of_system_times.get(name, self.known_at) if last else self.known_at
         return InputRows(name, source, moment, is_open, marked)
 
 
