@@ -181,14 +181,15 @@ def claim(contract: Any, plan: Any, topic: str, arrived: DataFrame) -> None:
     """A topic's records (`records`) into its log, judged as a replay judges what Kafka gives."""
     from hindcast.bitemporal import fates
     from hindcast.common.settings import read_settings
-    from hindcast.ingest import topic_log
+    from hindcast.ingest import stream_times
     from hindcast.store import commits, table_creation, tables
 
     table = tables.log_table(read_settings().warehouse, contract.pipeline, topic)
     raw, spark = arrived.withColumn("fate", F.lit(None).cast("string")), arrived.sparkSession
     retention = F.lit(None).cast("interval day to second")
-    timed = topic_log._add_stream_time(spark, table, raw, retention, plan.topics[topic].ranges)  # noqa: SLF001
-    judged = fates.decide_fates(*timed)
+    times = stream_times.read_stream_times(spark, contract, topic, plan.topics[topic].ranges)
+    timed, reached = stream_times.add_stream_times(spark, raw, times)
+    judged = fates.decide_fates(timed, retention, reached)
     rows = judged.select(
         "partition",
         "offset",

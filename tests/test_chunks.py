@@ -17,7 +17,7 @@ import crashes
 from hindcast.airflow.pages import ledger_page
 from hindcast.common.errors import RecordError, RunError, SettingsError
 from hindcast.common.settings import read_settings
-from hindcast.ingest import ingest_commits, ledger
+from hindcast.ingest import ingest_commits, ledger, stream_times
 from hindcast.kafka.topics import OffsetRange, split_ranges
 from hindcast.ops import journal_rebuild
 from hindcast.plan import journal, planner
@@ -313,3 +313,49 @@ def test_a_chunk_is_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HINDCAST_CHUNK", "many")
     with pytest.raises(SettingsError, match="HINDCAST_CHUNK is 'many', not a number of offsets"):
         read_settings()
+
+
+def test_a_commit_goes_on_from_the_stream_time_of_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log is read once for a partition, and again only where a range does not continue the last one."""
+    asked: list[dict[int, OffsetRange]] = []
+
+    def read(*given: Any) -> dict[int, int]:
+        asked.append(dict(given[-1]))
+        return dict.fromkeys(given[-1], 5)
+
+    monkeypatch.setattr(stream_times, "read_stream_times", read)
+    reached = stream_times.ReachedOffsets()
+
+    def ingest(latest: dict[int, int], **ranges: OffsetRange) -> dict[int, int]:
+        own = {int(name[1:]): offsets for name, offsets in ranges.items()}
+        before = reached.read_stream_times(None, None, "", own)  # type: ignore[arg-type]
+        reached.advance(own, before, latest)
+        return before
+
+    assert ingest({0: 9}, p0=OffsetRange(0, 3), p1=OffsetRange(2, 4)) == {0: 5, 1: 5}
+    assert ingest({0: 7}, p0=OffsetRange(3, 6), p1=OffsetRange(4, 6)) == {0: 9, 1: 5}
+    assert ingest({}, p0=OffsetRange(6, 7), p1=OffsetRange(7, 8)) == {0: 9, 1: 5}
+    assert [[*ranges] for ranges in asked] == [[0, 1], [], [1]]
+
+
+def test_a_run_in_chunks_reads_its_log_for_stream_time_once(
+    spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HINDCAST_CHUNK", "2")
+    contract = (
+        "pipeline: prices\nstart: 2026-01-01\ntopics:\n  menu: {read: table, key: {item: string}, value: {n: int},"
+    )
+    with pipeline(spark, broker, tmp_path, f"{contract} history_retention: 3 seconds}}\n") as p:
+        p.send("menu", ("a", {"n": 1}, 9))
+        p.run("first")
+        times = (1, 8, 5, 10, 6, 20, 17, 16)  # 1, 6 and 16 come too late: of the log, of a chunk, of the same one
+        p.send("menu", *(("a", {"n": n}, second) for n, second in enumerate(times, 2)))
+        reads = []
+        latest = stream_times._find_latest
+        monkeypatch.setattr(stream_times, "_find_latest", lambda rows: reads.append(1) or latest(rows))
+        p.run("second")
+        log = tables.open_table(tables.log_table(p.warehouse, p.name, "menu"))
+        assert log is not None
+        fates = sorted((row["offset"], row["fate"]) for row in log.to_pyarrow_table().to_pylist())
+        late = [offset for offset, fate in fates if fate == "expired"]
+        assert (late, reads, len(fates)) == ([1, 3, 5, 8], [1], 9)

@@ -304,15 +304,16 @@ def test_how_many_may_be_malformed() -> None:
 def test_a_share_is_one_of_the_whole_run(spark: SparkSession) -> None:
     """Of a run's two commits of 4 and 6 records."""
     told = {"read": "stream", "key": {"id": "string"}, "value": {"n": "int"}}
-    rows = [(0, n, "malformed" if n == 0 else "accepted", "no", b"k", b"v", None) for n in range(10)]
-    schema = f"partition int, offset long, fate string, reason string, key binary, value binary, {HEADERS_SCHEMA}"
+    rows = [(0, n, None, "malformed" if n == 0 else "accepted", "no", b"k", b"v", None) for n in range(10)]
+    place = "partition int, offset long, timestamp timestamp"
+    schema = f"{place}, fate string, reason string, key binary, value binary, {HEADERS_SCHEMA}"
     first, second = (spark.createDataFrame(some, schema) for some in (rows[:4], rows[4:]))
 
     def account(share: str, commit: DataFrame, before: Counter[str], to_come: int) -> dict[int, int]:
         topic = Topic.model_validate(told | {"max_malformed": share})
         return record_counts.count_records(
             commit, "partition {}".format, topic, "max_malformed", before, to_come, "nothing", hidden=False
-        )[0]
+        ).by_partition
 
     before = Counter[str]()
     assert account("10%", first, before, to_come=6) == {0: 4}

@@ -20,6 +20,7 @@ from pyspark.sql import functions as F
 from hindcast.common import step_events
 from hindcast.contract.bound import BoundContract
 from hindcast.ingest import erasure_marks, quarantine, record_counts, topic_log
+from hindcast.ingest.stream_times import ReachedOffsets, StreamTimes
 from hindcast.kafka import gaps, timestamp_overflow, topic_patterns
 from hindcast.kafka.topic_patterns import TopicSource
 from hindcast.kafka.topics import OffsetRange, recreated_topic_error
@@ -64,7 +65,7 @@ def ingest_topic(
     if to_do:
         counted = _read_counts(log, plan) if done >= first else Counter[str]()
         with topic_patterns.open_source(contract.settings, given) as source:
-            step = _TopicIngest(spark, source, contract, plan, name, log, chunks)
+            step = _TopicIngest(spark, source, contract, plan, name, log, chunks, ReachedOffsets())
             for number in to_do:
                 if len(chunks) > MAX_KEPT_CHUNKS:
                     ingested.clear()  # hold one at a time
@@ -97,6 +98,7 @@ class _TopicIngest(NamedTuple):
     name: str
     log: Table
     chunks: list[list[dict[int, OffsetRange]]]
+    reached: ReachedOffsets
 
     def append_chunk(self, number: int, after: int, counted: Counter[str]) -> DataFrame | None:
         """Commit chunk `number`: a row for each of its records, and one for each gap between them.
@@ -115,12 +117,14 @@ class _TopicIngest(NamedTuple):
             gaps.refuse_gap(contract, name, missing, topic_plan.members, gaps.describe_cause(missing, available))
         read = [gaps.remaining_ranges(part, missing) for part, missing in zip(parts, lost, strict=True)]
 
-        def judge(by_client: Collection[int]) -> DataFrame:
-            def judge_part(part: dict[int, OffsetRange]) -> DataFrame:
-                raw = topic_log.read_raw_records(spark, self.topics, contract, plan, name, part, by_client)
-                return topic_log.judge_records(spark, contract, plan, name, self.log, part, raw)
+        times = [self.reached.read_stream_times(spark, contract, name, part) for part in parts]
 
-            rows = topic_log.union_frames(map(judge_part, read))
+        def judge(by_client: Collection[int]) -> DataFrame:
+            def judge_part(part: dict[int, OffsetRange], before: StreamTimes) -> DataFrame:
+                raw = topic_log.read_raw_records(spark, self.topics, contract, plan, name, part, by_client)
+                return topic_log.judge_records(spark, contract, plan, name, part, raw, before)
+
+            rows = topic_log.union_frames(map(judge_part, read, times))
             # No persist: a commit to the log would drop the cache of a plan that reads it.
             return rows.localCheckpoint(eager=False, storageLevel=_ON_DISK if len(self.chunks) > 1 else None)
 
@@ -143,13 +147,13 @@ class _TopicIngest(NamedTuple):
             hidden=contract.has_sensitive_entry(kafka),
             weigh=files.is_small(planned),
         )
-        judged, (read_counts, bytes_) = timestamp_overflow.run_with_client_fallback(
-            judge, count, topic_plan.members, self.topics
-        )
+        judged, counts = timestamp_overflow.run_with_client_fallback(judge, count, topic_plan.members, self.topics)
+        for part, before in zip(parts, times, strict=True):
+            self.reached.advance(part, before, counts.latest)
         if source.topic_id(kafka) != topic_plan.topic_id:
             raise recreated_topic_error(kafka, plan.run)
         empty = [gaps.lost_rows(spark, missing, available) for missing in lost if missing]
-        empty += self._find_gap_rows(judged, read, read_counts)
+        empty += self._find_gap_rows(judged, read, counts.by_partition)
         rows = topic_log.union_frames([judged.drop(*topic_log.DECODED_COLUMNS.values()), *empty]).withColumns(
             topic_log.run_columns(topic_plan, plan)
         )
@@ -157,7 +161,7 @@ class _TopicIngest(NamedTuple):
         note = LogNote(plan.run, plan.run_id, counted["refused"], topic.valid_time)
         if topic_plan.chunk:
             note = replace(note, records=counted["records"], malformed=counted["malformed"], chunk=chunk)
-        few = files.is_small(planned, bytes_)
+        few = files.is_small(planned, counts.bytes)
         if not commits.append_rows(rows, self.log, number, note.as_json(), after=after, few=few):
             return None
         return _select_accepted(judged, topic_plan, plan)

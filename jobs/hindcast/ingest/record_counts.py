@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from typing import NamedTuple
 
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
@@ -13,10 +14,19 @@ from hindcast.contract import Topic
 from hindcast.contract.sensitive import REDACTED
 from hindcast.formats import limits, mismatch
 from hindcast.ingest.quarantine import NOT_REFUSED
+from hindcast.ingest.stream_times import StreamTimes
 from hindcast.store import files
 
 MAX_REASON_LENGTH = 1_000
 """Characters kept of the reason why a record does not decode."""
+
+
+class RecordCounts(NamedTuple):
+    """How many records each partition has, how many bytes they take, and the latest timestamps of accepted ones."""
+
+    by_partition: dict[int, int]
+    bytes: int
+    latest: StreamTimes
 
 
 def count_records(
@@ -30,7 +40,7 @@ def count_records(
     *,
     hidden: bool,
     weigh: bool = False,
-) -> tuple[dict[int, int], int]:
+) -> RecordCounts:
     """Return how many records each partition has, and how many bytes they take in all (0 without `weigh`).
 
     Raises RecordError if more records of the run are malformed than the contract allows. `place` describes a partition.
@@ -44,6 +54,7 @@ def count_records(
         .agg(
             F.count("*").alias("n"),
             F.min("offset").alias("first"),
+            F.unix_micros(F.max("timestamp")).alias("latest"),
             (files.text_size_column(judged.select("key", "value", "headers")) if weigh else F.lit(0)).alias("bytes"),
         )
         .collect()
@@ -67,7 +78,8 @@ def count_records(
     counts = Counter[int]()
     for row in rows:
         counts[row["partition"]] += row["n"]
-    return counts, sum(row["bytes"] or 0 for row in rows)
+    latest = {row["partition"]: row["latest"] for row in rows if row["fate"] == "accepted"}
+    return RecordCounts(counts, sum(row["bytes"] or 0 for row in rows), latest)
 
 
 def _read_record(judged: DataFrame, partition: int, offset: int) -> Row:

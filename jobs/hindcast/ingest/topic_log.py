@@ -20,7 +20,7 @@ Refused records are also in the quarantine, one table per pipeline, with the nam
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -31,20 +31,16 @@ from hindcast.contract import Topic
 from hindcast.contract.bound import BoundContract
 from hindcast.formats import limits
 from hindcast.formats.decode import decode_records
-from hindcast.ingest import erasure_marks, retimestamping, schemas, trim_ledger
+from hindcast.ingest import erasure_marks, retimestamping, schemas, stream_times, trim_ledger
+from hindcast.ingest.stream_times import StreamTimes
 from hindcast.kafka import gaps, timestamp_overflow, topic_patterns
 from hindcast.kafka.topic_patterns import TopicSource
 from hindcast.kafka.topics import HEADERS_SCHEMA, OffsetRange
 from hindcast.plan import journal
 from hindcast.plan.plans import Plan, TopicPlan
-from hindcast.store import row_reader, tables
-from hindcast.store.tables import Table
+from hindcast.store import tables
 
 DISPUTED_MESSAGE = "a record of the log no longer decodes"
-
-
-_NEAR = 10_000
-"""How many offsets before a range give a lower bound of stream time."""
 
 
 DECODED_COLUMNS = {"key": "_key", "value": "_value"}
@@ -101,7 +97,7 @@ def read_planned_by_fate(
 
 def read_planned(spark: SparkSession, contract: BoundContract, plan: Plan, name: str) -> DataFrame:
     """Return the records that a plan would add to a topic's log, as the log would have them, without writing."""
-    log, topic_plan = tables.log_table(contract.warehouse, contract.pipeline, name), plan.topics[name]
+    topic_plan = plan.topics[name]
     with topic_patterns.open_source(contract.settings) as source:
         available = topic_patterns.offset_source(source, topic_plan.members, plan.run).read_offset_ranges(
             contract.kafka_topic(name)
@@ -113,7 +109,8 @@ def read_planned(spark: SparkSession, contract: BoundContract, plan: Plan, name:
     def judge(by_client: Collection[int]) -> DataFrame:
         def judge_part(part: dict[int, OffsetRange]) -> DataFrame:
             raw = read_raw_records(spark, source, contract, plan, name, part, by_client)
-            return judge_records(spark, contract, plan, name, log, part, raw, store=False)
+            times = stream_times.read_stream_times(spark, contract, name, part)
+            return judge_records(spark, contract, plan, name, part, raw, times, store=False)
 
         return union_frames(map(judge_part, read))
 
@@ -182,26 +179,26 @@ def judge_records(
     contract: BoundContract,
     plan: Plan,
     name: str,
-    log: Table,
     ranges: Mapping[int, OffsetRange],
     raw: DataFrame,
+    times: StreamTimes,
     *,
     store: bool = True,
 ) -> DataFrame:
     """Return the `raw` records of these ranges as rows of the log, without `run_columns`, and with `DECODED_COLUMNS`.
 
-    `store`: whether to store the schemas that records name beside the log (schemas.py).
+    `times`: the stream time before each range. `store`: whether to store the schemas that records name beside the log
+    (schemas.py).
     """
     topic = contract.topics[name]
     with_bytes = raw.withColumns({"_rawKey": F.col("key"), "_rawValue": F.col("value")})
     writers = schemas.resolve_schemas(contract, name, raw, plan if store else None)
     span = valid_time.skew_bounds(topic, plan.known_at)
-    past = journal.read_runs(log.warehouse, contract.pipeline)
+    past = journal.read_runs(contract.warehouse, contract.pipeline)
     marked = erasure_marks.mark_forgotten(with_bytes, past, topic, name, writers, ranges)
     decoded = limits.decode_within_limit(marked, topic, lambda some: decode_records(some, topic, *span, writers))
-    has_log = tables.open_table(log) is not None
-    before = retimestamping.read_stream_time_rows(spark, contract, name, ranges) if has_log else None
-    judged = fates.decide_fates(*_add_stream_time(spark, log, decoded, retention_column(topic), ranges, before))
+    timed, reached = stream_times.add_stream_times(spark, decoded, times)
+    judged = fates.decide_fates(timed, retention_column(topic), reached)
     rows = judged.select(
         "partition",
         "offset",
@@ -232,35 +229,3 @@ def expiry_reason(topic: Topic) -> Column:
         F.lit(f"older than the history retention of {topic.history_retention} at stream time "),
         F.col("streamTime").cast("string"),
     )
-
-
-def _add_stream_time(
-    spark: SparkSession,
-    log: Table,
-    decoded: DataFrame,
-    retention: Column,
-    ranges: Mapping[int, OffsetRange],
-    dated: DataFrame | None = None,
-) -> tuple[DataFrame, Column, Column | None]:
-    """Return records with the log's stream time before each partition's range, as `fates.decide_fates` takes them.
-
-    `dated`: the log's rows where they were retimestamped (retimestamping.py).
-    """
-    if tables.open_table(log) is None:
-        return decoded, retention, None
-
-    def each(bound: Callable[[int, OffsetRange], str]) -> Column:
-        # One text: Spark parses it to a balanced tree, which hundreds of partitions need.
-        return F.expr(" OR ".join(f"(`partition` = {p} AND {bound(p, r)})" for p, r in ranges.items()))
-
-    latest = F.max("timestamp")
-    rows = row_reader.load_rows(spark, log) if dated is None else dated
-    before = rows.where((F.col("fate") == "accepted") & each(lambda _, r: f"offset < {r.start}"))
-    if dated is None and tables.count_rows(log) > tables.LARGE_ROWS:
-        # Earlier offsets seldom exceed the maximum of the last ones: Delta skips nearly all files.
-        near = before.where(each(lambda _, r: f"offset >= {r.start - _NEAR}"))
-        reached = near.groupBy("partition").agg(F.unix_micros(latest))
-        least = {partition: f"`timestamp` >= timestamp_micros({micros})" for partition, micros in reached.collect()}
-        before = before.where(each(lambda p, _: least.get(p, "true")))
-    reached = before.groupBy("partition").agg(latest.alias("_reached"))
-    return decoded.join(F.broadcast(reached), "partition", "left"), retention, F.col("_reached")
