@@ -95,6 +95,7 @@ class ExpectTiesToBeOrdered(ConditionRule):
 
     Of two such records the one in the larger partition wins, whichever was sent later. With `also_replaced` a record
     also fails if a later one of its run and partition replaces it at the same timestamp: nobody ever sees its content.
+    bitemporal/ties.py finds both kinds.
 
         a @5: 8 at 0/3, 9 at 1/7    ->    both fail, if both are new
     """

@@ -1,4 +1,4 @@
-"""Rules that judge all rows at once: by a share of them, by their number, or by their age."""
+"""Rules that judge all rows at once: by a share of them, by their number, or by their age; rows.py has the others."""
 
 from __future__ import annotations
 
