@@ -1,9 +1,9 @@
 """Gates: Great Expectations on what a run is about to publish. The expectations of our own are in rules/.
 
 All gates that look at the same rows are evaluated at once, without details (BOOLEAN_ONLY): then Great Expectations
-bundles what it measures, and we keep its counts. Only gates that fail are evaluated again, for examples. A gate never
-passes what it did not check: without rows, or with nothing but nulls, it is unchecked. An expectation that cannot be
-evaluated is an error and stops what it guards.
+bundles what it measures, and we keep its counts (`_read_measurement`). Only gates that fail are evaluated again, for
+examples. A gate never passes what it did not check: without rows, or with nothing but nulls, it is unchecked. An
+expectation that cannot be evaluated is an error and stops what it guards.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 """The transaction identifiers of the commits to a table: which run committed last, and which runs have ended.
 
+commits.py and delta_rs_writer.py commit them with the rows; what else a commit says is in commit_notes.py.
+
 | application id | version |
 | --- | --- |
 | `Table.app_id` | the run that committed last; or a run that ended without it, so that Delta makes no commit of it |

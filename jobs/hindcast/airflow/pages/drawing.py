@@ -1,4 +1,4 @@
-"""Numbers and moments as positions in a drawing: sparklines, axes, ticks. Pure."""
+"""Numbers and moments as positions in a drawing: sparklines, axes, ticks. Pure. templates/plane.html draws a plane."""
 
 from __future__ import annotations
 
