@@ -27,9 +27,9 @@ import yaml
 from pyarrow.dataset import Dataset
 
 from hindcast.common.settings import Settings, read_settings
+from hindcast.common.yaml_loader import ContractLoader
 from hindcast.contract import load
 from hindcast.contract.bound import BoundContract, bind_contract
-from hindcast.contract.yaml_documents import ContractLoader
 from hindcast.kafka import produce
 from hindcast.ops.verify.verify import verify_tables
 from hindcast.plan import journal

@@ -13,9 +13,9 @@ import yaml
 
 from bare_runs import bare_run
 from hindcast.common.errors import ContractError
+from hindcast.common.yaml_loader import ContractLoader
 from hindcast.contract import Contract, load
 from hindcast.contract.definition import list_fields
-from hindcast.contract.yaml_documents import ContractLoader
 from hindcast.ops.erase.texts import ForgottenTexts
 from hindcast.plan import definitions
 from hindcast.plan.runs import Run

@@ -91,7 +91,7 @@ def test_the_target_is_that_of_the_contracts(contracts: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("dev: [", "targets.yaml:1: is not YAML"),
+        ("dev: [", "targets.yaml:1: the target 'dev' cannot be read: the file is not YAML"),
         ("prod: {}", "no target 'dev' in "),
         (None, "targets.yaml cannot be read: No such file or directory"),
     ],

@@ -10,7 +10,7 @@ import yaml
 from pyspark.sql import SparkSession
 
 from hindcast.common.errors import RecordError
-from hindcast.contract.yaml_documents import ContractLoader
+from hindcast.common.yaml_loader import ContractLoader
 from hindcast.plan import journal, planner
 from hindcast.runs import emission
 from pipelines import Pipeline, _plain, at, pipeline, tell, wrong

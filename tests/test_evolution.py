@@ -16,7 +16,7 @@ import reports
 from hindcast.bitemporal.predicates import Question
 from hindcast.cli import main
 from hindcast.common.errors import RecordError, TableError
-from hindcast.contract.yaml_documents import ContractLoader
+from hindcast.common.yaml_loader import ContractLoader
 from hindcast.plan import journal
 from hindcast.query import key_history, read
 from hindcast.runs import incremental_state

@@ -21,8 +21,8 @@ from _pytest.mark.structures import ParameterSet
 
 from hindcast.cli.arguments import build_parser
 from hindcast.common.targets import read_target
+from hindcast.common.yaml_loader import ContractLoader
 from hindcast.contract import Contract, Topic, load
-from hindcast.contract.yaml_documents import ContractLoader
 from hindcast.kafka import json_lines
 from walkthrough import ROOT, Block, blocks
 

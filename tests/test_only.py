@@ -13,9 +13,9 @@ import reports
 from bare_runs import bare_run
 from hindcast.common.errors import RequestError
 from hindcast.common.settings import read_settings
+from hindcast.common.yaml_loader import ContractLoader
 from hindcast.contract import Contract
 from hindcast.contract.bound import bind_contract
-from hindcast.contract.yaml_documents import ContractLoader
 from hindcast.plan import journal, planner
 from hindcast.runs import incremental_state
 from hindcast.store.tables import open_table

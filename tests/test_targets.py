@@ -6,6 +6,7 @@ import ast
 import json
 import os
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -15,12 +16,14 @@ from hindcast.airflow import dag_loading, pipelines
 from hindcast.airflow.created_dags import CreatedDags
 from hindcast.airflow.pages import catalog
 from hindcast.cli.main import main
+from hindcast.common import targets
 from hindcast.common.errors import ContractError, SettingsError
 from hindcast.common.settings import SCHEMAS_VARIABLE, TARGET_VARIABLE, read_settings, use_environment
 from hindcast.common.targets import Choice
 from hindcast.contract import Contract, find, list_contract_files, load
 from hindcast.contract.folder import build_finder
 from hindcast.contract.variables import is_expression, parse_value
+from test_pages import client
 
 JOBS = Path(__file__).parents[1] / "jobs" / "hindcast"
 
@@ -208,6 +211,7 @@ REFUSED = [
         6,
         "does not fit in decimal(8,2)",
     ),
+    ("", "", Choice("", (("lost", " 5"),)), "--var lost", "' 5' is not a whole number"),
     ("", "", Choice("", (("least", "ten"),)), "--var least", "'ten' is not a decimal"),
     ("", "", Choice("", (("region", "a\x1bb"),)), "--var region", "contains the character U+001B"),
     ("", "", Choice("", (("regoin", "eu"),)), "", "--var regoin: no such variable is declared"),
@@ -228,8 +232,8 @@ def test_what_is_refused(folder: Path, was: str, now: str, choice: Choice, line:
 
 
 ODD_TARGETS = [
-    ("dev: [1]", 1, "target 'dev' must be a mapping"),
-    ("dev:\n  warehose: x", 2, "unknown field 'warehose' in target 'dev'"),
+    ("dev: [1]", 1, "the target 'dev' cannot be read: the target must be a mapping"),
+    ("dev:\n  warehose: x", 2, "the target 'dev' cannot be read: unknown field 'warehose' in the target"),
     ("dev:\n  warehouse: 5", 2, "warehouse is not a text"),
     ("dev:\n  pipelines: {shop: {topics: {orers: x}}}", 2, "is called 'orers'"),
     ("dev:\n  pipelines: {shop: {variables: {regoin: x}}}", 2, "is called 'regoin'"),
@@ -237,11 +241,19 @@ ODD_TARGETS = [
     ("dev:\n  variables: {least: [1]}", 2, "a list or a mapping where one value"),
     ("dev:\n  on_failure: sotp", 2, "on_failure is 'sotp'"),
     ("dev: &a {}\nprod: *a", 2, "contains aliases"),
-    ("a/b: {}", 1, "'a/b' is not a name for a target"),
+    ("dev:\n  warehouse: a%b", 2, "the warehouse is '/a%b', and has % in its path"),
+    ("dev:\n  warehouse: s3a://ann:secret@shop/x", 2, "the warehouse has credentials in its address"),
+    ("dev:\n  reports: ~nobody-there/x", 2, "reports: Could not determine home directory"),
+    ("dev:\n  variables: {least: 1:1:1:1:1}", 2, "'1:1:1:1:1' is the number 13179661 in YAML"),
+    ("dev:\n  variables: {lost: 010}", 2, "'010' is the number 8 in YAML"),
+    ("dev:\n  schedule: 1:30", 2, "'1:30' is the number 90 in YAML"),
+    ("dev:\n  variables: {area: !!binary aGVsbG8=}", 2, "'aGVsbG8=' is not supported: it is tagged !!binary"),
+    ("dev:\n  variables: {begin: 2026-02-30}", 2, "'2026-02-30' is not a valid timestamp"),
+    ("dev:\n  variables: {begin: !!python/name:os.system x}", 2, "'x' is not one value"),
     ('dev: {warehouse: "a\\0b"}', 1, "warehouse is not a text"),
     ("dev: {}\ndev: {}", 2, "'dev' appears twice"),
     ("dev: {a", 1, "is not YAML"),
-    ("", 1, "the targets must be a mapping"),
+    ("", 1, "the target 'dev' cannot be read: the file must be a mapping"),
     ("dev: " + "[" * 30_000, 1, "nested too deep"),
     ("dev: " + "{a: " * 60_000, 1, "nested too deep"),
     ("dev: \0", 1, "is not YAML: control characters are not allowed"),
@@ -255,6 +267,138 @@ def test_what_targets_cannot_be(folder: Path, text: str, line: int, found: str) 
         find(folder, "shop", Choice("dev"))
     assert refused.value.where == f"{folder}/targets.yaml:{line}"
     assert found in refused.value.found
+
+
+GIVEN_ODDLY = [
+    ("prod:\n  schedule: 5", 2, "schedule: 5 is not text"),
+    ("prod:\n  start: tomorrow", 2, "start: 'tomorrow' is not a valid timestamp"),
+    ("prod:\n  pipelines:\n    shop:\n      start: null", 4, "start: nothing is not a valid timestamp"),
+    ("prod:\n  pipelines:\n    shop:\n      topics:\n        orders: a/b", 5, "'a/b' is not a valid topic name"),
+    ("prod:\n  on_failure: null", 2, "on_failure is nothing"),
+    ("prod:\n  on_failure: quarantine", 2, "on_failure: quarantine cannot be used in a kafka view"),
+]
+
+
+@pytest.mark.parametrize(("text", "line", "found"), GIVEN_ODDLY, ids=[case[2] for case in GIVEN_ODDLY])
+def test_an_error_of_what_a_target_gives_has_its_place(folder: Path, text: str, line: int, found: str) -> None:
+    kafka = "  live:\n    semantics: kafka\n    stream: views\n    expect:\n"
+    kafka += "      - expect_column_values_to_not_be_null: {column: n}\n"
+    views = "  views: {topic: views, read: stream, key: {id: string}, value: {n: int}}\n"
+    (folder / "shop.yaml").write_text(SHOP.replace("views:\n", f"{views}views:\n", 1) + kafka)
+    assert isinstance(find(folder, "shop"), Contract)
+    (folder / "targets.yaml").write_text(text)
+    with pytest.raises(ContractError) as refused:
+        find(folder, "shop", Choice("prod"))
+    assert refused.value.where == f"{folder}/targets.yaml:{line}"
+    assert found in refused.value.found
+
+
+def test_what_is_wrong_in_a_target_concerns_those_who_choose_it(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others = (
+        "typo: {schedul: x}\na/b: {}\ntwice: {}\ntwice: {}\n[a]: {}\nslow: {schedule: 1:1:1}\nodd: {warehouse: a%b}\n"
+    )
+    (folder / "targets.yaml").write_text(TARGETS + others)
+    assert find(folder, "shop", Choice("dev")).schedule is None
+    monkeypatch.setenv(SCHEMAS_VARIABLE, str(folder))
+    monkeypatch.setenv(TARGET_VARIABLE, "dev")
+    assert read_settings().target == "dev"
+    for name in ("typo", "twice", "slow", "odd"):
+        with pytest.raises(ContractError, match=f"the target '{name}' cannot be read: "):
+            find(folder, "shop", Choice(name))
+        with pytest.raises(ContractError, match=f"the target '{name}' cannot be read: "):
+            read_settings({SCHEMAS_VARIABLE: str(folder), TARGET_VARIABLE: name})
+    for files in ((), (str(folder / "targets.yaml"),)):
+        assert main(["check", *files]) == 1
+        said = capsys.readouterr().err
+        first = TARGETS.count("\n") + 1
+        for line, found in (
+            (first, "the target 'typo' cannot be read: unknown field 'schedul' in the target"),
+            (first + 1, "the target 'a/b' cannot be read: the name is not one for a target"),
+            (first + 3, "the target 'twice' cannot be read: 'twice' appears twice in the file"),
+            (first + 4, "a name in the file is not a text"),
+            (first + 5, "the target 'slow' cannot be read: '1:1:1' is the number 3661 in YAML"),
+            (first + 6, "the target 'odd' cannot be read: the warehouse is '/a%b', and has % in its path"),
+        ):
+            assert f"{folder}/targets.yaml:{line}: {found}" in said
+    (folder / "targets.yaml").write_text("dev: {")
+    monkeypatch.setenv(TARGET_VARIABLE, "")
+    assert main(["check"]) == 1
+    assert "the file is not YAML" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", ["1:" * 120_000 + "1", "0x" + "f" * 240_000, "9" * 101, "1:" * 120_000 + "1.5"])
+def test_a_very_long_number_is_refused_at_once(folder: Path, number: str) -> None:
+    (folder / "targets.yaml").write_text(f"dev: {{}}\nprod: {{variables: {{lost: {number}}}}}")
+    begun = time.thread_time()
+    assert isinstance(find(folder, "shop", Choice("dev")), Contract)
+    with pytest.raises(ContractError) as refused:
+        find(folder, "shop", Choice("prod"))
+    assert time.thread_time() - begun < 1
+    assert re.search("is not a (whole )?number", refused.value.found)
+    assert len(str(refused.value)) < 500
+    assert "put text in quotes" in refused.value.fix
+
+
+LONG = "f" * 100_000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"on_failure: {LONG}",
+        f"schedule: {LONG}",
+        f"start: {LONG}",
+        f"? {LONG}\n  : 1",
+        f"variables: {{least: {LONG}}}",
+        f"variables: {{least: 1{'0' * 99}}}",
+        f"pipelines: {{shop: {{? {LONG} : 1}}}}",
+        f"pipelines: {{shop: {{topics: {{? {LONG} : 1}}}}}}",
+        f"pipelines: {{shop: {{topics: {{orders: {LONG}}}}}}}",
+        f"warehouse: '%{LONG}'",
+    ],
+)
+def test_errors_do_not_show_long_values_whole(folder: Path, text: str) -> None:
+    (folder / "targets.yaml").write_text(f"dev:\n  {text}\n? {LONG}\n: {{}}")
+    with pytest.raises(ContractError) as refused:
+        find(folder, "shop", Choice("dev"))
+    with pytest.raises(ContractError) as unknown:
+        find(folder, "shop", Choice("other"))
+    assert max(len(str(refused.value)), len(str(unknown.value))) < 1_500
+
+
+def test_targets_are_read_in_bounded_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pipelines = ",".join(f"p{n}: {{}}" for n in range(20_000))
+    (folder / "targets.yaml").write_text(f"dev: {{pipelines: {{{pipelines}}}}}")
+    assert isinstance(find(folder, "shop", Choice("dev")), Contract)
+    monkeypatch.setattr(targets, "SECONDS", 0.0)
+    (folder / "targets.yaml").write_text(f"dev: {{pipelines: {{{pipelines}}}}} # changed")
+    with pytest.raises(ContractError, match="the target 'dev' cannot be read: the file takes more than 0 s"):
+        find(folder, "shop", Choice("dev"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "number"),
+    [
+        *(("int", "010", 8), ("int", "1:30", 90), ("int", "0b11", 3), ("int", "1_000", 1000), ("int", "0x1F", 31)),
+        *(("double", "1:30.5", 90.5), ("double", "1_0.5", 10.5), ("decimal(8,2)", "-012", -10)),
+    ],
+)
+def test_a_number_that_people_read_otherwise_is_refused(folder: Path, kind: str, text: str, number: float) -> None:
+    def write(default: str) -> None:
+        declared = f'other: {{type: "{kind}", default: {default}}}'
+        (folder / "shop.yaml").write_text(SHOP.replace("variables:\n", f"variables:\n  {declared}\n", 1))
+
+    write(text)
+    with pytest.raises(ContractError) as refused:
+        find(folder, "shop")
+    assert refused.value.where == f"{folder}/shop.yaml:5"
+    assert refused.value.found == f"'{text}' is the number {number} in YAML"
+    assert f"write {number}, or the number that you mean" in refused.value.fix
+    for plain in (str(number), '"10"', '"010"', "0", "+5", "-5"):
+        write(plain)
+        assert isinstance(find(folder, "shop"), Contract), plain
 
 
 def test_a_file_of_targets_that_is_none_is_refused_at_once(folder: Path) -> None:
@@ -318,7 +462,7 @@ def test_the_target_says_where_tables_and_reports_are(folder: Path, monkeypatch:
     other = read_settings(dev.environment | {TARGET_VARIABLE: ""})
     assert (other.warehouse, str(other.reports)) == ("/srv/shop/var/warehouse", "/srv/shop/var/reports")
     (folder / "targets.yaml").write_text("dev: {warehouse: ~nobody-there/x}")
-    with pytest.raises(SettingsError, match="target 'dev'"):
+    with pytest.raises(ContractError, match="the target 'dev' cannot be read: warehouse: Could not determine home"):
         read_settings(env | {TARGET_VARIABLE: "dev"})
     (folder / "targets.yaml").write_text(TARGETS)
     with pytest.raises(SettingsError, match="no target 'tset'"):
@@ -385,10 +529,32 @@ def test_dags_and_pages_load_the_contracts_of_a_target(folder: Path, monkeypatch
     broken = pipelines(folder, target="dev")
     assert "broken contract" in broken["shop"].tags
     assert "targets.yaml:1" in str(broken["shop"].doc_md)
+    (folder / "targets.yaml").write_text("prod: {}\ndev: {warehouse: a%b}")
+    broken = pipelines(folder, target="dev")
+    assert broken.keys() == {"shop"}, "no DAG looks whole, with assets of another warehouse"
+    assert "targets.yaml:2: the target 'dev' cannot be read: the warehouse is" in str(broken["shop"].doc_md)
     created = CreatedDags()
     dag_loading.load_dags(read_settings({SCHEMAS_VARIABLE: str(folder)}), created)
     with pytest.raises(SettingsError, match="has DAGs of target '' already"):
         dag_loading.load_dags(settings, created)
+
+
+@pytest.mark.parametrize("address", ["/quality", "/quality/shop", "/machine", "/ledger/shop", "/dag/shop/quality"])
+def test_pages_say_that_the_target_cannot_be_read(folder: Path, monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    monkeypatch.setenv("HINDCAST_VAR", str(folder / "var"))
+    monkeypatch.setenv(SCHEMAS_VARIABLE, str(folder))
+    monkeypatch.setenv(TARGET_VARIABLE, "dev")
+    (folder / "targets.yaml").write_text("dev: {}\nprod: {schedul: x}")
+    assert client("shop").get(address).status_code == 200
+    (folder / "targets.yaml").write_text("dev: {schedul: x}\nprod: {}")
+    page = client("shop").get(address)
+    assert (
+        "<h1>the target &#39;dev&#39; cannot be read: unknown field &#39;schedul&#39; in the target</h1>" in page.text
+    )
+    assert f"{folder}/targets.yaml:1" in page.text
+    assert "did you mean &#39;schedule&#39;?" in page.text
+    told = client("shop").get(f"{address}.json").json()["error"]
+    assert told["found"].startswith("the target 'dev' cannot be read: ")
 
 
 def test_every_call_that_loads_contracts_says_what_they_are_loaded_with() -> None:
@@ -429,6 +595,7 @@ LITERALS = {
     "int": [-2147483648, 2147483647, 0],
     "bigint": [-9223372036854775808, 9223372036854775807],
     "decimal(8,2)": ["-0.05", 123456.78, 7, "0.00"],
+    "decimal(2,2)": [0, "0.00", 0.99, "-0.5"],
     "decimal(38,10)": ["1234567890123456789012345678.0123456789"],
     "double": [0.1, 1e300, -5, "2.5"],
     "boolean": [True, "false"],

@@ -18,19 +18,22 @@ def parse_path(env: Mapping[str, str], name: str, default: Path) -> Path:
     return Path(env.get(name) or default).expanduser().absolute()
 
 
-def parse_warehouse(warehouse: str) -> str:
-    """Return the warehouse as it is named everywhere; SettingsError for credentials or odd signs in it."""
+def parse_warehouse(warehouse: str, setting: str = "HINDCAST_WAREHOUSE, or HINDCAST_VAR,") -> str:
+    """Return the warehouse as it is named everywhere; SettingsError for credentials or odd signs in it.
+
+    `setting`: what the error says to set.
+    """
     # First: other errors show the address, as every path does. A secret may have a slash. Azure's is container@account.
     is_azure = re.fullmatch(r"(abfss?|wasbs?)://[\w$-]+@[\w.-]+(/.*)?", warehouse, re.DOTALL)
     if not is_azure and re.match(r"[^/]*://[^/]*(@|:(?!\d+(/|$)).*@)", warehouse, re.DOTALL):
         fix = "leave them out: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY have them (docs/deploy.md)"
-        raise SettingsError("HINDCAST_WAREHOUSE has credentials in its address", fix=fix)
+        raise SettingsError("the warehouse has credentials in its address", fix=fix)
     place = warehouse if "://" in warehouse else str(Path(warehouse).expanduser().absolute())
     if re.search("[\ud800-\udfff]", place):
-        fix = "set HINDCAST_WAREHOUSE, or HINDCAST_VAR, to a folder whose whole path is UTF-8 text"
+        fix = f"set {setting} to a folder whose whole path is UTF-8 text"
         raise SettingsError(f"the warehouse is '{_shorten(place)}', which is not UTF-8 text", fix=fix)
     if found := re.search(r"[#?%`\\]", place):  # Delta's readers take them for parts of a URL, or of SQL
-        fix = "set HINDCAST_WAREHOUSE, or HINDCAST_VAR, to a folder without it"
+        fix = f"set {setting} to a folder without it"
         raise SettingsError(f"the warehouse is '{_shorten(place)}', and has {found[0]} in its path", fix=fix)
     return place
 

@@ -212,15 +212,12 @@ def _find_places(env: Mapping[str, str], root: Path, var: Path, schemas: Path, t
     if not target:
         return warehouse, reports
     its = read_target(schemas, target)
-    try:
-        if its.reports is not None:
-            reports = root / Path(its.reports).expanduser()
-        elif its.warehouse is not None:
-            reports = reports / target
-        if its.warehouse is not None:
-            warehouse = its.warehouse if "://" in its.warehouse else str(root / Path(its.warehouse).expanduser())
-    except RuntimeError as error:  # ~ of nobody
-        raise SettingsError(f"target '{target}': {error}", fix="write the whole path in targets.yaml") from None
+    if its.reports is not None:
+        reports = root / Path(its.reports).expanduser()
+    elif its.warehouse is not None:
+        reports = reports / target
+    if its.warehouse is not None:
+        warehouse = its.warehouse if "://" in its.warehouse else str(root / Path(its.warehouse).expanduser())
     return warehouse, reports
 
 

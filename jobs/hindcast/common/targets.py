@@ -19,19 +19,34 @@ The settings need the first two (settings.py), a contract the others (contract/t
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import date
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
 
 import yaml
 
 from hindcast.common import bounded_files
 from hindcast.common.bounded_files import ExcessError
-from hindcast.common.errors import LINE_BREAKS, ContractError, SettingsError, escape_controls, suggest_nearest
-from hindcast.common.yaml_loader import PlainLoader
+from hindcast.common.environment import parse_warehouse
+from hindcast.common.errors import (
+    LINE_BREAKS,
+    ContractError,
+    SettingsError,
+    escape_controls,
+    show_briefly,
+    suggest_nearest,
+)
+from hindcast.common.processor_time import ExpiredError, limit_processor_time
+from hindcast.common.target_entries import (
+    Entry,
+    GivenValue,
+    compose_targets,
+    index_entries,
+    index_named,
+    locate,
+    parse_value,
+)
 
 FILE = "targets.yaml"
 """The name of the file, which is therefore no contract."""
@@ -39,7 +54,8 @@ FILE = "targets.yaml"
 MAX_BYTES = 1 << 18
 """The largest file: each process that reads contracts reads it."""
 
-Scalar: TypeAlias = str | int | float | bool | date | None
+SECONDS = 2.0
+"""The most time of a processor for reading it."""
 
 
 @dataclass(frozen=True)
@@ -56,13 +72,6 @@ class Choice:
 
 
 NO_CHOICE = Choice()
-
-
-class GivenValue(NamedTuple):
-    """A value, and the place that gives it as errors name it: a file with its line, or --var."""
-
-    value: Scalar
-    where: str
 
 
 @dataclass(frozen=True)
@@ -96,71 +105,97 @@ class Target:
         for name, changes in self.pipelines.items():
             if name not in pipelines:
                 known = suggest_nearest(name, pipelines)
-                yield ContractError(f"target '{self.name}': no pipeline '{name}'", where=changes.where, fix=known)
+                yield ContractError(
+                    f"target '{self.name}': no pipeline '{show_briefly(name, 60)}'", where=changes.where, fix=known
+                )
         variables = {name for names in pipelines.values() for name in names}
         for name, value in self.changes.variables.items():
             if name not in variables:
                 known = suggest_nearest(name, variables)
-                yield ContractError(f"target '{self.name}': no contract has '{name}'", where=value.where, fix=known)
+                yield ContractError(
+                    f"target '{self.name}': no contract has '{show_briefly(name, 60)}'", where=value.where, fix=known
+                )
 
 
 def read_target(folder: Path, name: str) -> Target:
-    """Return a target of the contracts in a folder.
+    """Return a target of the contracts in a folder; other targets may be invalid.
 
-    SettingsError if there is none of this name; ContractError, with file and line, if the file is not valid.
+    SettingsError if there is none of this name; ContractError, with file and line, if it is not valid.
     """
     path = folder / FILE
     try:
-        text = bounded_files.read_text(path, MAX_BYTES)
+        text = _read_text(path)
     except OSError as error:
-        found = f"the target is '{name}', but {path} cannot be read: {error.strerror}"
+        found = f"the target is '{show_briefly(name, 60)}', but {path} cannot be read: {error.strerror}"
         raise SettingsError(found, fix="create it (docs/contract.md#targets), or choose no target") from None
+    except ContractError as error:
+        raise _name_target(name, error) from None
+    match _try_parse(str(path), text, name):
+        case ContractError() as invalid:
+            raise _name_target(name, invalid)
+        case SettingsError() as unknown:
+            raise SettingsError(unknown.found, fix=unknown.fix)
+        case target:
+            return target
+
+
+def list_errors(path: Path) -> list[ContractError]:
+    """Return an error for each target in a file that is not valid, or one for the whole file."""
+    errors = list[ContractError]()
+    try:
+        nodes = compose_targets(str(path), _read_text(path))
+    except ContractError as error:
+        return [error]
+    except OSError as error:
+        return [ContractError(f"the file cannot be read: {error.strerror}", where=str(path), fix="check the path")]
+    for name in nodes:
+        try:
+            _find_target(str(path), nodes, name)
+        except ContractError as error:
+            errors.append(_name_target(name, error))
+    return errors
+
+
+def _name_target(name: str, error: ContractError) -> ContractError:
+    """Return an error of a file of targets that says which target cannot be read; it may be one without a name."""
+    found = f"the target '{show_briefly(name, 60)}' cannot be read: {error.found}" if name else error.found
+    return ContractError(found, where=error.where, fix=error.fix)
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return bounded_files.read_text(path, MAX_BYTES)
     except ExcessError as error:
-        raise ContractError(error.found, where=str(path), fix=error.fix) from None
+        raise ContractError(f"the file {error.found}", where=str(path), fix=error.fix) from None
     except UnicodeDecodeError:
-        raise ContractError("is not UTF-8 text", where=str(path), fix="save it as UTF-8") from None
-    targets = _parse(str(path), text)
-    if name not in targets:
-        raise SettingsError(f"no target '{name}' in {path}", fix=suggest_nearest(name, targets))
-    return targets[name]
+        raise ContractError("the file is not UTF-8 text", where=str(path), fix="save it as UTF-8") from None
 
 
 @lru_cache(maxsize=16)
-def _parse(path: str, text: str) -> Mapping[str, Target]:
-    """Return the targets in a file's text by name."""
+def _try_parse(path: str, text: str, name: str) -> Target | ContractError | SettingsError:
+    """Return a target in a file's text, or what is wrong with it; SettingsError if there is no target of this name."""
     try:
-        _refuse_nesting(path, yaml.parse(text, Loader=PlainLoader))
-        root = yaml.compose(text, Loader=PlainLoader)
-    except yaml.YAMLError as error:
-        mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
-        line = min(mark.line, text.rstrip().count("\n")) + 1 if mark else 1
-        found = f"is not YAML: {problem or getattr(error, 'reason', error)}"
-        raise ContractError(found, where=f"{path}:{line}", fix="fix the syntax on this line") from None
-    targets = _list_entries(path, root, "the targets")
-    for name, node in targets.items():
-        if _NAME.fullmatch(name) is None:
-            fix = "use letters, digits, '_' and '-', at most 60 of them"
-            raise ContractError(f"'{name}' is not a name for a target", where=_locate(path, node), fix=fix)
-    return {name: _parse_target(path, name, node) for name, node in targets.items()}
+        with limit_processor_time(SECONDS):
+            return _find_target(path, compose_targets(path, text), name)
+    except (ContractError, SettingsError) as error:
+        return error
+    except ExpiredError:
+        found = f"the file takes more than {SECONDS:.2g} s of a processor to read"
+        return ContractError(found, where=f"{path}:1", fix="write fewer targets, or fewer pipelines in them")
+
+
+def _find_target(path: str, nodes: Mapping[str, Sequence[Entry]], name: str) -> Target:
+    if name not in nodes:
+        known = [it for it in nodes if _NAME.fullmatch(it)]
+        raise SettingsError(f"no target '{show_briefly(name, 60)}' in {path}", fix=suggest_nearest(name, known))
+    node = index_named(path, nodes[name], "the file")[name]
+    if _NAME.fullmatch(name) is None:
+        found, fix = "the name is not one for a target", "use letters, digits, '_' and '-', at most 60 of them"
+        raise ContractError(found, where=locate(path, node), fix=fix)
+    return _parse_target(path, name, node)
 
 
 _NAME = re.compile("[A-Za-z0-9][A-Za-z0-9_-]{0,59}")
-
-
-def _refuse_nesting(path: str, events: Iterable[yaml.Event]) -> None:
-    """Raise ContractError for aliases, and before what is nested too deep is composed, which could end the process."""
-    depth = 0
-    for event in events:
-        where = f"{path}:{event.start_mark.line + 1 if event.start_mark else 1}"
-        if isinstance(event, yaml.AliasEvent):
-            raise ContractError("contains aliases", where=where, fix="write the values out")
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > _MAX_DEPTH:
-            fix = "write targets as in docs/contract.md#targets"
-            raise ContractError("lists and mappings are nested too deep", where=where, fix=fix)
-
-
-_MAX_DEPTH = 8
 
 
 _CHANGES = ("schedule", "start", "on_failure")
@@ -168,8 +203,8 @@ _CHANGES = ("schedule", "start", "on_failure")
 
 def _parse_target(path: str, name: str, node: yaml.Node) -> Target:
     known = ("warehouse", "reports", *_CHANGES, "variables", "pipelines")
-    entries = _list_entries(path, node, f"target '{name}'", known)
-    pipelines = _list_entries(path, entries["pipelines"], "pipelines") if "pipelines" in entries else {}
+    entries = index_entries(path, node, "the target", known)
+    pipelines = index_entries(path, entries["pipelines"], "pipelines") if "pipelines" in entries else {}
     of_pipeline = (*_CHANGES, "variables", "topics")
     return Target(
         name,
@@ -178,8 +213,8 @@ def _parse_target(path: str, name: str, node: yaml.Node) -> Target:
         _parse_changes(path, entries),
         {
             pipeline: replace(
-                _parse_changes(path, _list_entries(path, its, f"pipeline '{pipeline}'", of_pipeline)),
-                where=_locate(path, its),
+                _parse_changes(path, index_entries(path, its, f"pipeline '{show_briefly(pipeline, 60)}'", of_pipeline)),
+                where=locate(path, its),
             )
             for pipeline, its in pipelines.items()
         },
@@ -189,55 +224,24 @@ def _parse_target(path: str, name: str, node: yaml.Node) -> Target:
 def _parse_place(path: str, entries: Mapping[str, yaml.Node], name: str) -> str | None:
     if name not in entries:
         return None
-    value = _parse_value(path, entries[name]).value
+    value, where = parse_value(path, entries[name])
     if not isinstance(value, str) or not value or value != escape_controls(value, LINE_BREAKS):
-        raise ContractError(f"{name} is not a text", where=_locate(path, entries[name]), fix="write a path or a URL")
+        raise ContractError(f"{name} is not a text", where=where, fix="write a path or a URL")
+    try:
+        place = value if "://" in value else str("/" / Path(value).expanduser())
+        if name == "warehouse":
+            parse_warehouse(place, f"warehouse in {FILE}")
+    except RuntimeError as error:  # ~ of nobody
+        raise ContractError(f"{name}: {error}", where=where, fix="write the whole path") from None
+    except SettingsError as error:
+        raise ContractError(error.found, where=where, fix=error.fix) from None
     return value
 
 
 def _parse_changes(path: str, entries: Mapping[str, yaml.Node]) -> Changes:
     def parse_values(part: str) -> dict[str, GivenValue]:
-        values = _list_entries(path, entries[part], part) if part in entries else {}
-        return {name: _parse_value(path, node) for name, node in values.items()}
+        values = index_entries(path, entries[part], part) if part in entries else {}
+        return {name: parse_value(path, node) for name, node in values.items()}
 
-    fields = {name: _parse_value(path, entries[name]) for name in _CHANGES if name in entries}
+    fields = {name: parse_value(path, entries[name]) for name in _CHANGES if name in entries}
     return Changes(fields, parse_values("variables"), parse_values("topics"))
-
-
-def _list_entries(
-    path: str, node: yaml.Node | None, what: str, known: tuple[str, ...] | None = None
-) -> dict[str, yaml.Node]:
-    """Return the entries of a mapping by name; ContractError for another node, a repeated or unknown name."""
-    if not isinstance(node, yaml.MappingNode):
-        where = f"{path}:1" if node is None else _locate(path, node)
-        raise ContractError(
-            f"{what} must be a mapping", where=where, fix="write the name, a colon, and its fields indented below"
-        )
-    entries: dict[str, yaml.Node] = {}
-    for key, value in node.value:
-        name = key.value if isinstance(key, yaml.ScalarNode) else ""
-        if not name or name in entries:
-            found = f"'{name}' appears twice in {what}" if name else f"a name in {what} is not a text"
-            raise ContractError(found, where=_locate(path, key), fix="rename or remove one")
-        if known is not None and name not in known:
-            raise ContractError(
-                f"unknown field '{name}' in {what}", where=_locate(path, key), fix=suggest_nearest(name, known)
-            )
-        entries[name] = value
-    return entries
-
-
-def _parse_value(path: str, node: yaml.Node) -> GivenValue:
-    where = _locate(path, node)
-    if not isinstance(node, yaml.ScalarNode):
-        raise ContractError(
-            "a list or a mapping where one value is expected", where=where, fix="write one text, number or date"
-        )
-    try:
-        return GivenValue(PlainLoader("").construct_document(node), where)
-    except (ValueError, TypeError, ArithmeticError, LookupError, AttributeError, yaml.YAMLError):
-        raise ContractError("is not a valid date or number", where=where, fix="put it in quotes") from None
-
-
-def _locate(path: str, node: yaml.Node) -> str:
-    return f"{path}:{node.start_mark.line + 1}"

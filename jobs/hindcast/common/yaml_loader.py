@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import yaml
@@ -20,3 +21,71 @@ PlainLoader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:bool" or first in "tTfF"]
     for first, resolvers in _Base.yaml_implicit_resolvers.items()
 }
+
+
+class OddValueError(Exception):
+    """A value that does not fit its YAML tag: its node, what is wrong with it, and the fix."""
+
+    def __init__(self, node: yaml.Node) -> None:
+        self.node = node
+        tag = _find_tag(node)
+        if tag in _TAG_FIXES:
+            kind, self.fix = _TAG_FIXES[tag]
+            self.problem = f"is not a {kind}"
+        else:
+            self.problem, self.fix = f"is not supported: it is tagged !!{tag}", f"remove !!{tag}"
+        super().__init__(node.value)
+
+
+class ContractLoader(PlainLoader):
+    """YAML whose values JSON can hold too."""
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> object:
+        """Return the value that YAML constructs; raise OddValueError where that fails (`2026-02-30`, `!!int x`) and
+        for what JSON does not have: whole numbers of more than 64 bits, bytes, sets.
+        """
+        tag = _find_tag(node)
+        if tag in _NOT_IN_JSON or (tag in _TAG_FIXES and len(node.value) > _LONGEST_NUMBER):
+            raise OddValueError(node)
+        try:
+            value: object = super().construct_object(node, deep=deep)
+        except (ValueError, LookupError, AttributeError, ArithmeticError):
+            raise OddValueError(node) from None
+        if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+            raise OddValueError(node)
+        return value
+
+
+_TAG_FIXES = {
+    "timestamp": ("valid timestamp", "write for example 2026-01-31 or 2026-01-31T06:00:00Z"),
+    "int": ("whole number", "write for example 10"),
+    "float": ("number", "write for example 0.5"),
+    "bool": ("boolean", "write true or false"),
+}
+"""What a value tagged in YAML must be, and the fix."""
+
+_NOT_IN_JSON = ("binary", "omap", "pairs", "set")
+
+_LONGEST_NUMBER = 100
+"""The most characters of a number: YAML takes seconds to read `1:1:1:...`."""
+
+
+def _find_tag(node: yaml.Node) -> str:
+    return str(node.tag).rpartition(":")[2]
+
+
+def describe_misread_number(node: yaml.Node) -> tuple[str, str] | None:
+    """Return what is wrong, and the fix, if a node is a number that people do not read as YAML 1.1 does (010 is 8)."""
+    pattern = _PLAIN_NUMBERS.get(_find_tag(node))
+    if pattern is None or pattern.fullmatch(node.value):
+        return None
+    value = ContractLoader("").construct_document(node)
+    fix = f"write {value}, or the number that you mean in decimal digits, without leading zeros; put text in quotes"
+    return f"'{node.value}' is the number {value} in YAML", fix
+
+
+_PLAIN_NUMBERS = {
+    "int": re.compile(r"[-+]?(0|[1-9][0-9]*)"),
+    "float": re.compile(r"[-+]?([0-9]*\.?[0-9]*([eE][-+]?[0-9]+)?|\.(inf|nan))", re.IGNORECASE),
+}
+"""What is the same number in YAML 1.1, in YAML 1.2 and for people, by tag."""

@@ -17,9 +17,10 @@ from hindcast.common.targets import NO_CHOICE, Choice
 from hindcast.contract import bounds, messages
 from hindcast.contract.check import check_contract
 from hindcast.contract.model import Contract
-from hindcast.contract.targets import apply_choice
+from hindcast.contract.targets import GivenPlaces, apply_choice, find_given_place
 from hindcast.contract.types import format_value
 from hindcast.contract.variables import FIELD, Variables
+from hindcast.contract.view_checks import Complaint
 from hindcast.contract.yaml_documents import build_error, compose_node, construct_document, find_line
 
 
@@ -57,7 +58,7 @@ class SlowContractError(ContractError):
 def _load(path: Path, choice: Choice) -> Contract:
     try:
         node = compose_node(path)
-        contract = _validate(path, node, choice)
+        contract, places = _validate(path, node, choice)
         _ = contract.hash  # what JSON cannot express fails here, not in a run
         complaint = next(check_contract(contract), None)
     except ContractError as error:
@@ -69,7 +70,7 @@ def _load(path: Path, choice: Choice) -> Contract:
         fix = "undo the last change, and report this to the makers of Hindcast: the error should say what is wrong"
         raise ContractError(found, where=f"{path}:1", fix=fix) from error
     if complaint is not None:
-        raise _name_target(path, choice, build_error(path, node, complaint))
+        raise _name_target(path, choice, _build_error(path, node, complaint, places))
     return contract
 
 
@@ -106,26 +107,37 @@ class _Schema(GenerateJsonSchema):
         return {**result, "additionalProperties": False} if "patternProperties" in result else result
 
 
-def _validate(path: Path, node: yaml.Node | None, choice: Choice) -> Contract:
-    """Return the contract in a YAML node, each field validated; raise ContractError for the first invalid one."""
+def _validate(path: Path, node: yaml.Node | None, choice: Choice) -> tuple[Contract, GivenPlaces]:
+    """Return the contract in a YAML node, each field validated, and the places of what a target changes.
+
+    ContractError for the first invalid field.
+    """
     data = construct_document(path, node)
     if not isinstance(data, dict) or node is None:
         raise ContractError(
             "contains no contract", where=f"{path}:1", fix="write pipeline:, start: and topics: (see README.md)"
         )
-    declared, data = data.get(FIELD), apply_choice(path, node, data, choice)
+    declared = data.get(FIELD)
+    data, places = apply_choice(path, node, data, choice)
     try:
         contract = Contract.model_validate(data, context={"folder": path.parent})
     except ValidationError as error:
-        raise _build_first_error(path, node, error) from None
-    return contract.with_variables(map(str, declared)) if isinstance(declared, dict) else contract
+        raise _build_first_error(path, node, error, places) from None
+    return contract.with_variables(map(str, declared)) if isinstance(declared, dict) else contract, places
 
 
-def _build_first_error(path: Path, node: yaml.Node, error: ValidationError) -> ContractError:
+def _build_first_error(path: Path, node: yaml.Node, error: ValidationError, places: GivenPlaces) -> ContractError:
     """Return the first of pydantic's complaints as an error in our words."""
     problems = sorted(error.errors(include_url=False), key=lambda e: e["type"] != "extra_forbidden")[:_MAX_PROBLEMS]
     problem = min(problems, key=lambda e: (e["type"] != "extra_forbidden", find_line(node, e["loc"])))
-    return build_error(path, node, messages.describe_problem(node, problem))
+    return _build_error(path, node, messages.describe_problem(node, problem), places)
+
+
+def _build_error(path: Path, node: yaml.Node | None, complaint: Complaint, places: GivenPlaces) -> ContractError:
+    """Return a complaint as an error at its line: that of targets.yaml for a field that a target changes."""
+    error = build_error(path, node, complaint)
+    where = find_given_place(places, complaint.location)
+    return error if where is None else ContractError(error.found, where=where, fix=error.fix)
 
 
 _MAX_PROBLEMS = 200

@@ -11,24 +11,34 @@ import yaml
 from pydantic import ValidationError
 
 from hindcast.common import targets
-from hindcast.common.errors import ContractError, suggest_nearest
-from hindcast.common.targets import Changes, Choice, GivenValue
+from hindcast.common.errors import ContractError, show_briefly, suggest_nearest
+from hindcast.common.target_entries import GivenValue
+from hindcast.common.targets import Changes, Choice
+from hindcast.common.yaml_loader import describe_misread_number
 from hindcast.contract import messages, variables
 from hindcast.contract.avro_file import record_named_file
 from hindcast.contract.expectation import OnFailure
-from hindcast.contract.types import ContractValue
+from hindcast.contract.shapes import FieldPath
+from hindcast.contract.types import ContractValue, format_value
 from hindcast.contract.variables import BoundValue, Inserter, InsertionError, Variable, Variables, parse_value
 from hindcast.contract.view_checks import Complaint
-from hindcast.contract.yaml_documents import build_error
+from hindcast.contract.yaml_documents import build_error, find_node
 
 ContractContent = dict[str, ContractValue]
 """What the YAML of a contract gives."""
 
 
-def apply_choice(path: Path, node: yaml.Node, content: ContractContent, choice: Choice) -> ContractContent:
-    """Return a contract's content without variables: their values are put in, and what the target changes is changed.
+GivenPlaces = Mapping[FieldPath, str]
+"""Where targets.yaml gives the fields that a target changes, by their paths; `on_failure` stands for all gates."""
 
-    ContractError names the line of a contract, or of targets.yaml, that does not fit; SettingsError an unknown target.
+
+def apply_choice(
+    path: Path, node: yaml.Node, content: ContractContent, choice: Choice
+) -> tuple[ContractContent, GivenPlaces]:
+    """Return a contract's content without variables, and the places of what the target changes in it.
+
+    The values of variables are put in. ContractError names the line of a contract, or of targets.yaml, that does not
+    fit; SettingsError an unknown target.
     """
     changes = Changes()
     if choice.target:
@@ -39,14 +49,23 @@ def apply_choice(path: Path, node: yaml.Node, content: ContractContent, choice: 
         _refuse_unknown(own.topics, content.get("topics"), f"topic in {path}")
     if variables.FIELD in content:
         content = _insert_values(path, node, content, changes, choice)
-    return _change_fields(content, changes) if changes != Changes() else content
+    places: dict[FieldPath, str] = {(name,): value.where for name, value in changes.fields.items()}
+    places |= {("topics", name, "topic"): value.where for name, value in changes.topics.items()}
+    return _change_fields(content, changes) if changes != Changes() else content, places
+
+
+def find_given_place(places: GivenPlaces, location: FieldPath) -> str | None:
+    """Return where targets.yaml gives a field of a contract; None if the contract itself does."""
+    return places.get(location[-1:] if location[-1:] == ("on_failure",) else location)
 
 
 def _refuse_unknown(given: Mapping[str, GivenValue], known: ContractValue, what: str) -> None:
     names = [*known] if isinstance(known, dict) else []
     for name, value in given.items():
         if name not in names:
-            raise ContractError(f"no {what} is called '{name}'", where=value.where, fix=suggest_nearest(name, names))
+            raise ContractError(
+                f"no {what} is called '{show_briefly(name, 60)}'", where=value.where, fix=suggest_nearest(name, names)
+            )
 
 
 def _insert_values(
@@ -91,6 +110,9 @@ def _insert_values(
 def _parse_default(path: Path, node: yaml.Node, name: str, variable: Variable) -> BoundValue:
     """Return the value of a variable that nothing else gives; ContractError if it has no default, or an odd one."""
     place = (variables.FIELD, name)
+    default = find_node(node, (*place, "default"))
+    if default is not None and (misread := describe_misread_number(default)):
+        raise build_error(path, node, Complaint((*place, "default"), *misread))
     if variable.default is None:
         fix = f"give it a default, a value in {targets.FILE}, or --var {name}=..."
         raise build_error(path, node, Complaint(place, f"the variable '{name}' has no value", fix))
@@ -110,7 +132,8 @@ def _change_fields(content: ContractContent, changes: Changes) -> ContractConten
     if severity := changes.fields.get("on_failure"):
         if severity.value not in get_args(OnFailure):
             fix = f"write {', '.join(get_args(OnFailure))}"
-            raise ContractError(f"on_failure is '{severity.value}'", where=severity.where, fix=fix)
+            found = f"on_failure is {format_value(severity.value)}"
+            raise ContractError(found, where=severity.where, fix=fix)
         for part in {"topics", "views"} & changed.keys():
             changed[part] = _set_severity(changed[part], severity.value)
     topics = changed.get("topics")

@@ -80,7 +80,7 @@ def format_value(value: ContractValue | Exception) -> str:
         case list() | tuple():
             return "a list"
         case _:
-            text = " ".join(str(value).split())
+            text = re.sub(r"\s+", " ", str(value))
             return f"'{text[:_MAX_SHOWN]}...'" if len(text) > _MAX_SHOWN else f"'{text}'"
 
 

@@ -28,7 +28,7 @@ from pydantic import AfterValidator, Field, GetPydanticSchema, TypeAdapter
 from pydantic_core.core_schema import any_schema
 from sqlglot.errors import TokenError
 
-from hindcast.common.targets import Scalar
+from hindcast.common.target_entries import Scalar
 from hindcast.contract import bounds
 from hindcast.contract.shapes import FieldPath
 from hindcast.contract.types import (
@@ -124,7 +124,7 @@ def _parse_decimal(kind: str, value: Scalar) -> BoundValue:
     if number is None or isinstance(value, date):
         raise _build_refusal(f"{format_value(value)} is not a decimal; write for example 0.5, in quotes if it is long")
     exponent = number.normalize(_EXACT).as_tuple().exponent
-    if number.adjusted() >= digits - scale or (isinstance(exponent, int) and -exponent > scale and number):
+    if number and (number.adjusted() >= digits - scale or (isinstance(exponent, int) and -exponent > scale)):
         raise _build_refusal(
             f"{text[:50]} does not fit in {kind}; round it, or give the variable a type with more digits"
         )

@@ -8,38 +8,11 @@ import yaml
 
 from hindcast.common.bounded_files import ExcessError
 from hindcast.common.errors import ContractError
-from hindcast.common.yaml_loader import PlainLoader
+from hindcast.common.yaml_loader import ContractLoader, OddValueError, PlainLoader
 from hindcast.contract import bounds
 from hindcast.contract.shapes import FieldPath
 from hindcast.contract.types import ContractValue, format_value
 from hindcast.contract.view_checks import Complaint
-
-
-class _OddValueError(Exception):
-    """A value that does not fit its YAML tag, with its node."""
-
-    def __init__(self, node: yaml.Node) -> None:
-        self.node = node
-        super().__init__(node.value)
-
-
-class ContractLoader(PlainLoader):
-    """YAML whose values JSON can hold too."""
-
-    def construct_object(self, node: yaml.Node, deep: bool = False) -> ContractValue:
-        """Return the value that YAML constructs; raise _OddValueError where that fails (`2026-02-30`, `!!int x`) and
-        for what JSON does not have: whole numbers of more than 64 bits, bytes, sets.
-        """
-        tag = node.tag.rpartition(":")[2]
-        if tag in _NOT_IN_JSON or (tag in _TAG_FIXES and len(node.value) > _LONGEST_NUMBER):
-            raise _OddValueError(node)
-        try:
-            value: ContractValue = super().construct_object(node, deep=deep)
-        except (ValueError, LookupError, AttributeError, ArithmeticError):
-            raise _OddValueError(node) from None
-        if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
-            raise _OddValueError(node)
-        return value
 
 
 def compose_node(path: Path) -> yaml.Node | None:
@@ -82,8 +55,8 @@ def construct_document(path: Path, node: yaml.Node | None) -> ContractValue:
     """Return the content of a YAML node; raise ContractError for a value that does not fit its tag."""
     try:
         data: ContractValue = ContractLoader("").construct_document(node) if node else None
-    except _OddValueError as odd:
-        raise _build_odd_value_error(path, node, odd.node) from None
+    except OddValueError as odd:
+        raise _build_odd_value_error(path, node, odd) from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}:{mark.line + 1}" if mark else str(path)
@@ -94,32 +67,12 @@ def construct_document(path: Path, node: yaml.Node | None) -> ContractValue:
 _SYNTAX_FIX = "fix the syntax on this line; put text with a colon, a comma or a # in quotes"
 
 
-_TAG_FIXES = {
-    "timestamp": ("valid timestamp", "write for example 2026-01-31 or 2026-01-31T06:00:00Z"),
-    "int": ("whole number", "write for example 10"),
-    "float": ("number", "write for example 0.5"),
-    "bool": ("boolean", "write true or false"),
-}
-"""What a value tagged in YAML must be, and the fix."""
-
-
-_NOT_IN_JSON = ("binary", "omap", "pairs", "set")
-
-
-_LONGEST_NUMBER = 100
-
-
-def _build_odd_value_error(path: Path, root: yaml.Node | None, odd: yaml.Node) -> ContractError:
+def _build_odd_value_error(path: Path, root: yaml.Node | None, odd: OddValueError) -> ContractError:
     """Return the error for a value that does not fit its tag, with the path of its field."""
-    tag = odd.tag.rpartition(":")[2]
-    name = ".".join(map(str, _find_location(root, odd) or ()))
-    if tag in _TAG_FIXES:
-        kind, fix = _TAG_FIXES[tag]
-        problem = f"is not a {kind}"
-    else:
-        problem, fix = f"is not supported: it is tagged !!{tag}", f"remove !!{tag}"
-    found = f"{name}: {format_value(odd.value)} {problem}".removeprefix(": ")
-    return ContractError(found, where=f"{path}:{odd.start_mark.line + 1}", fix=f"{fix}; put text in quotes")
+    name = ".".join(map(str, _find_location(root, odd.node) or ()))
+    found = f"{name}: {format_value(odd.node.value)} {odd.problem}".removeprefix(": ")
+    where = f"{path}:{odd.node.start_mark.line + 1}"
+    return ContractError(found, where=where, fix=f"{odd.fix}; put text in quotes")
 
 
 def _find_location(node: yaml.Node | None, target: yaml.Node) -> FieldPath | None:
@@ -145,6 +98,14 @@ def _shorten(text: str) -> str:
 
 
 _HALF_MESSAGE = 500
+
+
+def find_node(node: yaml.Node | None, location: FieldPath) -> yaml.Node | None:
+    """Return the node below another one at `location`; None if there is none."""
+    for part in location:
+        entries = node.value if isinstance(node, yaml.MappingNode) else []
+        node = next((value for key, value in entries if key.value == str(part)), None)
+    return node
 
 
 def find_line(node: yaml.Node | None, location: FieldPath) -> int:

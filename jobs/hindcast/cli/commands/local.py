@@ -13,7 +13,7 @@ from hindcast.common.extras import require_extra
 from hindcast.common.plurals import format_count
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from hindcast.common.settings import Settings
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 def check(arguments: argparse.Namespace, settings: Settings) -> int:
     """Check contracts: all of schemas/, or the files given."""
     from hindcast.common.errors import ContractError
+    from hindcast.common.targets import FILE, list_errors
     from hindcast.contract import (
         find_owners,
         is_targets_file,
@@ -39,9 +40,12 @@ def check(arguments: argparse.Namespace, settings: Settings) -> int:
 
     problems = 0
     files = arguments.files or list_contract_files(settings.schemas)
-    targets = [path for path in files if is_targets_file(path) and os.access(path, os.R_OK)]
+    own = [] if arguments.files else [settings.schemas / FILE]
+    targets = [path for path in (*files, *own) if is_targets_file(path) and os.access(path, os.R_OK)]
     for path in targets:
-        print(f"{escape_controls(str(path), LINE_BREAKS)}: the targets of this folder, no contract")
+        if path not in own:
+            print(f"{escape_controls(str(path), LINE_BREAKS)}: the targets of this folder, no contract")
+        problems += _print_errors(list_errors(path))
     files = [path for path in files if path not in targets]
     contracts = {path: try_load(path, choice=settings.choice) for path in files}
     contracts = contracts if arguments.files else refuse_many_tables(contracts)
@@ -97,7 +101,11 @@ def _print_unused(settings: Settings, contracts: Iterable[Contract]) -> int:
     if not settings.target:
         return 0
     target = read_target(settings.schemas, settings.target)
-    errors = [*target.list_unused({contract.pipeline: contract.variables for contract in contracts})]
+    return _print_errors([*target.list_unused({contract.pipeline: contract.variables for contract in contracts})])
+
+
+def _print_errors(errors: Sequence[HindcastError]) -> int:
+    """Print errors; return how many."""
     for error in errors:
         print(f"hindcast: {error}", file=sys.stderr)
     return len(errors)
