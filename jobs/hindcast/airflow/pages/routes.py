@@ -37,7 +37,8 @@ from hindcast.plan import journal
 from hindcast.plan.parsed_journals import MAX_PAGE_MEMORY
 from hindcast.plan.purposes import Release
 
-PageName = Literal["quality", "machine", "changes", "ledger", "report"]
+PageName = Literal["quality", "machine", "changes", "ledger"]
+RunPageName = Literal[PageName, "report"]
 P = ParamSpec("P")
 
 
@@ -129,7 +130,9 @@ def build_app(access: PageAccess) -> FastAPI:
         return _redirect_to(request, f"{page}/{catalog.pipeline_of_dag(read_settings(), dag_id)}")
 
     @pipeline.get("/dag/{dag_id}/run/{run_id}/{page}")
-    def of_run(request: Request, dag_id: str, run_id: str, page: PageName, readable: frozenset[str] = may) -> Response:
+    def of_run(
+        request: Request, dag_id: str, run_id: str, page: RunPageName, readable: frozenset[str] = may
+    ) -> Response:
         settings = read_settings()
         name = catalog.pipeline_of_dag(settings, dag_id)
         runs = []
@@ -140,10 +143,11 @@ def build_app(access: PageAccess) -> FastAPI:
             # A run of the other DAG can have the same id.
             is_release = dag_id == f"{name}{RELEASE}"
             runs = [run for run in runs if isinstance(run.plan.purpose, Release) == is_release] or runs
-            if dag_id == f"{name}{PREVIEW}" and page == "report":
-                return _show_preview(request, name, dag_id, run_id)
-            if dag_id == f"{name}{PREVIEW}" and not runs:
-                return of_dag(request, dag_id, page)
+            if dag_id == f"{name}{PREVIEW}":
+                if page == "report":
+                    return _show_preview(request, name, dag_id, run_id)
+                if not runs:
+                    return of_dag(request, dag_id, page)
         if not runs:
             raise UnknownError(
                 f"'{run_id}' has no plan yet", where=name, fix="wait for its first task, which plans the run"
