@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 from deltalake import DeltaTable, write_deltalake
 from fastapi.testclient import TestClient
 
+from hindcast.airflow.pages import quality
 from hindcast.airflow.pages.access import PageAccess
 from hindcast.airflow.pages.routes import build_app
 from hindcast.common.settings import Settings
@@ -91,3 +93,15 @@ def test_what_hindcast_did_not_write_is_named(tmp_path: Path) -> None:
         assert page.status_code == 200
         assert "the key or the row of an entry is not the JSON of an object" in page.text
         assert "Ann Secret" not in page.text
+
+
+def test_the_advice_of_an_unforeseen_error_names_the_pipeline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def fail(*_: object) -> None:
+        raise ArithmeticError
+
+    monkeypatch.setattr(quality, "build_pipeline_page", fail)
+    with shop(tmp_path):
+        access = PageAccess(lambda: None, lambda dag_id: None, lambda: frozenset(["shop"]))  # noqa: ARG005
+        answer = TestClient(build_app(access), raise_server_exceptions=False).get("/quality/shop.json")
+    assert answer.status_code == 500
+    assert answer.json()["error"]["mend"].startswith("hindcast verify shop --quick, if")

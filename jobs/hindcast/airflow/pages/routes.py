@@ -14,6 +14,7 @@ from urllib.parse import quote, urlencode
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.responses import RedirectResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from hindcast.airflow.pages import (
     PREFIX,
@@ -33,7 +34,7 @@ from hindcast.common.errors import HindcastError, QueryError, UnknownError
 from hindcast.common.json_values import JsonObject
 from hindcast.common.settings import read_settings
 from hindcast.contract.names import PREVIEW, RELEASE
-from hindcast.plan import journal
+from hindcast.plan import former_marks_cache, journal
 from hindcast.plan.parsed_journals import MAX_PAGE_MEMORY
 from hindcast.plan.purposes import Release
 
@@ -158,12 +159,24 @@ def build_app(access: PageAccess) -> FastAPI:
         return _redirect_to(request, f"reports/{name}/{last.report}" if last.report else f"quality/{name}")
 
     app = FastAPI(title="Hindcast", docs_url=None, redoc_url=None, openapi_url=None)
+    app.add_middleware(_PageLimit)
     app.include_router(anyone)
     app.include_router(pipeline)
     app.add_exception_handler(HindcastError, _handle_error)
     app.add_exception_handler(RequestValidationError, _handle_invalid_request)
     app.add_exception_handler(Exception, _handle_unforeseen_error)
     return app
+
+
+class _PageLimit:
+    """Lets a request look at former contracts for a limited time (former_marks_cache.py)."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with former_marks_cache.limit_page():
+            await self._app(scope, receive, send)
 
 
 def _add_page(
@@ -219,7 +232,8 @@ def _handle_error(request: Request, error: Exception) -> Response:
 def _handle_unforeseen_error(request: Request, error: Exception) -> Response:
     """Return a page that names the kind of error only: its text may have values. The server logs it whole."""
     found = f"this page cannot be shown: {type(error).__name__}"
-    fix = "hindcast verify PIPELINE --quick, if a table was changed by hand; else report it with the API server's log"
+    verify = f"hindcast verify {request.path_params.get('dag_id', 'PIPELINE')} --quick"
+    fix = f"{verify}, if a table was changed by hand; else report it with the API server's log"
     return rendering.render_error(request, HindcastError(found, fix=fix), 500)
 
 
