@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 from deltalake import DeltaTable, write_deltalake
 from fastapi.testclient import TestClient
 
+from hindcast.airflow.pages import quality
 from hindcast.airflow.pages.access import PageAccess
 from hindcast.airflow.pages.routes import build_app
 from hindcast.common.settings import Settings
@@ -70,7 +72,7 @@ def test_large_rows_and_keys_are_not_on_the_page(tmp_path: Path) -> None:
         assert failing_rows.sample_entries(now.warehouse, "shop", 1, 10).num_rows == 0
 
 
-def test_what_hindcast_did_not_write_is_named_and_no_page_is_a_bare_error(tmp_path: Path) -> None:
+def test_what_hindcast_did_not_write_is_named(tmp_path: Path) -> None:
     """Somebody wrote into the tables of gates: the parameters are no object, the outcome and a row are odd texts."""
     with shop(tmp_path) as now:
         gate_results.append_results(now.warehouse, "shop", 2, "people", [GATE])
@@ -82,12 +84,24 @@ def test_what_hindcast_did_not_write_is_named_and_no_page_is_a_bare_error(tmp_pa
             rows = pa.Table.from_pylist([written[0] | odd | {"at": RUNS[1]}], schema=gate_results._ARROW_SCHEMA)
             write_deltalake(path, rows, mode="overwrite")
             page = web.get("/quality/shop")
-            assert page.status_code == 500
+            assert page.status_code == 200
             assert found in page.text
             assert "RESTORE" in page.text
         write_deltalake(path, pa.Table.from_pylist(written, schema=gate_results._ARROW_SCHEMA), mode="overwrite")
         enter_rows(now, {"key": '{"id":1}', "row": "Ann Secret", "offset": 1})
         page = web.get("/quality/shop")
-        assert page.status_code == 500
-        assert "this page cannot be shown: JSONDecodeError" in page.text
+        assert page.status_code == 200
+        assert "the key or the row of an entry is not the JSON of an object" in page.text
         assert "Ann Secret" not in page.text
+
+
+def test_the_advice_of_an_unforeseen_error_names_the_pipeline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def fail(*_: object) -> None:
+        raise ArithmeticError
+
+    monkeypatch.setattr(quality, "build_pipeline_page", fail)
+    with shop(tmp_path):
+        access = PageAccess(lambda: None, lambda dag_id: None, lambda: frozenset(["shop"]))  # noqa: ARG005
+        answer = TestClient(build_app(access), raise_server_exceptions=False).get("/quality/shop.json")
+    assert answer.status_code == 500
+    assert answer.json()["error"]["mend"].startswith("hindcast verify shop --quick, if")

@@ -23,7 +23,7 @@ from hindcast.common.settings import Settings
 from hindcast.contract import Contract, list_shapes, load
 from hindcast.contract.bound import bind_contract
 from hindcast.contract.patterns import SlowPatternError
-from hindcast.plan import definitions, former_marks, journal, marks, matching_topics
+from hindcast.plan import definitions, former_marks, former_marks_cache, journal, marks, matching_topics
 from hindcast.plan.plans import Plan
 from hindcast.plan.runs import Abandoned, Completed, Run, Stopped
 from hindcast.quality import gate_results
@@ -209,9 +209,9 @@ def test_contracts_for_which_no_time_is_left_hide_all_that_they_may_have_marked(
         path.write_text(SHOP + BY_CITY)
         journal.append_entry(now.warehouse, Run(plan_run(now, load(path), 3), Abandoned("by hand")))
         path.write_text(SHOP + "  labels: {table: people, select: {label: upper(city)}}\n")
-        monkeypatch.setattr(former_marks, "SECONDS", -1.0)
+        monkeypatch.setattr(former_marks_cache, "SECONDS", -1.0)
         assert marks.find_marked_columns(now, load(path), ["labels"])["labels"] >= {"label"}
-        monkeypatch.setattr(former_marks, "SECONDS", 5.0)
+        monkeypatch.setattr(former_marks_cache, "SECONDS", 5.0)
         assert marks.find_marked_columns(now, load(path), ["labels"]) == {"labels": frozenset()}
 
 

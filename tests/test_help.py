@@ -133,24 +133,31 @@ def test_a_shell_completes_commands_contracts_tables_and_runs(tmp_path: Path) ->
 
 
 def test_csv_for_spreadsheets_has_no_formulas() -> None:
-    formulas = ["=cmd|calc!A0", "+1+cmd", "-2+3", "@SUM(1)", "\t=1", "\r=1", "\n=1", "＝1"]  # noqa: RUF001
-    fine = ["naan", "a=b", "'=1", "", None, " -", "***", "5"]
+    formulas = ["=cmd|calc!A0", "+1+cmd", "-2+3", "@SUM(1)", " =1", "\ufeff=1", "\xa0=1", "＝1"]  # noqa: RUF001
+    parts = {
+        "x;=1": "x;'=1", "x\t=1": "x\t'=1", "x\n +1": "x\n' +1", "x\r@1": "x\r'@1", 'x;"=1': "x;'\"=1",
+        "=1;-2": "'=1;'-2", "\t=1": "'\t'=1", "x;;=1": "x;;'=1",
+    }  # fmt: skip
+    fine = ["naan", "a=b", "'=1", "", None, "a - b", "***", "5"]
     rows = pa.table(
         {
-            "text": [*formulas, *fine],
-            "number": pa.array([-5] * 16),
-            "price": pa.array([Decimal("-5.00")] * 16),
-            "rate": [-5.5] * 16,
-            "nested": [["=1"]] * 16,
+            "text": [*formulas, *parts, *fine],
+            "number": pa.array([-5] * 24),
+            "price": pa.array([Decimal("-5.00")] * 24),
+            "rate": [-5.5] * 24,
+            "nested": [["=1"]] * 24,
         }
     )
     read = list(csv.DictReader(io.StringIO(show.as_csv(rows, for_spreadsheets=True), newline="")))
-    assert [row["text"] for row in read] == [*(f"'{text}" for text in formulas), *(text or "" for text in fine)]
+    disarmed = [*(f"'{text}" for text in formulas), *parts.values()]
+    assert [row["text"] for row in read] == [*disarmed, *(text or "" for text in fine)]
     assert {(row["number"], row["price"], row["rate"], row["nested"]) for row in read} == {
         ("-5", "-5.00", "-5.5", '["=1"]')
     }
     plain = list(csv.DictReader(io.StringIO(show.as_csv(rows), newline="")))
-    assert [row["text"] for row in plain] == [*formulas, *(text or "" for text in fine)], "a program gets the values"
+    assert [row["text"] for row in plain] == [*formulas, *parts, *(text or "" for text in fine)], (
+        "a program gets the values"
+    )
 
 
 def test_rows_as_csv_are_read_back(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

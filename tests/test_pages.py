@@ -570,6 +570,13 @@ def test_a_tab_of_a_dag_is_the_page_asked_the_same(web: TestClient) -> None:
     assert twin(web, "/dag/shop/machine", **asked) == twin(web, "/machine/shop", **asked)
 
 
+def test_a_dag_has_a_page_of_each_name_that_is_one_and_only_runs_have_reports(web: TestClient) -> None:
+    for twin_ in ("", ".json"):
+        pages = ("quality", "machine", "changes", "ledger")
+        assert {web.get(f"/dag/shop/{page}{twin_}").status_code for page in pages} == {200}
+        assert web.get(f"/dag/shop/report{twin_}").status_code == 400, "it led to a page that is none"
+
+
 def test_a_run_is_found_by_its_dag_though_another_has_its_id(tmp_path: Path) -> None:
     with shop(tmp_path) as found:
         contract = find(found.schemas, "shop")

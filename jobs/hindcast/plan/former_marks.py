@@ -2,8 +2,8 @@
 
 Rows that they made may still show it: until a run by today's contract has seen a table, all that the contract of its
 rows marked, and afterwards what an earlier contract derived from columns that are sensitive still. Contracts come from
-the journal, which others may have written: each is parsed in bounded time, and one that is none today hides all columns
-of its tables if it marks anything.
+the journal, which others may have written: each is parsed in bounded time (former_marks_cache.py), and one that is none
+today hides all columns of its tables if it marks anything.
 """
 
 from __future__ import annotations
@@ -13,17 +13,13 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from threading import Lock
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from hindcast.contract import Contract, list_shapes
 from hindcast.contract.sensitive import find_sensitive_columns, list_marks
-from hindcast.plan import definitions, inputs, matching_topics
+from hindcast.plan import definitions, former_marks_cache, inputs, matching_topics
+from hindcast.plan.former_marks_cache import MAX_CONTRACTS, MarksByTable, start_budget
 from hindcast.plan.runs import Run
-
-MarksByTable: TypeAlias = Mapping[str, frozenset[str]]
-
-SECONDS = 5.0
-"""How long contracts that were not looked at before may take in a call; the next one goes on with the others."""
 
 SourceMarks: TypeAlias = Callable[[str], frozenset[str] | None]
 """Returns which columns of a table of another pipeline (`shop.menu`) are sensitive today; None for all."""
@@ -44,8 +40,10 @@ def find_former_marks(
         if last is not None and last.plan.contract != contract.hash:
             columns.update(inputs.find_stored_marks(past, name) or ())
     finder = _CarriedMarks(contract, find_source_marks, hide_unknown=hide_unknown)
-    for fields in _list_former_contracts(contract, past):
-        for name, hidden in finder.find(fields).items():
+    formers = _list_former_contracts(contract, past)
+    for n, (digest, fields) in enumerate(formers):
+        is_old = n < len(formers) - MAX_CONTRACTS
+        for name, hidden in (finder.hide_all(digest, fields) if is_old else finder.find(digest, fields)).items():
             if name in found:
                 found[name] |= hidden
     return {name: frozenset(columns) for name, columns in found.items()}
@@ -56,14 +54,27 @@ def carry_marks(contract: Contract, former: Contract, find_source_marks: SourceM
     return _CarriedMarks(contract, find_source_marks).carry(former)
 
 
-def _list_former_contracts(contract: Contract, past: Iterable[Run]) -> Iterable[Mapping[str, str]]:
-    """Return the stored fields of each contract that plans have stored, without today's."""
-    stored: dict[str, Mapping[str, str]] = {}
+def _list_former_contracts(contract: Contract, past: Iterable[Run]) -> list[tuple[str, Mapping[str, str]]]:
+    """Return the digest and the fields of each contract that plans have stored, oldest first, without today's."""
+    stored: dict[str, tuple[str, Mapping[str, str]]] = {}
     for run in past:
         if run.plan.definition and run.plan.contract not in stored:
-            stored[run.plan.contract] = run.plan.definition
+            stored[run.plan.contract] = run.plan.definition_digest, run.plan.definition
     stored.pop(contract.hash, None)
-    return stored.values()
+    return [*stored.values()]
+
+
+class _Summary(NamedTuple):
+    """What is looked up in the fields of a former contract each time.
+
+    `sources`: the columns that it has of the tables of other pipelines. `tables`: the names of its inputs, topics and
+    views; `own`: those of topics and views.
+    """
+
+    has_marks: bool
+    sources: Mapping[str, set[str]]
+    tables: frozenset[str]
+    own: frozenset[str]
 
 
 class _CarriedMarks:
@@ -80,26 +91,50 @@ class _CarriedMarks:
             self._inputs[source.table] = self._inputs.get(source.table, frozenset()) | self._marks[name]
             columns = self._columns.get(source.table, frozenset())
             self._columns[source.table] = columns | frozenset(self._shapes[name].columns)
-        marks = sorted((name, sorted(its)) for name, its in self._marks.items() if its)
-        self._today = repr((contract.hash, marks, hide_unknown))
-        self._spent = 0.0
+        self._cache, self._budget = former_marks_cache.open_cache(contract.pipeline), start_budget()
+        self._today = _digest(repr((self._describe_topics(), hide_unknown)))
+        self._facts = {name: self._describe_table(name) for name in self._shapes}
 
-    def find(self, fields: Mapping[str, str]) -> MarksByTable:
-        """Return by table the columns that a former contract with these fields hides."""
-        given = {table: self._find_marks(table, columns) for table, columns in _list_sources(fields).items()}
-        if not definitions.has_marks(fields) and not any(self._marks.values()) and set(given.values()) <= {frozenset()}:
+    def _describe_topics(self) -> list[tuple[object, ...]]:
+        """Return what `_derive` takes from today's topics, all of which may read what a former one did."""
+        return [
+            (
+                name, self._contract.kafka_topic(name), topic.pattern, [*topic.key], [*topic.value], topic.sensitive,
+                sorted(topic.headers.items()), sorted(topic.metadata.items()), sorted(topic.renamed.items()),
+                topic.effective_key_format, topic.value_format, sorted(self._marks[name]),
+            )
+            for name, topic in sorted(self._contract.topics.items())
+        ]  # fmt: skip
+
+    def _describe_table(self, name: str) -> str:
+        """Return what `_derive` takes from a table of today whose name a former contract has."""
+        source = self._contract.inputs[name].table if name in self._contract.inputs else ""
+        kind, marks = (name in self._contract.views, source), sorted(self._marks.get(name, ()))
+        return repr((name, kind, sorted(self._shapes[name].columns), marks, sorted(self._sensitive.get(name, ()))))
+
+    def find(self, digest: str, fields: Mapping[str, str]) -> MarksByTable:
+        """Return by table the columns that a former contract with these fields, which have the digest, hides."""
+        summary = _summarize(digest, fields)
+        given = {table: self._find_marks(table, columns) for table, columns in summary.sources.items()}
+        if not summary.has_marks and not any(self._marks.values()) and set(given.values()) <= {frozenset()}:
             return {}
         of_sources = sorted((it, repr(marks and sorted(marks))) for it, marks in given.items())
-        key = _digest(self._today, [*fields.items()], of_sources)
-        if (known := _read_cache(key)) is not None:
+        facts = [self._facts[name] for name in sorted(summary.tables & self._facts.keys())]
+        key = _digest(self._today, digest, repr((facts, of_sources)))
+        if (known := self._cache.find(key)) is not None:
             return known
-        if self._spent + self._topics.spent > SECONDS:
-            return self._hide_all(fields)
-        started = time.thread_time()
+        if not self._cache.has_time(self._today, self._budget):
+            return self._hide_all(summary)
+        started, of_patterns = time.thread_time(), self._topics.spent
         former = definitions.parse_stored_fields(tuple(fields.items()))
-        found = self._hide_all(fields) if former is None else self._derive(former, given)
-        self._spent += time.thread_time() - started
-        return _keep(key, found)
+        found = self._hide_all(summary) if former is None else self._derive(former, given)
+        spent = time.thread_time() - started + self._topics.spent - of_patterns
+        self._cache.spend(self._today, self._budget, spent)
+        return self._cache.keep(key, found)
+
+    def hide_all(self, digest: str, fields: Mapping[str, str]) -> MarksByTable:
+        """Return by table the columns that a former contract hides which is not looked at."""
+        return self._hide_all(_summarize(digest, fields))
 
     def carry(self, former: Contract) -> MarksByTable:
         """Return by table the columns that a former contract hides."""
@@ -121,16 +156,11 @@ class _CarriedMarks:
         marks = self._find_source_marks(table)
         return self._inputs[table] | (left if marks is None else left & marks)
 
-    def _hide_all(self, fields: Mapping[str, str]) -> MarksByTable:
+    def _hide_all(self, summary: _Summary) -> MarksByTable:
         """Return all columns of the tables of a contract that is none today, if it marks anything."""
-        if not self._hide_unknown or not definitions.has_marks(fields):
+        if not self._hide_unknown or not summary.has_marks:
             return {}
-        tables = {tuple(place.split(".")[:2]) for place in fields}
-        return {
-            name: frozenset(shape.columns)
-            for name, shape in self._shapes.items()
-            if ("topics", name) in tables or ("views", name) in tables
-        }
+        return {name: frozenset(shape.columns) for name, shape in self._shapes.items() if name in summary.own}
 
     def _derive(self, former: Contract, given: Mapping[str, frozenset[str] | None]) -> MarksByTable:
         """Return what is sensitive by a former contract, if what is marked today of the same sources was marked then.
@@ -178,26 +208,27 @@ def _is_same_source(former: Contract, today: Contract, name: str) -> bool:
     return name in former.views and name in today.views
 
 
-def _digest(*values: str | Sequence[tuple[str, str]]) -> str:
+def _digest(*values: str) -> str:
     return hashlib.sha256(repr(values).encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _read_cache(key: str) -> MarksByTable | None:
+def _summarize(digest: str, fields: Mapping[str, str]) -> _Summary:
+    """Return the summary of fields, which have the digest."""
     with _LOCK:
-        if key in _FOUND:
-            _FOUND.move_to_end(key)
-        return _FOUND.get(key)
-
-
-def _keep(key: str, found: MarksByTable) -> MarksByTable:
+        if digest in _SUMMARIES:
+            _SUMMARIES.move_to_end(digest)
+            return _SUMMARIES[digest]
+    names = {tuple(place.split(".")[:2]) for place in fields}
+    tables = {kind: frozenset(n[1] for n in names if n[0] == kind and n[1:]) for kind in ("inputs", "topics", "views")}
+    own = tables["topics"] | tables["views"]
+    summary = _Summary(definitions.has_marks(fields), _list_sources(fields), own | tables["inputs"], own)
     with _LOCK:
-        _FOUND[key] = found
-        while len(_FOUND) > _MOST:
-            _FOUND.popitem(last=False)
-    return found
+        _SUMMARIES[digest] = summary
+        while len(_SUMMARIES) > _MAX_SUMMARIES:
+            _SUMMARIES.popitem(last=False)
+    return summary
 
 
-_MOST = 4_000
-_FOUND: OrderedDict[str, MarksByTable] = OrderedDict()
-"""What former contracts hide, by their fields and by what is marked today."""
+_MAX_SUMMARIES = 4_000
+_SUMMARIES: OrderedDict[str, _Summary] = OrderedDict()
 _LOCK = Lock()

@@ -17,7 +17,8 @@ from hindcast.contract.folder import ContractFinder, build_finder
 from hindcast.contract.sensitive import find_sensitive_columns, list_marks
 from hindcast.contract.types import PERIOD_COLUMNS
 from hindcast.plan import definitions, inputs, journal
-from hindcast.plan.former_marks import MarksByTable, carry_marks, find_former_marks
+from hindcast.plan.former_marks import carry_marks, find_former_marks
+from hindcast.plan.former_marks_cache import MarksByTable
 from hindcast.plan.known_pipelines import KnownPipelines, PastPipelines, Pipelines
 from hindcast.plan.runs import Run
 from hindcast.store import store_formats, tables

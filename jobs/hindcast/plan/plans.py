@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import cached_property
 
 from hindcast.common.json_values import JsonObject, JsonValue, StoredObject
 from hindcast.contract import Contract
@@ -139,6 +141,12 @@ class Plan:
     numbers: int = 1
     ahead: bool = False
     definition: Mapping[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def definition_digest(self) -> str:
+        """A text that is equal for equal definitions only."""
+        fields = [*self.definition.items()]
+        return hashlib.sha256(repr(fields).encode("utf-8", "surrogatepass")).hexdigest()
 
     @property
     def first_number(self) -> int:

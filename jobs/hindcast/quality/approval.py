@@ -186,6 +186,7 @@ def _build_held_key(
     closed = [row.row for row in rows if row.change == "close"]
     replaced = held_change.find_replaced_row(first.row, closed)
     row, former = (
-        entry_masks.mask_row(text, masks.columns[table]) if text is not None else None for text in (first.row, replaced)
+        entry_masks.mask_row(text, masks.columns[table], masks.path) if text is not None else None
+        for text in (first.row, replaced)
     )
     return HeldKey(label, hidden_label, table, key, shown, len(rows), len(failing), row or "{}", reason, *place, former)

@@ -4,31 +4,49 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from typing import NamedTuple
 
 import pyarrow as pa
 
+from hindcast.common.errors import TableError
+from hindcast.common.json_values import JsonObject
 from hindcast.contract import list_shapes
 from hindcast.contract.bound import BoundContract
 from hindcast.contract.types import PERIOD_COLUMNS
 from hindcast.plan import marks
+from hindcast.quality import failing_rows
 
 
 class EntryMasks(NamedTuple):
     """By table the `columns` that rows may show, and those of its key (`keys`).
 
-    Columns that left the contract are none of these: they may have been marked before.
+    Columns that left the contract are none of these: they may have been marked before. `path`: of the table `failing`.
     """
 
     columns: Mapping[str, frozenset[str]]
     keys: Mapping[str, frozenset[str]]
+    path: str
 
     def hides_key(self, table: str, key: str) -> bool:
         """Return whether a key (JSON) has a column that may not be shown: a sensitive one, or one of a former key."""
         if table not in self.keys or not self.keys[table] <= self.columns[table]:
             return True
-        return not json.loads(key).keys() <= self.keys[table]
+        return not parse_object(key, self.path).keys() <= self.keys[table]
+
+
+def parse_object(text: str, path: str, parse_float: Callable[[str], float | str] = float) -> JsonObject:
+    """Return a key or a row from its JSON; raise TableError, which does not quote it, if it is no object.
+
+    `path`: of the table.
+    """
+    with suppress(ValueError, RecursionError):
+        if isinstance(parsed := json.loads(text, parse_float=parse_float), dict):
+            return parsed
+    found = "the key or the row of an entry is not the JSON of an object. Hindcast did not write this"
+    fix = "RESTORE the table to the last version that Hindcast wrote (DESCRIBE HISTORY names the writers)"
+    raise TableError(found, where=path, fix=fix)
 
 
 def find_masks(contract: BoundContract, names: Collection[str]) -> EntryMasks:
@@ -38,6 +56,7 @@ def find_masks(contract: BoundContract, names: Collection[str]) -> EntryMasks:
     return EntryMasks(
         {name: frozenset({*shapes[name].columns, *PERIOD_COLUMNS}) - hidden for name, hidden in marked.items()},
         {name: frozenset(shapes[name].key) for name in known},
+        failing_rows.failing_table(contract.warehouse, contract.pipeline).path,
     )
 
 
@@ -52,7 +71,7 @@ def mask_entries(contract: BoundContract, rows: pa.Table) -> pa.Table:
     masked = {
         "key": ["***" if masks.hides_key(name, key) else key for name, key in zip(names, keys, strict=True)],
         "row": [
-            mask_row(text, masks.columns[name]) if text is not None and name in masks.columns else None
+            mask_row(text, masks.columns[name], masks.path) if text is not None and name in masks.columns else None
             for name, text in zip(names, texts, strict=True)
         ],
     }
@@ -61,13 +80,15 @@ def mask_entries(contract: BoundContract, rows: pa.Table) -> pa.Table:
     return rows
 
 
-def mask_row(row: str, shown: Collection[str]) -> str:
+def mask_row(row: str, shown: Collection[str], path: str) -> str:
     """Return a row (JSON) with only those of its columns that may be shown; numbers keep their digits.
 
-    >>> mask_row('{"item":"curry","price":8.00}', ["price"])
+    `path`: of the table, for the error of a row that is none (`parse_object`).
+
+    >>> mask_row('{"item":"curry","price":8.00}', ["price"], "warehouse/shop/failing")
     '{"price":8.00}'
     """
-    columns = json.loads(row, parse_float=lambda digits: f"\0{digits}\0")
+    columns = parse_object(row, path, lambda digits: f"\0{digits}\0")
     if columns.keys() <= {*shown}:
         return row
     left = {name: value for name, value in columns.items() if name in shown}

@@ -31,6 +31,7 @@ import pyarrow as pa
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
 from hindcast.common.errors import TableError
+from hindcast.contract import bounds
 from hindcast.plan import journal
 from hindcast.store import duckdb_reader, row_reader, table_creation, tables
 from hindcast.store.tables import Table
@@ -77,23 +78,29 @@ def list_entries(
 
 
 def sample_entries(warehouse: str, pipeline: str, run: int, most: int) -> pa.Table:
-    """Return for each gate of a run the first rows that it found, at most `most`, as `list_entries`.
+    """Return for each gate of a run the first rows that it found, at most `most`: what pages show of them.
 
-    A row of more than `MAX_SHOWN` characters is null; entries with such a key are left out.
+    A row of more than `MAX_SHOWN` characters is null; entries with such a key are left out, also those of gates beyond
+    the most that a contract has. Other long texts are cut, since no run writes them.
     """
     query = f"""
-        SELECT * EXCLUDE (digest, unit, place) REPLACE (CASE WHEN length("row") <= $longest THEN "row" END AS "row")
+        SELECT "table", gate, entry, key, left("change", {_MAX_NAME}) AS "change",
+            CASE WHEN strlen("row") <= 4 * $longest AND length("row") <= $longest THEN "row" END AS "row",
+            left(topic, {_MAX_NAME}) AS topic, "partition", "offset"
         FROM (
             SELECT *, row_number() OVER (PARTITION BY "table", gate ORDER BY key, "at", {RECORD_ORDER}) AS place
             FROM failing WHERE run = $run AND gate IS NOT NULL AND entry IN ('stopped', 'warned', 'held')
-            AND length(key) <= $longest
-        ) WHERE place <= $most ORDER BY "table", gate, place
-    """  # noqa: S608  # names of ours
+            AND strlen(key) <= 4 * $longest AND length(key) <= $longest AND strlen("table") <= 4 * {_MAX_NAME}
+        ) WHERE place <= $most ORDER BY "table", gate, place LIMIT {bounds.GATES} * $most
+    """  # noqa: S608  # names and numbers of ours
     return query_entries(warehouse, pipeline, query, {"run": run, "most": most, "longest": MAX_SHOWN})
 
 
 MAX_SHOWN = 2_000
 """The number of characters of a key or a row that pages show."""
+
+_MAX_NAME = 250
+"""The most characters of the name of a table or topic: Kafka's have 249."""
 
 
 def read_last_entry_time(warehouse: str, pipeline: str) -> datetime:

@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, Self, TypeAlias, get_args
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import write_deltalake
 from deltalake.exceptions import DeltaError
 from pyspark.sql.types import DoubleType, LongType, StringType, StructField, StructType, TimestampType
@@ -32,6 +33,7 @@ from hindcast.contract import Contract, list_shapes
 from hindcast.contract.expectation import OnFailure, concerns_columns, list_named_columns
 from hindcast.contract.sensitive import REDACTED
 from hindcast.contract.types import PERIOD_COLUMNS
+from hindcast.quality import gate_rows
 from hindcast.store import duckdb_reader
 from hindcast.store.row_reader import open_dataset, read_next_moment
 from hindcast.store.table_creation import arrow_schema, ensure_table, explain_write_error
@@ -57,11 +59,6 @@ SCHEMA = StructType(
     ]
 )
 _ARROW_SCHEMA = arrow_schema(SCHEMA)
-
-_LAST_ATTEMPT_QUERY = """
-    FROM verdicts WHERE run {runs} QUALIFY dense_rank() OVER (PARTITION BY run, "table" ORDER BY "at" DESC) = 1
-"""
-
 
 Outcome: TypeAlias = Literal["passed", "failed", "error", "unchecked"]
 
@@ -167,7 +164,7 @@ def append_results(warehouse: str, pipeline: str, run: int, name: str, results: 
             "checked": result.checked,
             "failing": result.failing,
             "observed": result.observed,
-            "detail": result.detail,
+            "detail": gate_rows.cut_detail(result.detail),
         }
         for result in results
     ]
@@ -189,11 +186,11 @@ def read_measurements(
     warehouse: str, pipeline: str, name: str, runs: Iterable[int]
 ) -> dict[tuple[str, str], list[float]]:
     """Return what the gates of a table measured in some runs, oldest first, by `measurement_key`."""
-    last_attempts = _LAST_ATTEMPT_QUERY.format(runs="IN (SELECT unnest(?::BIGINT[]))")
     rows = _run_query(
         warehouse,
         pipeline,
-        f"""SELECT expectation, kwargs, observed, run {last_attempts}
+        """SELECT expectation, kwargs, observed, run FROM verdicts WHERE run IN (SELECT unnest(?::BIGINT[]))
+            QUALIFY dense_rank() OVER (PARTITION BY run, "table" ORDER BY "at" DESC) = 1
             AND "table" = ? AND observed IS NOT NULL AND outcome <> 'error' ORDER BY run""",
         [list(runs), name],
     )
@@ -205,27 +202,44 @@ def read_measurements(
 
 
 def read_results(warehouse: str, pipeline: str, run: int) -> dict[str, list[TrackedResult]]:
-    """Return the results of a run by table, in the order of its gates."""
-    rows = _run_query(
-        warehouse,
-        pipeline,
-        f"""SELECT * EXCLUDE ("at"), onFailure AS on_failure {_LAST_ATTEMPT_QUERY.format(runs="BETWEEN ? AND ?")}
-            ORDER BY run, "table", gate""",
-        [run - TREND_RUNS + 1, run],
-    )
-    trends: dict[tuple[str, str, str], list[float | None]] = {}
-    results: dict[str, list[TrackedResult]] = {}
-    for row in rows.to_pylist():
-        trend = trends.setdefault((row["table"], row["expectation"], row["kwargs"]), [])
-        trend.append(None if row["observed"] is None else float(f"{row['observed']:.6g}"))
-        if row["run"] == run:
-            kwargs = _parse_parameters(row["kwargs"], warehouse, pipeline)
-            try:
-                result = TrackedResult.from_json({**row, "kwargs": kwargs, "trend": list(trend)})
-            except TypeError:
-                raise _build_odd_value_error("the outcome", str(row["outcome"]), warehouse, pipeline) from None
-            results.setdefault(row["table"], []).append(result)
+    """Return the results of a run by table, in the order of its gates; TableError for what no run has written.
+
+    Gates of a table that are equal share a trend. A detail that is very long is cut.
+    """
+    table = results_table(warehouse, pipeline)
+    delta_table = open_table(table)
+    if delta_table is None:
+        return {}
+    rows = gate_rows.load_last_tries(table, delta_table, run - TREND_RUNS + 1, run)
+    own = rows.filter(pc.equal(rows["run"], run))
+    gate_rows.refuse_excess(table, own)
+    trends, results = _list_trends(rows, own), dict[str, list[TrackedResult]]()
+    for row, trend in sorted(zip(own.to_pylist(), trends, strict=True), key=lambda pair: str(pair[0]["table"])):
+        kwargs = _parse_parameters(row["kwargs"], warehouse, pipeline)
+        texts = {"on_failure": row["onFailure"], "detail": gate_rows.cut_detail(str(row["detail"]))}
+        try:
+            result = TrackedResult.from_json({**row, **texts, "kwargs": kwargs, "trend": trend})
+        except TypeError:
+            raise _build_odd_value_error("the outcome", str(row["outcome"]), warehouse, pipeline) from None
+        results.setdefault(row["table"], []).append(result)
     return results
+
+
+def _list_trends(rows: pa.Table, own: pa.Table) -> list[list[float | None]]:
+    """Return for each of a run's `own` results what its gate observed in all runs of `rows`, one value for a run."""
+    trends: dict[tuple[int | None, ...], dict[int, float | None]] = {key: {} for key in _list_gate_codes(own)}
+    for key, run, observed in zip(
+        _list_gate_codes(rows), rows["run"].to_pylist(), rows["observed"].to_pylist(), strict=True
+    ):
+        if key in trends:
+            trends[key][run] = None if observed is None else float(f"{observed:.6g}")
+    return [[*trends[key].values()] for key in _list_gate_codes(own)]
+
+
+def _list_gate_codes(rows: pa.Table) -> list[tuple[int | None, ...]]:
+    """Return of each row numbers that are equal for the same gate of the same table."""
+    codes = (gate_rows.list_codes(rows, name).to_pylist() for name in ("table", "expectation", "kwargs"))
+    return [*zip(*codes, strict=True)]
 
 
 def _run_query(warehouse: str, pipeline: str, query: str, values: Sequence[int | str | list[int]]) -> pa.Table:

@@ -86,8 +86,8 @@ def as_json(rows: pa.Table) -> str:
 def as_csv(rows: pa.Table, *, for_spreadsheets: bool = False) -> str:
     """Return rows as CSV with a header: null is empty, an empty text is "", nested values are JSON.
 
-    Other values are as in `as_json`. `for_spreadsheets`: a text that a spreadsheet would run as a formula begins with
-    an apostrophe; numbers stay as they are.
+    Other values are as in `as_json`. `for_spreadsheets`: an apostrophe is before what a spreadsheet would run as a
+    formula; numbers stay as they are.
     """
 
     def quote(text: str) -> str:
@@ -105,11 +105,17 @@ _CSV_SPECIAL = frozenset(',"\r\n')
 
 
 def _disarm_formula(value: ColumnValue) -> ColumnValue:
-    """Return a text that begins like a formula with an apostrophe before it; other values unchanged."""
-    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA_STARTS) else value
+    """Return a text with an apostrophe before each part of it that begins like a formula; other values unchanged.
+
+    Where the list separator is not a comma, a spreadsheet ends a cell at semicolons, tabs or lines within it, whatever
+    the quotation marks.
+    """
+    return _FORMULA_START.sub("'", value) if isinstance(value, str) else value
 
 
-_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")  # noqa: RUF001  # full-width ones too
+_SKIPPED = r'[\s"\x00-\x1f\xa0\xad\u200b-\u200f\u2060\ufeff]*'
+_FORMULA_START = re.compile(rf"(?:^|(?<=[;\t\r\n]))(?={_SKIPPED}[=+\-@＝＋－＠])")  # noqa: RUF001  # full-width ones too
+"""The beginning of a text or of a part of it, before what spreadsheets skip and a sign that begins a formula."""
 
 
 def format_cell(value: ColumnValue) -> str:

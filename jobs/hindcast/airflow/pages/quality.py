@@ -5,7 +5,6 @@ For templates/quality.html, the overview of all pipelines, and pipeline_quality.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from hindcast.plan import journal, marks
 from hindcast.plan.runs import Run
 from hindcast.quality import entry_masks, failing_rows, gate_results
 from hindcast.quality.expectations import format_gate
+from hindcast.query.cut_values import cut_nested, cut_text
 from hindcast.report.summaries import OUTCOMES
 
 MAX_RUNS = 20
@@ -121,6 +121,7 @@ def build_pipeline_page(settings: Settings, contract: Contract, before: int | No
     has_new_marks = build_mark_check(settings, contract, past)
     entries = [build_run_entry(settings, run, has_new_marks) for run in shown[-MAX_RUNS:]]
     ended = [run.number for run in past if run.has_report]
+    gates, problems = _read_gates(settings, contract, ended[-1]) if ended else ([], [])
     return {
         "pipeline": contract.pipeline,
         "description": split_paragraphs(contract.description),
@@ -129,7 +130,8 @@ def build_pipeline_page(settings: Settings, contract: Contract, before: int | No
         "earlier": shown[-MAX_RUNS].number if len(shown) > MAX_RUNS else None,
         "total": len(past),
         "gatesOf": ended[-1] if ended else None,
-        "gates": _read_gates(settings, contract, ended[-1]) if ended else [],
+        "gates": gates,
+        "problems": problems,
     }
 
 
@@ -182,20 +184,32 @@ def build_trends(runs: Sequence[RunEntry]) -> list[JsonObject]:
     return trends
 
 
-def _read_gates(settings: Settings, contract: Contract, run: int) -> list[JsonObject]:
-    """Return the gates of a run, worst first, each with the trend of what it observed and the first rows that fail."""
-    results = gate_results.read_results(settings.warehouse, contract.pipeline, run)
+def _read_gates(settings: Settings, contract: Contract, run: int) -> tuple[list[JsonObject], list[Problem]]:
+    """Return the gates of a run, worst first, each with the trend of what it observed and the first rows that fail, and
+    what cannot be read of them.
+    """
+    try:
+        results = gate_results.read_results(settings.warehouse, contract.pipeline, run)
+    except TableError as error:
+        return [], [_format_problem(error)]
     hidden = marks.find_marked_columns(settings, contract, (*contract.topics, *contract.views))
-    mask, failing = gate_results.build_masker(contract, hidden), _read_failing_rows(settings, contract, run)
+    mask = gate_results.build_masker(contract, hidden)
+    failing: dict[tuple[str, int], list[JsonObject]] = {}
+    problems: list[Problem] = []
+    try:
+        failing = _read_failing_rows(settings, contract, run)
+    except TableError as error:
+        problems.append(_format_problem(error))
     pairs = [(table, mask(table, gate)) for table, gates in results.items() for gate in gates]
     entries: list[JsonObject] = []
     for table, gate in sorted(pairs, key=lambda pair: OUTCOMES.index(pair[1].outcome)):
         trend = [value for value in gate.trend if value is not None]
         text = f"Observed, oldest run first: {', '.join(f'{value:g}' for value in trend)}"
-        shown: JsonObject = {"named": format_gate(gate.expectation, gate.kwargs), "told": text}
+        named = cut_text(format_gate(gate.expectation, gate.kwargs))
+        shown: JsonObject = {"named": named, "told": text, "kwargs": cut_nested(gate.kwargs)}
         rows: list[JsonValue] = [*failing.get((table, gate.gate), [])]
         entries.append({**gate.as_json(), "table": table, **shown, "spark": drawing.sparkline(trend), "rows": rows})
-    return entries
+    return entries, problems
 
 
 MAX_FAILING = 10
@@ -205,9 +219,10 @@ MAX_FAILING = 10
 def _read_failing_rows(settings: Settings, contract: Contract, run: int) -> dict[tuple[str, int], list[JsonObject]]:
     """Return by table and gate the first rows that a run's gates found, masked (entry_masks.py)."""
     entries = failing_rows.sample_entries(settings.warehouse, contract.pipeline, run, MAX_FAILING)
+    path = failing_rows.failing_table(settings.warehouse, contract.pipeline).path
     found: dict[tuple[str, int], list[JsonObject]] = {}
     for entry in entry_masks.mask_entries(bind_contract(contract, settings), entries).to_pylist():
-        row = json.loads(entry["row"]) if entry["row"] is not None else None
+        row = entry_masks.parse_object(entry["row"], path) if entry["row"] is not None else None
         place = (entry["topic"], entry["partition"], entry["offset"])
         record = None if None in place else dict(zip(("topic", "partition", "offset"), place, strict=True))
         shown = {name: entry[name] for name in ("entry", "change", "key")}

@@ -14,6 +14,7 @@ from urllib.parse import quote, urlencode
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.responses import RedirectResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from hindcast.airflow.pages import (
     PREFIX,
@@ -33,11 +34,12 @@ from hindcast.common.errors import HindcastError, QueryError, UnknownError
 from hindcast.common.json_values import JsonObject
 from hindcast.common.settings import read_settings
 from hindcast.contract.names import PREVIEW, RELEASE
-from hindcast.plan import journal
+from hindcast.plan import former_marks_cache, journal
 from hindcast.plan.parsed_journals import MAX_PAGE_MEMORY
 from hindcast.plan.purposes import Release
 
-PageName = Literal["quality", "machine", "changes", "ledger", "report"]
+PageName = Literal["quality", "machine", "changes", "ledger"]
+RunPageName = Literal[PageName, "report"]
 P = ParamSpec("P")
 
 
@@ -129,7 +131,9 @@ def build_app(access: PageAccess) -> FastAPI:
         return _redirect_to(request, f"{page}/{catalog.pipeline_of_dag(read_settings(), dag_id)}")
 
     @pipeline.get("/dag/{dag_id}/run/{run_id}/{page}")
-    def of_run(request: Request, dag_id: str, run_id: str, page: PageName, readable: frozenset[str] = may) -> Response:
+    def of_run(
+        request: Request, dag_id: str, run_id: str, page: RunPageName, readable: frozenset[str] = may
+    ) -> Response:
         settings = read_settings()
         name = catalog.pipeline_of_dag(settings, dag_id)
         runs = []
@@ -140,10 +144,11 @@ def build_app(access: PageAccess) -> FastAPI:
             # A run of the other DAG can have the same id.
             is_release = dag_id == f"{name}{RELEASE}"
             runs = [run for run in runs if isinstance(run.plan.purpose, Release) == is_release] or runs
-            if dag_id == f"{name}{PREVIEW}" and page == "report":
-                return _show_preview(request, name, dag_id, run_id)
-            if dag_id == f"{name}{PREVIEW}" and not runs:
-                return of_dag(request, dag_id, page)
+            if dag_id == f"{name}{PREVIEW}":
+                if page == "report":
+                    return _show_preview(request, name, dag_id, run_id)
+                if not runs:
+                    return of_dag(request, dag_id, page)
         if not runs:
             raise UnknownError(
                 f"'{run_id}' has no plan yet", where=name, fix="wait for its first task, which plans the run"
@@ -154,12 +159,24 @@ def build_app(access: PageAccess) -> FastAPI:
         return _redirect_to(request, f"reports/{name}/{last.report}" if last.report else f"quality/{name}")
 
     app = FastAPI(title="Hindcast", docs_url=None, redoc_url=None, openapi_url=None)
+    app.add_middleware(_PageLimit)
     app.include_router(anyone)
     app.include_router(pipeline)
     app.add_exception_handler(HindcastError, _handle_error)
     app.add_exception_handler(RequestValidationError, _handle_invalid_request)
     app.add_exception_handler(Exception, _handle_unforeseen_error)
     return app
+
+
+class _PageLimit:
+    """Lets a request look at former contracts for a limited time (former_marks_cache.py)."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with former_marks_cache.limit_page():
+            await self._app(scope, receive, send)
 
 
 def _add_page(
@@ -215,7 +232,8 @@ def _handle_error(request: Request, error: Exception) -> Response:
 def _handle_unforeseen_error(request: Request, error: Exception) -> Response:
     """Return a page that names the kind of error only: its text may have values. The server logs it whole."""
     found = f"this page cannot be shown: {type(error).__name__}"
-    fix = "hindcast verify PIPELINE --quick, if a table was changed by hand; else report it with the API server's log"
+    verify = f"hindcast verify {request.path_params.get('dag_id', 'PIPELINE')} --quick"
+    fix = f"{verify}, if a table was changed by hand; else report it with the API server's log"
     return rendering.render_error(request, HindcastError(found, fix=fix), 500)
 
 
