@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
@@ -12,11 +13,11 @@ from unittest.mock import Mock
 import pytest
 
 import reports
-from hindcast.airflow.pages import report_limits, run_reports
+from hindcast.airflow.pages import reading_limits, run_reports
 from hindcast.common.settings import Settings
 from hindcast.contract import find
 from hindcast.plan import journal
-from hindcast.plan.runs import Run, Stopped
+from hindcast.plan.runs import Abandoned, Run, Stopped
 from hindcast.quality.gate_results import TrackedResult
 from hindcast.report import page, report, report_size, summaries
 from hindcast.report.run_report import GateReport, PartitionReport, RunReport, TableReport, TopicReport
@@ -28,8 +29,8 @@ from warehouses import report as report_document
 @pytest.fixture
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settings]:
     """`shop` is whole; `guest` has one run, which was stopped, and its report. Reading it may be slow here."""
-    monkeypatch.setattr(report_limits, "_SPENT", {})
-    monkeypatch.setattr(report_limits, "SECONDS", 60.0)
+    monkeypatch.setattr(reading_limits, "_SPENT", {})
+    monkeypatch.setattr(reading_limits, "REPORT_SECONDS", 60.0)
     with shop(tmp_path, GUEST) as found:
         contract = find(found.schemas, "guest")
         run = Run(plan(contract, 1))
@@ -142,7 +143,7 @@ def test_a_report_that_takes_too_long_counts_as_none(monkeypatch: pytest.MonkeyP
         while True:
             pass
 
-    monkeypatch.setattr(report_limits, "SECONDS", 0.1)
+    monkeypatch.setattr(reading_limits, "REPORT_SECONDS", 0.1)
     monkeypatch.setattr(report_size, "parse_report_json", parse_for_ever)
     for _ in range(2):
         (problem,) = twin(client("guest"), "/quality")["pipelines"][0]["problems"]
@@ -153,15 +154,93 @@ def test_a_report_that_takes_too_long_counts_as_none(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.usefixtures("settings")
 def test_the_reports_of_a_pipeline_that_took_too_long_are_read_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    with report_limits.limit_reading("guest"):
-        report_limits._SPENT["guest"].seconds = 100.0
+    with reading_limits.limit_report("guest"):
+        reading_limits._SPENT["guest"].reports = 100.0
     (problem,) = twin(client("guest"), "/quality")["pipelines"][0]["problems"]
     assert problem["found"] == "this report was not read: reading those of the pipeline took more than 1.5 s"
     assert "hindcast report guest shows" in problem["mend"]
     assert client("guest").get("/reports/guest/run-1.json").status_code == 500
     assert twin(client("shop"), "/quality")["pipelines"][0]["problems"] == []
-    monkeypatch.setattr(report_limits, "SPAN", 0.0)
+    monkeypatch.setattr(reading_limits, "SPAN", 0.0)
     assert twin(client("guest"), "/quality")["pipelines"][0]["problems"] == []
+
+
+@pytest.fixture
+def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Five pipelines of one team, each with four stopped runs, whose reports take 0.3 s of a processor; and `shop`.
+
+    The pipelines whose reports are read are listed.
+    """
+    monkeypatch.setattr(reading_limits, "_SPENT", {})
+    read: list[str] = []
+
+    @contextmanager
+    def limit_report(pipeline: str) -> Iterator[None]:
+        with reading_limits.limit_report(pipeline):
+            yield
+        read.append(pipeline)
+        if pipeline != "shop":
+            reading_limits._SPENT[pipeline].reports += 0.3
+            reading_limits._find_allowance().spent += 0.3
+
+    monkeypatch.setattr(run_reports, "limit_report", limit_report)
+    others = [GUEST.replace("pipeline: guest", f"pipeline: a{n}").partition("inputs:")[0] for n in range(5)]
+    with shop(tmp_path, *others) as found:
+        for n in range(5):
+            contract = find(found.schemas, f"a{n}")
+            for number in range(1, 5):
+                run = Run(replace(plan(contract, 1), run=number, run_id=f"manual__{number}"))
+                journal.append_entry(found.warehouse, run)
+                journal.append_entry(found.warehouse, replace(run, outcome=Stopped("questions", "a gate")))
+                journal.append_entry(found.warehouse, replace(run, outcome=Abandoned("by a test")))
+                document = report_document(contract, 1, state="stopped")
+                reports.write_page(found.reports, document | {"run": number, "runId": f"manual__{number}"})
+        yield read
+
+
+def test_the_overview_reads_reports_of_all_pipelines_in_bounded_time_and_goes_on_at_the_next_request(
+    shared: list[str],
+) -> None:
+    names = [f"a{n}" for n in range(5)]
+    web = client(*names, "shop")
+    problems = {it["pipeline"]: it["problems"] for it in twin(web, "/quality")["pipelines"]}
+    first, *_ = problems["a0"]
+    assert (first["found"], first["mend"]) == (
+        "this report was not read yet: the page has taken long enough",
+        "load the page again: it goes on with the rest",
+    )
+    assert problems["shop"] == []
+    assert 7 <= len(shared) <= 9, "two seconds"
+    assert set(shared) == {*names, "shop"}, "each has a part of it"
+    for _ in range(5):
+        web.get("/quality.json")
+    assert len(shared) == 22
+    assert all(it["problems"] == [] for it in twin(web, "/quality")["pipelines"])
+
+
+def test_pipelines_that_took_least_time_lately_come_first(shared: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading_limits, "OVERVIEW_SECONDS", 0.2)
+    with reading_limits.limit_report("a0"):
+        shared.clear()
+    reading_limits._SPENT["a0"].reports = 1.0
+    assert client("a0", "shop").get("/quality.json").status_code == 200
+    assert shared[:2] == ["shop", "shop"]
+
+
+def test_long_texts_of_a_journal_are_cut(settings: Settings) -> None:
+    contract = find(settings.schemas, "guest")
+    long = "<&" * 500_000
+    journal.append_entry(settings.warehouse, replace(Run(plan(contract, 1)), outcome=Abandoned("by a test")))
+    run = Run(replace(plan(contract, 1), run=2, run_id=long))
+    journal.append_entry(settings.warehouse, run)
+    journal.append_entry(settings.warehouse, replace(run, outcome=Stopped("prices", long)))
+    for address in ("/quality", "/quality/guest", "/ledger/guest"):
+        for suffix in ("", ".json"):
+            answer = client("guest", "shop").get(address + suffix)
+            assert answer.status_code == 200
+            assert len(answer.content) < 100_000, address
+    (shown, _) = twin(client("guest", "shop"), "/quality/guest")["runs"]
+    assert (len(shown["runId"]), len(shown["found"])) == (1_065, 4_065)
 
 
 def test_a_report_is_masked_again_only_once_its_file_or_the_contract_has_changed(
@@ -182,6 +261,6 @@ def test_a_report_is_masked_again_only_once_its_file_or_the_contract_has_changed
     contract = settings.schemas / "guest.yaml"
     contract.write_text(contract.read_text().replace("start: 2026-01-01", "start: 2026-01-02"))
     assert (ask(), ask()) == (3, 3)
-    monkeypatch.setattr(run_reports._MASKED, "_most", 0)
+    monkeypatch.setattr(run_reports._MASKED, "most", 0)
     path.write_text(path.read_text() + " ")
-    assert (ask(), len(run_reports._MASKED._kept)) == (5, 0)
+    assert (ask(), len(run_reports._MASKED)) == (5, 0)

@@ -16,6 +16,7 @@ import duckdb
 from fastapi import Query
 
 from hindcast.airflow.pages import marks
+from hindcast.airflow.pages.reading_limits import SlowReportError, UnreadReportError, limit_report
 from hindcast.airflow.pages.time_machine import QuestionError
 from hindcast.common.column_values import Row
 from hindcast.common.errors import QueryError, UnknownError
@@ -24,7 +25,7 @@ from hindcast.common.settings import Settings
 from hindcast.contract import Contract
 from hindcast.contract.shapes import PERIODS
 from hindcast.plan import journal
-from hindcast.plan.runs import Run
+from hindcast.plan.runs import Completed, Run
 from hindcast.query import changes, cut_values, key_history, read, show
 from hindcast.query.changes import ChangeQuestion, Changes, SideLimit
 from hindcast.query.explain_limits import EngineLimitError, open_limited_engine
@@ -136,7 +137,7 @@ def _find_answer(
         earlier = read.moment_of(warehouse, pipeline, request.comparedWith) if request.comparedWith else before
         earlier, later = sorted((earlier, later))
         between = [run for run in past if earlier < run.known_at <= later]
-        counts = {name: sum(_count_rows(run, name) for run in between) for name in names}
+        counts = _count_rows(between, names)
         name = request.table or next((name for name in names if counts[name]), names[0])
         field = "table"
         table = read.locate_table(warehouse, contract, name)
@@ -175,10 +176,21 @@ def _read_changes(warehouse: str, contract: Contract, name: str, question: Chang
 _TURNS = BoundedSemaphore(MAX_PAGES)
 
 
-def _count_rows(run: Run, name: str) -> int:
-    """Return how many rows of a table a run has opened and closed."""
-    result = run.results.get(name)
-    return result.opened + result.closed if result is not None else 0
+def _count_rows(between: Sequence[Run], names: Sequence[str]) -> dict[str, int]:
+    """Return how many rows of each table some runs have opened and closed; 0 of all if not all reports were read."""
+    counts = dict.fromkeys(names, 0)
+    for run in reversed(between):
+        if isinstance(run.outcome, Completed) and not run.outcome.has_read_tables:
+            try:
+                with limit_report(run.plan.pipeline):
+                    results = run.results
+            except (UnreadReportError, SlowReportError):
+                return dict.fromkeys(names, 0)
+        else:
+            results = run.results
+        for name in names:
+            counts[name] += results[name].changed_rows if name in results else 0
+    return counts
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TypeAlias, TypeVar
 
-from hindcast.airflow.pages import catalog, drawing, run_reports
+from hindcast.airflow.pages import catalog, drawing, reading_limits, run_reports
 from hindcast.airflow.pages.run_reports import RunOutcome
 from hindcast.common.errors import HindcastError, TableError
 from hindcast.common.json_values import JsonObject, JsonValue
@@ -25,10 +25,14 @@ from hindcast.plan import journal, marks
 from hindcast.plan.runs import Run
 from hindcast.quality import entry_masks, failing_rows, gate_results
 from hindcast.quality.expectations import format_gate
+from hindcast.query.cut_values import cut_text
 from hindcast.report.summaries import OUTCOMES
 
 MAX_RUNS = 20
 """How many runs a trend of the overview, and a page of runs, show."""
+
+MAX_ERROR_CHARACTERS = 4_000
+"""How many characters of the error that stopped a run they show."""
 
 MEASURES = {"records": "records read", "late": "late", "corrected": "corrections", "held": "keys held back"}
 """The counts of each run that are drawn, with their names on the pages."""
@@ -58,10 +62,10 @@ class RunEntry:
         """Return the entry as the pages have it."""
         return {
             "run": self.run.number,
-            "runId": self.run.run_id,
+            "runId": cut_text(self.run.run_id),
             "state": self.run.state,
             "ended": self.run.has_report,
-            "found": self.found,
+            "found": self.found and cut_text(self.found, MAX_ERROR_CHARACTERS),
             "knownAt": self.run.known_at.isoformat(),
             "intervalEnd": end.isoformat() if (end := self.run.plan.interval_end) else None,
             **self.outcome.as_json(),
@@ -74,14 +78,20 @@ class RunEntry:
 def build_overview(settings: Settings, readable: Collection[str]) -> JsonObject:
     """Return an entry for each `readable` pipeline: how its last run ended, and the trend of its last runs.
 
-    What cannot be read of one pipeline is in the `problems` of its own entry and does not affect the others.
+    What cannot be read of one pipeline is in the `problems` of its own entry and does not affect the others. Those that
+    took least time lately come first, and each may take its part of what is left, so that one that takes long is read
+    in several requests.
     """
     contracts, broken = catalog.load_contracts(settings)
+    shown = catalog.list_pipelines(settings, readable)
+    order = sorted(shown, key=reading_limits.measure_lately)
+    lines, left = dict[str, JsonObject](), reading_limits.OVERVIEW_SECONDS
+    for n, name in enumerate(order):
+        with reading_limits.limit_page(left / (len(order) - n)) as allowance:
+            lines[name] = _build_overview_line(settings, contracts[name], shown[name])
+        left -= allowance.spent
     return {
-        "pipelines": [
-            _build_overview_line(settings, contracts[name], about)
-            for name, about in catalog.list_pipelines(settings, readable).items()
-        ],
+        "pipelines": [lines[name] for name in shown],
         "broken": {name: str(error) for name, error in sorted(broken.items()) if name in readable},
     }
 

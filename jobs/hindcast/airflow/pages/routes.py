@@ -14,6 +14,7 @@ from urllib.parse import quote, urlencode
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.responses import RedirectResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from hindcast.airflow.pages import (
     PREFIX,
@@ -22,6 +23,7 @@ from hindcast.airflow.pages import (
     ledger_page,
     marks,
     quality,
+    reading_limits,
     rendering,
     run_reports,
     time_machine,
@@ -34,7 +36,7 @@ from hindcast.common.json_values import JsonObject
 from hindcast.common.settings import read_settings
 from hindcast.contract.names import PREVIEW, RELEASE
 from hindcast.plan import journal
-from hindcast.plan.parsed_journals import MAX_PAGE_MEMORY
+from hindcast.plan.parsed_journals import JournalLimits
 from hindcast.plan.purposes import Release
 
 PageName = Literal["quality", "machine", "changes", "ledger", "report"]
@@ -42,8 +44,15 @@ P = ParamSpec("P")
 
 
 def build_app(access: PageAccess) -> FastAPI:
-    """Return the application; `access` says who may read what. It reads no journal that takes too much memory."""
-    journal.limit_memory(MAX_PAGE_MEMORY)
+    """Return the application; `access` says who may read what. What it reads is limited (reading_limits.py)."""
+    journal.limit_reading(
+        JournalLimits(
+            reading_limits.JOURNAL_MEMORY,
+            reading_limits.KEPT_MEMORY,
+            reading_limits.watch_journal,
+            reading_limits.WAIT_SECONDS,
+        )
+    )
     may = Depends(access.readable)
     of_machine, of_changes = Depends(MachineRequest), Depends(ChangesRequest)
     anyone = APIRouter(dependencies=[Depends(access.website)])
@@ -154,12 +163,25 @@ def build_app(access: PageAccess) -> FastAPI:
         return _redirect_to(request, f"reports/{name}/{last.report}" if last.report else f"quality/{name}")
 
     app = FastAPI(title="Hindcast", docs_url=None, redoc_url=None, openapi_url=None)
+    app.add_middleware(_PageLimit)
     app.include_router(anyone)
     app.include_router(pipeline)
     app.add_exception_handler(HindcastError, _handle_error)
     app.add_exception_handler(RequestValidationError, _handle_invalid_request)
     app.add_exception_handler(Exception, _handle_unforeseen_error)
     return app
+
+
+class _PageLimit:
+    """Limits what each request reads, in whichever thread it is handled."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a request."""
+        with reading_limits.limit_page(reading_limits.PAGE_SECONDS):
+            await self.app(scope, receive, send)
 
 
 def _add_page(
