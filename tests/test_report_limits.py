@@ -13,7 +13,8 @@ from unittest.mock import Mock
 import pytest
 
 import reports
-from hindcast.airflow.pages import reading_limits, run_reports
+from hindcast.airflow.pages import ledger_page, reading_limits, run_reports
+from hindcast.airflow.pages.kept_results import KeptResults
 from hindcast.common.settings import Settings
 from hindcast.contract import find
 from hindcast.plan import journal
@@ -21,7 +22,7 @@ from hindcast.plan.runs import Abandoned, Run, Stopped
 from hindcast.quality.gate_results import TrackedResult
 from hindcast.report import page, report, report_size, summaries
 from hindcast.report.run_report import GateReport, PartitionReport, RunReport, TableReport, TopicReport
-from test_pages import GUEST, client, twin
+from test_pages import GUEST, client, text, twin
 from warehouses import RUNS, plan, shop
 from warehouses import report as report_document
 
@@ -225,6 +226,77 @@ def test_pipelines_that_took_least_time_lately_come_first(shared: list[str], mon
     reading_limits._SPENT["a0"].reports = 1.0
     assert client("a0", "shop").get("/quality.json").status_code == 200
     assert shared[:2] == ["shop", "shop"]
+
+
+def test_the_ledgers_page_reads_reports_no_longer_than_it_may_and_keeps_what_it_read(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    web = client("shop")
+    journal.read_runs(settings.warehouse, "shop")
+    monkeypatch.setattr(reading_limits, "REPORTS_SECONDS", -1.0)
+    told = twin(web, "/ledger/shop")
+    assert (told["unread"], [topic["rows"] for topic in told["topics"]]) == ([1, 2], [[]] * 5)
+    shown = text(web, "/ledger/shop")
+    assert "The reports of runs 1, 2 were not read: what they replayed is not shown." in shown
+    assert "load the page again in 30 seconds" in shown
+    for seconds in (60.0, -1.0):
+        monkeypatch.setattr(reading_limits, "REPORTS_SECONDS", seconds)
+        told = twin(web, "/ledger/shop")
+        assert (told["unread"], len(told["topics"][0]["rows"])) == ([], 1)
+    assert "not read" not in text(web, "/ledger/shop")
+
+
+def test_the_ledgers_page_does_without_a_report_that_takes_too_long(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def parse_for_ever(_: object) -> None:
+        while True:
+            pass
+
+    assert journal.read_runs(settings.warehouse, "shop")
+    monkeypatch.setattr(reading_limits, "REPORT_SECONDS", 0.1)
+    monkeypatch.setattr(ledger_page, "_READ", KeptResults(100))
+    monkeypatch.setattr(ledger_page, "_parse_report", parse_for_ever)
+    told = twin(client("shop"), "/ledger/shop")
+    assert told["unread"] == [1, 2]
+    assert told["problems"][0]["found"] == "this report was not read: it takes more than 0.1 s of a processor to read"
+
+
+def test_the_ledgers_page_works_on_each_range_that_it_shows_once(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger_page, "MAX_CELL_RANGES", 2)
+    contract = find(settings.schemas, "shop")
+    by_run = [
+        [ledger_page.RunOffsets(p, 5 * run + n, 5 * run + n + 1, {"accepted": 1}) for p in range(1_000) for n in (0, 1)]
+        + [ledger_page.RunOffsets(0, 5 * run + 2, 5 * run + 5, {"other": 3})]
+        for run in range(3)
+    ]
+    build = Mock(side_effect=ledger_page._build_cell)
+    gaps = Mock(side_effect=ledger_page.find_gaps)
+    monkeypatch.setattr(ledger_page, "_build_cell", build)
+    monkeypatch.setattr(ledger_page, "find_gaps", gaps)
+    built = ledger_page._build_topic(settings.warehouse, contract, "prices", [0, 0, 0], by_run)
+    assert (built["partitions"], len(built["rows"])) == (1_000, 64)  # type: ignore[arg-type]
+    assert [len(call.args[0]) for call in build.call_args_list] == [*[3] * 3, *[2] * 63 * 3]
+    assert [len(pieces) for pieces in gaps.call_args.args[0]] == [64 * 2 + 1] * 3
+    cell = built["rows"][0]["cells"][0]  # type: ignore[index, call-overload]
+    assert (cell["ranges"], cell["moreRanges"], cell["offsets"]) == ([[0, 1], [1, 2]], 1, 5)  # type: ignore[index, call-overload]
+    assert cell["fates"] == {"accepted": 2}, "others are none"  # type: ignore[index, call-overload]
+
+
+@pytest.mark.usefixtures("settings")
+def test_changes_are_shown_while_their_reports_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    web, sentence = client("shop"), "How many rows changed in each table is not shown"
+    monkeypatch.setattr(reading_limits, "REPORTS_SECONDS", -1.0)
+    told = twin(web, "/changes/shop")
+    assert ({it["rows"] for it in told["tables"]}, told["total"] > 0) == ({None}, True)
+    assert sentence in text(web, "/changes/shop")
+    for seconds in (60.0, -1.0):
+        monkeypatch.setattr(reading_limits, "REPORTS_SECONDS", seconds)
+        told = twin(web, "/changes/shop")
+        assert [it["rows"] for it in told["tables"] if it["name"] == "prices"] == [3]
+    assert sentence not in text(web, "/changes/shop")
 
 
 def test_long_texts_of_a_journal_are_cut(settings: Settings) -> None:

@@ -16,10 +16,10 @@ import duckdb
 from fastapi import Query
 
 from hindcast.airflow.pages import marks
-from hindcast.airflow.pages.reading_limits import SlowReportError, UnreadReportError, limit_report
+from hindcast.airflow.pages.reading_limits import SlowReportError, limit_report
 from hindcast.airflow.pages.time_machine import QuestionError
 from hindcast.common.column_values import Row
-from hindcast.common.errors import QueryError, UnknownError
+from hindcast.common.errors import PlatformError, QueryError, UnknownError
 from hindcast.common.json_values import JsonObject, JsonValue
 from hindcast.common.settings import Settings
 from hindcast.contract import Contract
@@ -65,7 +65,7 @@ class _Answer:
     question: ChangeQuestion
     found: Changes
     is_one_run: bool
-    counts: Mapping[str, int]
+    counts: Mapping[str, int | None]
 
 
 def build_page(settings: Settings, contract: Contract, request: ChangesRequest) -> JsonObject:
@@ -129,7 +129,8 @@ def _find_answer(
     past, names = journal.read_completed_runs(warehouse, pipeline), [*contract.topics, *contract.views]
     if not past:
         return None
-    field, counts = "knownAt", dict.fromkeys(names, 0)
+    counts: Mapping[str, int | None] = dict.fromkeys(names, 0)
+    field = "knownAt"
     try:
         later = read.moment_of(warehouse, pipeline, request.knownAt) if request.knownAt else past[-1].known_at
         field = "comparedWith"
@@ -152,7 +153,7 @@ def _find_answer(
     return _Answer(table, between, question, found, len(between) == 1 and earlier == before, counts)
 
 
-def _list_tables(counts: Mapping[str, int]) -> dict[str, JsonValue]:
+def _list_tables(counts: Mapping[str, int | None]) -> dict[str, JsonValue]:
     return {"tables": [{"name": name, "rows": count} for name, count in counts.items()]}
 
 
@@ -176,16 +177,19 @@ def _read_changes(warehouse: str, contract: Contract, name: str, question: Chang
 _TURNS = BoundedSemaphore(MAX_PAGES)
 
 
-def _count_rows(between: Sequence[Run], names: Sequence[str]) -> dict[str, int]:
-    """Return how many rows of each table some runs have opened and closed; 0 of all if not all reports were read."""
+def _count_rows(between: Sequence[Run], names: Sequence[str]) -> Mapping[str, int | None]:
+    """Return how many rows of each table some runs have opened and closed; None if not all reports were read in time.
+
+    What was read is kept, so that the next request counts more.
+    """
     counts = dict.fromkeys(names, 0)
     for run in reversed(between):
         if isinstance(run.outcome, Completed) and not run.outcome.has_read_tables:
             try:
                 with limit_report(run.plan.pipeline):
                     results = run.results
-            except (UnreadReportError, SlowReportError):
-                return dict.fromkeys(names, 0)
+            except (PlatformError, SlowReportError):
+                return dict.fromkeys(names)
         else:
             results = run.results
         for name in names:

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 from hindcast.airflow.pages import graph
 from hindcast.airflow.pages.kept_results import KeptResults
-from hindcast.airflow.pages.reading_limits import SlowReportError, UnreadReportError, limit_report
+from hindcast.airflow.pages.reading_limits import SlowReportError, limit_report
 from hindcast.bitemporal.fates import FATES
+from hindcast.common.errors import PlatformError
 from hindcast.common.json_values import JsonObject, JsonValue
 from hindcast.common.settings import Settings
 from hindcast.contract import Contract
@@ -64,7 +65,7 @@ _READ = KeptResults[_Reports](MAX_RANGES)
 class _UnreadReport:
     """A report that was not read, and the error that says why."""
 
-    error: UnreadReportError
+    error: PlatformError
 
 
 def _read_report(warehouse: str, run: Run) -> _Reports | _UnreadReport:
@@ -83,12 +84,12 @@ def _read_report(warehouse: str, run: Run) -> _Reports | _UnreadReport:
                 return _parse_report(report.report)
         except SlowReportError as error:
             fix = f"hindcast ledger {run.plan.pipeline} lists what it replayed"
-            raise UnreadReportError(f"a report {error}", where=run.plan.pipeline, fix=fix) from None
+            raise PlatformError(f"this report was not read: it {error}", where=run.plan.pipeline, fix=fix) from None
 
     try:
         with run.refuse_malformed_report():
             return _READ.find(run, key, read, lambda topics: sum(1 + len(it.offsets) for it in topics.values()))
-    except UnreadReportError as error:
+    except PlatformError as error:
         return _UnreadReport(error)
 
 

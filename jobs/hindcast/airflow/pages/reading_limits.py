@@ -39,10 +39,6 @@ class SlowReportError(ValueError):
     """A report takes too long to read."""
 
 
-class UnreadReportError(PlatformError):
-    """A report was not read, as others have taken too long."""
-
-
 class _Spent:
     """The time of a processor that reading has taken of a pipeline since a moment."""
 
@@ -86,15 +82,15 @@ def measure_lately(pipeline: str) -> float:
 
 @contextmanager
 def limit_report(pipeline: str) -> Iterator[None]:
-    """Raise SlowReportError if the block, which reads a report, takes too long; before it, raise UnreadReportError if
+    """Raise SlowReportError if the block, which reads a report, takes too long; before it, raise PlatformError if
     this page, or the reports of the pipeline, have taken too much lately.
     """
     spent, page = _find_spent(pipeline), _find_allowance()
     if page.is_spent:
         found = "this report was not read yet: the page has taken long enough"
-        raise UnreadReportError(found, where=pipeline, fix="load the page again: it goes on with the rest")
+        raise PlatformError(found, where=pipeline, fix="load the page again: it goes on with the rest")
     if spent.reports > REPORTS_SECONDS:
-        raise UnreadReportError(
+        raise PlatformError(
             f"this report was not read: reading those of the pipeline took more than {REPORTS_SECONDS:g} s",
             where=pipeline,
             fix=f"load the page again in {SPAN:g} seconds; hindcast report {pipeline} shows the report now",
