@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -218,6 +219,18 @@ def test_a_page_does_not_wait_long_for_one_that_reads_the_same_journal(
         (line,) = twin(web, "/quality")["pipelines"]
         assert "another page is reading it at this moment" in line["problems"][0]["found"]
     assert twin(web, "/quality")["pipelines"][0]["problems"] == []
+
+
+def test_a_forked_process_does_not_wait_for_a_thread_that_it_has_not_got(settings: Settings) -> None:
+    add_runs(settings, "guest", 1)
+    for pipeline in ("guest", "shop"):
+        journal.read_runs(settings.warehouse, pipeline)
+    (reader,) = (reader for path, reader in journal._PARSED._kept.items() if Path(path).parent.name == "guest")
+    with reader.lock, journal._PARSED._lock:
+        if not (child := os.fork()):
+            os._exit(0 if list_kept() == ["shop"] and journal._PARSED._lock.acquire(blocking=False) else 1)
+        assert os.waitpid(child, 0)[1] == 0
+    assert set(list_kept()) == {"shop", "guest"}
 
 
 def test_a_report_is_not_shown_unmasked_while_its_journal_is_not_read(

@@ -18,6 +18,7 @@ the first one's entry and tries again. Neither clocks nor Delta versions order t
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Literal
@@ -63,6 +64,13 @@ _ARROW = arrow_schema(SCHEMA)
 
 _PARSED = ParsedJournals()
 """What was read last of each journal."""
+
+
+def _recover_after_fork() -> None:
+    _PARSED.recover_after_fork()
+
+
+os.register_at_fork(after_in_child=_recover_after_fork)
 
 
 def runs_table(warehouse: str, pipeline: str) -> Table:

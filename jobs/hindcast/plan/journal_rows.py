@@ -31,7 +31,7 @@ MAX_ALL_DETAILS = 4 << 30
 gates, write 0.3 GB a year.
 """
 
-BATCH_ROWS = 16
+BATCH_ROWS = 4
 """How many rows are in memory while they are read."""
 
 

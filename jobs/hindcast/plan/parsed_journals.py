@@ -111,6 +111,11 @@ class ParsedJournals:
         with self._lock:
             self._kept.clear()
 
+    def recover_after_fork(self) -> None:
+        """Forget, in a forked process, the journals that threads were reading which it has not got."""
+        self._lock = Lock()
+        self._kept = {path: reader for path, reader in self._kept.items() if not reader.lock.locked()}
+
     def _drop(self, path: str, reader: _JournalReader) -> None:
         with self._lock:
             if self._kept.get(path) is reader:

@@ -65,7 +65,7 @@ class RunEntry:
             "runId": cut_text(self.run.run_id),
             "state": self.run.state,
             "ended": self.run.has_report,
-            "found": self.found and cut_text(self.found, MAX_ERROR_CHARACTERS),
+            "found": self.found and _cut_error(self.found),
             "knownAt": self.run.known_at.isoformat(),
             "intervalEnd": end.isoformat() if (end := self.run.plan.interval_end) else None,
             **self.outcome.as_json(),
@@ -73,6 +73,11 @@ class RunEntry:
             "dataDocs": self.data_docs,
             "problems": self.problems,
         }
+
+
+def _cut_error(text: str) -> str:
+    most = MAX_ERROR_CHARACTERS
+    return text if len(text) <= most else f"{text[:most]}… ({len(text):,} characters)"
 
 
 def build_overview(settings: Settings, readable: Collection[str]) -> JsonObject:
