@@ -160,7 +160,23 @@ def test_the_reports_of_a_pipeline_that_took_too_long_are_read_later(monkeypatch
     (problem,) = twin(client("guest"), "/quality")["pipelines"][0]["problems"]
     assert problem["found"] == "this report was not read: reading those of the pipeline took more than 1.5 s"
     assert "hindcast report guest shows" in problem["mend"]
+    monkeypatch.setattr(run_reports, "_KEPT", {})
+    (line,) = twin(client("guest"), "/quality")["pipelines"]
+    assert (line["last"]["kind"], line["last"]["sentence"], line["trends"]) == (
+        "stopped",
+        "Run 1 of guest was stopped; its report was not read.",
+        [],
+    )
     assert client("guest").get("/reports/guest/run-1.json").status_code == 500
+    with reading_limits.limit_report("shop"):
+        reading_limits._SPENT["shop"].reports = 100.0
+    (line,) = twin(client("shop"), "/quality")["pipelines"]
+    assert (line["last"]["kind"], line["last"]["sentence"], line["trends"]) == (
+        "unread",
+        "Run 2 of shop was completed; its report was not read.",
+        [],
+    )
+    del reading_limits._SPENT["shop"]
     assert twin(client("shop"), "/quality")["pipelines"][0]["problems"] == []
     monkeypatch.setattr(reading_limits, "SPAN", 0.0)
     assert twin(client("guest"), "/quality")["pipelines"][0]["problems"] == []

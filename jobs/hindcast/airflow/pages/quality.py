@@ -175,7 +175,7 @@ def build_run_entry(settings: Settings, run: Run, has_new_marks: Callable[[Run],
             problems.extend([problem] if problem not in problems else [])
             return None
 
-    outcome = attempt(lambda: run_reports.summarize_run(settings, run)) or run_reports.summarize_unread_run(run)
+    outcome = attempt(lambda: run_reports.summarize_run(settings, run)) or run_reports.describe_unread_report(run)
     report = attempt(lambda: run_reports.find_file(folder, f"run-{run.number}.html"))
     data_docs = attempt(lambda: run_reports.find_file(folder, f"run-{run.number}/index.html"))
     is_hidden = run.stop_error is not None and has_new_marks(run)
@@ -187,10 +187,13 @@ def _format_problem(error: HindcastError) -> Problem:
 
 
 def build_trends(runs: Sequence[RunEntry]) -> list[JsonObject]:
-    """Return the counts of runs, oldest first, as sparklines; counts that are 0 in all of them are left out."""
+    """Return the counts of runs, oldest first, as sparklines; counts that are 0 in all of them are left out.
+
+    So are runs whose counts are not known.
+    """
     trends: list[JsonObject] = []
     for measure, words in MEASURES.items():
-        values = [run.outcome.counts[measure] for run in runs]
+        values = [run.outcome.counts[measure] for run in runs if run.outcome.has_counts]
         if any(values):
             text = f"{words}, oldest run first: {', '.join(f'{n:,}' for n in values)}"
             trends.append({"measure": measure, "words": words, "told": text, **drawing.sparkline(values)})

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from threading import Lock
@@ -42,12 +42,16 @@ _NOT_ENDED = {"planned": "It has not ended.", "abandoned": "It was abandoned."}
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """The verdict of a run, and from its report the `counts` (quality.MEASURES) and the number of gates by outcome."""
+    """The verdict of a run, and from its report the `counts` (quality.MEASURES) and the number of gates by outcome.
+
+    `has_counts`: false if the report was not read, so that the counts are not known.
+    """
 
     kind: str
     sentence: str
     counts: dict[str, int]
     gates: dict[str, int]
+    has_counts: bool = True
 
     def as_json(self) -> JsonObject:
         """Return the outcome as the pages have it."""
@@ -98,7 +102,7 @@ def _read_outcome(run: Run, path: Path) -> RunOutcome | Callable[[], HindcastErr
         except TableError as error:
             return partial(TableError, error.found, where=error.where, fix=error.fix)
     is_there = run.stop_error is not None and find_file(path.parent, path.name)
-    return _summarize_file(run, path) if is_there else summarize_unread_run(run)
+    return _summarize_file(run, path) if is_there else _summarize_report(run, None)
 
 
 def find_masked_report(settings: Settings, contract: Contract, name: str) -> RunReport | None:
@@ -176,9 +180,11 @@ def _read_written_report(path: Path, run: Run) -> RunReport | None:
         return None
 
 
-def summarize_unread_run(run: Run) -> RunOutcome:
-    """Return the same for a run that has no report, or whose report cannot be read."""
-    return _summarize_report(run, None)
+def describe_unread_report(run: Run) -> RunOutcome:
+    """Return the outcome of a run whose report cannot be read, or was not read yet: nothing is known of its gates."""
+    sentence = f"Run {run.number} of {run.plan.pipeline} was {run.state}; its report was not read."
+    kind = "unread" if run.state == "completed" else "stopped"
+    return replace(_summarize_report(run, None), kind=kind, sentence=sentence, has_counts=False)
 
 
 def find_file(folder: Path, name: str) -> str | None:
