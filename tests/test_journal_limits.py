@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
@@ -13,11 +15,13 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from bare_runs import bare_run
+from hindcast.airflow.pages import reading_limits
 from hindcast.common.errors import RequestError, TableError
 from hindcast.common.settings import Settings
 from hindcast.kafka.topics import OffsetRange
 from hindcast.plan import journal, journal_rows, parsed_journals
-from hindcast.plan.parsed_journals import ParsedJournals
+from hindcast.plan.journal_rows import UnreadJournalError
+from hindcast.plan.parsed_journals import JournalLimits, ParsedJournals
 from hindcast.plan.plans import TopicPlan
 from hindcast.plan.runs import Completed, Run, StoredReport
 from test_pages import GUEST, client, twin
@@ -56,8 +60,8 @@ def test_an_entry_that_no_run_writes_is_refused_before_it_is_parsed(
         journal.read_runs(settings.warehouse, "shop")
     assert refused.value.where == journal.runs_table(settings.warehouse, "shop").path
     assert "RESTORE the table" in refused.value.fix
-    read = Mock(side_effect=journal._parse_runs)
-    monkeypatch.setattr(journal, "_parse_runs", read)
+    read = Mock(side_effect=parsed_journals.load_files)
+    monkeypatch.setattr(parsed_journals, "load_files", read)
     for _ in range(2):
         guest, own = sorted(twin(client("shop", "guest"), "/quality")["pipelines"], key=lambda it: str(it["pipeline"]))
         assert (guest["problems"], [it["found"] for it in own["problems"]]) == ([], [refused.value.found])
@@ -99,28 +103,161 @@ def test_a_report_is_kept_as_it_is_stored_and_read_where_it_is_used(settings: Se
         _ = journal.read_runs(settings.warehouse, "shop")[-1].results
 
 
-def test_all_journals_together_take_bounded_memory(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    other = bare_run("guest", 1, T0)
-    journal.append_entry(settings.warehouse, other)
-    for pipeline in ("shop", "guest"):
+def list_kept() -> list[str]:
+    """The pipelines whose journals are kept."""
+    return [Path(path).parent.name for path in journal._PARSED._kept]
+
+
+def add_runs(settings: Settings, pipeline: str, count: int) -> None:
+    """Enter so many runs more of a pipeline, each in a file of its own."""
+    first = len(journal.read_runs(settings.warehouse, pipeline)) + 1
+    for number in range(first, first + count):
+        run = bare_run(pipeline, number, T0)
+        journal.append_entry(settings.warehouse, run)
+        journal.append_entry(settings.warehouse, replace(run, outcome=Completed({"run": number})))
+
+
+def test_all_journals_together_take_bounded_memory_and_the_largest_of_them_goes_first(settings: Settings) -> None:
+    for pipeline, count in (("guest", 1), ("large", 9), ("other", 1)):
+        add_runs(settings, pipeline, count)
+    pipelines = ("shop", "guest", "large", "other")
+    for pipeline in pipelines:
         journal.read_runs(settings.warehouse, pipeline)
-    assert len(journal._PARSED._kept) == 2
-    monkeypatch.setattr(parsed_journals, "MAX_KEPT", 100)
-    journal.append_entry(settings.warehouse, replace(other, outcome=Completed({"run": 1})))
+    assert set(list_kept()) == set(pipelines)
+    sizes = {Path(path).parent.name: reader.size for path, reader in journal._PARSED._kept.items()}
+    assert max(sizes.values()) == sizes["large"]
+    journal.limit_reading(JournalLimits(kept=sum(sizes.values()) - 1))
+    journal.append_entry(settings.warehouse, bare_run("other", 2, T0))
+    journal.read_runs(settings.warehouse, "other")
+    assert set(list_kept()) == {"shop", "guest", "other"}
+    journal.limit_reading(JournalLimits(kept=1))
+    journal.read_runs(settings.warehouse, "large")
+    assert list_kept() == ["large"], "the last one is kept if it alone takes more"
+
+
+@pytest.mark.usefixtures("settings")
+def test_one_journal_of_the_largest_size_stays_beside_others_in_the_api_server() -> None:
+    client("shop")
+    limits = journal._PARSED.limits
+    assert (limits.memory, limits.kept - limits.memory) == (reading_limits.JOURNAL_MEMORY, 1 << 30)
+
+
+def test_of_a_journal_that_grew_only_its_new_files_are_read(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_runs(settings, "guest", 3)
+    before = journal.read_runs(settings.warehouse, "guest")
+    parse = Mock(side_effect=parsed_journals.parse_entry)
+    monkeypatch.setattr(parsed_journals, "parse_entry", parse)
+    add_runs(settings, "guest", 1)
+    after = journal.read_runs(settings.warehouse, "guest")
+    assert ([run.number for run in after], [run.state for run in after]) == ([1, 2, 3, 4], ["completed"] * 4)
+    assert parse.call_count == 2
+    assert all(one is other for one, other in zip(before, after, strict=False)), "what is known of them stays known"
+    table = DeltaTable(journal.runs_table(settings.warehouse, "guest").path)
+    table.optimize.compact()
+    assert journal.read_runs(settings.warehouse, "guest") == after
+    assert parse.call_count == 2 + 8, "all files are others now"
+
+
+def test_a_page_reads_a_long_journal_in_several_requests(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_runs(settings, "guest", 6)
+    web = client("shop", "guest")
+    parse = Mock(side_effect=parsed_journals.parse_entry)
+    monkeypatch.setattr(parsed_journals, "parse_entry", parse)
+    journal._PARSED.clear()
+
+    @contextmanager
+    def watch(pipeline: str) -> Iterator[Callable[[], None]]:
+        read = parse.call_count
+
+        def check() -> None:
+            if pipeline == "guest" and parse.call_count - read >= 5:
+                raise UnreadJournalError("not all read", where=pipeline, fix="load the page again")
+
+        yield check
+
+    journal.limit_reading(replace(journal._PARSED.limits, watch=watch))
+    for _ in range(2):
+        guest, own = twin(web, "/quality")["pipelines"]
+        assert [it["found"] for it in guest["problems"]] == ["not all read"]
+        assert (guest["runs"], len(own["runs"]), own["problems"]) == ([], 2, [])
+    guest, _ = twin(web, "/quality")["pipelines"]
+    assert ([run["run"] for run in guest["runs"]], guest["problems"]) == ([1, 2, 3, 4, 5, 6], [])
+    assert parse.call_count == 4 + 12, "each entry of both once"
+
+
+def test_a_page_reads_a_journal_no_longer_than_it_may(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading_limits, "_SPENT", {})
+    web = client("shop")
+    with reading_limits.limit_page(0.0):
+        with pytest.raises(UnreadJournalError, match="it takes longer than a page may") as refused:
+            journal.read_runs(settings.warehouse, "shop")
+        assert refused.value.fix == "load the page again: it goes on with the rest"
+    monkeypatch.setattr(reading_limits, "PAGE_SECONDS", 0.0)
+    assert "not all read yet" in web.get("/ledger/shop.json").json()["error"]["found"]
+    monkeypatch.setattr(reading_limits, "PAGE_SECONDS", 60.0)
+    with reading_limits.watch_journal("shop"):
+        reading_limits._SPENT["shop"].journal = 100.0
+    assert "reading them took more than 10 s" in web.get("/ledger/shop.json").json()["error"]["found"]
+    monkeypatch.setattr(reading_limits, "SPAN", 0.0)
+    assert web.get("/ledger/shop.json").status_code == 200
+    monkeypatch.setattr(reading_limits, "PAGE_SECONDS", 0.0)
+    assert web.get("/ledger/shop.json").status_code == 200, "what was read is kept"
+
+
+def test_a_page_does_not_wait_long_for_one_that_reads_the_same_journal(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading_limits, "WAIT_SECONDS", 0.0)
+    web = client("guest")
+    add_runs(settings, "guest", 1)
     journal.read_runs(settings.warehouse, "guest")
-    assert [Path(path).parent.name for path in journal._PARSED._kept] == ["guest"]
+    journal.append_entry(settings.warehouse, bare_run("guest", 2, T0))
+    (reader,) = (reader for path, reader in journal._PARSED._kept.items() if Path(path).parent.name == "guest")
+    with reader.lock:
+        (line,) = twin(web, "/quality")["pipelines"]
+        assert "another page is reading it at this moment" in line["problems"][0]["found"]
+    assert twin(web, "/quality")["pipelines"][0]["problems"] == []
+
+
+def test_a_forked_process_does_not_wait_for_a_thread_that_it_has_not_got(settings: Settings) -> None:
+    add_runs(settings, "guest", 1)
+    for pipeline in ("guest", "shop"):
+        journal.read_runs(settings.warehouse, pipeline)
+    (reader,) = (reader for path, reader in journal._PARSED._kept.items() if Path(path).parent.name == "guest")
+    with reader.lock, journal._PARSED._lock:
+        if not (child := os.fork()):
+            os._exit(0 if list_kept() == ["shop"] and journal._PARSED._lock.acquire(blocking=False) else 1)
+        assert os.waitpid(child, 0)[1] == 0
+    assert set(list_kept()) == {"shop", "guest"}
+
+
+def test_a_report_is_not_shown_unmasked_while_its_journal_is_not_read(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_runs(settings, "guest", 1)
+    (settings.reports / "guest").mkdir(exist_ok=True)
+    (settings.reports / "guest" / "run-1.html").write_text("what a former contract marked")
+    path = settings.schemas / "guest.yaml"
+    path.write_text(path.read_text().partition("inputs:")[0])
+    web = client("guest")
+    assert web.get("/reports/guest/run-1.html").status_code == 200
+    journal._PARSED.clear()
+    monkeypatch.setattr(reading_limits, "PAGE_SECONDS", 0.0)
+    assert web.get("/reports/guest/run-1.html").status_code == 500
 
 
 @pytest.mark.usefixtures("settings")
 def test_the_pages_read_no_journal_that_takes_too_much_memory() -> None:
     web = client("shop")
-    assert journal._PARSED.most == parsed_journals.MAX_PAGE_MEMORY
-    journal.limit_memory(2_000)
+    limits = journal._PARSED.limits
+    journal.limit_reading(replace(limits, memory=2_000))
     (line,) = twin(web, "/quality")["pipelines"]
     (problem,) = line["problems"]
     assert "takes more than 0 MiB of memory" in problem["found"]
     assert "hindcast runs shop" in problem["mend"]
-    journal.limit_memory(1 << 20)
+    journal.limit_reading(limits)
     journal._PARSED.clear()
     assert twin(web, "/quality")["pipelines"][0]["problems"] == []
     assert json.dumps(twin(web, "/quality")["pipelines"][0]["runs"])

@@ -83,7 +83,7 @@ def test_a_damaged_report_counts_as_none_and_is_told_in_its_pipelines_line(
         assert str(path) in text(web, "/quality/guest")
     finally:
         path.write_bytes(before)
-    assert line["last"]["sentence"] == "Run 1 of guest was stopped."
+    assert line["last"]["sentence"] == "Run 1 of guest was stopped; its report was not read."
     (problem,) = line["problems"]
     assert problem["where"] == str(path)
     assert problem["found"].startswith("is not a report: ")

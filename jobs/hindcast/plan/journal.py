@@ -18,10 +18,10 @@ the first one's entry and tries again. Neither clocks nor Delta versions order t
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from datetime import datetime
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
@@ -30,15 +30,13 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType, Tim
 
 from hindcast.common import clock
 from hindcast.common.errors import RunError, TableError, show_briefly
-from hindcast.common.json_values import StoredObject
 from hindcast.contract import Contract
 from hindcast.kafka.topic_patterns import MemberPartitions
 from hindcast.plan.entries import JournalEntry, find_contradictions, next_sequence, refuse_entry
-from hindcast.plan.journal_rows import EntryRow, LargeJournalError, count_parts, load_rows, refuse_large_entry
-from hindcast.plan.parsed_journals import ParsedJournal, ParsedJournals
+from hindcast.plan.journal_rows import EntryRow, LargeJournalError, load_rows, parse_entry, refuse_large_entry
+from hindcast.plan.parsed_journals import JournalLimits, ParsedJournals
 from hindcast.plan.runs import (
     Run,
-    StoredReport,
     TableResult,
     find_last_completed,
     last_members,
@@ -68,6 +66,13 @@ _PARSED = ParsedJournals()
 """What was read last of each journal."""
 
 
+def _recover_after_fork() -> None:
+    _PARSED.recover_after_fork()
+
+
+os.register_at_fork(after_in_child=_recover_after_fork)
+
+
 def runs_table(warehouse: str, pipeline: str) -> Table:
     """Return the table of the journal."""
     return Table(warehouse, pipeline, "runs", "runs")
@@ -83,7 +88,7 @@ def read_runs(warehouse: str, pipeline: str) -> list[Run]:
     runs, unplanned = read_planned_runs(warehouse, pipeline)
     if unplanned:
         raise TableError(
-            f"the journal lacks a valid plan of run {', '.join(map(str, unplanned))}",
+            f"the journal lacks a valid plan of run {show_briefly(', '.join(map(str, unplanned)))}",
             where=runs_table(warehouse, pipeline).path,
             fix=repair_command(pipeline),
         )
@@ -93,83 +98,31 @@ def read_runs(warehouse: str, pipeline: str) -> list[Run]:
 def read_planned_runs(warehouse: str, pipeline: str) -> tuple[list[Run], list[int]]:
     """Return the runs of a pipeline that have a plan, and the numbers of those without one, both oldest first.
 
-    The journal is read again only if it has changed since this process read it last. Raise TableError for one that
-    takes too much memory.
+    Of a journal that this process has read only what is new is read. Raise TableError for one that takes too much
+    memory, UnreadJournalError if `limit_reading` left no time to read it to its end.
     """
     table = runs_table(warehouse, pipeline)
     if (delta_table := open_table(table)) is None:
         return [], []
-    known = _PARSED.find(delta_table)
-    if known is None:
-        try:
-            known = ParsedJournal(delta_table, delta_table.version(), *_parse_runs(table, delta_table))
-        except LargeJournalError as error:
-            known = ParsedJournal(delta_table, delta_table.version(), [], [], 0, error.with_traceback(None))
-        _PARSED.keep(known)
-    if (refusal := known.refusal) is not None:
-        raise LargeJournalError(refusal.found, where=refusal.where, fix=refusal.fix)
-    return [*known.runs], [*known.unplanned]
-
-
-def limit_memory(most: int) -> None:
-    """Refuse to read a journal from now on, in this process, that takes roughly more bytes of memory."""
-    _PARSED.most = most
-
-
-def _parse_runs(table: Table, delta_table: DeltaTable) -> tuple[list[Run], list[int], int]:
-    """Return the runs, the numbers of those without a plan, and roughly the bytes of memory that they take."""
-    entries, size = [], 0
     try:
         with refuse_broken_files(table):
-            for row in load_rows(table, delta_table, _ARROW.names):
-                entries.append(entry := _StoredEntry.from_row(row))
-                size += entry.size
-                _PARSED.refuse_excess(table, size)
-        return *_build_runs(entries), size
+            journal = _PARSED.read(table, delta_table)
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
         found = f"the journal has an entry that is none: {type(error).__name__}: {show_briefly(str(error))}"
         raise TableError(found, where=table.path, fix=repair_command(table.pipeline)) from None
+    if (refusal := journal.refusal) is not None:
+        raise LargeJournalError(refusal.found, where=refusal.where, fix=refusal.fix)
+    return [*journal.runs], [*journal.unplanned]
 
 
-class _StoredEntry(NamedTuple):
-    """An entry with its detail, and roughly the bytes of memory that it takes. A report is parsed where it is used."""
-
-    entry: JournalEntry
-    detail: StoredObject | StoredReport
-    size: int
-
-    @classmethod
-    def from_row(cls, row: EntryRow) -> _StoredEntry:
-        """Return the entry in a row."""
-        entry, text = _parse_entry(row), row["detail"]
-        if entry.state == "completed":
-            report = StoredReport.from_text(text)
-            return cls(entry, report, len(report.compressed) + _BYTES)
-        return cls(entry, json.loads(text), len(text) + _BYTES * (1 + count_parts(text)))
-
-
-_BYTES = 64
-"""Roughly the bytes of memory that a value of JSON takes besides its text."""
-
-
-def _build_runs(entries: Sequence[_StoredEntry]) -> tuple[list[Run], list[int]]:
-    runs: dict[int, Run] = {}
-    unplanned = []
-    for entry, detail, _ in sorted(entries, key=lambda stored: stored.entry.order):
-        number, state = entry.run, entry.state
-        plan = parse_plan(detail) if state == "planned" and not isinstance(detail, StoredReport) else None
-        if plan is not None:
-            runs[number] = Run(plan)
-        elif number in runs:
-            runs[number] = replace(runs[number], outcome=parse_outcome(state, detail, runs[number].stop_error))
-        else:
-            unplanned.append(number)
-    return list(runs.values()), list(dict.fromkeys(unplanned))
+def limit_reading(limits: JournalLimits) -> None:
+    """Limit the memory that journals may take from now on in this process, and the time of reading them."""
+    _PARSED.limits = limits
 
 
 def find_damage(warehouse: str, pipeline: str) -> list[tuple[int, str]]:
     """Return the numbers of the runs whose entries contradict each other, each with a sentence that says how."""
-    wrong = find_contradictions(map(_parse_entry, _read_rows(warehouse, pipeline, _ENTRY_COLUMNS)))
+    wrong = find_contradictions(map(parse_entry, _read_rows(warehouse, pipeline, _ENTRY_COLUMNS)))
     return [(run, f"run {run} was entered as {', then '.join(states)}") for run, states in wrong.items()]
 
 
@@ -179,7 +132,7 @@ def read_run_history(warehouse: str, pipeline: str, number: int) -> list[Run]:
     Empty if its plan is not in the journal.
     """
     rows = _read_rows(warehouse, pipeline, _ARROW.names)
-    own = sorted((row for row in rows if row["run"] == number), key=lambda row: _parse_entry(row).order)
+    own = sorted((row for row in rows if row["run"] == number), key=lambda row: parse_entry(row).order)
     if not own or own[0]["entry"] != "planned":
         return []
     if (plan := parse_plan(json.loads(own[0]["detail"]))) is None:
@@ -289,14 +242,10 @@ def _commit_rows(
 
 def _read_entries(table: Table, delta_table: DeltaTable) -> list[JournalEntry]:
     """Return the entries of the journal without their details, unordered."""
-    return [_parse_entry(row) for row in load_rows(table, delta_table, _ENTRY_COLUMNS)]
+    return [parse_entry(row) for row in load_rows(table, delta_table, _ENTRY_COLUMNS)]
 
 
 _ENTRY_COLUMNS = ("run", "entry", "at", "sequence")
-
-
-def _parse_entry(row: EntryRow) -> JournalEntry:
-    return JournalEntry(row["run"], row["entry"], row["sequence"] or 0, row["at"])
 
 
 def _read_rows(warehouse: str, pipeline: str, columns: Sequence[str]) -> Iterator[EntryRow]:

@@ -7,15 +7,16 @@ batches, and what one entry, and what all of them together may take is bounded.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import TypedDict
 
 from deltalake import DeltaTable
-from pyarrow.dataset import ParquetFileFragment
+from pyarrow.dataset import Dataset, ParquetFileFragment
 from pyarrow.parquet import FileMetaData
 
-from hindcast.common.errors import RequestError, TableError
+from hindcast.common.errors import PlatformError, RequestError, TableError
+from hindcast.plan.entries import JournalEntry
 from hindcast.store.row_reader import open_dataset
 from hindcast.store.tables import Table
 
@@ -30,12 +31,16 @@ MAX_ALL_DETAILS = 4 << 30
 gates, write 0.3 GB a year.
 """
 
-BATCH_ROWS = 16
+BATCH_ROWS = 4
 """How many rows are in memory while they are read."""
 
 
 class LargeJournalError(TableError):
     """A journal has more than any run writes, or takes more memory than there may be for it."""
+
+
+class UnreadJournalError(PlatformError):
+    """A journal was not read to its end in the time that there was; whoever reads it next goes on from there."""
 
 
 class EntryRow(TypedDict, total=False):
@@ -50,30 +55,47 @@ class EntryRow(TypedDict, total=False):
     sequence: int | None
 
 
+def parse_entry(row: EntryRow) -> JournalEntry:
+    """Return the entry in a row, without its detail."""
+    return JournalEntry(row["run"], row["entry"], row["sequence"] or 0, row["at"])
+
+
 def load_rows(table: Table, delta_table: DeltaTable, columns: Sequence[str]) -> Iterator[EntryRow]:
     """Yield rows of the journal; a column that the table lacks is null (`sequence`, in those of older versions).
 
     Raise LargeJournalError if details are larger than any that a run writes.
     """
-    stored = [name for name in columns if name in {field.name for field in delta_table.schema().fields}]
-    dataset, total = open_dataset(delta_table), 0
+    dataset, stored = open_dataset(delta_table), _list_stored(delta_table, columns)
     if "detail" not in stored:
         yield from (dict.fromkeys(columns) | row for row in dataset.to_table(columns=stored).to_pylist())
         return
-    for fragment in dataset.get_fragments():
+    yield from load_files(table, dataset, dataset.get_fragments(), columns, 0)
+
+
+def load_files(
+    table: Table, dataset: Dataset, files: Iterable[ParquetFileFragment], columns: Sequence[str], length: int
+) -> Iterator[EntryRow]:
+    """Yield rows of some files of the journal, as `load_rows` does; `length`: the characters of all other details."""
+    stored = [name for name in columns if name in dataset.schema.names]
+    for fragment in files:
         _refuse_large_file(table, fragment)
         scanner = fragment.scanner(
             schema=dataset.schema, columns=stored, batch_size=BATCH_ROWS, batch_readahead=0, use_threads=False
         )
         for batch in scanner.to_batches():
             for row in batch.to_pylist():
-                total += len(row["detail"] or "")
-                if total > MAX_ALL_DETAILS:
+                length += len(row["detail"] or "")
+                if length > MAX_ALL_DETAILS:
                     found = f"the entries of the journal have more than {MAX_ALL_DETAILS >> 20:,} MiB"
                     raise _build_excess_error(table, found)
                 if (excess := find_excess(row["detail"] or "")) is not None:
                     raise _build_excess_error(table, f"an entry of run {row['run']} has {excess}")
                 yield dict.fromkeys(columns) | row
+
+
+def _list_stored(delta_table: DeltaTable, columns: Sequence[str]) -> list[str]:
+    known = {field.name for field in delta_table.schema().fields}
+    return [name for name in columns if name in known]
 
 
 def find_excess(detail: str) -> str | None:

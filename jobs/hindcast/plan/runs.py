@@ -123,6 +123,11 @@ class Completed:
         """By name, what the run did to each table."""
         return {name: TableResult.from_json(table) for name, table in self._section("tables")}
 
+    @property
+    def has_read_tables(self) -> bool:
+        """True if `tables` is known without parsing the report."""
+        return "tables" in self.__dict__
+
     @cached_property
     def offsets(self) -> Mapping[str, int]:
         """By name, how many offsets the run ingested of each topic."""

@@ -16,15 +16,16 @@ import duckdb
 from fastapi import Query
 
 from hindcast.airflow.pages import marks
+from hindcast.airflow.pages.reading_limits import SlowReportError, limit_report
 from hindcast.airflow.pages.time_machine import QuestionError
 from hindcast.common.column_values import Row
-from hindcast.common.errors import QueryError, UnknownError
+from hindcast.common.errors import PlatformError, QueryError, UnknownError
 from hindcast.common.json_values import JsonObject, JsonValue
 from hindcast.common.settings import Settings
 from hindcast.contract import Contract
 from hindcast.contract.shapes import PERIODS
 from hindcast.plan import journal
-from hindcast.plan.runs import Run
+from hindcast.plan.runs import Completed, Run
 from hindcast.query import changes, cut_values, key_history, read, show
 from hindcast.query.changes import ChangeQuestion, Changes, SideLimit
 from hindcast.query.explain_limits import EngineLimitError, open_limited_engine
@@ -64,7 +65,7 @@ class _Answer:
     question: ChangeQuestion
     found: Changes
     is_one_run: bool
-    counts: Mapping[str, int]
+    counts: Mapping[str, int | None]
 
 
 def build_page(settings: Settings, contract: Contract, request: ChangesRequest) -> JsonObject:
@@ -128,7 +129,8 @@ def _find_answer(
     past, names = journal.read_completed_runs(warehouse, pipeline), [*contract.topics, *contract.views]
     if not past:
         return None
-    field, counts = "knownAt", dict.fromkeys(names, 0)
+    counts: Mapping[str, int | None] = dict.fromkeys(names, 0)
+    field = "knownAt"
     try:
         later = read.moment_of(warehouse, pipeline, request.knownAt) if request.knownAt else past[-1].known_at
         field = "comparedWith"
@@ -136,7 +138,7 @@ def _find_answer(
         earlier = read.moment_of(warehouse, pipeline, request.comparedWith) if request.comparedWith else before
         earlier, later = sorted((earlier, later))
         between = [run for run in past if earlier < run.known_at <= later]
-        counts = {name: sum(_count_rows(run, name) for run in between) for name in names}
+        counts = _count_rows(between, names)
         name = request.table or next((name for name in names if counts[name]), names[0])
         field = "table"
         table = read.locate_table(warehouse, contract, name)
@@ -151,7 +153,7 @@ def _find_answer(
     return _Answer(table, between, question, found, len(between) == 1 and earlier == before, counts)
 
 
-def _list_tables(counts: Mapping[str, int]) -> dict[str, JsonValue]:
+def _list_tables(counts: Mapping[str, int | None]) -> dict[str, JsonValue]:
     return {"tables": [{"name": name, "rows": count} for name, count in counts.items()]}
 
 
@@ -175,10 +177,24 @@ def _read_changes(warehouse: str, contract: Contract, name: str, question: Chang
 _TURNS = BoundedSemaphore(MAX_PAGES)
 
 
-def _count_rows(run: Run, name: str) -> int:
-    """Return how many rows of a table a run has opened and closed."""
-    result = run.results.get(name)
-    return result.opened + result.closed if result is not None else 0
+def _count_rows(between: Sequence[Run], names: Sequence[str]) -> Mapping[str, int | None]:
+    """Return how many rows of each table some runs have opened and closed; None if not all reports were read in time.
+
+    What was read is kept, so that the next request counts more.
+    """
+    counts = dict.fromkeys(names, 0)
+    for run in reversed(between):
+        if isinstance(run.outcome, Completed) and not run.outcome.has_read_tables:
+            try:
+                with limit_report(run.plan.pipeline):
+                    results = run.results
+            except (PlatformError, SlowReportError):
+                return dict.fromkeys(names)
+        else:
+            results = run.results
+        for name in names:
+            counts[name] += results[name].changed_rows if name in results else 0
+    return counts
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from hindcast.airflow.pages import graph
+from hindcast.airflow.pages.kept_results import KeptResults
+from hindcast.airflow.pages.reading_limits import SlowReportError, limit_report
 from hindcast.bitemporal.fates import FATES
+from hindcast.common.errors import PlatformError
 from hindcast.common.json_values import JsonObject, JsonValue
 from hindcast.common.settings import Settings
 from hindcast.contract import Contract
@@ -18,6 +21,7 @@ from hindcast.ingest import ledger
 from hindcast.kafka import topic_patterns
 from hindcast.plan import journal
 from hindcast.plan.runs import Completed, Run
+from hindcast.query.cut_values import cut_text
 from hindcast.report.run_report import TopicReport
 from hindcast.store import tables
 
@@ -26,6 +30,12 @@ MAX_RUNS = 24
 
 MAX_PARTITIONS = 64
 """How many partitions of a topic it has."""
+
+MAX_CELL_RANGES = 20
+"""How many ranges of offsets it lists of a run and a partition."""
+
+MAX_RANGES = 200_000
+"""Roughly how many ranges of offsets of all reports are kept: each takes 300 bytes."""
 
 
 class RunOffsets(NamedTuple):
@@ -45,25 +55,60 @@ class _TopicReport:
     late: int
 
 
-def _read_reports(run: Run, names: Iterable[str]) -> dict[str, _TopicReport]:
-    """Return what a run's report says of these topics, of which it may say nothing; nothing without a report."""
+_Reports: TypeAlias = dict[str, _TopicReport]
+"""What the report of a run says of its topics, of which it may say nothing."""
+
+_READ = KeptResults[_Reports](MAX_RANGES)
+
+
+@dataclass(frozen=True)
+class _UnreadReport:
+    """A report that was not read, and the error that says why."""
+
+    error: PlatformError
+
+
+def _read_report(warehouse: str, run: Run) -> _Reports | _UnreadReport:
+    """Return what a run's report says of its topics; nothing without a report. TableError if it is malformed.
+
+    What was read is kept.
+    """
     if not isinstance(run.outcome, Completed):
         return {}
+    key = warehouse, run.plan.pipeline, run.number
+    report = run.outcome
+
+    def read() -> _Reports:
+        try:
+            with limit_report(run.plan.pipeline):
+                return _parse_report(report.report)
+        except SlowReportError as error:
+            fix = f"hindcast ledger {run.plan.pipeline} lists what it replayed"
+            raise PlatformError(f"this report was not read: it {error}", where=run.plan.pipeline, fix=fix) from None
+
+    try:
+        with run.refuse_malformed_report():
+            return _READ.find(run, key, read, lambda topics: sum(1 + len(it.offsets) for it in topics.values()))
+    except PlatformError as error:
+        return _UnreadReport(error)
+
+
+def _parse_report(report: JsonObject) -> _Reports:
+    topics: Any = report.get("topics") or {}
     reports = {}
-    with run.refuse_malformed_report():
-        topics: Any = run.outcome.report.get("topics") or {}
-        for name in names:
-            if (document := topics.get(name)) is not None:
-                topic = TopicReport.from_json(name, document)
-                parts = (RunOffsets(p.partition, p.start, p.end, dict(p.fates)) for p in topic.partitions)
-                reports[name] = _TopicReport([part for part in parts if part.end > part.start], topic.late)
+    for name, document in topics.items():
+        if document is None:
+            continue
+        topic = TopicReport.from_json(name, document)
+        parts = (RunOffsets(p.partition, p.start, p.end, dict(p.fates)) for p in topic.partitions)
+        reports[name] = _TopicReport([part for part in parts if part.end > part.start], topic.late)
     return reports
 
 
 def _format_run(run: Run) -> JsonObject:
     return {
         "run": run.number,
-        "runId": run.run_id,
+        "runId": cut_text(run.run_id),
         "state": run.state,
         "knownAt": run.known_at.isoformat(),
         "intervalEnd": end.isoformat() if (end := run.plan.interval_end) else None,
@@ -79,19 +124,28 @@ def build_page(
         run for run in journal.read_runs(settings.warehouse, contract.pipeline) if before is None or run.number < before
     ]
     shown = past[-MAX_RUNS:]
-    reports = [_read_reports(run, contract.topics) for run in shown]
+    read = {run.number: _read_report(settings.warehouse, run) for run in reversed(shown)}
+    unread = {number: it.error for number, it in sorted(read.items()) if isinstance(it, _UnreadReport)}
+    reports = {number: it for number, it in read.items() if not isinstance(it, _UnreadReport)}
     offsets = {
         name: [
-            list_run_offsets(settings.warehouse, run, name, own.get(name))
-            for run, own in zip(shown, reports, strict=True)
+            list_run_offsets(settings.warehouse, run, name, reports[run.number].get(name))
+            if run.number in reports
+            else []
+            for run in shown
         ]
         for name in contract.topics
     }
-    late = {name: [own[name].late if name in own else 0 for own in reports] for name in contract.topics}
+    late = {
+        name: [own[name].late if name in (own := reports.get(run.number, {})) else 0 for run in shown]
+        for name in contract.topics
+    }
     return {
         "pipeline": contract.pipeline,
         "before": before,
         "runs": [_format_run(run) for run in shown],
+        "unread": [*unread],
+        "problems": [{"found": it.found, "where": it.where, "mend": it.fix} for it in [*unread.values()][:1]],
         "topics": [
             _build_topic(settings.warehouse, contract, name, late[name], by_run) for name, by_run in offsets.items()
         ],
@@ -155,14 +209,16 @@ def _build_topic(
 
     `topic` and `number` of a partition are Kafka's (topic_patterns.py).
     """
-    gaps = find_gaps(by_run)
-    partitions = sorted({piece.partition for pieces in by_run for piece in pieces})
+    by_partition = [_group_by_partition(pieces) for pieces in by_run]
+    partitions = sorted({p for groups in by_partition for p in groups})
+    shown = partitions[:MAX_PARTITIONS]
+    gaps = find_gaps([[piece for p in shown for piece in groups.get(p, ())] for groups in by_partition])
     kafka_topic, members = contract.kafka_topic(name), journal.read_members(warehouse, contract, name)
     rows: list[JsonValue] = []
-    for p in partitions[:MAX_PARTITIONS]:
+    for p in shown:
         topic, number = topic_patterns.kafka_partition(kafka_topic, members, p)
-        cells = [_build_cell(p, pieces, gap) for pieces, gap in zip(by_run, gaps, strict=True)]
-        rows.append({"partition": p, "topic": topic, "number": number, "cells": cells})
+        cells = [_build_cell(groups.get(p, ()), gap.get(p)) for groups, gap in zip(by_partition, gaps, strict=True)]
+        rows.append({"partition": p, "topic": cut_text(topic), "number": number, "cells": cells})
     totals = [sum(piece.end - piece.start for piece in pieces) for pieces in by_run]
     return {
         "name": name,
@@ -177,25 +233,32 @@ def _build_topic(
     }
 
 
-def _build_cell(partition: int, pieces: list[RunOffsets], gap: dict[int, tuple[int, int]]) -> JsonObject | None:
-    """Return a run's cell of a partition: its ranges, the share of each fate, a gap before it; None if it is empty."""
-    own = [piece for piece in pieces if piece.partition == partition]
+def _group_by_partition(pieces: Iterable[RunOffsets]) -> dict[int, list[RunOffsets]]:
+    groups: dict[int, list[RunOffsets]] = {}
+    for piece in pieces:
+        groups.setdefault(piece.partition, []).append(piece)
+    return groups
+
+
+def _build_cell(own: Sequence[RunOffsets], gap: tuple[int, int] | None) -> JsonObject | None:
+    """Return a run's cell of a partition, by its pieces there; None if it has none.
+
+    Its first ranges and how many more there are, the number and the share of each fate, a gap before it.
+    """
     if not own:
         return None
     total = sum(piece.end - piece.start for piece in own)
-    fates: dict[str, int] = {}
-    for piece in own:
-        for fate, n in piece.fates.items():
-            fates[fate] = fates.get(fate, 0) + n
+    fates = {fate: n for fate in FATES if (n := sum(piece.fates.get(fate, 0) for piece in own))}
     done = 0.0
     shares: list[JsonValue] = []
-    for fate in (fate for fate in FATES if fates.get(fate)):
-        shares.append({"fate": fate, "from": done, "share": fates[fate] / total})
-        done += fates[fate] / total
+    for fate, n in fates.items():
+        shares.append({"fate": fate, "from": done, "share": n / total})
+        done += n / total
     return {
-        "ranges": [[piece.start, piece.end] for piece in own],
+        "ranges": [[piece.start, piece.end] for piece in own[:MAX_CELL_RANGES]],
+        "moreRanges": max(0, len(own) - MAX_CELL_RANGES),
         "offsets": total,
         "fates": fates,
         "shares": shares,
-        "gap": list(gap[partition]) if partition in gap else None,
+        "gap": list(gap) if gap is not None else None,
     }

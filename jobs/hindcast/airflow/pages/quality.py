@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TypeAlias, TypeVar
 
-from hindcast.airflow.pages import catalog, drawing, run_reports
+from hindcast.airflow.pages import catalog, drawing, reading_limits, run_reports
 from hindcast.airflow.pages.run_reports import RunOutcome
 from hindcast.common.errors import HindcastError, TableError
 from hindcast.common.json_values import JsonObject, JsonValue
@@ -29,6 +29,9 @@ from hindcast.report.summaries import OUTCOMES
 
 MAX_RUNS = 20
 """How many runs a trend of the overview, and a page of runs, show."""
+
+MAX_ERROR_CHARACTERS = 4_000
+"""How many characters of the error that stopped a run they show."""
 
 MEASURES = {"records": "records read", "late": "late", "corrected": "corrections", "held": "keys held back"}
 """The counts of each run that are drawn, with their names on the pages."""
@@ -58,10 +61,10 @@ class RunEntry:
         """Return the entry as the pages have it."""
         return {
             "run": self.run.number,
-            "runId": self.run.run_id,
+            "runId": cut_text(self.run.run_id),
             "state": self.run.state,
             "ended": self.run.has_report,
-            "found": self.found,
+            "found": self.found and _cut_error(self.found),
             "knownAt": self.run.known_at.isoformat(),
             "intervalEnd": end.isoformat() if (end := self.run.plan.interval_end) else None,
             **self.outcome.as_json(),
@@ -71,17 +74,28 @@ class RunEntry:
         }
 
 
+def _cut_error(text: str) -> str:
+    most = MAX_ERROR_CHARACTERS
+    return text if len(text) <= most else f"{text[:most]}… ({len(text):,} characters)"
+
+
 def build_overview(settings: Settings, readable: Collection[str]) -> JsonObject:
     """Return an entry for each `readable` pipeline: how its last run ended, and the trend of its last runs.
 
-    What cannot be read of one pipeline is in the `problems` of its own entry and does not affect the others.
+    What cannot be read of one pipeline is in the `problems` of its own entry and does not affect the others. Those that
+    took least time lately come first, and each may take its part of what is left, so that one that takes long is read
+    in several requests.
     """
     contracts, broken = catalog.load_contracts(settings)
+    shown = catalog.list_pipelines(settings, readable)
+    order = sorted(shown, key=reading_limits.measure_lately)
+    lines, left = dict[str, JsonObject](), reading_limits.OVERVIEW_SECONDS
+    for n, name in enumerate(order):
+        with reading_limits.limit_page(left / (len(order) - n)) as allowance:
+            lines[name] = _build_overview_line(settings, contracts[name], shown[name])
+        left -= allowance.spent
     return {
-        "pipelines": [
-            _build_overview_line(settings, contracts[name], about)
-            for name, about in catalog.list_pipelines(settings, readable).items()
-        ],
+        "pipelines": [lines[name] for name in shown],
         "broken": {name: str(error) for name, error in sorted(broken.items()) if name in readable},
     }
 
@@ -162,7 +176,7 @@ def build_run_entry(settings: Settings, run: Run, has_new_marks: Callable[[Run],
             problems.extend([problem] if problem not in problems else [])
             return None
 
-    outcome = attempt(lambda: run_reports.summarize_run(settings, run)) or run_reports.summarize_unread_run(run)
+    outcome = attempt(lambda: run_reports.summarize_run(settings, run)) or run_reports.describe_unread_report(run)
     report = attempt(lambda: run_reports.find_file(folder, f"run-{run.number}.html"))
     data_docs = attempt(lambda: run_reports.find_file(folder, f"run-{run.number}/index.html"))
     is_hidden = run.stop_error is not None and has_new_marks(run)
@@ -174,10 +188,13 @@ def _format_problem(error: HindcastError) -> Problem:
 
 
 def build_trends(runs: Sequence[RunEntry]) -> list[JsonObject]:
-    """Return the counts of runs, oldest first, as sparklines; counts that are 0 in all of them are left out."""
+    """Return the counts of runs, oldest first, as sparklines; counts that are 0 in all of them are left out.
+
+    So are runs whose counts are not known.
+    """
     trends: list[JsonObject] = []
     for measure, words in MEASURES.items():
-        values = [run.outcome.counts[measure] for run in runs]
+        values = [run.outcome.counts[measure] for run in runs if run.outcome.has_counts]
         if any(values):
             text = f"{words}, oldest run first: {', '.join(f'{n:,}' for n in values)}"
             trends.append({"measure": measure, "words": words, "told": text, **drawing.sparkline(values)})

@@ -23,6 +23,7 @@ from hindcast.airflow.pages import (
     ledger_page,
     marks,
     quality,
+    reading_limits,
     rendering,
     run_reports,
     time_machine,
@@ -35,7 +36,7 @@ from hindcast.common.json_values import JsonObject
 from hindcast.common.settings import read_settings
 from hindcast.contract.names import PREVIEW, RELEASE
 from hindcast.plan import former_marks_cache, journal
-from hindcast.plan.parsed_journals import MAX_PAGE_MEMORY
+from hindcast.plan.parsed_journals import JournalLimits
 from hindcast.plan.purposes import Release
 
 PageName = Literal["quality", "machine", "changes", "ledger"]
@@ -44,8 +45,15 @@ P = ParamSpec("P")
 
 
 def build_app(access: PageAccess) -> FastAPI:
-    """Return the application; `access` says who may read what. It reads no journal that takes too much memory."""
-    journal.limit_memory(MAX_PAGE_MEMORY)
+    """Return the application; `access` says who may read what. What it reads is limited (reading_limits.py)."""
+    journal.limit_reading(
+        JournalLimits(
+            reading_limits.JOURNAL_MEMORY,
+            reading_limits.KEPT_MEMORY,
+            reading_limits.watch_journal,
+            reading_limits.WAIT_SECONDS,
+        )
+    )
     may = Depends(access.readable)
     of_machine, of_changes = Depends(MachineRequest), Depends(ChangesRequest)
     anyone = APIRouter(dependencies=[Depends(access.website)])
@@ -169,13 +177,14 @@ def build_app(access: PageAccess) -> FastAPI:
 
 
 class _PageLimit:
-    """Lets a request look at former contracts for a limited time (former_marks_cache.py)."""
+    """Limits what each request reads, in whichever thread it is handled."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with former_marks_cache.limit_page():
+        """Handle a request."""
+        with reading_limits.limit_page(reading_limits.PAGE_SECONDS), former_marks_cache.limit_page():
             await self._app(scope, receive, send)
 
 

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import re
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import Literal, NamedTuple
 
-from hindcast.airflow.pages.report_limits import limit_reading
+from hindcast.airflow.pages.kept_results import KeptResults
+from hindcast.airflow.pages.reading_limits import limit_report
 from hindcast.common import bounded_files, permissions
 from hindcast.common.errors import HindcastError, PlatformError, TableError, UnknownError
 from hindcast.common.json_values import JsonObject, JsonValue
@@ -23,8 +24,10 @@ from hindcast.contract import Contract, bounds
 from hindcast.contract.bound import BoundContract, bind_contract
 from hindcast.contract.sensitive import REDACTED, find_sensitive_columns
 from hindcast.plan import definitions, journal, marks
+from hindcast.plan.journal_rows import UnreadJournalError
 from hindcast.plan.runs import MALFORMED as _MALFORMED
 from hindcast.plan.runs import Completed, Run
+from hindcast.query.cut_values import cut_text
 from hindcast.report import report_size
 from hindcast.report.page import summarize_outcome
 from hindcast.report.report import mask_report
@@ -39,12 +42,16 @@ _NOT_ENDED = {"planned": "It has not ended.", "abandoned": "It was abandoned."}
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """The verdict of a run, and from its report the `counts` (quality.MEASURES) and the number of gates by outcome."""
+    """The verdict of a run, and from its report the `counts` (quality.MEASURES) and the number of gates by outcome.
+
+    `has_counts`: false if the report was not read, so that the counts are not known.
+    """
 
     kind: str
     sentence: str
     counts: dict[str, int]
     gates: dict[str, int]
+    has_counts: bool = True
 
     def as_json(self) -> JsonObject:
         """Return the outcome as the pages have it."""
@@ -55,7 +62,7 @@ def summarize_run(settings: Settings, run: Run) -> RunOutcome:
     """Return the outcome of a run, which is kept until the journal or the report's file changes; so is what is wrong.
 
     PlatformError if the report's file is unreadable or malformed, or if the reports of the pipeline took too long to
-    read (report_limits.py); TableError if the journal's report is malformed.
+    read (reading_limits.py); TableError if the journal's report is malformed.
     """
     path = settings.reports / run.plan.pipeline / f"run-{run.number}.json"
     state = None if isinstance(run.outcome, Completed) else bounded_files.find_state(path)
@@ -90,12 +97,12 @@ _LOCK = Lock()
 def _read_outcome(run: Run, path: Path) -> RunOutcome | Callable[[], HindcastError]:
     if isinstance(run.outcome, Completed):
         try:
-            with run.refuse_malformed_report(), limit_reading(run.plan.pipeline):
+            with run.refuse_malformed_report(), limit_report(run.plan.pipeline):
                 return _summarize_report(run, RunReport.from_json(run.outcome.report))
         except TableError as error:
             return partial(TableError, error.found, where=error.where, fix=error.fix)
     is_there = run.stop_error is not None and find_file(path.parent, path.name)
-    return _summarize_file(run, path) if is_there else summarize_unread_run(run)
+    return _summarize_file(run, path) if is_there else _summarize_report(run, None)
 
 
 def find_masked_report(settings: Settings, contract: Contract, name: str) -> RunReport | None:
@@ -109,8 +116,8 @@ def find_masked_report(settings: Settings, contract: Contract, name: str) -> Run
         raise UnknownError(f"no file '{name}'", fix="open a report from the list of the pipeline's runs")
     try:
         past = journal.read_runs(settings.warehouse, contract.pipeline)
-    except HindcastError:
-        if any(find_sensitive_columns(contract).values()):
+    except HindcastError as error:
+        if isinstance(error, UnreadJournalError) or any(find_sensitive_columns(contract).values()):
             raise
         return None
     run = next((run for run in past if str(run.number) == number[1]), None)
@@ -125,10 +132,7 @@ def find_masked_report(settings: Settings, contract: Contract, name: str) -> Run
     bound = bind_contract(contract, settings)
     hidden = marks.find_marked_columns(settings, contract, (*contract.topics, *contract.views))
     key = path, state, contract.hash, frozenset(contract.marks_of_others.items()), frozenset(hidden.items())
-    if (known := _MASKED.find(key, run)) is None:
-        known = _MaskedReport(weakref.ref(run), _mask_report(path, bound, run, past))
-        _MASKED.keep(key, known)
-    return known.report
+    return _MASKED.find(run, key, lambda: _mask_report(path, bound, run, past), _count_objects)
 
 
 def _mask_report(path: Path, contract: BoundContract, run: Run, past: Sequence[Run]) -> RunReport | None:
@@ -151,54 +155,24 @@ _REPORT_FILE = re.compile(r"run-([0-9]{1,18})(?:\.html|\.json|(?:/(?!\.)[^/]+)+)
 """The files that are served: no name in an address leads elsewhere, whatever a file system makes of it."""
 
 
-class _MaskedReport(NamedTuple):
-    """The masked report of a run that the journal's reader keeps; None if nothing of it is hidden."""
-
-    run: weakref.ref[Run]
-    report: RunReport | None
-
-    @property
-    def size(self) -> int:
-        """Roughly how many objects it has."""
-        if self.report is None:
-            return 1
-        tables, topics = self.report.tables.values(), self.report.topics.values()
-        return 1 + sum(1 + len(table.gates) for table in tables) + sum(1 + len(topic.partitions) for topic in topics)
-
-
-class _MaskedReports:
-    """Masked reports, by the file, its state and the contract that masks them; those used last are kept."""
-
-    def __init__(self, most: int) -> None:
-        self._most, self._lock = most, Lock()
-        self._kept: dict[tuple[Hashable, ...], _MaskedReport] = {}
-
-    def find(self, key: tuple[Hashable, ...], run: Run) -> _MaskedReport | None:
-        """Return what is kept of a run; None without it."""
-        with self._lock:
-            if (known := self._kept.pop(key, None)) is None or known.run() is not run:
-                return None
-            self._kept[key] = known
-            return known
-
-    def keep(self, key: tuple[Hashable, ...], masked: _MaskedReport) -> None:
-        """Keep a report, unless it is larger than all may be together."""
-        with self._lock:
-            self._kept[key] = masked
-            while sum(kept.size for kept in self._kept.values()) > self._most:
-                del self._kept[next(iter(self._kept))]
+def _count_objects(report: RunReport | None) -> int:
+    """Return roughly how many objects a masked report has; None, if nothing of it is hidden, counts as one."""
+    if report is None:
+        return 1
+    tables, topics = report.tables.values(), report.topics.values()
+    return 1 + sum(1 + len(table.gates) for table in tables) + sum(1 + len(topic.partitions) for topic in topics)
 
 
 MAX_MASKED = 20_000
 """Roughly how many objects all masked reports that are kept have: a gate or a range of offsets takes 2 KB."""
 
-_MASKED = _MaskedReports(MAX_MASKED)
+_MASKED = KeptResults[RunReport | None](MAX_MASKED)
 
 
 def _read_written_report(path: Path, run: Run) -> RunReport | None:
     """Return the report of a run as it was written; None if it cannot be read."""
     try:
-        with limit_reading(run.plan.pipeline):
+        with limit_report(run.plan.pipeline):
             if isinstance(run.outcome, Completed):
                 return RunReport.from_json(run.outcome.report)
             return _read_file(run, path)
@@ -206,9 +180,11 @@ def _read_written_report(path: Path, run: Run) -> RunReport | None:
         return None
 
 
-def summarize_unread_run(run: Run) -> RunOutcome:
-    """Return the same for a run that has no report, or whose report cannot be read."""
-    return _summarize_report(run, None)
+def describe_unread_report(run: Run) -> RunOutcome:
+    """Return the outcome of a run whose report cannot be read, or was not read yet: nothing is known of its gates."""
+    sentence = f"Run {run.number} of {run.plan.pipeline} was {run.state}; its report was not read."
+    kind = "unread" if run.state == "completed" else "stopped"
+    return replace(_summarize_report(run, None), kind=kind, sentence=sentence, has_counts=False)
 
 
 def find_file(folder: Path, name: str) -> str | None:
@@ -225,7 +201,7 @@ def _summarize_file(run: Run, path: Path) -> RunOutcome | Callable[[], HindcastE
     """Return the same for a stopped run, from the report file that was written then."""
     fix = f"hindcast report {run.plan.pipeline} {run.number} --format json > {path}"
     try:
-        with limit_reading(run.plan.pipeline):
+        with limit_report(run.plan.pipeline):
             return _summarize_report(run, _read_file(run, path))
     except OSError as error:
         raise PlatformError(**permissions.explain_error(error, path)) from None
@@ -256,7 +232,7 @@ def _summarize_report(run: Run, report: RunReport | None) -> RunOutcome:
     }
     return RunOutcome(
         summary.kind if summary else run.state,
-        summary.sentence if summary else _NOT_ENDED.get(run.state, run.state),
+        cut_text(summary.sentence) if summary else _NOT_ENDED.get(run.state, run.state),
         counts,
         {outcome: gates.count(outcome) for outcome in OUTCOMES if outcome in gates},
     )

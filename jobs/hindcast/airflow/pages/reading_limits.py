@@ -1,0 +1,156 @@
+"""How much of the API server reading journals and reports may take: whoever may write those of a pipeline must not slow
+other pages. What was read is kept, so that a page that is loaded again goes on with the rest.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from threading import Lock
+
+from hindcast.common.errors import PlatformError
+from hindcast.common.processor_time import ExpiredError, limit_processor_time
+from hindcast.plan.journal_rows import UnreadJournalError
+
+REPORT_SECONDS = 0.5
+"""The time of a processor for one report. One of a thousand gates and 500 tables takes 0.05 s, and a page reads 20."""
+
+REPORTS_SECONDS, JOURNAL_SECONDS, SPAN = 1.5, 10.0, 30.0
+"""The time of a processor for all reports of a pipeline, and for its journal, within a span of so many seconds. A
+journal of a year of hourly runs, of ten topics with twelve partitions each, takes 8 s, once.
+"""
+
+PAGE_SECONDS, OVERVIEW_SECONDS = 5.0, 2.0
+"""The time of a processor that a page takes for journals and reports, and the overview of all pipelines."""
+
+JOURNAL_MEMORY, KEPT_MEMORY = 2 << 30, 3 << 30
+"""Roughly the most bytes of memory of one journal, and of all that are kept. Hourly runs of three topics, with three
+partitions each, take 70 MB a year; of ten topics with twelve partitions each, 500 MB.
+"""
+
+WAIT_SECONDS = 2.0
+"""How long a page waits for another one that reads the same journal."""
+
+
+class SlowReportError(ValueError):
+    """A report takes too long to read."""
+
+
+class _Spent:
+    """The time of a processor that reading has taken of a pipeline since a moment."""
+
+    def __init__(self) -> None:
+        self.since, self.reports, self.journal = time.monotonic(), 0.0, 0.0
+
+
+class Allowance:
+    """The time of a processor that reading may take, and has taken."""
+
+    def __init__(self, most: float) -> None:
+        self.most, self.spent = most, 0.0
+
+    @property
+    def is_spent(self) -> bool:
+        """True if nothing more may be read."""
+        return self.spent >= self.most
+
+
+_SPENT: dict[str, _Spent] = {}
+_LOCK = Lock()
+_PAGE: ContextVar[Allowance | None] = ContextVar("allowance of a page", default=None)
+
+
+@contextmanager
+def limit_page(seconds: float) -> Iterator[Allowance]:
+    """Limit what the block reads, in all threads that it starts, instead of the limit of a block around it."""
+    allowance = Allowance(seconds)
+    token = _PAGE.set(allowance)
+    try:
+        yield allowance
+    finally:
+        _PAGE.reset(token)
+
+
+def measure_lately(pipeline: str) -> float:
+    """Return how many seconds reading has taken of a pipeline within the span."""
+    spent = _SPENT.get(pipeline)
+    return spent.reports + spent.journal if spent is not None else 0.0
+
+
+@contextmanager
+def limit_report(pipeline: str) -> Iterator[None]:
+    """Raise SlowReportError if the block, which reads a report, takes too long; before it, raise PlatformError if
+    this page, or the reports of the pipeline, have taken too much lately.
+    """
+    spent, page = _find_spent(pipeline), _find_allowance()
+    if page.is_spent:
+        found = "this report was not read yet: the page has taken long enough"
+        raise PlatformError(found, where=pipeline, fix="load the page again: it goes on with the rest")
+    if spent.reports > REPORTS_SECONDS:
+        raise PlatformError(
+            f"this report was not read: reading those of the pipeline took more than {REPORTS_SECONDS:g} s",
+            where=pipeline,
+            fix=f"load the page again in {SPAN:g} seconds; hindcast report {pipeline} shows the report now",
+        )
+    start = time.thread_time()
+    try:
+        with limit_processor_time(REPORT_SECONDS):
+            yield
+    except ExpiredError:
+        raise SlowReportError(f"takes more than {REPORT_SECONDS:g} s of a processor to read") from None
+    finally:
+        seconds = time.thread_time() - start
+        spent.reports += seconds
+        page.spent += seconds
+
+
+@contextmanager
+def watch_journal(pipeline: str) -> Iterator[Callable[[], None]]:
+    """Give a function that raises UnreadJournalError once the page, or reading the journal, has taken too long; raise
+    it before the block if it has already.
+    """
+    spent, page, last = _find_spent(pipeline), _find_allowance(), time.thread_time()
+
+    def measure() -> None:
+        nonlocal last
+        now = time.thread_time()
+        spent.journal += now - last
+        page.spent += now - last
+        last = now
+
+    def check() -> None:
+        measure()
+        if page.is_spent:
+            raise UnreadJournalError(
+                "the runs were not all read yet: it takes longer than a page may",
+                where=pipeline,
+                fix="load the page again: it goes on with the rest",
+            )
+        if spent.journal > JOURNAL_SECONDS:
+            raise UnreadJournalError(
+                f"the runs were not all read yet: reading them took more than {JOURNAL_SECONDS:g} s",
+                where=pipeline,
+                fix=f"load the page again in {SPAN:g} seconds; hindcast runs {pipeline} shows them now",
+            )
+
+    check()
+    try:
+        yield check
+    finally:
+        measure()
+
+
+def _find_allowance() -> Allowance:
+    """Return what the page may still read; everything outside a page."""
+    return _PAGE.get() or Allowance(math.inf)
+
+
+def _find_spent(pipeline: str) -> _Spent:
+    """Return what was spent on a pipeline within the span."""
+    with _LOCK:
+        for name in [name for name, spent in _SPENT.items() if time.monotonic() - spent.since > SPAN]:
+            del _SPENT[name]
+        return _SPENT.setdefault(pipeline, _Spent())
