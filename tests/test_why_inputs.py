@@ -1,4 +1,4 @@
-"""The inputs that an explanation shows are those that the row was made of."""
+"""The inputs that an explanation shows are those that the row was made of, or it shows none."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ import pytest
 
 import warehouses
 from hindcast.common import clock
+from hindcast.common.errors import ContractError
+from hindcast.contract import load
 from hindcast.plan import definitions, journal
 from hindcast.plan.marks import find_bound_contract
 from hindcast.plan.runs import Abandoned, Completed, Outcome, Run
 from hindcast.query import answers
+from hindcast.query.explain_limits import NotExplainedError, refuse_unfit
 from warehouses import RUNS, at, place, plan, report, row, shop, version, write
 
 SOURCE = """
@@ -80,3 +83,32 @@ def test_an_input_is_read_as_the_run_read_it_that_made_the_row(tmp_path: Path, o
         )
         shown = {part["name"]: [it["values"]["cost"] for it in part["rows"]] for part in answer.parts[1:]}
         assert shown == {"menu": [cost]}
+
+
+def test_a_group_that_is_a_struct_is_not_looked_up() -> None:
+    for value in ({"city": None, "zip": 9}, ["a"]):
+        with pytest.raises(NotExplainedError, match="does not look up lists and structs"):
+            refuse_unfit(["x", value])
+    with pytest.raises(NotExplainedError, match="more than 1,000 characters"):
+        refuse_unfit([None, "x" * 1_001])
+    refuse_unfit([None, 1, "x", b"x"])
+
+
+def test_a_key_that_is_cast_to_a_decimal_fits_that_decimal(tmp_path: Path) -> None:
+    path = tmp_path / "cents.yaml"
+    path.write_text(CENTS, encoding="utf-8")
+    assert load(path).views["labels"].join is not None
+    path.write_text(CENTS.replace("(8, 2))", "(9, 2))"), encoding="utf-8")
+    with pytest.raises(ContractError, match=r"is decimal\(9,2\), but the key of cents is decimal\(8,2\)"):
+        load(path)
+
+
+CENTS = """
+pipeline: cents
+start: 2026-01-01
+topics:
+  sales: {read: stream, key: {id: string}, value: {amount: "decimal(8,2)"}}
+  cents: {read: table, key: {cent: "decimal(8,2)"}, value: {label: string}}
+views:
+  labels: {stream: sales, join: {table: cents, on: "cast(amount * 2 as decimal(8, 2))"}, select: {label: label}}
+"""

@@ -141,7 +141,7 @@ def find_plain_type(resolved: str, types: Mapping[str, str | None]) -> str | Non
 
 def _find_type(node: exp.Expr, types: Mapping[str, str | None]) -> str | None:
     if isinstance(node, exp.Cast):
-        return format_tree(node.to).lower()
+        return re.sub(r",\s+", ",", format_tree(node.to).lower())
     return types.get(".".join(part.name for part in node.parts)) if isinstance(node, exp.Column) else None
 
 

@@ -18,7 +18,7 @@ from hindcast.plan import definitions, horizon, journal
 from hindcast.plan.runs import find_last_derived
 from hindcast.query import key_history
 from hindcast.query.explain_aggregate import explain_aggregate
-from hindcast.query.explain_limits import NotExplainedError, limit_explanations, refuse_cut
+from hindcast.query.explain_limits import NotExplainedError, limit_explanations, refuse_unfit
 from hindcast.query.holds import Hold, HoldFinder
 from hindcast.query.inputs_as_of import InputReader, InputRows, describe_rows, find_records
 from hindcast.query.key_history import find_cell, read_moment
@@ -116,7 +116,7 @@ def _explain_view_row(
 ) -> tuple[str, Sequence[InputRows]]:
     """Return why a row of a view was what it was, in words, and the input rows that it was made of."""
     view, shape = contract.views[name], list_shapes(contract)[name]
-    refuse_cut(row.get(column) for column in shape.key)
+    refuse_unfit(row.get(column) for column in shape.key)
     if view.semantics == "kafka":
         cause = emitted_log.find_cause(emitted_log.emitted_table(warehouse, contract, name), shape.kind, row)
         if cause is not None:

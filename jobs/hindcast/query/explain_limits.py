@@ -74,7 +74,10 @@ def open_limited_engine(
             watcher.join()
 
 
-def refuse_cut(values: Iterable[ColumnValue]) -> None:
-    """Raise NotExplainedError if rows would be looked up by a value that is cut."""
-    if any(map(is_cut, values)):
-        raise NotExplainedError(f"it does not look up values of more than {MAX_CHARACTERS:,} characters")
+def refuse_unfit(values: Iterable[ColumnValue]) -> None:
+    """Raise NotExplainedError if rows would be looked up by a value that is cut, a list or a struct."""
+    for value in values:
+        if is_cut(value):
+            raise NotExplainedError(f"it does not look up values of more than {MAX_CHARACTERS:,} characters")
+        if isinstance(value, list | dict):
+            raise NotExplainedError("it does not look up lists and structs")

@@ -168,7 +168,7 @@ class InputReader:
 
         A null in a key is a value like any other, unless the key was computed to look something up (`matches_null`).
         """
-        explain_limits.refuse_cut(key)
+        explain_limits.refuse_unfit(key)
         part = self.build_part(name)
         if not key or (None in key and not matches_null):
             return part

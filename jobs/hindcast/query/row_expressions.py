@@ -29,7 +29,7 @@ from hindcast.engine.arrow_expressions import (
     list_columns,
 )
 from hindcast.engine.arrow_translation import translate_expression
-from hindcast.query.explain_limits import NotExplainedError, refuse_cut
+from hindcast.query.explain_limits import NotExplainedError, refuse_unfit
 from hindcast.store.duckdb_reader import quote_name
 
 _NUMBERS = count()
@@ -69,7 +69,7 @@ class RowExpressions:
         if isinstance(expression, Constant):
             return expression.value  # type: ignore[return-value]  # a literal of the contract
         columns = {name: self._columns[self._name, name].kind for name in list_columns(expression)}
-        refuse_cut(row.get(name) for name in columns)
+        refuse_unfit(row.get(name) for name in columns)
         values = pa.table({name: pa.array([row.get(name)], kind) for name, kind in columns.items()})
         try:
             (value,) = evaluate_column(expression, values).to_pylist()
