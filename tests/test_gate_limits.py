@@ -160,3 +160,25 @@ def test_an_odd_failing_row_is_named_beside_runs_and_gates(tmp_path: Path, odd: 
         (problem,) = fields["problems"]
     assert "is not the JSON of an object" in problem["found"]
     assert problem["where"].endswith("/failing")
+
+
+def test_failing_rows_are_read_with_each_text_once_and_from_files_of_a_bounded_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registered = []
+    query_entries = failing_rows.query_entries
+
+    def measure(*given: Any) -> pa.Table:
+        registered.append(given[-1].nbytes)
+        return query_entries(*given)
+
+    monkeypatch.setattr(failing_rows, "query_entries", measure)
+    with shop(tmp_path) as now:
+        enter_rows(now, *[{"key": '{"id":1}', "row": '{"id":1}', "topic": "x" * 1_000_000}] * 1_000)
+        rows = failing_rows.sample_entries(now.warehouse, "shop", 2, 10)
+        assert [len(topic) for topic in rows["topic"].to_pylist()] == [250] * 10
+        assert max(registered) < 3_000_000
+        monkeypatch.setattr(failing_rows, "MAX_STORED_BYTES", 100_000)
+        (problem,) = open_web("shop").get("/quality/shop.json").json()["problems"]
+    assert "the failing rows of run 2 are not shown" in problem["found"]
+    assert len(registered) == 1

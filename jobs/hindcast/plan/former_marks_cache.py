@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 MarksByTable: TypeAlias = Mapping[str, frozenset[str]]
 
-SECONDS, PAGE_SECONDS = 5.0, 1.0
+SECONDS, PAGE_SECONDS = 5.0, 0.5
 """The time of a processor that former contracts which were not looked at before may take: in a call, and in a page."""
 
 ALL_PAGES_SECONDS = 20.0

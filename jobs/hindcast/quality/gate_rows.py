@@ -7,7 +7,7 @@ Only those of one run are expanded, once it is known how large they are.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -101,16 +101,24 @@ def _measure_texts(results: pa.Table, name: str) -> int:
 
 def _refuse_large_files(table: Table, delta_table: DeltaTable, paths: Sequence[str], first: int, last: int) -> None:
     """Raise TableError for data files with too many rows or too large texts, by their footers alone."""
+    rows, size = measure_files(delta_table, paths, first, last, TEXTS)
+    if rows > MAX_STORED_ROWS or size > MAX_STORED_BYTES:
+        found = f"the gate results of runs {first} to {last} are in files of {rows:,} rows with {size:,} bytes of text"
+        raise _build_excess_error(table, found)
+
+
+def measure_files(
+    delta_table: DeltaTable, paths: Sequence[str], first: int, last: int, texts: Container[str]
+) -> tuple[int, int]:
+    """Return how many rows, and bytes of these columns, are in the parts of files that may have rows of some runs."""
     filesystem, schema = delta_log.open_filesystem(delta_table), pa.schema(delta_table.schema().to_arrow())
     rows = size = 0
     for path in paths:
         for fragment in arrow_reader.open_file(filesystem, path, schema).get_fragments():
             for columns, count in _list_groups(fragment.metadata, first, last):
                 rows += count
-                size += sum(column.total_uncompressed_size for column in columns if column.path_in_schema in TEXTS)
-    if rows > MAX_STORED_ROWS or size > MAX_STORED_BYTES:
-        found = f"the gate results of runs {first} to {last} are in files of {rows:,} rows with {size:,} bytes of text"
-        raise _build_excess_error(table, found)
+                size += sum(column.total_uncompressed_size for column in columns if column.path_in_schema in texts)
+    return rows, size
 
 
 def _list_groups(metadata: FileMetaData, first: int, last: int) -> Iterator[tuple[list[ColumnChunkMetaData], int]]:
