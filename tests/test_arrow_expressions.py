@@ -88,7 +88,23 @@ def test_what_is_not_listed_is_sparks_to_evaluate(text: str) -> None:
     assert translate(text) is None
 
 
-@pytest.mark.parametrize("text", ["+".join(["a.i"] * 60), f"a.i in ({', '.join(map(str, range(60)))})"])
+def nest(text: str, times: int) -> str:
+    """Return a text put into itself."""
+    return text.format(nest(text, times - 1)) if times else "a.i"
+
+
+DOUBLING = ("nullif({}, 1)", "case {} when 0 then 0 when 1 then 1 end", "if({} between 0 and 1, 1, 0)")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "+".join(["a.i"] * 60),
+        f"a.i in ({', '.join(map(str, range(60)))})",
+        *(nest(text, 24) for text in DOUBLING),
+        nest("if({} in (1, 2, 3, 4, 5, 6), 1, 0)", 10),
+    ],
+)
 def test_an_expression_that_is_deep_or_long_is_sparks_to_evaluate(text: str) -> None:
     assert translate(text) is None
 

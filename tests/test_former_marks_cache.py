@@ -110,3 +110,24 @@ def test_the_oldest_of_too_many_former_contracts_hide_all(
     monkeypatch.setattr(former_marks, "MAX_CONTRACTS", 2)
     assert marks.find_marked_columns(settings, contract, ["people"])["people"] >= {"name", "city"}
     assert parsed == ["id > 7", "id > 8"]
+
+
+@pytest.mark.parametrize("limit", ["PAGE_SECONDS", "MAX_CONTRACTS"])
+def test_a_former_contract_without_marks_hides_all_if_it_is_not_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    """What it derived from a column that is marked since is sensitive."""
+    monkeypatch.setattr(former_marks_cache, "_CACHES", type(former_marks_cache._CACHES)())
+    plain = SHOP.replace(", sensitive: [name]", "").replace(", sensitive: true", "")
+    assert "sensitive" not in plain
+    monkeypatch.setattr(warehouses, "SHOP", plain + "  labels: {table: people, select: {label: name}}\n")
+    with shop(tmp_path) as now:
+        path = now.schemas / "shop.yaml"
+        marked = plain.replace("{name: string, city: string}", "{name: string, city: string}, sensitive: [name]")
+        assert marked != plain
+        path.write_text(marked + "  labels: {table: people, select: {label: city}}\n")
+        module, most = (former_marks_cache, -1.0) if limit == "PAGE_SECONDS" else (former_marks, 0)
+        monkeypatch.setattr(module, limit, most)
+        with former_marks_cache.limit_page():
+            hidden = marks.find_marked_columns(now, load(path), ["labels", "prices"])
+        assert (hidden["labels"], "price" in hidden["prices"]) == ({"id", "label"}, True)

@@ -276,3 +276,13 @@ def test_the_ledgers_page_parses_the_report_of_a_run_once(settings: Settings, mo
     monkeypatch.setattr(StoredReport, "parse", lambda stored: parsed(stored) or parse(stored))
     assert len(twin(client("shop"), "/ledger/shop")["topics"]) == 5
     assert parsed.call_count <= 2 * len(runs), "once for the offsets, once for what its tables need"
+
+
+def test_whoever_waits_for_a_reader_that_fails_gets_the_error_too(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace_details(settings, "planned", "{broken")
+    monkeypatch.setattr(ParsedJournals, "_drop", lambda *_: None)  # he has the reader by now
+    for _ in range(3):
+        with pytest.raises(TableError, match="the journal has an entry that is none"):
+            journal.read_planned_runs(settings.warehouse, "shop")

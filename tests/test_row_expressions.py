@@ -94,3 +94,11 @@ def test_functions_of_one_explanation_do_not_meet_those_of_another_and_end_with_
         stack.close()
         with pytest.raises(duckdb.CatalogException):
             engine.execute(f"SELECT {one} FROM rows AS a")
+
+
+def test_a_field_of_a_row_is_found_whatever_its_case() -> None:
+    expressions = RowExpressions("a", pa.schema([("place", pa.struct([("city", pa.string())]))]))
+    rows = ({"place": {"city": "Rome"}}, {"place": None}, {"place": {"city": None}})
+    assert [expressions.evaluate("a.place.City", row) for row in rows] == ["Rome", None, None]
+    with pytest.raises(NotExplainedError, match="does not find town"):
+        expressions.evaluate("a.place.town", rows[0])

@@ -8,7 +8,7 @@ is raised. arrow_translation.py says which expressions of a contract become such
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
@@ -38,11 +38,19 @@ class Constant:
 
 @dataclass(frozen=True)
 class Call:
-    """A function (`FUNCTIONS`, `LAZY_FUNCTIONS`) of other expressions, and the type of what it gives."""
+    """A function (`FUNCTIONS`, `LAZY_FUNCTIONS`) of other expressions, and the type of what it gives.
+
+    `size`: how many calls it consists of; a part that it uses twice counts twice, as it is evaluated twice.
+    """
 
     function: str
     arguments: tuple[Expression, ...]
     kind: pa.DataType
+    size: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        parts = (it.size for it in self.arguments if isinstance(it, Call))
+        object.__setattr__(self, "size", 1 + sum(parts))
 
 
 Expression = ColumnReference | Constant | Call

@@ -17,10 +17,14 @@ class UntranslatableError(Exception):
     """A part of an expression that is Spark's to evaluate."""
 
 
+MAX_CALLS = 1_000
+"""How many calls an expression may have: `nullif`, `between`, `in` and `case` use a part of theirs several times."""
+
+
 def build_call(function: str, arguments: Sequence[Expression], kind: pa.DataType) -> Call:
     """Return a call; of constants alone there is none, since Spark evaluates it once."""
     found = Call(function, tuple(arguments), kind)
-    if not list_columns(found) or any(pa.types.is_null(it.kind) for it in arguments):
+    if found.size > MAX_CALLS or not list_columns(found) or any(pa.types.is_null(it.kind) for it in arguments):
         raise UntranslatableError
     return found
 

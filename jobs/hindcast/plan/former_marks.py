@@ -116,7 +116,7 @@ class _CarriedMarks:
         """Return by table the columns that a former contract with these fields, which have the digest, hides."""
         summary = _summarize(digest, fields)
         given = {table: self._find_marks(table, columns) for table, columns in summary.sources.items()}
-        if not summary.has_marks and not any(self._marks.values()) and set(given.values()) <= {frozenset()}:
+        if not self._has_marks(summary) and set(given.values()) <= {frozenset()}:
             return {}
         of_sources = sorted((it, repr(marks and sorted(marks))) for it, marks in given.items())
         facts = [self._facts[name] for name in sorted(summary.tables & self._facts.keys())]
@@ -134,7 +134,8 @@ class _CarriedMarks:
 
     def hide_all(self, digest: str, fields: Mapping[str, str]) -> MarksByTable:
         """Return by table the columns that a former contract hides which is not looked at."""
-        return self._hide_all(_summarize(digest, fields))
+        summary = _summarize(digest, fields)
+        return self._hide_all(summary) if self._has_marks(summary) or summary.sources else {}
 
     def carry(self, former: Contract) -> MarksByTable:
         """Return by table the columns that a former contract hides."""
@@ -156,9 +157,13 @@ class _CarriedMarks:
         marks = self._find_source_marks(table)
         return self._inputs[table] | (left if marks is None else left & marks)
 
+    def _has_marks(self, summary: _Summary) -> bool:
+        """Return whether a former contract, or today's, marks anything."""
+        return summary.has_marks or any(self._marks.values())
+
     def _hide_all(self, summary: _Summary) -> MarksByTable:
-        """Return all columns of the tables of a contract that is none today, if it marks anything."""
-        if not self._hide_unknown or not summary.has_marks:
+        """Return all columns of the tables of a former contract that nobody knows: any may have what is marked."""
+        if not self._hide_unknown:
             return {}
         return {name: frozenset(shape.columns) for name, shape in self._shapes.items() if name in summary.own}
 

@@ -99,6 +99,7 @@ class ParsedJournals:
             except UnreadJournalError:
                 raise
             except BaseException:
+                reader.begin_anew()  # others may wait for it
                 self._drop(path, reader)
                 raise
             finally:
@@ -137,9 +138,10 @@ class _JournalReader:
 
     def __init__(self) -> None:
         self.lock = Lock()
-        self._begin_anew()
+        self.begin_anew()
 
-    def _begin_anew(self) -> None:
+    def begin_anew(self) -> None:
+        """Forget what was read."""
         self._found: ParsedJournal | None = None
         self.size, self._length = 0, 0
         self._target: tuple[DeltaTable, int] | None = None
@@ -170,7 +172,7 @@ class _JournalReader:
                     check()
                 self._waiting.popleft()
         except LargeJournalError as error:
-            self._begin_anew()
+            self.begin_anew()
             self._found = ParsedJournal(delta_table, version, [], [], error.with_traceback(None))
             return self._found
         self._runs = self._runs.add(self._entries)
@@ -182,7 +184,7 @@ class _JournalReader:
         dataset = open_dataset(delta_table)
         files = {fragment.path: fragment for fragment in dataset.get_fragments()}
         if not self._paths <= files.keys():
-            self._begin_anew()
+            self.begin_anew()
         new = [files[path] for path in files if path not in self._paths]
         self._waiting.append(load_files(table, dataset, new, COLUMNS, self._length))
         self._paths.update(files)

@@ -6,7 +6,7 @@ only compares: what is more than a column is a function of ours to it, which Arr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import count
 
@@ -65,6 +65,9 @@ class RowExpressions:
 
     def evaluate(self, text: str, row: Row) -> ColumnValue:
         """Return the value of an expression in one row; raise NotExplainedError as `write_sql` does."""
+        tree = parse_resolved(text)
+        if isinstance(tree, exp.Column):
+            return _read_path(row, [part.name for part in tree.parts[1:]])
         expression = self._translate(text)
         if isinstance(expression, Constant):
             return expression.value  # type: ignore[return-value]  # a literal of the contract
@@ -124,6 +127,19 @@ class RowExpressions:
         if expression is None:
             raise _build_refusal(text)
         return expression
+
+
+def _read_path(row: Row, path: Sequence[str]) -> ColumnValue:
+    """Return a column of a row, or a field of one, whatever its case; null if the struct is null."""
+    value: ColumnValue = row
+    for name in path:
+        if value is None:
+            return None
+        fields = {it.lower(): found for it, found in value.items()} if isinstance(value, Mapping) else {}
+        if name.lower() not in fields:
+            raise NotExplainedError(f"it does not find {name}, which the contract uses")
+        value = fields[name.lower()]
+    return value
 
 
 def _joins_texts(expression: Expression) -> bool:
