@@ -97,8 +97,9 @@ def test_without_a_command_it_says_what_is_there_and_what_comes_next(
         assert "  no contract yet\nnext: hindcast init shop\n" in overview()
         settings.schemas.rmdir()
         assert "  no contract yet\nnext: hindcast init shop\n" in overview()
-        monkeypatch.setenv("HINDCAST_WAREHOUSE", f"{tmp_path}/\x1b]0;taken\x07")
-        assert f"tables in {tmp_path}/\\x1b]0;taken\\x07\n" in overview()
+        with monkeypatch.context() as patch:
+            patch.setenv("HINDCAST_WAREHOUSE", f"{tmp_path}/\x1b]0;taken\x07")
+            assert f"tables in {tmp_path}/\\x1b]0;taken\\x07\n" in overview()
 
 
 COMPLETE = """
