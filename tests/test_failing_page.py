@@ -13,7 +13,7 @@ from hindcast.airflow.pages import quality
 from hindcast.airflow.pages.access import PageAccess
 from hindcast.airflow.pages.routes import build_app
 from hindcast.common.settings import Settings
-from hindcast.quality import failing_rows, gate_results
+from hindcast.quality import failing_rows, failing_sample, gate_results
 from hindcast.quality.gate_results import GateResult
 from hindcast.store import table_creation
 from warehouses import RUNS, shop
@@ -59,7 +59,7 @@ def test_the_first_rows_that_fail_a_gate_are_on_the_page_without_what_is_sensiti
 
 
 def test_large_rows_and_keys_are_not_on_the_page(tmp_path: Path) -> None:
-    long = "x" * failing_rows.MAX_SHOWN
+    long = "x" * failing_sample.MAX_SHOWN
     with shop(tmp_path) as now:
         gate_results.append_results(now.warehouse, "shop", 2, "people", [GATE])
         enter_rows(
@@ -67,9 +67,9 @@ def test_large_rows_and_keys_are_not_on_the_page(tmp_path: Path) -> None:
             {"key": '{"id":1}', "row": f'{{"id":1,"city":"{long}"}}', "offset": 1},
             {"key": f'{{"id":"{long}"}}', "row": '{"id":2}', "offset": 2},
         )
-        rows = failing_rows.sample_entries(now.warehouse, "shop", 2, 10).to_pylist()
+        rows = failing_sample.sample_entries(now.warehouse, "shop", 2, 10).to_pylist()
         assert [(row["key"], row["row"], row["offset"]) for row in rows] == [('{"id":1}', None, 1)]
-        assert failing_rows.sample_entries(now.warehouse, "shop", 1, 10).num_rows == 0
+        assert failing_sample.sample_entries(now.warehouse, "shop", 1, 10).num_rows == 0
 
 
 def test_what_hindcast_did_not_write_is_named(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from fastapi.testclient import TestClient
 
+import reports
 import warehouses
 from hindcast.airflow.pages.access import PageAccess
 from hindcast.airflow.pages.routes import build_app
@@ -418,3 +420,39 @@ def test_marks_of_a_moment_are_found_by_reading_each_journal_once(
         monkeypatch.setattr(journal, "read_runs", count)
         assert not marks.has_new_marks(bound, past, past[-1])
         assert sorted(asked) == sorted({*asked})
+
+
+FOLLOWER = """
+pipeline: reader
+start: 2026-01-01
+topics:
+  questions: {read: stream, key: {id: string}, value: {who: int}}
+inputs:
+  folks: {table: shop.people, key: {id: int}, value: {name: string, city: string}}
+views:
+  copies: {stream: questions, join: {table: folks, on: who, how: left}, select: {label: name}}
+"""
+
+
+def test_a_kept_report_hides_what_another_pipeline_marks_of_an_input_that_is_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = SHOP.replace(", sensitive: [name]", "").replace(", sensitive: true", "")
+    monkeypatch.setattr(warehouses, "SHOP", plain)
+    with shop(tmp_path, FOLLOWER) as now:
+        path = now.schemas / "reader.yaml"
+        contract = load(path)
+        warehouses.complete(now, contract, 1)
+        run = Run(replace(warehouses.plan(contract, 2), definition={}))
+        text = "1 of 1 gates stopped it, for example Ann Secret"
+        journal.append_entry(now.warehouse, run)
+        journal.append_entry(now.warehouse, replace(run, outcome=Stopped("copies", text)))
+        reports.write_page(now.reports, warehouses.report(contract, 2, state="stopped", found=text))
+        path.write_text(
+            f"{FOLLOWER.partition('inputs:')[0]}views:\n  other: {{stream: questions, select: {{n: who}}}}\n"
+        )
+        web = open_web("shop", "reader")
+        assert "Ann Secret" in web.get("/reports/reader/run-2.json").text
+        marked = plain.replace("{name: string, city: string}", "{name: string, city: string}, sensitive: [name]")
+        (now.schemas / "shop.yaml").write_text(marked)
+        assert "Ann Secret" not in web.get("/reports/reader/run-2.json").text

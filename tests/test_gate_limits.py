@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from datetime import timedelta
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from hindcast.common.settings import Settings
-from hindcast.quality import failing_rows, gate_results, gate_rows
+from hindcast.quality import failing_sample, gate_results, gate_rows
 from test_failing_page import GATE, enter_rows
 from test_former_marks import open_web
 from warehouses import RUNS, shop
@@ -125,7 +126,7 @@ def test_long_texts_of_failing_rows_are_cut(tmp_path: Path) -> None:
         gate_results.append_results(now.warehouse, "shop", 2, "people", [GATE])
         long = {"key": '{"id":1}', "row": '{"id":1}', "offset": 1, "topic": "<" * 5_000, "change": ">" * 5_000}
         enter_rows(now, *[long | {"reason": "r" * 5_000, "by": "b" * 5_000}] * 3)
-        rows = failing_rows.sample_entries(now.warehouse, "shop", 2, 10)
+        rows = failing_sample.sample_entries(now.warehouse, "shop", 2, 10)
         assert rows.nbytes < 3_000
         (gate,) = open_web("shop").get("/quality/shop.json").json()["gates"]
     assert [len(row["change"]) for row in gate["rows"]] == [250, 250, 250]
@@ -135,10 +136,10 @@ def test_long_texts_of_failing_rows_are_cut(tmp_path: Path) -> None:
 def test_failing_rows_of_more_gates_than_a_contract_has_are_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(failing_rows.bounds, "GATES", 3)
+    monkeypatch.setattr(failing_sample.bounds, "GATES", 3)
     with shop(tmp_path) as now:
         enter_rows(now, *({"key": '{"id":1}', "row": '{"id":1}', "table": f"t{n}"} for n in range(9)))
-        assert failing_rows.sample_entries(now.warehouse, "shop", 2, 2).num_rows == 6
+        assert failing_sample.sample_entries(now.warehouse, "shop", 2, 2).num_rows == 6
 
 
 ODD_ENTRIES = {
@@ -165,20 +166,39 @@ def test_an_odd_failing_row_is_named_beside_runs_and_gates(tmp_path: Path, odd: 
 def test_failing_rows_are_read_with_each_text_once_and_from_files_of_a_bounded_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    registered = []
-    query_entries = failing_rows.query_entries
+    read = []
+    load_run = failing_sample._load_run
 
     def measure(*given: Any) -> pa.Table:
-        registered.append(given[-1].nbytes)
-        return query_entries(*given)
+        rows = load_run(*given)
+        read.append(rows.nbytes)
+        return rows
 
-    monkeypatch.setattr(failing_rows, "query_entries", measure)
+    monkeypatch.setattr(failing_sample, "_load_run", measure)
     with shop(tmp_path) as now:
-        enter_rows(now, *[{"key": '{"id":1}', "row": '{"id":1}', "topic": "x" * 1_000_000}] * 1_000)
-        rows = failing_rows.sample_entries(now.warehouse, "shop", 2, 10)
-        assert [len(topic) for topic in rows["topic"].to_pylist()] == [250] * 10
-        assert max(registered) < 3_000_000
-        monkeypatch.setattr(failing_rows, "MAX_STORED_BYTES", 100_000)
+        long = "x" * 1_000_000
+        enter_rows(now, *[{"key": '{"id":1}', "row": f'{{"id":"{long}"}}', "topic": long}] * 1_000)
+        enter_rows(now, *[{"key": f'{{"id":"{long}"}}', "row": '{"id":1}', "gate": 1}] * 1_000)
+        rows = failing_sample.sample_entries(now.warehouse, "shop", 2, 10)
+        assert [(len(row["topic"]), row["row"], row["gate"]) for row in rows.to_pylist()] == [(250, None, 0)] * 10
+        assert max(read) < 8_000_000
+        monkeypatch.setattr(failing_sample, "MAX_STORED_BYTES", 100_000)
         (problem,) = open_web("shop").get("/quality/shop.json").json()["problems"]
-    assert "the failing rows of run 2 are not shown" in problem["found"]
-    assert len(registered) == 1
+        assert "the failing rows of run 2 are not shown" in problem["found"]
+        monkeypatch.setattr(failing_sample, "MAX_STORED_BYTES", 1 << 30)
+        monkeypatch.setattr(failing_sample, "MAX_STORED_ROWS", 1_999)
+        (problem,) = open_web("shop").get("/quality/shop.json").json()["problems"]
+    assert "their files have 2,000 rows" in problem["found"]
+
+
+def test_the_first_failing_rows_of_each_gate_are_chosen_in_order(tmp_path: Path) -> None:
+    with shop(tmp_path) as now:
+        entries = [
+            {"table": table, "gate": gate, "key": f'{{"id":{key}}}', "row": f'{{"id":{key}}}', "offset": offset}
+            for table, gate, key, offset in product(("people", "b"), (1, 0), (2, 10, 1), (9, 8))
+        ]
+        enter_rows(now, *entries, entries[0] | {"gate": None}, entries[0] | {"entry": "released"})
+        rows = failing_sample.sample_entries(now.warehouse, "shop", 2, 3).to_pylist()
+    own = [(row["table"], row["gate"], row["key"], row["offset"]) for row in rows]
+    first = [('{"id":10}', 8), ('{"id":10}', 9), ('{"id":1}', 8)]  # as texts
+    assert own == [(table, gate, *it) for table in ("b", "people") for gate in (0, 1) for it in first]

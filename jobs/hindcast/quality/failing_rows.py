@@ -25,20 +25,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TypeAlias
-from urllib.parse import unquote
 
 import duckdb
 import pyarrow as pa
-import pyarrow.compute as pc
-from deltalake import DeltaTable
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
-from hindcast.bitemporal.predicates import ColumnBound
 from hindcast.common.errors import TableError
-from hindcast.contract import bounds
 from hindcast.plan import journal
-from hindcast.quality import gate_rows
-from hindcast.store import arrow_reader, duckdb_reader, row_reader, table_creation, tables
+from hindcast.store import duckdb_reader, row_reader, table_creation, tables
 from hindcast.store.tables import Table
 
 SCHEMA = StructType(
@@ -82,59 +76,6 @@ def list_entries(
     return query_entries(warehouse, pipeline, query, list(filters.values()))
 
 
-def sample_entries(warehouse: str, pipeline: str, run: int, most: int) -> pa.Table:
-    """Return for each gate of a run the first rows that it found, at most `most`: what pages show of them.
-
-    A row of more than `MAX_SHOWN` characters is null; entries with such a key are left out, also those of gates beyond
-    the most that a contract has. Other long texts are cut, since no run writes them. Raise TableError if the files with
-    the rows take too much memory.
-    """
-    query = f"""
-        SELECT "table", gate, entry, key, "change",
-            CASE WHEN strlen("row") <= 4 * $longest AND length("row") <= $longest THEN "row" END AS "row",
-            topic, "partition", "offset"
-        FROM (
-            SELECT *, row_number() OVER (PARTITION BY "table", gate ORDER BY key, "at", {RECORD_ORDER}) AS place
-            FROM (
-                SELECT * EXCLUDE (unit)
-                    REPLACE (left(topic, {_MAX_NAME}) AS topic, left("change", {_MAX_NAME}) AS "change")
-                FROM failing
-            )
-            WHERE run = $run AND gate IS NOT NULL AND entry IN ('stopped', 'warned', 'held')
-            AND strlen(key) <= 4 * $longest AND length(key) <= $longest AND strlen("table") <= 4 * {_MAX_NAME}
-        ) WHERE place <= $most ORDER BY "table", gate, place LIMIT {bounds.GATES} * $most
-    """  # noqa: S608  # names and numbers of ours
-    table = failing_table(warehouse, pipeline)
-    delta_table = tables.open_table(table)
-    rows = None if delta_table is None else _load_run(table, delta_table, run)
-    return query_entries(warehouse, pipeline, query, {"run": run, "most": most, "longest": MAX_SHOWN}, rows)
-
-
-def _load_run(table: Table, delta_table: DeltaTable, run: int) -> pa.Table:
-    """Return what pages show of a run's entries, with texts as dictionaries, which have each text once."""
-    paths = [unquote(path) for path in duckdb_reader.find_candidate_files(delta_table, [ColumnBound("run", run, run)])]
-    with row_reader.refuse_broken_files(table):
-        _, size = gate_rows.measure_files(delta_table, paths, run, run, _TEXTS)
-        if size > MAX_STORED_BYTES:
-            found = f"the failing rows of run {run} are not shown: they are in files with {size:,} bytes of text"
-            fix = f"hindcast failing {table.pipeline} --run {run} lists them"
-            raise TableError(found, where=table.path, fix=fix)
-        columns = {"run", "at", "gate", "partition", "offset", *_TEXTS}
-        return arrow_reader.read_rows(delta_table, paths, columns, pc.field("run") == run, _TEXTS).read_all()
-
-
-MAX_STORED_BYTES = 1 << 30
-"""The most bytes of texts in the parts of files that a page reads."""
-
-_TEXTS = ("table", "entry", "key", "change", "row", "topic")
-
-MAX_SHOWN = 2_000
-"""The number of characters of a key or a row that pages show."""
-
-_MAX_NAME = 250
-"""The most characters of the name of a table or topic: Kafka's have 249."""
-
-
 def read_last_entry_time(warehouse: str, pipeline: str) -> datetime:
     """Return the moment of the last entry of a run that has ended: a reader has seen all entries up to it. The earliest
     moment if there is none.
@@ -158,18 +99,13 @@ def query_entries(
     pipeline: str,
     query: str,
     values: Sequence[Parameter] | Mapping[str, Parameter],
-    rows: pa.Table | None = None,
 ) -> pa.Table:
-    """Return what a query of the view `failing` finds; TableError if the table is damaged.
-
-    `rows`: those of the view, if they were read already; otherwise all.
-    """
+    """Return what a query of the view `failing` finds; TableError if the table is damaged."""
     table = failing_table(warehouse, pipeline)
     delta_table = tables.open_table(table)
     with row_reader.refuse_broken_files(table), duckdb_reader.open_arrow_engine() as engine:
         empty = table_creation.arrow_schema(SCHEMA).empty_table()
-        stored = empty if delta_table is None else row_reader.open_dataset(delta_table)
-        entered = stored if rows is None else rows
+        entered = empty if delta_table is None else row_reader.open_dataset(delta_table)
         engine.register("entered", entered)
         unit = "" if "unit" in entered.schema.names else ", NULL::VARCHAR AS unit"  # older tables lack the column
         engine.execute(f"CREATE TEMP VIEW failing AS SELECT *{unit} FROM entered")  # noqa: S608  # ours

@@ -18,7 +18,7 @@ from hindcast.contract.expressions import parse_aggregate
 from hindcast.contract.parsing import parse_resolved
 from hindcast.contract.shapes import PERIODS, resolve_all, view_scope
 from hindcast.query import key_history
-from hindcast.query.explain_limits import NotExplainedError
+from hindcast.query.explain_limits import EngineLimitError, NotExplainedError
 from hindcast.query.inputs_as_of import InputReader, InputRows, describe_rows
 from hindcast.query.key_history import read_moment
 from hindcast.query.late_members import WindowMembers, find_time_condition
@@ -87,6 +87,8 @@ class _AggregateGroup:
         try:
             with_value = [counts, self._write_value_condition(expressions)]
             return self._read_exact_rows(reader, expressions, own, passed, with_value), ""
+        except EngineLimitError:
+            raise
         except (NotExplainedError, duckdb.Error):
             part = self._read_all_rows(reader, expressions, _join_conditions(passed, [*own, counts]))
         late = " or that came too late" if self.view.window is not None else ""

@@ -95,22 +95,29 @@ def as_csv(rows: pa.Table, *, for_spreadsheets: bool = False) -> str:
 
     lines = [[quote(name) for name in rows.column_names]]
     for row in rows.to_pylist():
-        values = [_disarm_formula(value) if for_spreadsheets else value for value in row.values()]
-        plain = [plain_value(value) for value in values]
-        lines.append(["" if it is None else quote(it if isinstance(it, str) else json.dumps(it)) for it in plain])
+        texts = [_format_for_csv(value, for_spreadsheets=for_spreadsheets) for value in row.values()]
+        lines.append(["" if text is None else quote(text) for text in texts])
     return "".join(f"{','.join(line)}\n" for line in lines)
 
 
 _CSV_SPECIAL = frozenset(',"\r\n')
 
 
-def _disarm_formula(value: ColumnValue) -> ColumnValue:
-    """Return a text with an apostrophe before each part of it that begins like a formula; other values unchanged.
+def _format_for_csv(value: ColumnValue, *, for_spreadsheets: bool) -> str | None:
+    plain = plain_value(value)
+    if plain is None:
+        return None
+    text = plain if isinstance(plain, str) else json.dumps(plain)
+    return _disarm_formula(text) if for_spreadsheets and isinstance(value, str | list | tuple | dict) else text
+
+
+def _disarm_formula(text: str) -> str:
+    """Return a text with an apostrophe before each part of it that begins like a formula.
 
     Where the list separator is not a comma, a spreadsheet ends a cell at semicolons, tabs or lines within it, whatever
     the quotation marks.
     """
-    return _FORMULA_START.sub("'", value) if isinstance(value, str) else value
+    return _FORMULA_START.sub("'", text)
 
 
 _SKIPPED = r'[\s"\x00-\x1f\xa0\xad\u200b-\u200f\u2060\ufeff]*'

@@ -22,7 +22,7 @@ from hindcast.contract.description import split_paragraphs
 from hindcast.contract.sensitive import REDACTED
 from hindcast.plan import journal, marks
 from hindcast.plan.runs import Run
-from hindcast.quality import entry_masks, failing_rows, gate_results
+from hindcast.quality import entry_masks, failing_rows, failing_sample, gate_results
 from hindcast.quality.expectations import format_gate
 from hindcast.query.cut_values import cut_nested, cut_text
 from hindcast.report.summaries import OUTCOMES
@@ -235,7 +235,7 @@ MAX_FAILING = 10
 
 def _read_failing_rows(settings: Settings, contract: Contract, run: int) -> dict[tuple[str, int], list[JsonObject]]:
     """Return by table and gate the first rows that a run's gates found, masked (entry_masks.py)."""
-    entries = failing_rows.sample_entries(settings.warehouse, contract.pipeline, run, MAX_FAILING)
+    entries = failing_sample.sample_entries(settings.warehouse, contract.pipeline, run, MAX_FAILING)
     path = failing_rows.failing_table(settings.warehouse, contract.pipeline).path
     found: dict[tuple[str, int], list[JsonObject]] = {}
     for entry in entry_masks.mask_entries(bind_contract(contract, settings), entries).to_pylist():
