@@ -48,7 +48,7 @@ class ContractLoader(PlainLoader):
         if tag in _NOT_IN_JSON or (tag in _TAG_FIXES and len(node.value) > _LONGEST_NUMBER):
             raise OddValueError(node)
         try:
-            value: object = super().construct_object(node, deep=deep)
+            value = super().construct_object(node, deep=deep)
         except (ValueError, LookupError, AttributeError, ArithmeticError):
             raise OddValueError(node) from None
         if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:

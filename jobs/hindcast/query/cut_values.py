@@ -11,6 +11,7 @@ import duckdb
 from duckdb.sqltypes import DuckDBPyType
 
 from hindcast.bitemporal.predicates import sql_literal
+from hindcast.common.column_values import ColumnValue
 from hindcast.common.json_values import JsonValue
 from hindcast.store.duckdb_reader import quote_name
 
@@ -91,7 +92,7 @@ def _measure_value(value: str, kind: DuckDBPyType, depth: int = 0) -> str:
     return f"coalesce(list_sum(list_transform({elements}, lambda {item}: 16 + {inner})), 0)"
 
 
-def is_cut(value: object) -> bool:
+def is_cut(value: ColumnValue) -> bool:
     """Return True for a value of `cut_text` or `cut_columns` that was cut."""
     return (isinstance(value, str) and len(value) > MAX_CHARACTERS) or (
         isinstance(value, bytes) and len(value) > _BYTES
