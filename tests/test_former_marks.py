@@ -434,15 +434,24 @@ views:
 """
 
 
-def test_a_kept_report_hides_what_another_pipeline_marks_of_an_input_that_is_no_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("odd", [None, "no JSON", "odd JSON", "odd journal", "odd contract"])
+def test_a_report_hides_what_another_pipeline_marks_of_an_input_that_is_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, odd: str | None
 ) -> None:
     plain = SHOP.replace(", sensitive: [name]", "").replace(", sensitive: true", "")
     monkeypatch.setattr(warehouses, "SHOP", plain)
     with shop(tmp_path, FOLLOWER) as now:
         path = now.schemas / "reader.yaml"
         contract = load(path)
-        warehouses.complete(now, contract, 1)
+        if odd == "odd contract":  # of an older version
+            list_fields = definitions.list_unstored_fields
+            with monkeypatch.context() as patch:
+                patch.setattr(
+                    definitions, "list_unstored_fields", lambda *it: list_fields(*it) | {"views.copies.odd": "1"}
+                )
+                warehouses.complete(now, contract, 1)
+        else:
+            warehouses.complete(now, contract, 1)
         run = Run(replace(warehouses.plan(contract, 2), definition={}))
         text = "1 of 1 gates stopped it, for example Ann Secret"
         journal.append_entry(now.warehouse, run)
@@ -455,4 +464,15 @@ def test_a_kept_report_hides_what_another_pipeline_marks_of_an_input_that_is_no_
         assert "Ann Secret" in web.get("/reports/reader/run-2.json").text
         marked = plain.replace("{name: string, city: string}", "{name: string, city: string}, sensitive: [name]")
         (now.schemas / "shop.yaml").write_text(marked)
+        file = now.reports / "reader" / "run-2.json"
+        if odd == "no JSON":
+            file.unlink()
+        elif odd == "odd JSON":
+            file.write_text("{")
+        elif odd == "odd journal":
+            table = DeltaTable(journal.runs_table(now.warehouse, "reader").path)
+            row = table.to_pyarrow_table().to_pylist()[-1] | {"run": 3, "sequence": 99, "detail": "{"}
+            write_deltalake(table, pa.Table.from_pylist([row], schema=table.to_pyarrow_table().schema), mode="append")
+        assert "Ann Secret" not in web.get("/reports/reader/run-2.html").text
+        assert "Ann Secret" not in embedded(web.get("/reports/reader/run-2.html").text)
         assert "Ann Secret" not in web.get("/reports/reader/run-2.json").text

@@ -14,7 +14,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from hindcast.common.settings import Settings
-from hindcast.quality import failing_sample, gate_results, gate_rows
+from hindcast.quality import failing_rows, failing_sample, gate_results, gate_rows
+from hindcast.store import delta_log, tables
 from test_failing_page import GATE, enter_rows
 from test_former_marks import open_web
 from warehouses import RUNS, shop
@@ -202,3 +203,14 @@ def test_the_first_failing_rows_of_each_gate_are_chosen_in_order(tmp_path: Path)
     own = [(row["table"], row["gate"], row["key"], row["offset"]) for row in rows]
     first = [('{"id":10}', 8), ('{"id":10}', 9), ('{"id":1}', 8)]  # as texts
     assert own == [(table, gate, *it) for table in ("b", "people") for gate in (0, 1) for it in first]
+
+
+def test_a_file_with_deleted_rows_is_measured_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with shop(tmp_path) as now:
+        enter_rows(now, {"key": '{"id":1}', "row": '{"id":1}'}, {"key": '{"id":2}', "row": '{"id":2}', "run": 1})
+        delta_table = tables.open_table(failing_rows.failing_table(now.warehouse, "shop"))
+        assert delta_table is not None
+        paths = delta_log.list_paths(delta_table)
+        assert gate_rows.measure_files(delta_table, paths, 3, 3, ("row",))[0] == 0
+        monkeypatch.setattr(gate_rows.deletion_vectors, "read_deletion_vectors", lambda *_: dict.fromkeys(paths))
+        assert gate_rows.measure_files(delta_table, paths, 3, 3, ("row",))[0] == 2

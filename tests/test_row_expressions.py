@@ -13,6 +13,7 @@ import pytest
 import expression_fuzz
 from hindcast.contract.expressions import resolve
 from hindcast.engine import arrow_expressions
+from hindcast.engine.typed_calls import MAX_CALLS
 from hindcast.query.explain_limits import NotExplainedError
 from hindcast.query.row_expressions import RowExpressions
 from hindcast.store import duckdb_reader
@@ -102,3 +103,10 @@ def test_a_field_of_a_row_is_found_whatever_its_case() -> None:
     assert [expressions.evaluate("a.place.City", row) for row in rows] == ["Rome", None, None]
     with pytest.raises(NotExplainedError, match="does not find town"):
         expressions.evaluate("a.place.town", rows[0])
+
+
+def test_the_expressions_of_an_explanation_have_no_more_calls_together_than_one_may_have() -> None:
+    expressions = RowExpressions("a", SCHEMA)
+    with pytest.raises(NotExplainedError, match="only Spark evaluates a.i \\+ 1"):
+        for _ in range(MAX_CALLS + 1):
+            expressions.write_sql("a.i + 1")

@@ -195,7 +195,7 @@ class _CarriedMarks:
         return {name: its for name, its in find_sensitive_columns(former, carried).items() if its}
 
 
-def _list_sources(fields: Mapping[str, str]) -> dict[str, set[str]]:
+def list_sources(fields: Mapping[str, str]) -> dict[str, set[str]]:
     """Return the tables of other pipelines that a contract reads, and the columns that it has of them."""
     paths = {place: place.split(".") for place in fields}
     names = {path[1]: fields[place] for place, path in paths.items() if path[0] == "inputs" and path[2:] == ["table"]}
@@ -226,7 +226,7 @@ def _summarize(digest: str, fields: Mapping[str, str]) -> _Summary:
     names = {tuple(place.split(".")[:2]) for place in fields}
     tables = {kind: frozenset(n[1] for n in names if n[0] == kind and n[1:]) for kind in ("inputs", "topics", "views")}
     own = tables["topics"] | tables["views"]
-    summary = _Summary(definitions.has_marks(fields), _list_sources(fields), own | tables["inputs"], own)
+    summary = _Summary(definitions.has_marks(fields), list_sources(fields), own | tables["inputs"], own)
     with _LOCK:
         _SUMMARIES[digest] = summary
         while len(_SUMMARIES) > _MAX_SUMMARIES:

@@ -5,7 +5,7 @@ What another pipeline calls sensitive counts for the inputs made of its tables, 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TypeAlias, TypeVar
 
@@ -17,7 +17,7 @@ from hindcast.contract.folder import ContractFinder, build_finder
 from hindcast.contract.sensitive import find_sensitive_columns, list_marks
 from hindcast.contract.types import PERIOD_COLUMNS
 from hindcast.plan import definitions, inputs, journal
-from hindcast.plan.former_marks import carry_marks, find_former_marks
+from hindcast.plan.former_marks import carry_marks, find_former_marks, list_sources
 from hindcast.plan.former_marks_cache import MarksByTable
 from hindcast.plan.known_pipelines import KnownPipelines, PastPipelines, Pipelines
 from hindcast.plan.runs import Run
@@ -71,9 +71,9 @@ def has_new_marks(
 ) -> bool:
     """Return whether texts of a run may show what is sensitive today and was not by its contract, or may not have been.
 
-    True of a run whose contract is not stored, or is none today, if anything is marked. What is marked today is looked
-    for where the run's contract had it. What other pipelines mark counts as marked then if it was by the last contracts
-    by which they ran until then.
+    True of a run whose contract is not stored, or is none today, if anything is marked, also of a table of another
+    pipeline that it read. What is marked today is looked for where the run's contract had it. What other pipelines mark
+    counts as marked then if it was by the last contracts by which they ran until then.
     """
     is_same = run.plan.contract == contract.hash
     if is_same and not any(contract.marks_of_others.values()):
@@ -83,14 +83,32 @@ def has_new_marks(
     if not marks_anything and not any(place.startswith("inputs.") for place in fields or ()):
         return False
     former = contract.with_marks({}) if is_same else definitions.find_contract(past, run.plan.contract)
-    if former is None:
-        return marks_anything
     pipelines = KnownPipelines(contract.settings, find_other or build_finder(contract.settings.choice))
+    if former is None:
+        return marks_anything or _mark_any(pipelines, list_sources(fields or {}))
     marked = carry_marks(contract, former, _DroppedMarks(pipelines).find)
     if not _has_more(marked, find_sensitive_columns(former)):
         return False
     then = _Followed(PastPipelines(contract.settings, run.known_at), former).find_marks()
     return _has_more(marked, find_sensitive_columns(former.with_marks(then)))
+
+
+def has_any_marks(settings: Settings, contract: Contract, past: Iterable[Run]) -> bool:
+    """Return whether anything is sensitive by a pipeline's contract, a former one, or that of a pipeline that any of
+    them read.
+    """
+    former = [run.plan.definition for run in past if run.plan.definition]
+    if any(find_sensitive_columns(contract).values()) or any(map(definitions.has_marks, former)):
+        return True
+    sources = {source.table for source in contract.inputs.values()}
+    sources.update(*map(list_sources, former))
+    return _mark_any(KnownPipelines(settings, build_finder(settings.choice)), sources)
+
+
+def _mark_any(pipelines: Pipelines, sources: Iterable[str]) -> bool:
+    """Return whether anything of these tables of other pipelines is sensitive, or may be."""
+    find = _DroppedMarks(pipelines).find
+    return any(find(source) != frozenset() for source in sorted(sources))
 
 
 def _has_more(marked: MarksByTable, before: MarksByTable) -> bool:

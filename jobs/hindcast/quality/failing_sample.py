@@ -21,8 +21,8 @@ from hindcast.quality.failing_rows import RECORD_ORDER, SCHEMA, failing_table
 from hindcast.store import arrow_reader, duckdb_reader, row_reader, table_creation, tables
 from hindcast.store.tables import Table
 
-MAX_STORED_ROWS, MAX_STORED_BYTES = 2_000_000, 1 << 30
-"""The most rows, and bytes of texts, in the parts of files that a page reads."""
+MAX_STORED_ROWS, MAX_STORED_BYTES = 300_000, 512 << 20
+"""The most rows, and bytes of texts, in the parts of files that a page reads: it takes about a second."""
 
 MAX_SHOWN = 2_000
 """The number of characters of a key or a row that pages show."""

@@ -19,7 +19,7 @@ from hindcast.bitemporal.predicates import ColumnBound
 from hindcast.common.errors import TableError
 from hindcast.contract import bounds
 from hindcast.plan.journal_rows import count_parts
-from hindcast.store import arrow_reader, delta_log, duckdb_reader, row_reader
+from hindcast.store import arrow_reader, deletion_vectors, delta_log, duckdb_reader, row_reader
 from hindcast.store.tables import Table
 
 TEXTS = ("table", "expectation", "kwargs", "onFailure", "outcome", "detail")
@@ -110,23 +110,29 @@ def _refuse_large_files(table: Table, delta_table: DeltaTable, paths: Sequence[s
 def measure_files(
     delta_table: DeltaTable, paths: Sequence[str], first: int, last: int, texts: Container[str]
 ) -> tuple[int, int]:
-    """Return how many rows, and bytes of these columns, are in the parts of files that may have rows of some runs."""
+    """Return how many rows, and bytes of these columns, are in the parts of files that may have rows of some runs.
+
+    A file with deleted rows is read whole.
+    """
+    whole = deletion_vectors.read_deletion_vectors(delta_table, {*paths})
     filesystem, schema = delta_log.open_filesystem(delta_table), pa.schema(delta_table.schema().to_arrow())
     rows = size = 0
     for path in paths:
         for fragment in arrow_reader.open_file(filesystem, path, schema).get_fragments():
-            for columns, count in _list_groups(fragment.metadata, first, last):
+            for columns, count in _list_groups(fragment.metadata, first, last, is_whole=path in whole):
                 rows += count
                 size += sum(column.total_uncompressed_size for column in columns if column.path_in_schema in texts)
     return rows, size
 
 
-def _list_groups(metadata: FileMetaData, first: int, last: int) -> Iterator[tuple[list[ColumnChunkMetaData], int]]:
-    """Yield the columns and the number of rows of each row group that may have results of these runs."""
+def _list_groups(
+    metadata: FileMetaData, first: int, last: int, *, is_whole: bool
+) -> Iterator[tuple[list[ColumnChunkMetaData], int]]:
+    """Yield the columns and the number of rows of each row group that may have results of these runs; or of all."""
     for group in map(metadata.row_group, range(metadata.num_row_groups)):
         columns = [group.column(n) for n in range(group.num_columns)]
         runs = next((column.statistics for column in columns if column.path_in_schema == "run"), None)
-        if runs is None or not runs.has_min_max or (runs.max >= first and runs.min <= last):
+        if is_whole or runs is None or not runs.has_min_max or (runs.max >= first and runs.min <= last):
             yield columns, group.num_rows
 
 

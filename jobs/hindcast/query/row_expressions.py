@@ -29,6 +29,7 @@ from hindcast.engine.arrow_expressions import (
     list_columns,
 )
 from hindcast.engine.arrow_translation import translate_expression
+from hindcast.engine.typed_calls import MAX_CALLS
 from hindcast.query.explain_limits import NotExplainedError, refuse_unfit
 from hindcast.store.duckdb_reader import quote_name
 
@@ -43,12 +44,13 @@ class RowExpressions:
         self._name = name
         self._columns = {(name, field.name): ColumnReference(field.name, field.type) for field in schema}
         self._functions: dict[str, Expression] = {}
-        self._has_failed = False
+        self._has_failed, self._size = False, 0
 
     def write_sql(self, text: str) -> str:
         """Return an expression in DuckDB's SQL, in which `register` gives its functions a meaning.
 
-        Raise NotExplainedError if only Spark evaluates it, or if its results may be much larger than the rows.
+        Raise NotExplainedError if only Spark evaluates it, if its results may be much larger than the rows, or if all
+        expressions together have more calls than one may have.
         """
         tree = parse_resolved(text)
         if isinstance(tree, exp.Column):
@@ -56,7 +58,8 @@ class RowExpressions:
         expression = self._translate(text)
         if isinstance(expression, Constant):
             return sql_literal(expression.value)  # type: ignore[arg-type]  # a literal of the contract
-        if _joins_texts(expression):
+        self._size += expression.size if isinstance(expression, Call) else 0
+        if _joins_texts(expression) or self._size > MAX_CALLS:
             raise _build_refusal(text)
         function = f"hindcast_expression_{next(_NUMBERS)}"
         self._functions[function] = expression

@@ -22,9 +22,8 @@ from hindcast.common.json_values import JsonObject, JsonValue
 from hindcast.common.settings import Settings
 from hindcast.contract import Contract, bounds
 from hindcast.contract.bound import BoundContract, bind_contract
-from hindcast.contract.sensitive import REDACTED, find_sensitive_columns
-from hindcast.plan import definitions, journal, marks
-from hindcast.plan.journal_rows import UnreadJournalError
+from hindcast.contract.sensitive import REDACTED
+from hindcast.plan import journal, marks
 from hindcast.plan.runs import MALFORMED as _MALFORMED
 from hindcast.plan.runs import Completed, Run
 from hindcast.query.cut_values import cut_text
@@ -114,15 +113,10 @@ def find_masked_report(settings: Settings, contract: Contract, name: str) -> Run
     number = _REPORT_FILE.fullmatch(name)
     if number is None:
         raise UnknownError(f"no file '{name}'", fix="open a report from the list of the pipeline's runs")
-    try:
-        past = journal.read_runs(settings.warehouse, contract.pipeline)
-    except HindcastError as error:
-        if isinstance(error, UnreadJournalError) or any(find_sensitive_columns(contract).values()):
-            raise
-        return None
+    past = journal.read_runs(settings.warehouse, contract.pipeline)
     run = next((run for run in past if str(run.number) == number[1]), None)
     if run is None or not run.has_report:
-        if _has_marks(contract, past):
+        if marks.has_any_marks(settings, contract, past):
             found = f"'{name}' is not shown: the journal knows no run {number[1]} that has ended, so nothing says what "
             fix = "open a report from the list of the pipeline's runs; wait for the end of a run that is under way"
             raise UnknownError(f"{found}of it is sensitive", where=contract.pipeline, fix=fix)
@@ -141,15 +135,9 @@ def _mask_report(path: Path, contract: BoundContract, run: Run, past: Sequence[R
     written = _read_written_report(path, run)
     if written is None:
         unread = RunReport(contract.pipeline, run.number, run.run_id, run.known_at, state="stopped", found=REDACTED)
-        return unread if _has_marks(contract, past) else None
+        return unread if marks.has_any_marks(contract.settings, contract, past) else None
     masked = mask_report(written, contract, run, past)
     return None if masked == written else masked
-
-
-def _has_marks(contract: Contract, past: Iterable[Run]) -> bool:
-    """Return whether anything is sensitive by a contract, or was by an earlier one."""
-    former = (run.plan.definition for run in past if run.plan.definition)
-    return any(find_sensitive_columns(contract).values()) or any(map(definitions.has_marks, former))
 
 
 _REPORT_FILE = re.compile(r"run-([0-9]{1,18})(?:\.html|\.json|(?:/(?!\.)[^/]+)+)")
