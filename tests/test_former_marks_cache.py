@@ -131,3 +131,31 @@ def test_a_former_contract_without_marks_hides_all_if_it_is_not_looked_at(
         with former_marks_cache.limit_page():
             hidden = marks.find_marked_columns(now, load(path), ["labels", "prices"])
         assert (hidden["labels"], "price" in hidden["prices"]) == ({"id", "label"}, True)
+
+
+def test_an_edit_of_a_view_gives_pages_time_again(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(former_marks_cache, "PAGE_SECONDS", 0.0)
+    monkeypatch.setattr(former_marks_cache, "ALL_PAGES_SECONDS", 0.0)
+    path, looked_at = settings.schemas / "shop.yaml", []
+    for edit in ("", "", "  more: {table: prices, select: {p: price}}\n"):
+        path.write_text(path.read_text() + edit)
+        with former_marks_cache.limit_page():
+            marks.find_marked_columns(settings, load(path), ["people"])
+        (cache,) = former_marks_cache._CACHES.values()
+        looked_at.append(len(cache._found))
+    assert looked_at == [1, 1, 2]
+
+
+def test_the_oldest_former_contracts_hide_nothing_where_nothing_is_marked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(former_marks, "MAX_CONTRACTS", 0)
+    plain = SHOP.replace(", sensitive: [name]", "").replace(", sensitive: true", "")
+    monkeypatch.setattr(warehouses, "SHOP", plain)
+    with shop(tmp_path, GUEST) as now:
+        path = now.schemas / "guest.yaml"
+        warehouses.complete(now, load(path), 1)
+        path.write_text(path.read_text().replace("start: 2026-01-01", "start: 2026-01-02"))
+        contract = load(path)
+        hidden = marks.find_marked_columns(now, contract, [*contract.topics, *contract.views])
+        assert {*hidden.values()} == {frozenset()}

@@ -264,7 +264,7 @@ def test_what_the_server_may_not_read_is_told_in_its_pipelines_line(web: TestCli
             assert problem["mend"].startswith(f"chown -R {os.geteuid()} {path}, or let uid ")
             assert str(path) in answers["/quality"][2]
         assert len(guest["problems"]) == (path != reports / "run-1.html"), path
-    journal_closed = {"/quality/guest": 500, "/ledger/guest": 500}
+    journal_closed = {"/quality/guest": 500, "/ledger/guest": 500, "/reports/guest/run-1.html": 500}
     assert seen == {
         reports: {"/reports/guest/run-1.html": 500},
         reports / "run-1.json": {},

@@ -35,10 +35,13 @@ def find_former_marks(
     which no time is left, hide all columns of their tables.
     """
     found: dict[str, set[str]] = {name: set() for name in (*contract.topics, *contract.views)}
-    for name, columns in found.items():
+    today, redefined = contract.hash, []
+    for name in found:
         last = next((run for run in reversed(past) if run.state == "completed" or run.had_published(name)), None)
-        if last is not None and last.plan.contract != contract.hash:
-            columns.update(inputs.find_stored_marks(past, name) or ())
+        if last is not None and last.plan.contract != today:
+            redefined.append(name)
+    for name, columns in inputs.list_stored_marks(past, redefined).items():
+        found[name].update(columns or ())
     finder = _CarriedMarks(contract, find_source_marks, hide_unknown=hide_unknown)
     formers = _list_former_contracts(contract, past)
     for n, (digest, fields) in enumerate(formers):
@@ -94,6 +97,7 @@ class _CarriedMarks:
         self._cache, self._budget = former_marks_cache.open_cache(contract.pipeline), start_budget()
         self._today = _digest(repr((self._describe_topics(), hide_unknown)))
         self._facts = {name: self._describe_table(name) for name in self._shapes}
+        self._contract_digest = _digest(self._today, repr(self._facts))
 
     def _describe_topics(self) -> list[tuple[object, ...]]:
         """Return what `_derive` takes from today's topics, all of which may read what a former one did."""
@@ -123,19 +127,21 @@ class _CarriedMarks:
         key = _digest(self._today, digest, repr((facts, of_sources)))
         if (known := self._cache.find(key)) is not None:
             return known
-        if not self._cache.has_time(self._today, self._budget):
+        if not self._cache.has_time(self._contract_digest, self._budget):
             return self._hide_all(summary)
         started, of_patterns = time.thread_time(), self._topics.spent
         former = definitions.parse_stored_fields(tuple(fields.items()))
         found = self._hide_all(summary) if former is None else self._derive(former, given)
         spent = time.thread_time() - started + self._topics.spent - of_patterns
-        self._cache.spend(self._today, self._budget, spent)
+        self._cache.spend(self._contract_digest, self._budget, spent)
         return self._cache.keep(key, found)
 
     def hide_all(self, digest: str, fields: Mapping[str, str]) -> MarksByTable:
         """Return by table the columns that a former contract hides which is not looked at."""
         summary = _summarize(digest, fields)
-        return self._hide_all(summary) if self._has_marks(summary) or summary.sources else {}
+        given = (self._find_marks(table, columns) for table, columns in summary.sources.items())
+        is_marked = self._has_marks(summary) or any(marks != frozenset() for marks in given)
+        return self._hide_all(summary) if is_marked else {}
 
     def carry(self, former: Contract) -> MarksByTable:
         """Return by table the columns that a former contract hides."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
+from typing import NamedTuple
 
 from deltalake import DeltaTable
 
@@ -102,16 +103,48 @@ def _erases(past: Sequence[Run], run: Run, name: str) -> bool:
 
 
 def find_stored_marks(past: Sequence[Run], name: str) -> Collection[str] | None:
-    """Return the sensitive columns of a table by the last contract that had it and whose run completed or published it.
+    """Return what `list_stored_marks` does of one table."""
+    return list_stored_marks(past, [name])[name]
 
-    `past`: the runs of its pipeline. None if the columns are not known: the contract is not stored, or its fields make
-    no contract today, and mark something.
+
+def list_stored_marks(past: Sequence[Run], names: Iterable[str]) -> dict[str, Collection[str] | None]:
+    """Return the sensitive columns of tables, by the last contract that had them whose run completed or published them.
+
+    `past`: the runs of their pipeline. None if the columns are not known: the contract, or a later one, is not stored,
+    or its fields make no contract today, and mark something.
     """
-    fields = _find_last_fields(past, name)
-    if fields is None:
-        return None
-    found = _find_sensitive_columns(tuple(fields.items()))
-    return found.get(name, frozenset()) if found is not None else None if definitions.has_marks(fields) else ()
+    left = {*names}
+    found: dict[str, Collection[str] | None] = dict.fromkeys(left)
+    known: dict[str, _StoredMarks | None] = {}
+    for run in reversed(past):
+        own = {name for name in left if run.state == "completed" or run.had_published(name)}
+        if not own:
+            continue
+        if run.plan.contract not in known:
+            fields = definitions.find_fields(past, run.plan.contract)
+            known[run.plan.contract] = None if fields is None else _StoredMarks.from_fields(fields)
+        if (stored := known[run.plan.contract]) is not None:
+            own &= stored.tables
+            found |= {name: stored.find(name) for name in own}
+        left -= own
+    return found
+
+
+class _StoredMarks(NamedTuple):
+    """The topics and views of a stored contract, and the sensitive columns of these; None if they are not known."""
+
+    tables: frozenset[str]
+    columns: Mapping[str, frozenset[str]] | None
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, str]) -> _StoredMarks:
+        places = (place.split(".") for place in fields)
+        tables = frozenset(path[1] for path in places if path[0] in ("topics", "views") and len(path) > 2)
+        columns = _find_sensitive_columns(tuple(fields.items()))
+        return cls(tables, {} if columns is None and not definitions.has_marks(fields) else columns)
+
+    def find(self, name: str) -> frozenset[str] | None:
+        return None if self.columns is None else self.columns.get(name, frozenset())
 
 
 @lru_cache(maxsize=64)
@@ -119,16 +152,6 @@ def _find_sensitive_columns(fields: tuple[tuple[str, str], ...]) -> Mapping[str,
     """Return what is sensitive by a contract with these stored fields; None if it is none today."""
     contract = definitions.parse_stored_fields(fields)
     return None if contract is None else find_sensitive_columns(contract)
-
-
-def _find_last_fields(past: Sequence[Run], name: str) -> Mapping[str, str] | None:
-    """Return the stored fields of the last contract that had a table; None if it, or a later one, is not stored."""
-    for run in reversed(past):
-        if run.state == "completed" or run.had_published(name):
-            fields = definitions.find_fields(past, run.plan.contract)
-            if fields is None or any(place.startswith((f"topics.{name}.", f"views.{name}.")) for place in fields):
-                return fields
-    return None
 
 
 def locate_source_table(contract: BoundContract, plan: Plan, name: str) -> Table:

@@ -125,7 +125,7 @@ def find_masked_report(settings: Settings, contract: Contract, name: str) -> Run
     state = None if isinstance(run.outcome, Completed) else bounded_files.find_state(path)
     bound = bind_contract(contract, settings)
     hidden = marks.find_marked_columns(settings, contract, (*contract.topics, *contract.views))
-    is_hidden = run.stop_error is not None and marks.has_new_marks(bound, past, run)  # of what stopped it
+    is_hidden = marks.has_new_marks(bound, past, run)  # of what stopped it
     key = path, state, contract.hash, frozenset(contract.marks_of_others.items()), frozenset(hidden.items()), is_hidden
     return _MASKED.find(run, key, lambda: _mask_report(path, bound, run, past), _count_objects)
 
