@@ -147,10 +147,12 @@ def test_a_warehouse_that_is_a_link_to_nowhere_is_refused(tmp_path: Path) -> Non
 
 
 def test_a_newer_store_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "FORMAT_NUMBER", 2)
-    table_creation.ensure_table(menu(tmp_path), SCHEMA)
-    monkeypatch.setattr(tables, "FORMAT_NUMBER", 1)
-    with pytest.raises(TableError, match="has store format 2, this version knows up to 1"):
+    newer = tables.ENDED_RUNS_NUMBER + 1
+    with monkeypatch.context() as patch:
+        patch.setattr(tables, "FORMAT_NUMBER", newer)
+        patch.setattr(tables, "ENDED_RUNS_NUMBER", newer)
+        table_creation.ensure_table(menu(tmp_path), SCHEMA)
+    with pytest.raises(TableError, match=f"has store format {newer}, this version knows up to {newer - 1}"):
         tables.open_table(menu(tmp_path))
 
 

@@ -107,8 +107,8 @@ def has_any_marks(settings: Settings, contract: Contract, past: Iterable[Run]) -
 
 def _mark_any(pipelines: Pipelines, sources: Iterable[str]) -> bool:
     """Return whether anything of these tables of other pipelines is sensitive, or may be."""
-    find = _DroppedMarks(pipelines).find
-    return any(find(source) != frozenset() for source in sorted(sources))
+    dropped = _DroppedMarks(pipelines)
+    return any(dropped.find(source) != frozenset() for source in sorted(sources))
 
 
 def _has_more(marked: MarksByTable, before: MarksByTable) -> bool:
