@@ -422,16 +422,7 @@ def test_marks_of_a_moment_are_found_by_reading_each_journal_once(
         assert sorted(asked) == sorted({*asked})
 
 
-FOLLOWER = """
-pipeline: reader
-start: 2026-01-01
-topics:
-  questions: {read: stream, key: {id: string}, value: {who: int}}
-inputs:
-  folks: {table: shop.people, key: {id: int}, value: {name: string, city: string}}
-views:
-  copies: {stream: questions, join: {table: folks, on: who, how: left}, select: {label: name}}
-"""
+COPIES = "  copies: {stream: questions, join: {table: folks, on: who, how: left}, select: {label: name}}\n"
 
 
 @pytest.mark.parametrize("odd", [None, "no JSON", "odd JSON", "odd journal", "odd contract"])
@@ -440,7 +431,7 @@ def test_a_report_hides_what_another_pipeline_marks_of_an_input_that_is_no_more(
 ) -> None:
     plain = SHOP.replace(", sensitive: [name]", "").replace(", sensitive: true", "")
     monkeypatch.setattr(warehouses, "SHOP", plain)
-    with shop(tmp_path, FOLLOWER) as now:
+    with shop(tmp_path, READER_OF_SHOP + COPIES) as now:
         path = now.schemas / "reader.yaml"
         contract = load(path)
         if odd == "odd contract":  # of an older version
@@ -458,7 +449,7 @@ def test_a_report_hides_what_another_pipeline_marks_of_an_input_that_is_no_more(
         journal.append_entry(now.warehouse, replace(run, outcome=Stopped("copies", text)))
         reports.write_page(now.reports, warehouses.report(contract, 2, state="stopped", found=text))
         path.write_text(
-            f"{FOLLOWER.partition('inputs:')[0]}views:\n  other: {{stream: questions, select: {{n: who}}}}\n"
+            f"{READER_OF_SHOP.partition('inputs:')[0]}views:\n  other: {{stream: questions, select: {{n: who}}}}\n"
         )
         web = open_web("shop", "reader")
         assert "Ann Secret" in web.get("/reports/reader/run-2.json").text

@@ -15,6 +15,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
 from hindcast.airflow.pages import changes_page, time_machine
 from hindcast.common.errors import QueryError
@@ -148,18 +149,26 @@ def test_an_error_of_any_kind_is_told_as_no_explanation(settings: Settings, monk
     assert explain_bill(settings, "orders.item")["text"] == "The row cannot be explained: 'x'"
 
 
-def test_an_engine_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+def open_prices(settings: Settings) -> DeltaTable:
+    opened = tables.open_table(tables.locate_table(settings.warehouse, find(settings.schemas, "shop"), "prices"))
+    assert opened is not None
+    return opened
+
+
+def test_an_engine_is_interrupted(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(explain_limits, "MAX_SECONDS", 0.1)
     begun = time.monotonic()
     with (
         pytest.raises(NotExplainedError, match=r"longer than 0\.1 seconds"),
-        explain_limits.open_limited_engine() as engine,
+        explain_limits.open_limited_engine(open_prices(settings)) as engine,
     ):
         engine.execute("SELECT sum(a.range * b.range) FROM range(1000000) AS a, range(10000) AS b").fetchall()
     assert time.monotonic() - begun < 2
 
 
-def test_an_engine_that_computes_nothing_at_the_limit_is_interrupted_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_computes_nothing_at_the_limit_is_interrupted_later(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(explain_limits, "MAX_SECONDS", 0.1)
 
     def idle_then_compute(engine: duckdb.DuckDBPyConnection) -> None:
@@ -168,7 +177,7 @@ def test_an_engine_that_computes_nothing_at_the_limit_is_interrupted_later(monke
 
     with (
         pytest.raises(NotExplainedError, match=r"longer than 0\.1 seconds"),
-        explain_limits.open_limited_engine() as engine,
+        explain_limits.open_limited_engine(open_prices(settings)) as engine,
     ):
         idle_then_compute(engine)
 
@@ -272,8 +281,9 @@ def test_an_engine_of_the_pages_opens_no_other_file(settings: Settings, name: st
         tables.locate_table(settings.warehouse, find(settings.schemas, "shop"), "prices"),
     )
     secret.write_text("a\nhunter2\n", encoding="utf-8")
-    opened = tables.open_table(prices) if name else None
-    with explain_limits.open_limited_engine(opened) as engine:
+    opened = open_prices(settings) if name else None
+    limited = duckdb_reader.open_arrow_engine() if opened is None else explain_limits.open_limited_engine(opened)
+    with limited as engine:
         if opened is not None:
             duckdb_reader.register_rows(engine, opened)
             assert engine.sql("FROM rows").fetchall(), "its own files"
@@ -421,14 +431,14 @@ def test_a_comparison_spills_what_does_not_fit_and_reads_no_more_rows_than_it_ca
     settings: Settings,
 ) -> None:
     """A long value that is paired with many short rows would take a gigabyte."""
-    table = tables.locate_table(settings.warehouse, find(settings.schemas, "shop"), "prices")
+    prices = open_prices(settings)
     pairs = "FROM range(300000) AS t(i), (SELECT repeat('x', 4000) AS note)"
-    with explain_limits.open_limited_engine(tables.open_table(table), memory=changes_page.MEMORY) as engine:
+    with explain_limits.open_limited_engine(prices, memory=changes_page.MEMORY) as engine:
         ((limit,),) = engine.execute("SELECT current_setting('memory_limit')").fetchall()
         engine.execute(f"CREATE TEMP TABLE lines AS SELECT i, note || i AS note {pairs}")
         ((used,),) = engine.execute("SELECT sum(memory_usage_bytes) FROM duckdb_memory()").fetchall()
     assert (limit, used <= changes_page.MEMORY, changes_page.LIMIT.rows) == ("320.0 MiB", True, 300_000)
-    with explain_limits.open_limited_engine(tables.open_table(table)) as engine:
+    with explain_limits.open_limited_engine(prices) as engine:
         assert engine.execute("SELECT current_setting('memory_limit')").fetchall() != [(limit,)]
 
 

@@ -2,8 +2,8 @@
 
 Rows that they made may still show it: until a run by today's contract has seen a table, all that the contract of its
 rows marked, and afterwards what an earlier contract derived from columns that are sensitive still. Contracts come from
-the journal, which others may have written: each is parsed in bounded time (former_marks_cache.py), and one that is none
-today hides all columns of its tables if it marks anything.
+the journal, which others may have written: each is parsed in bounded time (former_marks_cache.py). One that is none
+today, or was not looked at, hides all columns of its tables if it, today's contract or what it read marks anything.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class _CarriedMarks:
         """Return by table the columns that a former contract with these fields, which have the digest, hides."""
         summary = _summarize(digest, fields)
         given = {table: self._find_marks(table, columns) for table, columns in summary.sources.items()}
-        if not self._has_marks(summary) and set(given.values()) <= {frozenset()}:
+        if not self._has_marks(summary, given.values()):
             return {}
         of_sources = sorted((it, repr(marks and sorted(marks))) for it, marks in given.items())
         facts = [self._facts[name] for name in sorted(summary.tables & self._facts.keys())]
@@ -140,8 +140,7 @@ class _CarriedMarks:
         """Return by table the columns that a former contract hides which is not looked at."""
         summary = _summarize(digest, fields)
         given = (self._find_marks(table, columns) for table, columns in summary.sources.items())
-        is_marked = self._has_marks(summary) or any(marks != frozenset() for marks in given)
-        return self._hide_all(summary) if is_marked else {}
+        return self._hide_all(summary) if self._has_marks(summary, given) else {}
 
     def carry(self, former: Contract) -> MarksByTable:
         """Return by table the columns that a former contract hides."""
@@ -163,9 +162,9 @@ class _CarriedMarks:
         marks = self._find_source_marks(table)
         return self._inputs[table] | (left if marks is None else left & marks)
 
-    def _has_marks(self, summary: _Summary) -> bool:
-        """Return whether a former contract, or today's, marks anything."""
-        return summary.has_marks or any(self._marks.values())
+    def _has_marks(self, summary: _Summary, given: Iterable[frozenset[str] | None]) -> bool:
+        """Return whether a former contract, today's, or what is `given` of the tables that it read marks anything."""
+        return summary.has_marks or any(self._marks.values()) or any(marks != frozenset() for marks in given)
 
     def _hide_all(self, summary: _Summary) -> MarksByTable:
         """Return all columns of the tables of a former contract that nobody knows: any may have what is marked."""

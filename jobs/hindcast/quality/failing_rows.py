@@ -112,5 +112,10 @@ def query_entries(
         try:
             return engine.sql(query, params=values).to_arrow_table()
         except duckdb.BinderException as error:
-            found = f"has other columns than it should: {str(error).partition(chr(10))[0]}"
-            raise TableError(found, where=table.path, fix="put back a backup of this folder, or move it away") from None
+            raise build_columns_error(table, str(error).partition("\n")[0]) from None
+
+
+def build_columns_error(table: Table, what: str) -> TableError:
+    """Return the error of a table with other columns than those of `SCHEMA`; `what` says which."""
+    fix = "put back a backup of this folder, or move it away"
+    return TableError(f"has other columns than it should: {what}", where=table.path, fix=fix)

@@ -7,17 +7,15 @@ So texts are read as dictionaries, which have each text once, and only those of 
 from __future__ import annotations
 
 from collections.abc import Callable
-from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from hindcast.bitemporal.predicates import ColumnBound
 from hindcast.common.errors import TableError
 from hindcast.contract import bounds
 from hindcast.quality import gate_rows
-from hindcast.quality.failing_rows import RECORD_ORDER, SCHEMA, failing_table
+from hindcast.quality.failing_rows import RECORD_ORDER, SCHEMA, build_columns_error, failing_table
 from hindcast.store import arrow_reader, duckdb_reader, row_reader, table_creation, tables
 from hindcast.store.tables import Table
 
@@ -55,9 +53,8 @@ def _load_run(table: Table, delta_table: DeltaTable, run: int) -> pa.Table:
     """Return a run's entries, with texts as dictionaries."""
     stored = {field.name: field.type for field in pa.schema(delta_table.schema().to_arrow())}
     if other := sorted(name for name, kind in _KINDS.items() if stored.get(name) != kind):
-        found = f"has other columns than it should: {', '.join(other)}"
-        raise TableError(found, where=table.path, fix="put back a backup of this folder, or move it away")
-    paths = [unquote(path) for path in duckdb_reader.find_candidate_files(delta_table, [ColumnBound("run", run, run)])]
+        raise build_columns_error(table, ", ".join(other))
+    paths = gate_rows.list_files(delta_table, run, run)
     with row_reader.refuse_broken_files(table):
         count, size = gate_rows.measure_files(delta_table, paths, run, run, _TEXTS)
         if count > MAX_STORED_ROWS or size > MAX_STORED_BYTES:

@@ -50,8 +50,7 @@ def load_last_tries(table: Table, delta_table: DeltaTable, first: int, last: int
 
     Raise TableError if no run writes so many, or so large ones.
     """
-    paths = duckdb_reader.find_candidate_files(delta_table, [ColumnBound("run", first, last)])
-    paths = [unquote(path) for path in paths]
+    paths = list_files(delta_table, first, last)
     with row_reader.refuse_broken_files(table):
         _refuse_large_files(table, delta_table, paths, first, last)
         within = (pc.field("run") >= first) & (pc.field("run") <= last)
@@ -68,6 +67,13 @@ def load_last_tries(table: Table, delta_table: DeltaTable, first: int, last: int
             QUALIFY dense_rank() OVER (PARTITION BY run, name ORDER BY "at" DESC) = 1 ORDER BY run, gate, place
         """
         return rows.take(engine.sql(text).to_arrow_table()["place"])
+
+
+def list_files(delta_table: DeltaTable, first: int, last: int) -> list[str]:
+    """Return the files of a table that may have rows of some runs."""
+    return [
+        unquote(path) for path in duckdb_reader.find_candidate_files(delta_table, [ColumnBound("run", first, last)])
+    ]
 
 
 def list_codes(rows: pa.Table, name: str) -> pa.Array:

@@ -45,11 +45,11 @@ _TURNS = BoundedSemaphore(MAX_EXPLANATIONS)
 
 @contextmanager
 def open_limited_engine(
-    delta_table: DeltaTable | None = None, seconds: float | None = None, memory: int | None = None
+    delta_table: DeltaTable, seconds: float | None = None, memory: int | None = None
 ) -> Iterator[duckdb.DuckDBPyConnection]:
     """Return an engine that is interrupted after `seconds` (default: `MAX_SECONDS`); raise EngineLimitError then.
 
-    It can open only the files of a table, or none. `memory` as for `duckdb_reader.open_engine`.
+    It can open only the files of the table. `memory` as for `duckdb_reader.open_engine`.
     """
     limit, ended = MAX_SECONDS if seconds is None else seconds, Event()
 
@@ -59,10 +59,7 @@ def open_limited_engine(
             engine.interrupt()
             wait = 0.1
 
-    opened = (
-        duckdb_reader.open_arrow_engine() if delta_table is None else duckdb_reader.open_engine(delta_table, memory)
-    )
-    with opened as engine:
+    with duckdb_reader.open_engine(delta_table, memory) as engine:
         watcher = Thread(target=watch, daemon=True)
         watcher.start()
         try:
