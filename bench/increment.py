@@ -188,8 +188,9 @@ def claim(contract: Any, plan: Any, topic: str, arrived: DataFrame) -> None:
     raw, spark = arrived.withColumn("fate", F.lit(None).cast("string")), arrived.sparkSession
     retention = F.lit(None).cast("interval day to second")
     times = stream_times.read_stream_times(spark, contract, topic, plan.topics[topic].ranges)
-    timed, reached = stream_times.add_stream_times(spark, raw, times)
-    judged = fates.decide_fates(timed, retention, reached)
+    reached = spark.createDataFrame([*times.items()], "partition int, _reached long")
+    timed = raw.join(F.broadcast(reached), "partition", "left")
+    judged = fates.decide_fates(timed, retention, F.timestamp_micros("_reached"))
     rows = judged.select(
         "partition",
         "offset",

@@ -334,18 +334,16 @@ def test_given_records_are_never_read_from_a_broker() -> None:
     text = "Record at topic a partition 1 offset 0 has timestamp value 9 that overflows"
     asked: list[frozenset[int]] = []
 
-    def refuse(_: Any) -> None:
+    def read(by_client: frozenset[int]) -> None:
+        asked.append(by_client)
         if len(asked) == 1:
             raise PySparkException(text)
 
-    def make(by_client: frozenset[int]) -> Any:
-        asked.append(by_client)
-
     with pytest.raises(PySparkException, match="overflows"):
-        run_with_client_fallback(make, refuse, {}, GivenTopics(["a"], 2))
+        run_with_client_fallback(read, {}, GivenTopics(["a"], 2))
     assert asked == [frozenset()]
     asked.clear()
-    run_with_client_fallback(make, refuse, {}, Cluster.__new__(Cluster))
+    run_with_client_fallback(read, {}, Cluster.__new__(Cluster))
     assert asked == [frozenset(), {1}]
 
 

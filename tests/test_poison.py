@@ -16,8 +16,10 @@ from hindcast.common.errors import RecordError
 from hindcast.contract import Topic
 from hindcast.formats import limits
 from hindcast.formats.decode import decode_records
-from hindcast.ingest import quarantine, record_counts
-from hindcast.kafka.topics import HEADERS_SCHEMA
+from hindcast.ingest import quarantine, record_counts, segments
+from hindcast.ingest.segment_fates import FateRule
+from hindcast.ingest.segments import Origin
+from hindcast.kafka.topics import HEADERS_SCHEMA, OffsetRange
 from hindcast.plan import journal
 from hindcast.report import report
 from pipelines import pipeline
@@ -304,16 +306,18 @@ def test_how_many_may_be_malformed() -> None:
 def test_a_share_is_one_of_the_whole_run(spark: SparkSession) -> None:
     """Of a run's two commits of 4 and 6 records."""
     told = {"read": "stream", "key": {"id": "string"}, "value": {"n": "int"}}
-    rows = [(0, n, None, "malformed" if n == 0 else "accepted", "no", b"k", b"v", None) for n in range(10)]
+    rows = [(0, n, None, "malformed" if n == 0 else None, "no", b"k", b"v", None) for n in range(10)]
     place = "partition int, offset long, timestamp timestamp"
     schema = f"{place}, fate string, reason string, key binary, value binary, {HEADERS_SCHEMA}"
     first, second = (spark.createDataFrame(some, schema) for some in (rows[:4], rows[4:]))
 
     def account(share: str, commit: DataFrame, before: Counter[str], to_come: int) -> dict[int, int]:
         topic = Topic.model_validate(told | {"max_malformed": share})
+        packed, origin = segments.pack_records(commit).localCheckpoint(), Origin([{0: OffsetRange(0, 10)}], [{}])
+        read = segments.read_segments(packed, commit.schema, FateRule(None, ""), origin, few=True)
         return record_counts.count_records(
-            commit, "partition {}".format, topic, "max_malformed", before, to_come, "nothing", hidden=False
-        ).by_partition
+            read, "partition {}".format, topic, "max_malformed", before, to_come, "nothing", hidden=False
+        )
 
     before = Counter[str]()
     assert account("10%", first, before, to_come=6) == {0: 4}

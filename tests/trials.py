@@ -64,6 +64,8 @@ _TESTS = {
     "engine.window_operator": "test_kernels_windows.py",
     "bitemporal.processing_order": "test_processing_order.py",
     "bitemporal.valid_time": "test_valid_time.py",
+    "ingest.segment_fates": "test_segments.py",
+    "ingest.segments": "test_segments.py",
 }
 """The tests of modules that those of the operators do not touch."""
 _THEIRS = ("hindcast", "conftest", "kafka_adapter")

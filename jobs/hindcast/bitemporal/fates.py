@@ -7,8 +7,17 @@
 | gone, no_record | ingest/ingest_commits.py, of offsets without a record (kafka/gaps.py) |
 """
 
+from __future__ import annotations
+
+from typing import TypeAlias, overload
+
+import numpy as np
+from numpy.typing import NDArray
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
+
+Micros: TypeAlias = NDArray[np.int64]
+"""Numbers of microseconds."""
 
 FATES = (
     *("accepted", "expired", "malformed", "null_key", "no_timestamp", "time_skew"),
@@ -100,10 +109,21 @@ def _counted_timestamp() -> Column:
     return F.when(counts, F.col("timestamp"))
 
 
-def _decide_fate(stream_time: Column, history_retention: Column) -> Column:
+@overload
+def is_too_old(stream_time: Column, timestamp: Column, history_retention: Column) -> Column: ...
+@overload
+def is_too_old(stream_time: Micros, timestamp: Micros, history_retention: int) -> NDArray[np.bool_]: ...
+def is_too_old(
+    stream_time: Column | Micros, timestamp: Column | Micros, history_retention: Column | int
+) -> Column | NDArray[np.bool_]:
+    """Return whether records of a table are older than its history retention at their stream time."""
     # T - t > R rather than t < T - R: an unlimited retention must not overflow.
     # rule: a record at stream time - retention is taken
-    too_old = F.coalesce(stream_time - F.col("timestamp") > history_retention, F.lit(False))
+    return stream_time - timestamp > history_retention  # type: ignore[operator]  # of one kind
+
+
+def _decide_fate(stream_time: Column, history_retention: Column) -> Column:
+    too_old = F.coalesce(is_too_old(stream_time, F.col("timestamp"), history_retention), F.lit(False))
     return F.when(too_old, F.lit("expired")).otherwise(F.lit("accepted"))  # rule: a record past the retention expires
 
 

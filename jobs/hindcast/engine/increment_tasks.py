@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
+from hindcast.common.spark_workers import map_in_workers
 from hindcast.contract import Shape
 from hindcast.contract.shapes import PLACE_COLUMNS
 from hindcast.engine import spark_projection
@@ -54,7 +55,7 @@ def _list_columns(form: ViewIncrement, table: DeltaTable) -> StructType:
 
 def _run_once(spark: SparkSession, work: Callable[[], Iterator[pa.RecordBatch]], schema: StructType) -> DataFrame:
     """Return the rows that some work yields, which one task does."""
-    return spark.range(0, 1, 1, 1).mapInArrow(partial(_work_once, work), schema)
+    return map_in_workers(spark.range(0, 1, 1, 1), partial(_work_once, work), schema)
 
 
 def _work_once(
@@ -160,7 +161,7 @@ def derive_topic_change(
     """
     schema = _list_columns(form, table)
     records = _list_records(shape, schema, new, hidden)
-    return records.mapInArrow(partial(_find_topic_change, form), schema.add("_change", StringType()))
+    return map_in_workers(records, partial(_find_topic_change, form), schema.add("_change", StringType()))
 
 
 def derive_affected_versions(
@@ -169,7 +170,7 @@ def derive_affected_versions(
     """Return the affected rows of a topic's table, with `_side` (`increment_rows`); otherwise as the change."""
     schema = _list_columns(form, table)
     records = _list_records(shape, schema, new, hidden)
-    return records.mapInArrow(partial(_find_affected_versions, form), schema.add(SIDE, StringType()))
+    return map_in_workers(records, partial(_find_affected_versions, form), schema.add(SIDE, StringType()))
 
 
 def _list_records(shape: Shape, types: StructType, new: DataFrame, hidden: DataFrame) -> DataFrame:

@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from hindcast.common import session
+from hindcast.common.spark_workers import map_in_workers
 from hindcast.contract import Contract, list_shapes
 from hindcast.engine import eligibility, increment_plans, increment_tasks, spark_projection, time_slices
 from hindcast.engine.spec import EventSpec, KernelOutput, SlidingSpec, WindowSpec
@@ -111,7 +112,8 @@ def stage_topic(
     flat = increment_tasks.flatten_records(shape, types, records, is_new=True)
     parts = time_slices.count_tasks(count, session.count_cores(spark))
     try:
-        reports = _collect(version_tasks.write_versions(form, shape, flat, parts))
+        cuts = time_slices.find_cuts(tables.log_table(table.warehouse, table.pipeline, name), parts)
+        reports = _collect(version_tasks.write_versions(form, shape, flat, parts, cuts))
     except task.RefusalError:
         return None
     return StagedFiles(table, form.operator, columns, _list_files(reports), None)
@@ -156,7 +158,7 @@ def _run_aggregate(
     groups = aggregation.spread_groups(members, form.key, "validFrom", parts)
     aggregate = task.build_aggregator(output, partial(operators.aggregate_rows, form))
     try:
-        return _Written(form.operator, _collect(groups.mapInArrow(aggregate, task.REPORT_SCHEMA)))
+        return _Written(form.operator, _collect(map_in_workers(groups, aggregate, task.REPORT_SCHEMA)))
     except task.RefusalError:
         return None
 
@@ -186,11 +188,11 @@ def _run_join(
     mapper, numbers = task.build_batch_mapper(form, slices), spark.range(0, len(slices), 1, len(slices))
     try:
         if form.projection is not None:
-            return _Written(form.operator, _collect(numbers.mapInArrow(mapper, task.REPORT_SCHEMA)))
+            return _Written(form.operator, _collect(map_in_workers(numbers, mapper, task.REPORT_SCHEMA)))
         types = tuple(table_columns.spark_schema(found[i]) for i in it.inputs)
-        flat = numbers.mapInArrow(mapper, spark_projection.flat_schema(form.columns, types, form.periods))
+        flat = map_in_workers(numbers, mapper, spark_projection.flat_schema(form.columns, types, form.periods))
         rows = spark_projection.project_flat_rows(flat, it, name, form.columns, known)
-        reports = _collect(rows.mapInArrow(task.build_writer(output), task.REPORT_SCHEMA))
+        reports = _collect(map_in_workers(rows, task.build_writer(output), task.REPORT_SCHEMA))
         return _Written(f"{form.operator}{BY_SPARK}", reports)
     except task.RefusalError:
         if form.projection is None:
@@ -223,11 +225,11 @@ def _run_windows(
         form: EventSpec, work: task.SliceWork, schema: str | StructType, *, reach: tuple[int, int] = (0, 0)
     ) -> DataFrame:
         if form.projection is not None:
-            return numbers.mapInArrow(task.build_window_task(form, slices, work, reach), schema)
+            return map_in_workers(numbers, task.build_window_task(form, slices, work, reach), schema)
         read = window_aggregation.read_schema(form, found)
-        events = numbers.mapInArrow(task.build_event_reader(form, slices, reach), read)
+        events = map_in_workers(numbers, task.build_event_reader(form, slices, reach), read)
         members = window_aggregation.select_members(events, view, known)
-        return members.mapInArrow(task.build_member_task(form, slices, work), schema)
+        return map_in_workers(members, task.build_member_task(form, slices, work), schema)
 
     try:
         late = window_aggregation.find_late_events(form, run)
@@ -241,7 +243,7 @@ def _run_windows(
             members = run(form, task.list_members, window_aggregation.select_members(rows, view, known).schema)
             groups = aggregation.spread_groups(members, form.key, "timestamp", len(slices))
             aggregate = task.build_aggregator(output, partial(session_operator.aggregate_sessions, form))
-            reports = groups.mapInArrow(aggregate, task.REPORT_SCHEMA)
+            reports = map_in_workers(groups, aggregate, task.REPORT_SCHEMA)
         by_spark = "" if form.projection is not None else BY_SPARK
         return _Written(f"{form.operator}{by_spark}", _collect(reports))
     except task.RefusalError:

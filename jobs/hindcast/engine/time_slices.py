@@ -1,6 +1,7 @@
 """Time slices: how a kernel divides its work in time, with about equally many rows beginning in each.
 
-They come from the statistics of Delta's log alone; where a slice begins never changes the result.
+Those of views come from the statistics of Delta's log, those of a topic from its log's timestamps; where a slice begins
+never changes the result.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from hindcast.engine.spec import JoinSpec, KernelInput, TimeSlice
+from hindcast.store import arrow_reader, tables
+from hindcast.store.tables import Table
 
 ROWS_PER_TASK = 1_250_000
 """About so many rows begin in a slice."""
@@ -27,15 +30,15 @@ def count_tasks(rows: int, cores: int) -> int:
     return max(math.ceil(rows / ROWS_PER_TASK), min(cores, rows // MIN_ROWS_PER_TASK), 1)
 
 
-def plan_join_slices(form: JoinSpec, tables: Sequence[DeltaTable], cores: int) -> list[TimeSlice] | None:
+def plan_join_slices(form: JoinSpec, inputs: Sequence[DeltaTable], cores: int) -> list[TimeSlice] | None:
     """Return the slices of a join: by its events, or by the starts of both tables; None if the log has no times."""
     driving = 1 if form.operator == "stream_table" else 2
-    return plan_time_slices(tables[:driving], form.sides[:driving], cores)
+    return plan_time_slices(inputs[:driving], form.sides[:driving], cores)
 
 
-def plan_time_slices(tables: Sequence[DeltaTable], sides: Sequence[KernelInput], cores: int) -> list[TimeSlice] | None:
+def plan_time_slices(inputs: Sequence[DeltaTable], sides: Sequence[KernelInput], cores: int) -> list[TimeSlice] | None:
     """Return slices in which about equally many rows of some inputs begin; None if the log has no times."""
-    files = [_read_file_statistics(table, side.periods[0]) for table, side in zip(tables, sides, strict=True)]
+    files = [_read_file_statistics(table, side.periods[0]) for table, side in zip(inputs, sides, strict=True)]
     if any(some is None for some in files):
         return None
     every = [file for some in files for file in some or ()]
@@ -58,6 +61,27 @@ def split_time(files: Sequence[tuple[datetime, datetime, int]], wanted: int) -> 
 
 
 _POINTS = 32
+
+
+def find_cuts(log: Table, wanted: int) -> list[int]:
+    """Return the moments, in microseconds since 1970, at which so many slices begin but for the first.
+
+    About equally many records of a topic's log are dated in each.
+    """
+    delta_table = tables.open_table(log)
+    if wanted == 1 or delta_table is None:
+        return []
+    every = max(tables.count_rows(log) // _SAMPLE, 1)
+    sample = [
+        batch.column("timestamp").cast(pa.int64()).drop_null().to_numpy()[::every]
+        for batch in arrow_reader.read_rows(delta_table, columns={"timestamp"})
+    ]
+    moments = np.sort(np.concatenate(sample)) if sample else np.empty(0, np.int64)
+    places = (len(moments) * number // wanted for number in range(1, wanted))
+    return sorted({int(moments[place]) for place in places}) if len(moments) else []
+
+
+_SAMPLE = 1_000_000
 
 
 def _read_file_statistics(table: DeltaTable, column: str) -> list[tuple[datetime, datetime, int]] | None:

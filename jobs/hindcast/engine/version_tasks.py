@@ -15,6 +15,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from hindcast.common.spark_workers import map_in_workers
 from hindcast.contract import Shape
 from hindcast.contract.shapes import PERIODS
 from hindcast.engine import integer_encoding, slice_reader, task, version_increments
@@ -24,25 +25,20 @@ from hindcast.engine.spec import SLICE, VersionIncrement
 _START = PERIODS["versions"][0]
 
 
-def write_versions(form: VersionIncrement, shape: Shape, records: DataFrame, parts: int) -> DataFrame:
+def write_versions(
+    form: VersionIncrement, shape: Shape, records: DataFrame, parts: int, cuts: Sequence[int]
+) -> DataFrame:
     """Return the reports (`task.REPORT_SCHEMA`) of files with the versions of flat records, divided among tasks.
 
-    An action on it fails with RefusalError if a task's part is too large.
+    `cuts`: where time slices begin (`time_slices.find_cuts`); a single task has none. An action on it fails with
+    RefusalError if a task's part is too large.
     """
     by_key = records.repartition(parts, *(F.col(f"`{column}`") for column in shape.key))
     if parts == 1:
-        return by_key.mapInArrow(partial(_write_versions, form), task.REPORT_SCHEMA)
-    cuts = _find_cuts(records, parts)
-    by_slice = by_key.mapInArrow(partial(_cut_versions, form, cuts), f"{SLICE} int, rows binary")
+        return map_in_workers(by_key, partial(_write_versions, form), task.REPORT_SCHEMA)
+    by_slice = map_in_workers(by_key, partial(_cut_versions, form, cuts), f"{SLICE} int, rows binary")
     # Of a few numbers some have the same hash: with more partitions than slices they are rarely in one.
-    return by_slice.repartition(4 * parts, SLICE).mapInArrow(partial(_write_slices, form), task.REPORT_SCHEMA)
-
-
-def _find_cuts(records: DataFrame, parts: int) -> list[int]:
-    """Return the moments, in microseconds, at which slices with about equally many records begin, but for the first."""
-    shares = F.array(*(F.lit(number / parts) for number in range(1, parts)))
-    (row,) = records.agg(F.percentile_approx(F.unix_micros("timestamp"), shares, 1_000)).collect()
-    return sorted({*row[0]}) if row[0] else []
+    return map_in_workers(by_slice.repartition(4 * parts, SLICE), partial(_write_slices, form), task.REPORT_SCHEMA)
 
 
 def _derive_versions(form: VersionIncrement, given: Iterator[pa.RecordBatch]) -> pa.Table | None:

@@ -8,32 +8,31 @@ range, wherever a run ends. Commits to the log are numbered (plans.Plan): a retr
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from hindcast.common import step_events
 from hindcast.contract.bound import BoundContract
-from hindcast.ingest import erasure_marks, quarantine, record_counts, topic_log
-from hindcast.ingest.stream_times import ReachedOffsets, StreamTimes
-from hindcast.kafka import gaps, timestamp_overflow, topic_patterns
+from hindcast.ingest import quarantine, record_counts, topic_log
+from hindcast.ingest.segments import Origin, Segments
+from hindcast.ingest.stream_times import ReachedOffsets
+from hindcast.kafka import gaps, topic_patterns
 from hindcast.kafka.topic_patterns import TopicSource
 from hindcast.kafka.topics import OffsetRange, recreated_topic_error
 from hindcast.plan import journal, planner
-from hindcast.plan.plans import Plan, TopicPlan
+from hindcast.plan.plans import Plan
 from hindcast.store import commit_history, commits, files, table_creation, tables
 from hindcast.store.commit_notes import LogNote
 from hindcast.store.tables import Table
+from hindcast.store.task_rows import TaskRows
 
 MAX_KEPT_CHUNKS = 4
 """Up to so many chunks, records are decoded once for log and table; with more, once more for the table."""
-
-_ON_DISK = StorageLevel.DISK_ONLY
 
 
 class IngestedRecords(NamedTuple):
@@ -117,17 +116,7 @@ class _TopicIngest(NamedTuple):
             gaps.refuse_gap(contract, name, missing, topic_plan.members, gaps.describe_cause(missing, available))
         read = [gaps.remaining_ranges(part, missing) for part, missing in zip(parts, lost, strict=True)]
 
-        times = [self.reached.read_stream_times(spark, contract, name, part) for part in parts]
-
-        def judge(by_client: Collection[int]) -> DataFrame:
-            def judge_part(part: dict[int, OffsetRange], before: StreamTimes) -> DataFrame:
-                raw = topic_log.read_raw_records(spark, self.topics, contract, plan, name, part, by_client)
-                return topic_log.judge_records(spark, contract, plan, name, part, raw, before)
-
-            rows = topic_log.union_frames(map(judge_part, read, times))
-            # No persist: a commit to the log would drop the cache of a plan that reads it.
-            return rows.localCheckpoint(eager=False, storageLevel=_ON_DISK if len(self.chunks) > 1 else None)
-
+        origin = Origin(read, [self.reached.read_stream_times(spark, contract, name, part) for part in parts])
         field = f"topics.{name}.max_malformed"
         written = planner.describe_written(contract.warehouse, contract, plan, chunk - 1, len(self.chunks))
         place = partial(topic_patterns.describe_partition, kafka, topic_plan.members)
@@ -136,8 +125,11 @@ class _TopicIngest(NamedTuple):
         if len(self.chunks) > 1:
             whole = sum(topic_plan.planned_counts.values())
             step_events.add_fields(offsets_planned=whole, offsets_done=whole - to_come - planned)
-        count = partial(
-            record_counts.count_records,
+        segments = topic_log.read_segments(
+            spark, self.topics, contract, plan, name, origin, on_disk=len(self.chunks) > 1
+        )
+        counts = record_counts.count_records(
+            segments,
             place=place,
             topic=topic,
             field=field,
@@ -145,29 +137,29 @@ class _TopicIngest(NamedTuple):
             to_come=to_come,
             written=written,
             hidden=contract.has_sensitive_entry(kafka),
-            weigh=files.is_small(planned),
         )
-        judged, counts = timestamp_overflow.run_with_client_fallback(judge, count, topic_plan.members, self.topics)
-        for part, before in zip(parts, times, strict=True):
-            self.reached.advance(part, before, counts.latest)
+        for part, before in zip(parts, origin.stream_times, strict=True):
+            self.reached.advance(part, before, segments.latest)
         if source.topic_id(kafka) != topic_plan.topic_id:
             raise recreated_topic_error(kafka, plan.run)
         empty = [gaps.lost_rows(spark, missing, available) for missing in lost if missing]
-        empty += self._find_gap_rows(judged, read, counts.by_partition)
-        rows = topic_log.union_frames([judged.drop(*topic_log.DECODED_COLUMNS.values()), *empty]).withColumns(
-            topic_log.run_columns(topic_plan, plan)
-        )
+        empty += self._find_gap_rows(segments, read, counts)
+        recorded = topic_log.select_log_rows(segments, plan, name)
+        rows: DataFrame | TaskRows = recorded
+        if empty:
+            shared = topic_log.run_columns(topic_plan, plan)
+            rows = topic_log.union_frames([recorded.as_frame(), *(gap.withColumns(shared) for gap in empty)])
         table_creation.ensure_table(self.log, table_creation.make_nullable(rows.schema))
         note = LogNote(plan.run, plan.run_id, counted["refused"], topic.valid_time)
         if topic_plan.chunk:
             note = replace(note, records=counted["records"], malformed=counted["malformed"], chunk=chunk)
-        few = files.is_small(planned, counts.bytes)
+        few = files.is_small(planned, segments.size)
         if not commits.append_rows(rows, self.log, number, note.as_json(), after=after, few=few):
             return None
-        return _select_accepted(judged, topic_plan, plan)
+        return topic_log.select_accepted(segments, plan, name)
 
     def _find_gap_rows(
-        self, judged: DataFrame, read: list[dict[int, OffsetRange]], read_counts: dict[int, int]
+        self, segments: Segments, read: list[dict[int, OffsetRange]], read_counts: Mapping[int, int]
     ) -> list[DataFrame]:
         """Return the offsets without a record among those that were read, with their fate; empty if there are none."""
         planned = Counter({p: r.end - r.start for part in read for p, r in part.items()})
@@ -177,15 +169,16 @@ class _TopicIngest(NamedTuple):
         topics = topic_patterns.group_by_topic(
             self.contract.kafka_topic(self.name), self.plan.topics[self.name].members, incomplete
         )
-        return [self._find_gap_rows_of_topic(judged, read, topic, partitions) for topic, partitions in topics.items()]
+        places = segments.select_places().as_frame()
+        return [self._find_gap_rows_of_topic(places, read, topic, partitions) for topic, partitions in topics.items()]
 
     def _find_gap_rows_of_topic(
-        self, judged: DataFrame, read: list[dict[int, OffsetRange]], kafka: str, partitions: Collection[int]
+        self, places: DataFrame, read: list[dict[int, OffsetRange]], kafka: str, partitions: Collection[int]
     ) -> DataFrame:
         """Return the same for these partitions, which belong to one topic in Kafka."""
         name, compacted = self.name, self.topics.is_compacted(kafka)
         between = topic_log.union_frames(
-            gaps.find_missing_offsets(judged, {p: r for p, r in part.items() if p in partitions}) for part in read
+            gaps.find_missing_offsets(places, {p: r for p, r in part.items() if p in partitions}) for part in read
         )
         if compacted and self.contract.topics[name].on_gap == "stop":
             rows = {row["partition"]: row for row in between.sort(F.desc("partition"), F.desc("offset")).collect()}
@@ -193,13 +186,3 @@ class _TopicIngest(NamedTuple):
             gaps.refuse_gap(self.contract, name, gone, self.plan.topics[name].members, gaps.COMPACTION)
         fate, reason = ("gone", gaps.COMPACTION) if compacted else ("no_record", gaps.NO_RECORD)
         return between.withColumns({"fate": F.lit(fate), "reason": F.lit(reason)})
-
-
-def _select_accepted(judged: DataFrame, topic_plan: TopicPlan, plan: Plan) -> DataFrame:
-    """Return the accepted records, with `key` and `value` decoded."""
-    accepted = (
-        erasure_marks.exclude_forgotten(judged)
-        .where("fate = 'accepted'")
-        .withColumns({name: F.col(column) for name, column in topic_log.DECODED_COLUMNS.items()})
-    )
-    return accepted.drop(*topic_log.DECODED_COLUMNS.values()).withColumns(topic_log.run_columns(topic_plan, plan))

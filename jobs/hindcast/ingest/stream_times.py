@@ -48,14 +48,6 @@ def _find_latest(rows: DataFrame) -> StreamTimes:
     return {row["partition"]: row["micros"] for row in latest.collect()}
 
 
-def add_stream_times(spark: SparkSession, records: DataFrame, times: StreamTimes) -> tuple[DataFrame, Column | None]:
-    """Return records with the stream time that their partitions had reached before them, and its column, if any has."""
-    if not times:
-        return records, None
-    reached = spark.createDataFrame([*times.items()], "partition int, _reached long")
-    return records.join(F.broadcast(reached), "partition", "left"), F.timestamp_micros("_reached")
-
-
 class ReachedOffsets:
     """The stream times that the commits of a run have left, so that none reads the log for what the last one wrote."""
 

@@ -18,12 +18,13 @@ from pyspark.sql import DataFrame, SparkSession
 
 from hindcast.common.column_values import Row
 from hindcast.common.settings import Settings
+from hindcast.common.spark_workers import map_in_workers
 from hindcast.kafka import jvm_credentials
 from hindcast.kafka.cluster import Cluster
 from hindcast.kafka.topic_patterns import MemberPartitions, TopicSource, kafka_partition, log_partition
 from hindcast.kafka.topics import RECORD_SCHEMA, UNREADABLE_HEADERS, OffsetRange
 
-Used = TypeVar("Used")
+Result = TypeVar("Result")
 
 _OVERFLOW = re.compile(r"Record at topic (\S+) partition (\d+) offset \d+ has timestamp value -?\d+ that overflows")
 _MAX_MILLIS = (2**63 - 1) // 1000
@@ -41,22 +42,18 @@ _ARROW = pa.schema(
 
 
 def run_with_client_fallback(
-    make: Callable[[frozenset[int]], DataFrame],
-    use: Callable[[DataFrame], Used],
-    members: MemberPartitions,
-    topics: TopicSource,
-) -> tuple[DataFrame, Used]:
-    """Return what `make` makes of records, and what `use` returns for it.
+    read: Callable[[frozenset[int]], Result], members: MemberPartitions, topics: TopicSource
+) -> Result:
+    """Return what `read` returns for the records of topics.
 
-    `make` gets the partitions that Kafka's own client has to read: none at first, then those of which Spark's connector
-    refuses a record in `use`. Given `topics` have no such records, and no broker that a client could ask: whatever an
+    It gets the partitions that Kafka's own client has to read: none at first, then those of which Spark's connector
+    refuses a record. Given `topics` have no such records, and no broker that a client could ask: whatever an
     error of theirs says, it is raised.
     """
     by_client = frozenset[int]()
     while True:
         try:
-            rows = make(by_client)
-            return rows, use(rows)
+            return read(by_client)
         except (PySparkException, Py4JJavaError) as error:
             refused = _OVERFLOW.search(str(error)) if isinstance(topics, Cluster) else None
             if refused is None or (partition := log_partition(members, refused[1], int(refused[2]))) in by_client:
@@ -82,7 +79,7 @@ def read_records_by_client(
                     rows = [_message_row(message, row["number"]) for message in messages]
                     yield pa.RecordBatch.from_pylist(rows, _ARROW)
 
-    return frame.mapInArrow(read, RECORD_SCHEMA)
+    return map_in_workers(frame, read, RECORD_SCHEMA)
 
 
 def _read_headers(message: Message) -> Sequence[Mapping[str, str | bytes | None]]:

@@ -30,6 +30,7 @@ from hindcast.contract.definition import list_fields
 from hindcast.contract.shapes import PERIODS
 from hindcast.formats.decode import decode_records
 from hindcast.ingest import initial_rows, record_counts, schemas, topic_log
+from hindcast.ingest.segments import Segments
 from hindcast.kafka import topic_patterns
 from hindcast.plan import definitions, inputs, journal, marks, planner
 from hindcast.plan.inputs import locate_own_table
@@ -123,8 +124,9 @@ def _preview_pinned(
             with spark_errors.explain_spark_errors(contract, name), explained:
                 if name in contract.topics:
                     expression_checks.refuse_unfit_valid_time(spark, settings.schemas, contract, name)
-                    new = topic_log.read_planned(spark, contract, plan, name)
-                    topics[name] = _count_fates(contract, plan, name, new)
+                    segments = topic_log.read_planned_segments(spark, contract, plan, name)
+                    new = topic_log.list_planned(spark, segments, plan, name)
+                    topics[name] = _count_fates(contract, plan, name, segments, new)
                     records = _find_topic_records(spark, contract, plan, name, new.where("fate = 'accepted'"))
                     derived = derive_whole_topic(spark, contract, plan, name, records)
                 else:
@@ -143,18 +145,18 @@ def _preview_pinned(
     return RunPreview(pipeline, plan.known_at, interval_end, under_way, changed, topics, changes)
 
 
-def _count_fates(contract: Contract, plan: Plan, name: str, new: DataFrame) -> TopicPreview:
+def _count_fates(contract: Contract, plan: Plan, name: str, segments: Segments | None, new: DataFrame) -> TopicPreview:
     """Return how many offsets of a topic a run would ingest, its records by fate, and why the run would stop."""
     topic, topic_plan = contract.topics[name], plan.topics[name]
     fates = {row["fate"]: row["count"] for row in new.groupBy("fate").count().sort("fate").collect()}
     stops = None
-    if fates.get("malformed"):
+    if segments is not None and fates.get("malformed"):
         place = partial(topic_patterns.describe_partition, contract.kafka_topic(name), topic_plan.members)
         field, nothing = f"topics.{name}.max_malformed", "nothing was written"
         hidden = contract.has_sensitive_entry(contract.kafka_topic(name))
         try:
             record_counts.count_records(
-                new, place, topic, field, before=Counter(), to_come=0, written=nothing, hidden=hidden
+                segments, place, topic, field, before=Counter(), to_come=0, written=nothing, hidden=hidden
             )
         except RecordError as error:
             stops = str(error)

@@ -13,11 +13,13 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from hindcast.common import session
+from hindcast.common.spark_workers import map_in_workers
 from hindcast.contract.shapes import PERIODS
 from hindcast.store import closing, files
 from hindcast.store.closing import ClosingResult
 from hindcast.store.files import DataFile, TableFile
 from hindcast.store.tables import Table
+from hindcast.store.task_rows import TaskRows, map_rows
 
 _REPORT_SCHEMA = "path string, belief string, size bigint, rows bigint, statistics string, closed binary"
 """A row for each file: of one that a task wrote `DataFile`, of one with closed rows its path and their numbers."""
@@ -26,7 +28,7 @@ _BYTES_PER_TASK = 128 << 20
 """So many bytes of files a task looks through for the rows to close."""
 
 
-def can_write(rows: DataFrame, delta_table: DeltaTable) -> bool:
+def can_write(rows: DataFrame | TaskRows, delta_table: DeltaTable) -> bool:
     """Return whether a table takes rows with the columns and types of these from Arrow.
 
     If not, only Spark can write to it: it has features or columns that we do not write, and whose rules Delta enforces.
@@ -42,7 +44,7 @@ def can_write(rows: DataFrame, delta_table: DeltaTable) -> bool:
     return True
 
 
-def write_rows(rows: DataFrame, table: Table, delta_table: DeltaTable) -> list[DataFile]:
+def write_rows(rows: DataFrame | TaskRows, table: Table, delta_table: DeltaTable) -> list[DataFile]:
     """Write rows of a table to files of it, which nobody sees yet, and return these.
 
     A file has rows that are true for a time in the order of their starts, and others in the order in which they come.
@@ -56,7 +58,7 @@ def write_rows(rows: DataFrame, table: Table, delta_table: DeltaTable) -> list[D
             ordered = ((belief, one.sort_by(by[0]) if by else one) for belief, one in parts)
             yield _report([asdict(file) for file in files.write_files(DeltaTable(uri), ordered)])
 
-    return _read_files(rows.mapInArrow(map_batches, _REPORT_SCHEMA).collect())
+    return _read_files(map_rows(rows, map_batches, _REPORT_SCHEMA).collect())
 
 
 def _collect_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
@@ -93,7 +95,7 @@ def close_rows(
             yield _report([{"path": path, "closed": numbers.tobytes()} for path, numbers in found.numbers.items()])
             yield _report([asdict(file) for file in found.written])
 
-    reports = spark.range(0, count, 1, count).mapInArrow(map_batches, _REPORT_SCHEMA).collect()
+    reports = map_in_workers(spark.range(0, count, 1, count), map_batches, _REPORT_SCHEMA).collect()
     numbers = {row["path"]: np.frombuffer(row["closed"], np.uint64) for row in reports if row["closed"] is not None}
     return ClosingResult(numbers, _read_files([row for row in reports if row["closed"] is None]))
 

@@ -23,10 +23,11 @@ from hindcast.store import commit_ids, delta_rs_writer, files, tables
 from hindcast.store.commit_notes import TableNote
 from hindcast.store.commit_once import commit_once, commit_repeatable, refuse_other_commit
 from hindcast.store.tables import Table
+from hindcast.store.task_rows import TaskRows
 
 
 def append_rows(
-    rows: DataFrame,
+    rows: DataFrame | TaskRows,
     table: Table,
     run: int,
     note: JsonObject,
@@ -43,7 +44,8 @@ def append_rows(
     if (committed := delta_rs_writer.append_rows(rows, table, run, note, part, after, few=few)) is not None:
         return committed
     # Rows come in the order of their time, or nearly: files of their own.
-    writer = _build_writer(rows, table, run, note, part).mode("append").option("maxRecordsPerFile", _ROWS_PER_FILE)
+    frame = rows if isinstance(rows, DataFrame) else rows.as_frame()
+    writer = _build_writer(frame, table, run, note, part).mode("append").option("maxRecordsPerFile", _ROWS_PER_FILE)
     return _commit_by_spark(lambda: writer.save(table.path), table, run, part, after)
 
 

@@ -32,13 +32,14 @@ from hindcast.store.commit_once import check_guard, commit_once, commit_repeatab
 from hindcast.store.files import DataFile, FileChange, TableFile
 from hindcast.store.rewriting import Rewriter
 from hindcast.store.tables import Table
+from hindcast.store.task_rows import TaskRows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
 def append_rows(
-    rows: DataFrame, table: Table, run: int, note: JsonObject, part: str, after: int | None, *, few: bool
+    rows: DataFrame | TaskRows, table: Table, run: int, note: JsonObject, part: str, after: int | None, *, few: bool
 ) -> bool | None:
     """Append rows as `commits.append_rows` does; return None if only Spark can write to the table."""
     delta_table = DeltaTable(table.path)

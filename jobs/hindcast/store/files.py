@@ -25,6 +25,7 @@ from hindcast.common.column_values import ColumnValue
 from hindcast.common.json_values import JsonValue
 from hindcast.common.session import FEW_ROWS
 from hindcast.store import delta_log, tables
+from hindcast.store.task_rows import TaskRows, collect_table
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -146,9 +147,9 @@ def is_small(count: int, bytes_: int | None = None) -> bool:
 SMALL_BYTES = 64 << 20
 
 
-def collect_rows(rows: DataFrame, delta_table: DeltaTable) -> list[tuple[str | None, pa.Table]]:
+def collect_rows(rows: DataFrame | TaskRows, delta_table: DeltaTable) -> list[tuple[str | None, pa.Table]]:
     """Return a few rows of a table, computed by Spark, as `write_files` takes them (`change_tasks.can_write`)."""
-    return split_rows(rows.toArrow(), pa.schema(delta_table.schema().to_arrow()))
+    return split_rows(collect_table(rows), pa.schema(delta_table.schema().to_arrow()))
 
 
 def split_rows(rows: pa.Table, schema: pa.Schema) -> list[tuple[str | None, pa.Table]]:

@@ -21,6 +21,7 @@ from pyspark.sql.types import DataType, LongType, StructField, StructType
 from hindcast.bitemporal import aggregates, derivation
 from hindcast.bitemporal.intervals import LAST_MICROS
 from hindcast.bitemporal.pattern_limits import expression_column
+from hindcast.common.spark_workers import map_in_workers
 from hindcast.contract import Contract, View, list_shapes
 from hindcast.contract.expressions import resolve
 from hindcast.contract.routes import Routes
@@ -76,7 +77,9 @@ def process_tasks(contract: Contract, name: str, rows: DataFrame, partitions: in
     """Return the rows that the tasks of a view emit (`part` null), and those of their state; columns as in `rows`."""
     tasks = 1 if spec_of_view.needs_one_task(contract.views[name]) else max(1, partitions)
     sent = rows.repartition(tasks, "partition").sortWithinPartitions("order", "part", "n")
-    return sent.mapInArrow(build_batch_mapper(spec_of_view.build_spec(contract, name)), _make_nullable(rows.schema))
+    return map_in_workers(
+        sent, build_batch_mapper(spec_of_view.build_spec(contract, name)), _make_nullable(rows.schema)
+    )
 
 
 def build_log_rows(contract: Contract, name: str, rows: DataFrame) -> DataFrame:

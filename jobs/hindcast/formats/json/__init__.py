@@ -19,6 +19,7 @@ import pyarrow as pa
 from pyspark.sql import Column
 from pyspark.sql.pandas.functions import arrow_udf
 
+from hindcast.common.spark_workers import freeze_modules
 from hindcast.contract.avro_compatibility import parse_declared_type
 from hindcast.formats.json.batches import BatchReader
 from hindcast.formats.json.records import ColumnShape, RecordShape
@@ -30,6 +31,7 @@ def read_value(raw: Column, _: Column, part: RecordPart) -> Column:
     shape = record_shape(part)
 
     def read(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
+        freeze_modules()
         return map(BatchReader(shape).read, batches)
 
     struct = ddl_columns({name: str(type_) for name, _, type_ in shape.columns}, ": ").replace(": variant", ": string")

@@ -1,0 +1,293 @@
+"""Segments: what a run reads of a topic, each one some records of a partition in offset order, as one Arrow value.
+
+The task that reads Kafka packs its records into segments as it decodes them. Their fates wait for stream time, which
+the segments before them decide: their summaries are enough to tell. A task, or this process where there are few, then
+unpacks a segment by itself: as rows of the log, or as accepted records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from itertools import pairwise
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
+from pyspark.sql.types import StructType
+
+from hindcast.common.spark_workers import map_in_workers
+from hindcast.ingest.erasure_marks import MARK
+from hindcast.ingest.segment_fates import FateRule, decide_fates
+from hindcast.ingest.stream_times import StreamTimes
+from hindcast.kafka.topics import OffsetRange
+from hindcast.store import files
+from hindcast.store.task_rows import TaskRows, collect_table
+
+_NUMBERS = ("first", "last", "records", "malformed", "refused", "latest", "size")
+_ARROW = pa.schema([("partition", pa.int32()), *((name, pa.int64()) for name in _NUMBERS), ("rows", pa.binary())])
+_SCHEMA = f"partition int, {', '.join(f'{name} long' for name in _NUMBERS)}, rows binary"
+_MAX_BYTES = 32 << 20
+"""About so many bytes of records are in a segment at most."""
+_NOT_REFUSED = pa.array(["no_change"])
+"""Of the fates that decoding decides, those of records that are not refused."""
+
+SegmentReader: TypeAlias = Callable[[pa.Table, int], pa.Table]
+"""A function of the records of a segment, with their fates, and their partition."""
+
+
+class Segment(NamedTuple):
+    """What is known of a segment: its partition, its first and last offset, how many `records` it has and how many of
+    them decoding has found `malformed`, or `refused` for any reason; the `latest` timestamp of the others, in
+    microseconds since 1970; and its `size` in bytes.
+    """
+
+    partition: int
+    first: int
+    last: int
+    records: int
+    malformed: int
+    refused: int
+    latest: int | None
+    size: int
+
+
+class MalformedRecord(NamedTuple):
+    """A record that does not decode, and why."""
+
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    reason: str
+
+
+class Origin(NamedTuple):
+    """The ranges of a topic's partitions that segments are of, and the stream time before each."""
+
+    ranges: Sequence[Mapping[int, OffsetRange]]
+    stream_times: Sequence[StreamTimes]
+
+
+def pack_records(records: DataFrame) -> DataFrame:
+    """Return decoded records as segments: a row for each, its columns those of `Segment` and `rows`.
+
+    `records`: `partition`, `offset`, `timestamp`, `fate` (null = undecided), `reason`, and any others. Each task has
+    the records of a partition in offset order, and no other task has any between them.
+    """
+    return map_in_workers(records, _pack_batches, _SCHEMA)
+
+
+@dataclass(frozen=True)
+class Segments:
+    """The segments of records that have the columns `schema`.
+
+    `frame`: as `pack_records` has them, checkpointed. `starts`: the stream time before each segment, None if there was
+    none. `local`: the records of each, if this process has them.
+    """
+
+    frame: DataFrame
+    schema: StructType
+    rule: FateRule
+    starts: Mapping[Segment, int | None]
+    local: tuple[bytes, ...] | None
+
+    @cached_property
+    def latest(self) -> StreamTimes:
+        """By partition, the largest timestamp of an accepted record, in microseconds since 1970."""
+        latest: StreamTimes = {}
+        # An expired record is never the latest.
+        for it in self.starts:
+            if it.latest is not None:
+                latest[it.partition] = max(it.latest, latest.get(it.partition, it.latest))
+        return latest
+
+    @cached_property
+    def size(self) -> int:
+        """How many bytes the records take."""
+        return sum(it.size for it in self.starts)
+
+    def count_expired(self) -> int:
+        """Return how many records are expired."""
+        if self.rule.retention is None:
+            return 0
+        counts = self._read(_count_expired, StructType().add("n", "long"))
+        return sum(collect_table(counts).column("n").to_pylist())
+
+    def select_log_rows(self, values: Mapping[int, Mapping[str, pa.Scalar]], schema: StructType) -> TaskRows:
+        """Return the records as rows of the log, which have these columns. `values`: by partition, those of a run."""
+        return self._read(partial(_complete_rows, values, to_arrow_schema(schema, timezone="UTC")), schema)
+
+    def select_places(self) -> TaskRows:
+        """Return the `partition` and `offset` of each record."""
+        schema = StructType().add("partition", "int").add("offset", "long")
+        return self._read(lambda records, _: records.select(["partition", "offset"]), schema)
+
+    def find_malformed(self) -> MalformedRecord:
+        """Return the first malformed record; there must be one."""
+        segment = min(it for it in self.starts if it.malformed)
+        if self.local is not None:
+            rows = self.local[[*self.starts].index(segment)]
+        else:
+            own = (F.col("partition") == segment.partition) & (F.col("first") == segment.first)
+            rows = self.frame.where(own).select("rows").collect()[0]["rows"]
+        records = _open_segment(rows)
+        record = records.filter(pc.equal(records.column("fate"), "malformed")).slice(0, 1).to_pylist()[0]
+        return MalformedRecord(segment.partition, *(record[name] for name in MalformedRecord._fields[1:]))
+
+    def select_accepted(self, columns: Mapping[str, str], values: Mapping[str, pa.Scalar]) -> DataFrame:
+        """Return the accepted records: of their columns these, under other names, and `values` of the run.
+
+        Forgotten ones are left out.
+        """
+        types = {field.name: field.dataType for field in self.schema}
+        schema = StructType()
+        for name, alias in columns.items():
+            schema.add(alias, types[name])
+        for name, value in values.items():
+            schema.add(name, from_arrow_type(value.type))
+        arrow = to_arrow_schema(schema, timezone="UTC")
+        return self._read(partial(_select_accepted, tuple(columns), values, arrow), schema).as_frame()
+
+    def _read(self, read: SegmentReader, schema: StructType) -> TaskRows:
+        """Return what a function makes of each segment."""
+        starts = {it[:2]: start for it, start in self.starts.items()}
+        read_segment = partial(_read_segment, self.rule, starts, read)
+        rows = None
+        if self.local is not None:
+            parts = [read_segment(*it[:2], rows) for it, rows in zip(self.starts, self.local, strict=True)]
+            rows = pa.concat_tables([to_arrow_schema(schema, timezone="UTC").empty_table(), *parts])
+        return TaskRows(self.frame, partial(_unpack_batches, read_segment), schema, rows)
+
+
+def read_segments(frame: DataFrame, schema: StructType, rule: FateRule, origin: Origin, *, few: bool) -> Segments:
+    """Return the segments of a checkpointed `frame` (`pack_records`), whose records have the columns `schema`.
+
+    `few`: they may be held in this process, unless they turn out to be large.
+    """
+    own = F.when(F.octet_length("rows") <= _find_local_limit(origin), F.col("rows")) if few else F.lit(None)
+    found = frame.select(*_ARROW.names[:-1], own.alias("rows")).collect()
+    rows = {Segment(*row[:-1]): row["rows"] for row in sorted(found, key=lambda row: row[:2])}
+    is_local = few and None not in rows.values() and files.is_small(0, sum(it.size for it in rows))
+    local = tuple(map(bytes, rows.values())) if is_local else None
+    return Segments(frame, schema, rule, _find_starts([*rows], origin), local)
+
+
+def _find_local_limit(origin: Origin) -> int:
+    """Return how large a segment may be to be brought to this process, which takes one of each partition at least."""
+    return min(_MAX_BYTES // 2, files.SMALL_BYTES // max(sum(map(len, origin.ranges)), 1))
+
+
+def _find_starts(segments: Sequence[Segment], origin: Origin) -> dict[Segment, int | None]:
+    """Return the stream time before each of the segments, which are in the order of their offsets."""
+    for one, other in pairwise(segments):
+        if one.partition == other.partition and other.first <= one.last:
+            raise AssertionError(f"partition {one.partition}: offset {other.first} was read after {one.last}")
+    starts = dict[Segment, int | None].fromkeys(segments)
+    for ranges, before in zip(*origin, strict=True):
+        reached = dict(before)
+        for it in segments:
+            own = ranges.get(it.partition)
+            if own is None or not own.start <= it.first < own.end:
+                continue
+            # rule: a segment begins with the stream time of those before it
+            starts[it] = reached.get(it.partition)
+            if it.latest is not None:
+                reached[it.partition] = max(it.latest, reached.get(it.partition, it.latest))
+    return starts
+
+
+def _pack_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the segments of records, for Spark's mapInArrow."""
+    for batch in batches:
+        segments = [_pack_segment(part) for part in _split_batch(batch)]
+        if segments:
+            yield pa.RecordBatch.from_pylist(segments, _ARROW)
+
+
+def _split_batch(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Yield the records of each partition, `_MAX_BYTES` at a time."""
+    partitions = batch.column("partition").to_numpy()
+    most = max(batch.num_rows * _MAX_BYTES // max(batch.nbytes, 1), 1)
+    ends = [*(np.flatnonzero(np.diff(partitions)) + 1).tolist(), batch.num_rows]
+    for start, end in pairwise([0, *ends]):
+        yield from (batch.slice(at, min(most, end - at)) for at in range(start, end, most))
+
+
+def _pack_segment(records: pa.RecordBatch) -> dict[str, int | bytes | None]:
+    offsets, fates = records.column("offset").to_numpy(), records.column("fate")
+    if (np.diff(offsets) <= 0).any():
+        raise AssertionError(f"partition {records.column('partition')[0]}: offsets are not in order")
+    undecided = records.column("timestamp").filter(fates.is_null()).cast(pa.int64())
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, records.schema) as writer:
+        writer.write_batch(records)
+    rows = sink.getvalue().to_pybytes()
+    return {
+        "partition": records.column("partition")[0].as_py(),
+        "first": int(offsets[0]),
+        "last": int(offsets[-1]),
+        "records": records.num_rows,
+        "malformed": pc.sum(pc.equal(fates, "malformed"), min_count=0).as_py(),
+        "refused": len(fates) - fates.null_count - pc.sum(pc.is_in(fates, _NOT_REFUSED), min_count=0).as_py(),
+        "latest": pc.max(undecided).as_py(),
+        "size": len(rows),
+        "rows": rows,
+    }
+
+
+def _unpack_batches(
+    read_segment: Callable[[int, int, bytes], pa.Table], batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Yield what a function makes of each segment, for Spark's mapInArrow."""
+    for batch in batches:
+        place = (batch.column(name).to_pylist() for name in ("partition", "first"))
+        for partition, first, rows in zip(*place, batch.column("rows"), strict=True):
+            yield from read_segment(partition, first, rows.as_buffer()).to_batches()
+
+
+def _read_segment(
+    rule: FateRule,
+    starts: Mapping[tuple[int, int], int | None],
+    read: SegmentReader,
+    partition: int,
+    first: int,
+    rows: bytes | pa.Buffer,
+) -> pa.Table:
+    return read(decide_fates(_open_segment(rows), starts[partition, first], rule), partition)
+
+
+def _open_segment(rows: bytes | pa.Buffer) -> pa.Table:
+    return pa.ipc.open_stream(rows).read_all()
+
+
+def _count_expired(records: pa.Table, _: int) -> pa.Table:
+    return pa.table({"n": [pc.sum(pc.equal(records.column("fate"), "expired"), min_count=0).as_py()]})
+
+
+def _complete_rows(
+    values: Mapping[int, Mapping[str, pa.Scalar]], schema: pa.Schema, records: pa.Table, partition: int
+) -> pa.Table:
+    """Return records as rows of the log, with the values of their run."""
+    has, count = {*records.column_names}, records.num_rows
+    columns = [
+        records.column(field.name) if field.name in has else pa.repeat(values[partition][field.name], count)
+        for field in schema
+    ]
+    return pa.table(columns, schema=schema)
+
+
+def _select_accepted(
+    columns: Sequence[str], values: Mapping[str, pa.Scalar], schema: pa.Schema, records: pa.Table, _: int
+) -> pa.Table:
+    taken = pc.equal(records.column("fate"), "accepted")
+    if MARK in records.column_names:
+        taken = pc.and_(taken, records.column(MARK).is_null())
+    records = records.select(columns).filter(taken)
+    more = [pa.repeat(value, records.num_rows) for value in values.values()]
+    return pa.table([*records.columns, *more], schema=schema)
