@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 
 from hindcast.common import step_events
 from hindcast.contract.bound import BoundContract
-from hindcast.ingest import quarantine, record_counts, topic_log
+from hindcast.ingest import quarantine, record_counts, topic_log, topic_segments
 from hindcast.ingest.segments import Origin, Segments
 from hindcast.ingest.stream_times import ReachedOffsets
 from hindcast.kafka import gaps, topic_patterns
@@ -125,7 +125,7 @@ class _TopicIngest(NamedTuple):
         if len(self.chunks) > 1:
             whole = sum(topic_plan.planned_counts.values())
             step_events.add_fields(offsets_planned=whole, offsets_done=whole - to_come - planned)
-        segments = topic_log.read_segments(
+        segments = topic_segments.read_segments(
             spark, self.topics, contract, plan, name, origin, on_disk=len(self.chunks) > 1
         )
         counts = record_counts.count_records(
@@ -144,7 +144,7 @@ class _TopicIngest(NamedTuple):
             raise recreated_topic_error(kafka, plan.run)
         empty = [gaps.lost_rows(spark, missing, available) for missing in lost if missing]
         empty += self._find_gap_rows(segments, read, counts)
-        recorded = topic_log.select_log_rows(segments, plan, name)
+        recorded = topic_segments.select_log_rows(segments, plan, name)
         rows: DataFrame | TaskRows = recorded
         if empty:
             shared = topic_log.run_columns(topic_plan, plan)
@@ -156,7 +156,7 @@ class _TopicIngest(NamedTuple):
         few = files.is_small(planned, segments.size)
         if not commits.append_rows(rows, self.log, number, note.as_json(), after=after, few=few):
             return None
-        return topic_log.select_accepted(segments, plan, name)
+        return topic_segments.select_accepted(segments, plan, name)
 
     def _find_gap_rows(
         self, segments: Segments, read: list[dict[int, OffsetRange]], read_counts: Mapping[int, int]

@@ -32,7 +32,7 @@ from hindcast.contract.bound import BoundContract
 from hindcast.contract.routes import Routes
 from hindcast.contract.shapes import PLACE_COLUMNS, SOURCE_PLACES
 from hindcast.formats.decode import decode_records
-from hindcast.ingest import erasure_marks, requeued_records, retimestamping, schemas, topic_log
+from hindcast.ingest import erasure_marks, requeued_records, retimestamping, schemas, topic_log, topic_segments
 from hindcast.plan import journal
 from hindcast.plan.plans import Plan
 from hindcast.runs import emission_progress
@@ -224,7 +224,9 @@ class EmissionStep:
         rows = stored.where(readable & F.col("run").between(after + 1, self._plan.run))
         if self._previews is None:
             return rows
-        new = topic_log.read_planned_by_fate(self._spark, self._contract, self._plan, name, READ_FATES).where(readable)
+        new = topic_segments.read_planned_by_fate(self._spark, self._contract, self._plan, name, READ_FATES).where(
+            readable
+        )
         columns = [column for column in new.columns if column in rows.columns]
         return rows.select(*columns).unionByName(new.select(*columns))
 

@@ -29,7 +29,7 @@ from hindcast.contract.bound import BoundContract
 from hindcast.contract.definition import list_fields
 from hindcast.contract.shapes import PERIODS
 from hindcast.formats.decode import decode_records
-from hindcast.ingest import initial_rows, record_counts, schemas, topic_log
+from hindcast.ingest import initial_rows, record_counts, schemas, topic_log, topic_segments
 from hindcast.ingest.segments import Segments
 from hindcast.kafka import topic_patterns
 from hindcast.plan import definitions, inputs, journal, marks, planner
@@ -124,8 +124,8 @@ def _preview_pinned(
             with spark_errors.explain_spark_errors(contract, name), explained:
                 if name in contract.topics:
                     expression_checks.refuse_unfit_valid_time(spark, settings.schemas, contract, name)
-                    segments = topic_log.read_planned_segments(spark, contract, plan, name)
-                    new = topic_log.list_planned(spark, segments, plan, name)
+                    segments = topic_segments.read_planned_segments(spark, contract, plan, name)
+                    new = topic_segments.list_planned(spark, segments, plan, name)
                     topics[name] = _count_fates(contract, plan, name, segments, new)
                     records = _find_topic_records(spark, contract, plan, name, new.where("fate = 'accepted'"))
                     derived = derive_whole_topic(spark, contract, plan, name, records)
