@@ -143,7 +143,7 @@ def _refuse_large_file(table: Table, fragment: ParquetFileFragment, columns: Seq
     for name, count, most in (("rows", metadata.num_rows, MAX_ROWS), ("parts", metadata.num_row_groups, MAX_GROUPS)):
         if count > most:
             raise _build_excess_error(
-                table, f"the file {PurePath(fragment.path).name} has {count:,} {name}, more than {most:,}"
+                table, f"the file {_name_file(fragment)} has {count:,} {name}, more than {most:,}"
             )
     largest = 0
     for group in map(metadata.row_group, range(metadata.num_row_groups)):
@@ -157,7 +157,7 @@ def _refuse_large_file(table: Table, fragment: ParquetFileFragment, columns: Seq
             else:
                 most = min(group.num_rows * _MAX_OTHER, _MAX_OTHERS)
             if name in columns and size > most:
-                found = f"the file {PurePath(fragment.path).name} has {size:,} bytes in the column {name}"
+                found = f"the file {_name_file(fragment)} has {size:,} bytes in the column {name}"
                 raise _build_excess_error(table, found)
     return largest
 
@@ -173,6 +173,10 @@ _MAX_OTHER, _MAX_OTHERS = 10_000, 32 << 20
 
 _MAX_BATCH = 2 * BATCH_ROWS * MAX_DETAIL
 """The most bytes of the rows that are in memory together."""
+
+
+def _name_file(fragment: ParquetFileFragment) -> str:
+    return show_briefly(PurePath(fragment.path).name)
 
 
 def _build_excess_error(table: Table, found: str) -> LargeJournalError:
