@@ -23,7 +23,7 @@ from hindcast.common.json_values import StoredObject
 from hindcast.common.settings import Settings
 from hindcast.contract import bounds, find
 from hindcast.kafka.topics import OffsetRange
-from hindcast.plan import definitions, former_marks, journal, journal_rows, parsed_journals
+from hindcast.plan import definitions, former_marks, inputs, journal, journal_rows, parsed_journals
 from hindcast.plan.former_marks import list_sources
 from hindcast.plan.parsed_journals import ParsedJournals
 from hindcast.plan.plans import Plan, TopicPlan
@@ -274,3 +274,17 @@ def test_a_report_with_odd_values_is_malformed(settings: Settings, change: Mappi
     journal.append_entry(settings.warehouse, run)
     for answer in map(client("guest").get, ("/quality", "/quality/guest", "/ledger/guest")):
         assert "page cannot be shown" not in answer.text
+
+
+def test_a_stored_contract_is_parsed_only_for_the_marks_of_a_table_that_it_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    parse = Mock(side_effect=definitions.parse_stored_fields)
+    monkeypatch.setattr(definitions, "parse_stored_fields", parse)
+    having, lacking = ({f"topics.{name}.read": "x", "topics.a.sensitive": "true"} for name in ("prices", "others"))
+    runs = [
+        bare_run("guest", number, T0, "completed", contract=f"old {number}", definition=fields)
+        for number, fields in enumerate([having, lacking, lacking], 1)
+    ]
+    assert inputs.list_stored_marks(runs, ["prices", "menu"]) == {"prices": None, "menu": None}
+    assert parse.call_count == 1
