@@ -229,6 +229,12 @@ def _parse_pipeline_name(name: str) -> str:
     return name
 
 
+def is_table_name(text: str) -> bool:
+    """Return whether a text can be the name of a table of a pipeline, as inputs have it: `shop.menu`."""
+    pipeline, _, table = text.partition(".")
+    return len(text) <= 2 * NAME + 1 and all(map(_PIPELINE.fullmatch, (pipeline, table)))
+
+
 def _refuse_padding(name: ContractValue) -> ContractValue:
     """Return a name unchanged; raise ValueError for whitespace around it, which would be stripped."""
     if isinstance(name, str) and name != name.strip():

@@ -43,10 +43,10 @@ from hindcast.ops.file_layout import (
     list_live_files,
     overlap_depth,
 )
-from hindcast.plan import journal, notices
+from hindcast.plan import journal, journal_rows, notices
 from hindcast.query import show
 from hindcast.runs import inventory
-from hindcast.store import commit_history, commit_once, row_reader, tables
+from hindcast.store import commit_history, commit_once, tables
 from hindcast.store.commit_notes import parse_own_note
 from hindcast.store.tables import Table
 
@@ -154,13 +154,14 @@ def file_retention(settings: Settings, pipeline: str) -> timedelta:
 
     VACUUM takes uncommitted files for unneeded ones: a run that takes longer would lose what it writes.
     """
-    delta_table = tables.open_table(journal.runs_table(settings.warehouse, pipeline))
+    table = journal.runs_table(settings.warehouse, pipeline)
+    delta_table = tables.open_table(table)
     setting = timedelta(days=settings.time_travel)
     if delta_table is None:
         return setting
     spans: dict[int, tuple[datetime, datetime]] = {}
     ended = set()
-    for row in row_reader.open_dataset(delta_table).to_table(columns=["run", "entry", "at"]).to_pylist():
+    for row in journal_rows.load_rows(table, delta_table, ("run", "entry", "at")):
         first, last = spans.get(row["run"], (row["at"], row["at"]))
         spans[row["run"]] = min(first, row["at"]), max(last, row["at"])
         ended |= {row["run"]} if row["entry"] in ("completed", "abandoned") else set()

@@ -17,12 +17,18 @@ from typing import NamedTuple, TypeAlias
 
 from hindcast.contract import Contract, list_shapes
 from hindcast.contract.sensitive import find_sensitive_columns, list_marks
+from hindcast.contract.types import is_table_name
 from hindcast.plan import definitions, former_marks_cache, inputs, matching_topics
 from hindcast.plan.former_marks_cache import MAX_CONTRACTS, MarksByTable, start_budget
 from hindcast.plan.runs import Run
 
 SourceMarks: TypeAlias = Callable[[str], frozenset[str] | None]
 """Returns which columns of a table of another pipeline (`shop.menu`) are sensitive today; None for all."""
+
+MAX_SOURCES = 500
+"""How many tables that only former contracts of a pipeline read are looked at, each in the journal of its pipeline: as
+many as one contract may read.
+"""
 
 
 def find_former_marks(
@@ -94,6 +100,7 @@ class _CarriedMarks:
             self._inputs[source.table] = self._inputs.get(source.table, frozenset()) | self._marks[name]
             columns = self._columns.get(source.table, frozenset())
             self._columns[source.table] = columns | frozenset(self._shapes[name].columns)
+        self._dropped: dict[str, frozenset[str] | None] = {}
         self._cache, self._budget = former_marks_cache.open_cache(contract.pipeline), start_budget()
         self._today = _digest(repr((self._describe_topics(), hide_unknown)))
         self._facts = {name: self._describe_table(name) for name in self._shapes}
@@ -156,11 +163,19 @@ class _CarriedMarks:
         """
         left = frozenset(columns) - self._columns.get(table, frozenset())
         if table not in self._inputs:
-            return self._find_source_marks(table)
+            return self._find_dropped_marks(table)
         if not left:
             return self._inputs[table]
-        marks = self._find_source_marks(table)
+        marks = self._find_dropped_marks(table)
         return self._inputs[table] | (left if marks is None else left & marks)
+
+    def _find_dropped_marks(self, table: str) -> frozenset[str] | None:
+        """Return what `find_source_marks` does; None, as of unknown tables, once it was asked for too many of them."""
+        if table not in self._dropped:
+            if len(self._dropped) >= MAX_SOURCES:
+                return None
+            self._dropped[table] = self._find_source_marks(table)
+        return self._dropped[table]
 
     def _has_marks(self, summary: _Summary, given: Iterable[frozenset[str] | None]) -> bool:
         """Return whether a former contract, today's, or what is `given` of the tables that it read marks anything."""
@@ -201,9 +216,13 @@ class _CarriedMarks:
 
 
 def list_sources(fields: Mapping[str, str]) -> dict[str, set[str]]:
-    """Return the tables of other pipelines that a contract reads, and the columns that it has of them."""
+    """Return the tables of other pipelines that a contract reads, and the columns that it has of them.
+
+    A name that no table can have is none: nothing is looked for under it.
+    """
     paths = {place: place.split(".") for place in fields}
-    names = {path[1]: fields[place] for place, path in paths.items() if path[0] == "inputs" and path[2:] == ["table"]}
+    named = {path[1]: fields[place] for place, path in paths.items() if path[0] == "inputs" and path[2:] == ["table"]}
+    names = {name: table for name, table in named.items() if is_table_name(table)}
     sources: dict[str, set[str]] = {table: set() for table in names.values()}
     for path in paths.values():
         if len(path) == 4 and path[0] == "inputs" and path[1] in names and path[2] in ("key", "value"):

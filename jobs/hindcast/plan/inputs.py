@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
-from functools import lru_cache
-from typing import NamedTuple
+from functools import cached_property, lru_cache
 
 from deltalake import DeltaTable
 
@@ -122,7 +121,7 @@ def list_stored_marks(past: Sequence[Run], names: Iterable[str]) -> dict[str, Co
             continue
         if run.plan.contract not in known:
             fields = definitions.find_fields(past, run.plan.contract)
-            known[run.plan.contract] = None if fields is None else _StoredMarks.from_fields(fields)
+            known[run.plan.contract] = None if fields is None else _StoredMarks(fields)
         if (stored := known[run.plan.contract]) is not None:
             own &= stored.tables
             found |= {name: stored.find(name) for name in own}
@@ -130,21 +129,23 @@ def list_stored_marks(past: Sequence[Run], names: Iterable[str]) -> dict[str, Co
     return found
 
 
-class _StoredMarks(NamedTuple):
-    """The topics and views of a stored contract, and the sensitive columns of these; None if they are not known."""
+class _StoredMarks:
+    """The topics and views of a stored contract, which is parsed only for the marks of one that it has."""
 
-    tables: frozenset[str]
-    columns: Mapping[str, frozenset[str]] | None
-
-    @classmethod
-    def from_fields(cls, fields: Mapping[str, str]) -> _StoredMarks:
+    def __init__(self, fields: Mapping[str, str]) -> None:
         places = (place.split(".") for place in fields)
-        tables = frozenset(path[1] for path in places if path[0] in ("topics", "views") and len(path) > 2)
-        columns = _find_sensitive_columns(tuple(fields.items()))
-        return cls(tables, {} if columns is None and not definitions.has_marks(fields) else columns)
+        self.tables = frozenset(path[1] for path in places if path[0] in ("topics", "views") and len(path) > 2)
+        self._fields = fields
+
+    @cached_property
+    def _columns(self) -> Mapping[str, frozenset[str]] | None:
+        """The sensitive columns by table; None if they are not known."""
+        columns = _find_sensitive_columns(tuple(self._fields.items()))
+        return {} if columns is None and not definitions.has_marks(self._fields) else columns
 
     def find(self, name: str) -> frozenset[str] | None:
-        return None if self.columns is None else self.columns.get(name, frozenset())
+        """Return the sensitive columns of a table; None if they are not known."""
+        return None if self._columns is None else self._columns.get(name, frozenset())
 
 
 @lru_cache(maxsize=64)

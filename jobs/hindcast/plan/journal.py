@@ -135,7 +135,7 @@ def read_run_history(warehouse: str, pipeline: str, number: int) -> list[Run]:
     own = sorted((row for row in rows if row["run"] == number), key=lambda row: parse_entry(row).order)
     if not own or own[0]["entry"] != "planned":
         return []
-    if (plan := parse_plan(json.loads(own[0]["detail"]))) is None:
+    if (plan := parse_plan(json.loads(own[0]["detail"]), pipeline, number)) is None:
         return []
     ends = [row for row in own if row["entry"] in _ENDS]
     later = [*(row for row in own if row["entry"] == "stopped"), *ends[-1:]]

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
+from pathlib import PurePath
 from typing import TypedDict
 
 from deltalake import DeltaTable
 from pyarrow.dataset import Dataset, ParquetFileFragment
 from pyarrow.parquet import FileMetaData
 
-from hindcast.common.errors import PlatformError, RequestError, TableError
-from hindcast.plan.entries import JournalEntry
+from hindcast.common.errors import PlatformError, RequestError, TableError, show_briefly
+from hindcast.plan.entries import RANKS, JournalEntry
 from hindcast.store.row_reader import open_dataset
 from hindcast.store.tables import Table
 
@@ -31,8 +32,13 @@ MAX_ALL_DETAILS = 4 << 30
 gates, write 0.3 GB a year.
 """
 
-BATCH_ROWS = 4
-"""How many rows are in memory while they are read."""
+MAX_FILES, MAX_ROWS, MAX_GROUPS = 100_000, 1_000_000, 1_000
+"""The most files of a journal, and rows and row groups of one of them. Each entry is a file until the maintenance joins
+them: hourly runs write 20,000 a year.
+"""
+
+BATCH_ROWS, ENTRY_BATCH_ROWS = 4, 16
+"""How many rows are in memory while they are read, with and without their details."""
 
 
 class LargeJournalError(TableError):
@@ -56,7 +62,9 @@ class EntryRow(TypedDict, total=False):
 
 
 def parse_entry(row: EntryRow) -> JournalEntry:
-    """Return the entry in a row, without its detail."""
+    """Return the entry in a row, without its detail; ValueError if its state is none."""
+    if row["entry"] not in RANKS:
+        raise ValueError(f"{show_briefly(repr(row['entry']))} is not a state of a run")
     return JournalEntry(row["run"], row["entry"], row["sequence"] or 0, row["at"])
 
 
@@ -65,11 +73,16 @@ def load_rows(table: Table, delta_table: DeltaTable, columns: Sequence[str]) -> 
 
     Raise LargeJournalError if details are larger than any that a run writes.
     """
-    dataset, stored = open_dataset(delta_table), _list_stored(delta_table, columns)
-    if "detail" not in stored:
-        yield from (dict.fromkeys(columns) | row for row in dataset.to_table(columns=stored).to_pylist())
-        return
+    dataset = open_files(table, delta_table)
     yield from load_files(table, dataset, dataset.get_fragments(), columns, 0)
+
+
+def open_files(table: Table, delta_table: DeltaTable) -> Dataset:
+    """Return the files of the journal; LargeJournalError, before they are listed, if they are too many."""
+    count = delta_table.get_add_actions().num_rows
+    if count > MAX_FILES:
+        raise _build_excess_error(table, f"the journal has {count:,} files, more than {MAX_FILES:,}")
+    return open_dataset(delta_table)
 
 
 def load_files(
@@ -78,24 +91,26 @@ def load_files(
     """Yield rows of some files of the journal, as `load_rows` does; `length`: the characters of all other details."""
     stored = [name for name in columns if name in dataset.schema.names]
     for fragment in files:
-        _refuse_large_file(table, fragment)
+        largest = _refuse_large_file(table, fragment, stored)
         scanner = fragment.scanner(
-            schema=dataset.schema, columns=stored, batch_size=BATCH_ROWS, batch_readahead=0, use_threads=False
+            schema=dataset.schema,
+            columns=stored,
+            batch_size=ENTRY_BATCH_ROWS if "detail" not in stored else BATCH_ROWS if largest <= _MAX_PACKED else 1,
+            batch_readahead=0,
+            use_threads=False,
         )
         for batch in scanner.to_batches():
+            if batch.nbytes > _MAX_BATCH:
+                raise _build_excess_error(table, f"{batch.num_rows} of its entries have {batch.nbytes:,} bytes")
             for row in batch.to_pylist():
-                length += len(row["detail"] or "")
+                detail = row.get("detail") or ""
+                length += len(detail)
                 if length > MAX_ALL_DETAILS:
                     found = f"the entries of the journal have more than {MAX_ALL_DETAILS >> 20:,} MiB"
                     raise _build_excess_error(table, found)
-                if (excess := find_excess(row["detail"] or "")) is not None:
+                if (excess := find_excess(detail)) is not None:
                     raise _build_excess_error(table, f"an entry of run {row['run']} has {excess}")
                 yield dict.fromkeys(columns) | row
-
-
-def _list_stored(delta_table: DeltaTable, columns: Sequence[str]) -> list[str]:
-    known = {field.name for field in delta_table.schema().fields}
-    return [name for name in columns if name in known]
 
 
 def find_excess(detail: str) -> str | None:
@@ -120,17 +135,31 @@ def refuse_large_entry(pipeline: str, run: int, state: str, detail: str) -> None
     raise RequestError(f"the {what} of run {run} has {excess}; it was not written", where=pipeline, fix=fix)
 
 
-def _refuse_large_file(table: Table, fragment: ParquetFileFragment) -> None:
-    """Raise TableError for a data file with a detail that is too large, by what its footer says, without reading it."""
+def _refuse_large_file(table: Table, fragment: ParquetFileFragment, columns: Sequence[str]) -> int:
+    """Return the most bytes of details in a row group of a data file; raise TableError, without reading the file, if by
+    what its footer says it has too many rows, or too many bytes in one of these columns.
+    """
     metadata: FileMetaData = fragment.metadata
+    for name, count, most in (("rows", metadata.num_rows, MAX_ROWS), ("parts", metadata.num_row_groups, MAX_GROUPS)):
+        if count > most:
+            raise _build_excess_error(
+                table, f"the file {_name_file(fragment)} has {count:,} {name}, more than {most:,}"
+            )
+    largest = 0
     for group in map(metadata.row_group, range(metadata.num_row_groups)):
-        column = next(c for c in map(group.column, range(group.num_columns)) if c.path_in_schema == "detail")
-        size, stored = column.total_uncompressed_size, column.total_compressed_size
-        is_packed = size > _MAX_PACKED and size > _MAX_RATIO * stored
-        if is_packed or size > min(group.num_rows * (MAX_DETAIL + _HEADER), MAX_ALL_DETAILS):
-            runs = sorted(set(fragment.to_table(columns=["run"])["run"].to_pylist()))
-            named = f"run {runs[0]}" if len(runs) == 1 else f"runs {runs[0]} to {runs[-1]}"
-            raise _build_excess_error(table, f"the entries of {named} have details of {size:,} bytes")
+        for column in map(group.column, range(group.num_columns)):
+            name = column.path_in_schema.partition(".")[0]
+            size, stored = column.total_uncompressed_size, column.total_compressed_size
+            if name == "detail":
+                largest = max(largest, size)
+                is_packed = size > _MAX_PACKED and size > _MAX_RATIO * stored
+                most = 0 if is_packed else min(group.num_rows * (MAX_DETAIL + _HEADER), MAX_ALL_DETAILS)
+            else:
+                most = min(group.num_rows * _MAX_OTHER, _MAX_OTHERS)
+            if name in columns and size > most:
+                found = f"the file {_name_file(fragment)} has {size:,} bytes in the column {name}"
+                raise _build_excess_error(table, found)
+    return largest
 
 
 _HEADER = 1_000
@@ -138,6 +167,16 @@ _HEADER = 1_000
 
 _MAX_PACKED, _MAX_RATIO = 64 << 20, 500
 """Details of more bytes do not compress to a smaller share: each is of another run."""
+
+_MAX_OTHER, _MAX_OTHERS = 10_000, 32 << 20
+"""The most bytes of any other column: of a row on average, and of those of a row group together."""
+
+_MAX_BATCH = 2 * BATCH_ROWS * MAX_DETAIL
+"""The most bytes of the rows that are in memory together."""
+
+
+def _name_file(fragment: ParquetFileFragment) -> str:
+    return show_briefly(PurePath(fragment.path).name)
 
 
 def _build_excess_error(table: Table, found: str) -> LargeJournalError:

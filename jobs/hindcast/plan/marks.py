@@ -17,7 +17,7 @@ from hindcast.contract.folder import ContractFinder, build_finder
 from hindcast.contract.sensitive import find_sensitive_columns, list_marks
 from hindcast.contract.types import PERIOD_COLUMNS
 from hindcast.plan import definitions, inputs, journal
-from hindcast.plan.former_marks import carry_marks, find_former_marks, list_sources
+from hindcast.plan.former_marks import MAX_SOURCES, carry_marks, find_former_marks, list_sources
 from hindcast.plan.former_marks_cache import MarksByTable
 from hindcast.plan.known_pipelines import KnownPipelines, PastPipelines, Pipelines
 from hindcast.plan.runs import Run
@@ -102,7 +102,7 @@ def has_any_marks(settings: Settings, contract: Contract, past: Iterable[Run]) -
         return True
     sources = {source.table for source in contract.inputs.values()}
     sources.update(*map(list_sources, former))
-    return _mark_any(KnownPipelines(settings, build_finder(settings.choice)), sources)
+    return len(sources) > MAX_SOURCES or _mark_any(KnownPipelines(settings, build_finder(settings.choice)), sources)
 
 
 def _mark_any(pipelines: Pipelines, sources: Iterable[str]) -> bool:

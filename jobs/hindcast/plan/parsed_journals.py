@@ -23,15 +23,15 @@ from hindcast.plan.journal_rows import (
     UnreadJournalError,
     count_parts,
     load_files,
+    open_files,
     parse_entry,
 )
 from hindcast.plan.plans import Plan
 from hindcast.plan.runs import Run, StoredReport, parse_outcome, parse_plan
-from hindcast.store.row_reader import open_dataset
 from hindcast.store.tables import Table
 
-COLUMNS = ("run", "entry", "at", "runId", "knownAt", "detail", "sequence")
-"""The columns of a journal."""
+COLUMNS = ("run", "entry", "at", "detail", "sequence")
+"""The columns of a journal that are read: a plan has the others too."""
 
 MAX_KEPT = 1 << 30
 """Roughly the most bytes of memory of all journals that are kept; the last one is kept if it alone takes more."""
@@ -167,7 +167,7 @@ class _JournalReader:
                 self._target = delta_table, version
             while self._waiting:
                 for row in self._waiting[0]:
-                    self._add_entry(row)
+                    self._add_entry(row, table.pipeline)
                     _refuse_excess(table, self.size, most)
                     check()
                 self._waiting.popleft()
@@ -181,7 +181,7 @@ class _JournalReader:
 
     def _add_files(self, table: Table, delta_table: DeltaTable) -> None:
         """Let the files of a version be read that were not; all of them if others were replaced."""
-        dataset = open_dataset(delta_table)
+        dataset = open_files(table, delta_table)
         files = {fragment.path: fragment for fragment in dataset.get_fragments()}
         if not self._paths <= files.keys():
             self.begin_anew()
@@ -189,8 +189,8 @@ class _JournalReader:
         self._waiting.append(load_files(table, dataset, new, COLUMNS, self._length))
         self._paths.update(files)
 
-    def _add_entry(self, row: EntryRow) -> None:
-        self._entries.append(entry := _StoredEntry.from_row(row))
+    def _add_entry(self, row: EntryRow, pipeline: str) -> None:
+        self._entries.append(entry := _StoredEntry.from_row(row, pipeline))
         self.size += entry.size
         self._length += len(row["detail"])
 
@@ -208,7 +208,7 @@ def _refuse_excess(table: Table, size: int, most: int) -> None:
 class _StoredEntry(NamedTuple):
     """An entry with its detail, and roughly the bytes of memory that it takes. A report is parsed where it is used.
 
-    `detail`: of a planned run its plan; an empty object if that is malformed.
+    `detail`: of a planned run its plan; an empty object if that is malformed, or of another run.
     """
 
     entry: JournalEntry
@@ -216,15 +216,17 @@ class _StoredEntry(NamedTuple):
     size: int
 
     @classmethod
-    def from_row(cls, row: EntryRow) -> _StoredEntry:
-        """Return the entry in a row."""
+    def from_row(cls, row: EntryRow, pipeline: str) -> _StoredEntry:
+        """Return the entry in a row of the journal of a pipeline."""
         entry, text = parse_entry(row), row["detail"]
         if entry.state == "completed":
             report = StoredReport.from_text(text)
             return cls(entry, report, len(report.compressed) + _ENTRY_BYTES)
         detail = json.loads(text)
         size = len(text) + _BYTES * count_parts(text) + _ENTRY_BYTES
-        return cls(entry, (parse_plan(detail) or {}) if entry.state == "planned" else detail, size)
+        if entry.state == "planned":
+            return cls(entry, parse_plan(detail, pipeline, entry.run) or {}, size)
+        return cls(entry, detail, size)
 
 
 _BYTES, _ENTRY_BYTES = 64, 1_000

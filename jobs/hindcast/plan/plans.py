@@ -13,6 +13,14 @@ from hindcast.contract import Contract
 from hindcast.kafka.topic_patterns import MemberPartition
 from hindcast.kafka.topics import OffsetRange, split_ranges
 from hindcast.plan.purposes import Erasure, Purpose, Release, ReleasedKeys, Replay, Requeue, Upgrade, parse_purpose
+from hindcast.plan.stored_values import (
+    parse_definition,
+    parse_moment,
+    parse_number,
+    parse_optional_text,
+    parse_text,
+    parse_texts,
+)
 
 
 @dataclass(frozen=True)
@@ -99,21 +107,28 @@ class TopicPlan:
 
     @classmethod
     def from_json(cls, document: StoredObject) -> TopicPlan:
-        """Return the topic plan from its form in the journal."""
-        parts = document["partitions"]
+        """Return the topic plan from its form in the journal; TypeError or ValueError for an odd value."""
+        parts = [{**part, "partition": parse_number(part["partition"])} for part in document["partitions"]]
         return cls(
-            document["id"],
-            document["epoch"],
-            document["after"],
-            {p["partition"]: p["anchor"] for p in parts if p["anchor"] is not None},
-            {p["partition"]: OffsetRange(p["start"], p["end"]) for p in parts},
-            {p["partition"]: OffsetRange(*p["earlier"]) for p in parts if "earlier" in p},
-            datetime.fromisoformat(document["from"]) if "from" in document else None,
-            chunk=document.get("chunk", 0),
-            abandoned_ranges={p["partition"]: OffsetRange(*p["left"]) for p in parts if "left" in p},
-            valid_time=document.get("validTime"),
-            members={n: MemberPartition(*of) for n, *of in document.get("members", [])},
+            parse_text(document["id"]),
+            parse_number(document["epoch"]),
+            parse_number(document["after"]),
+            {p["partition"]: parse_number(p["anchor"]) for p in parts if p["anchor"] is not None},
+            {p["partition"]: _parse_range(p["start"], p["end"]) for p in parts},
+            {p["partition"]: _parse_range(*p["earlier"]) for p in parts if "earlier" in p},
+            parse_moment(document["from"]) if "from" in document else None,
+            chunk=parse_number(document.get("chunk", 0)),
+            abandoned_ranges={p["partition"]: _parse_range(*p["left"]) for p in parts if "left" in p},
+            valid_time=parse_optional_text(document.get("validTime")),
+            members={
+                parse_number(n): MemberPartition(parse_text(topic), parse_number(partition), parse_text(topic_id))
+                for n, topic, partition, topic_id in document.get("members", [])
+            },
         )
+
+
+def _parse_range(start: JsonValue, end: JsonValue) -> OffsetRange:
+    return OffsetRange(parse_number(start), parse_number(end))
 
 
 @dataclass(frozen=True)
@@ -218,23 +233,24 @@ class Plan:
 
     @classmethod
     def from_json(cls, document: StoredObject) -> Plan:
-        """Return the plan from its form in the journal."""
-        end, contract, definition = document["intervalEnd"], document["contract"], document.get("definition", ())
-        if not isinstance(contract, str) or not all(isinstance(text, str) for field in definition for text in field):
-            raise TypeError("the contract of a plan is not stored as texts")
+        """Return the plan from its form in the journal; TypeError or ValueError for an odd value."""
+        end, run = document["intervalEnd"], parse_number(document["run"], 1)
+        numbers = parse_number(document.get("numbers", 1), 1)
+        if numbers > run:
+            raise ValueError("the numbers of a run begin before 1")
         return cls(
-            document["pipeline"],
-            document["run"],
-            document["runId"],
-            datetime.fromisoformat(document["knownAt"]),
-            datetime.fromisoformat(end) if end else None,
-            contract,
+            parse_text(document["pipeline"]),
+            run,
+            parse_text(document["runId"]),
+            parse_moment(document["knownAt"]),
+            parse_moment(end) if end else None,
+            parse_text(document["contract"]),
             {name: TopicPlan.from_json(topic_plan) for name, topic_plan in document["topics"].items()},
-            {name: datetime.fromisoformat(moment) for name, moment in document.get("inputs", {}).items()},
+            {name: parse_moment(moment) for name, moment in document.get("inputs", {}).items()},
             parse_purpose(document),
-            document.get("reason"),
-            document.get("decodings", {}),
-            document.get("numbers", 1),
-            document.get("ahead", False),
-            dict(definition),
+            parse_optional_text(document.get("reason")),
+            parse_texts(document.get("decodings", {})),
+            numbers,
+            bool(document.get("ahead", False)),
+            parse_definition(document.get("definition", ())),
         )

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 from hindcast.common.json_values import JsonObject, JsonValue, StoredObject
 from hindcast.contract import Contract
+from hindcast.plan.stored_values import parse_moment, parse_number, parse_optional_text, parse_text
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,8 @@ class Erasure:
     @classmethod
     def from_json(cls, document: StoredObject) -> Erasure:
         """Return the erasure from the plan's field for it."""
-        return cls(document["topic"], document["sha256"], tuple(document.get("formerly", ())))
+        formerly = _parse_list(document.get("formerly", ()))
+        return cls(parse_text(document["topic"]), parse_text(document["sha256"]), formerly)
 
 
 UpgradeMode: TypeAlias = Literal["in-place", "roll-over", "offline"]
@@ -134,20 +136,44 @@ Purpose: TypeAlias = Replay | Release | Requeue | Erasure | Upgrade
 
 
 def parse_purpose(plan: StoredObject) -> Purpose:
-    """Return the purpose of a plan from its form in the journal."""
+    """Return the purpose of a plan from its form in the journal; TypeError or ValueError for an odd value."""
     if (releases := plan.get("releases")) is not None:
         return Release(
             {
-                name: ReleasedKeys(datetime.fromisoformat(of["until"]), tuple(of["keys"]), of.get("by"))
+                name: ReleasedKeys(
+                    parse_moment(of["until"]), _parse_list(of["keys"]), parse_optional_text(of.get("by"))
+                )
                 for name, of in releases.items()
             }
         )
     if requeue := plan.get("requeues"):
-        where = requeue.get("partition"), tuple(requeue.get("offsets", ()))
-        return Requeue(tuple(requeue["topics"]), requeue.get("of"), requeue.get("reason"), *where)
+        partition = requeue.get("partition")
+        return Requeue(
+            _parse_list(requeue["topics"]),
+            parse_optional_text(requeue.get("of")),
+            parse_optional_text(requeue.get("reason")),
+            None if partition is None else parse_number(partition),
+            tuple(map(parse_number, requeue.get("offsets", ()))),
+        )
     if erasure := plan.get("forgets"):
         return Erasure.from_json(erasure)
     if upgrade := plan.get("upgrade"):
-        rows = upgrade.get("from"), upgrade.get("version")
-        return Upgrade(upgrade["table"], upgrade["mode"], upgrade["step"], *rows, tuple(upgrade.get("without", ())))
-    return Replay(plan.get("only"))
+        mode, step, version = upgrade["mode"], upgrade["step"], upgrade.get("version")
+        if mode not in get_args(UpgradeMode) or step not in ("begin", "end"):
+            raise ValueError("the mode or the step of an upgrade is none of ours")
+        return Upgrade(
+            parse_text(upgrade["table"]),
+            mode,
+            step,
+            parse_optional_text(upgrade.get("from")),
+            None if version is None else parse_number(version),
+            _parse_list(upgrade.get("without", ())),
+        )
+    return Replay(parse_optional_text(plan.get("only")))
+
+
+def _parse_list(texts: JsonValue) -> tuple[str, ...]:
+    """Return a list of texts; raise TypeError for another value."""
+    if not isinstance(texts, list | tuple):
+        raise TypeError(f"a {type(texts).__name__} is not a list")
+    return tuple(map(parse_text, texts))

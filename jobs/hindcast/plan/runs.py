@@ -244,12 +244,16 @@ class Run:
         return isinstance(self.outcome, Abandoned) and table in self.outcome.published
 
 
-def parse_plan(detail: StoredObject) -> Plan | None:
-    """Return the plan in an entry; None if it is malformed."""
+def parse_plan(detail: StoredObject, pipeline: str, number: int) -> Plan | None:
+    """Return the plan in the entry of a run in the journal of a pipeline; None if it is malformed, or of another run.
+
+    Whoever may write a journal must not have others read what the plan names of another pipeline.
+    """
     try:
-        return Plan.from_json(detail)
-    except (AttributeError, LookupError, TypeError, ValueError):
+        plan = Plan.from_json(detail)
+    except MALFORMED:
         return None
+    return plan if (plan.pipeline, plan.run) == (pipeline, number) else None
 
 
 def parse_outcome(state: str, detail: StoredObject | StoredReport, stop_error: str | None) -> Outcome:

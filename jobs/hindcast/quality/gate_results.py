@@ -104,6 +104,8 @@ class GateResult:
             raise TypeError("the parameters of a gate are not an object")
         if document["outcome"] not in get_args(Outcome):
             raise TypeError("the outcome of a gate is none of ours")
+        if not all(isinstance(document[name], str) for name in ("expectation", "on_failure")):
+            raise TypeError("the expectation of a gate, or what its failure does, is not a text")
         return cls(**{name: document[name] for name in cls.__dataclass_fields__})
 
 

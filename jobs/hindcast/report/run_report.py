@@ -109,20 +109,25 @@ class TopicReport:
 
     @classmethod
     def from_json(cls, name: str, topic: StoredObject) -> TopicReport:
-        """Return the topic from its form in a report."""
+        """Return the topic from its form in a report; TypeError if a count is none."""
+        names = ("offsets", "late", "withoutValue", "beforeHorizon", "partitionsLeftOut")
+        counts = {name: topic.get(name) for name in names}
+        by_fate = {name: topic.get(name) or {} for name in ("decidedAnew", "requeued", "fates")}
+        refuse_odd_counts(count or 0 for count in counts.values())
+        refuse_odd_counts(count for fates in by_fate.values() for count in fates.values())
         return cls(
             topic.get("topic", name),
-            topic.get("offsets"),
-            topic.get("late") or 0,
+            counts["offsets"],
+            counts["late"] or 0,
             tuple(map(PartitionReport.from_json, topic.get("partitions") or ())),
-            topic.get("withoutValue"),
-            topic.get("beforeHorizon") or 0,
-            topic.get("decidedAnew") or {},
+            counts["withoutValue"],
+            counts["beforeHorizon"] or 0,
+            by_fate["decidedAnew"],
             topic.get("requeued"),
             topic.get("still") or {},
             topic.get("ties") or {},
-            topic.get("partitionsLeftOut") or 0,
-            topic.get("fates") or {},
+            counts["partitionsLeftOut"] or 0,
+            by_fate["fates"],
         )
 
 
@@ -149,6 +154,7 @@ class HeldKeys:
     def from_json(cls, held: StoredObject) -> HeldKeys:
         """Return the keys from their form in a report."""
         counts = {name: held.get(name) or 0 for name in ("keys", "rows", "newly", "grown")}
+        refuse_odd_counts(counts.values())
         overdue = held.get("overdue")
         return cls(**counts, overdue=OverdueKeys.from_json(overdue) if overdue else None)
 
@@ -240,17 +246,21 @@ class TableReport:
 
     @classmethod
     def from_json(cls, table: StoredObject) -> TableReport:
-        """Return the table from its form in a report."""
+        """Return the table from its form in a report; TypeError or ValueError if a count or a widening is none."""
         closed_up_to, held = table.get("closedUpTo"), table.get("held") or {}
+        opened, closed, corrected = (table.get(name) or 0 for name in ("opened", "closed", "corrected"))
+        ages = table.get("ages")
+        refuse_odd_counts((opened, closed, corrected, *(ages or {}).values()))
+        widened = {name: [str(old), str(new)] for name, (old, new) in (table.get("widened") or {}).items()}
         return cls(
-            table.get("opened") or 0,
-            table.get("closed") or 0,
-            table.get("corrected") or 0,
-            table.get("ages"),
+            opened,
+            closed,
+            corrected,
+            ages,
             table.get("run"),
             table.get("kernel"),
             LeftOut.from_json(table),
-            table.get("widened") or {},
+            widened,
             tuple(map(GateReport.from_json, table.get("gates") or ())),
             HeldKeys.from_json(held) if held.get("keys") else None,
             table.get("noLongerHeld") or {},

@@ -102,24 +102,31 @@ def build_overview(settings: Settings, readable: Collection[str]) -> JsonObject:
 
 def _build_overview_line(settings: Settings, contract: Contract, about: str) -> JsonObject:
     """Return the entry of one pipeline, with all errors of its journal and its reports."""
-    pipeline, runs = contract.pipeline, list[RunEntry]()
-    problems: list[Problem] = []
     try:
-        past = journal.read_runs(settings.warehouse, pipeline)
+        past = journal.read_runs(settings.warehouse, contract.pipeline)
         has_new_marks = build_mark_check(settings, contract, past)
-        runs = [build_run_entry(settings, run, has_new_marks) for run in past[-MAX_RUNS:]]
+        return _format_line(
+            contract, about, [build_run_entry(settings, run, has_new_marks) for run in past[-MAX_RUNS:]]
+        )
     except HindcastError as error:
-        problems.append(_format_problem(error))
+        return _format_line(contract, about, [], error)
     except Exception as error:  # noqa: BLE001  # any error must stay within this pipeline's entry
-        _LOG.exception("the runs of %s cannot be shown", pipeline)
-        found = f"the runs cannot be shown: {type(error).__name__}: {error}"
-        where = journal.runs_table(settings.warehouse, pipeline).path
-        fix = f"hindcast verify {pipeline} --quick says what is wrong with the journal"
-        problems.append(_format_problem(TableError(found, where=where, fix=fix)))
-    problems += [problem for run in runs for problem in run.problems]
+        kind = type(error).__name__
+        _LOG.warning("the runs of %s cannot be shown: %s", contract.pipeline, kind)
+        _LOG.debug("the error is:", exc_info=True)
+        where = journal.runs_table(settings.warehouse, contract.pipeline).path
+        fix = f"hindcast verify {contract.pipeline} --quick says what is wrong with the journal"
+        return _format_line(contract, about, [], TableError(f"the runs cannot be shown: {kind}", where=where, fix=fix))
+
+
+def _format_line(
+    contract: Contract, about: str, runs: Sequence[RunEntry], error: HindcastError | None = None
+) -> JsonObject:
+    """Return an entry of the overview; `error`: why the pipeline's runs are not known."""
+    problems = [_format_problem(error)] if error else [problem for run in runs for problem in run.problems]
     ended = [run for run in runs if run.run.has_report]
     return {
-        "pipeline": pipeline,
+        "pipeline": contract.pipeline,
         "description": about,
         "last": ended[-1].as_json() if ended else None,
         "runs": [run.as_json() for run in runs],
