@@ -90,7 +90,7 @@ def retain_from(p: Pipeline, topic: str, offset: int, partition: int = 0) -> Non
 
 def ranges(p: Pipeline, topic: str, run: int) -> list[tuple[int, int, dict[str, int]]]:
     """Partition, planned range and fates of a run's report."""
-    report = {r.number: r.detail for r in run_steps.journal.runs(p.warehouse, p.name)}[run]
+    report = {r.number: r.detail for r in journal.read_runs(p.warehouse, p.name)}[run]
     return [(t["start"], t["end"], t["fates"]) for t in report["topics"][topic]["partitions"]]
 
 

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.types import IntegerType, LongType, StructType
 
 from hindcast.common.spark_workers import map_in_workers
 from hindcast.ingest.erasure_marks import MARK
@@ -116,7 +116,7 @@ class Segments:
         """Return how many records are expired."""
         if self.rule.retention is None:
             return 0
-        counts = self._read(_count_expired, StructType().add("n", "long"))
+        counts = self._read(_count_expired, StructType().add("n", LongType()))
         return sum(collect_table(counts).column("n").to_pylist())
 
     def select_log_rows(self, values: Mapping[int, Mapping[str, pa.Scalar]], schema: StructType) -> TaskRows:
@@ -125,7 +125,7 @@ class Segments:
 
     def select_places(self) -> TaskRows:
         """Return the `partition` and `offset` of each record."""
-        schema = StructType().add("partition", "int").add("offset", "long")
+        schema = StructType().add("partition", IntegerType()).add("offset", LongType())
         return self._read(lambda records, _: records.select(["partition", "offset"]), schema)
 
     def find_malformed(self) -> MalformedRecord:
