@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -108,10 +109,10 @@ def watch(at: Callable[[str], None], patch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def stay_posted(folder: WarehouseFolder, what: str) -> Iterator[str]:
+def stay_posted(warehouse: str, pipeline: str, what: str) -> Iterator[str]:
     """Post a notice which stays if what follows is killed."""
-    name = "_notices/killed.json"
-    notices._write_notice(folder, name, what)
+    folder, name = WarehouseFolder(f"{warehouse}/{pipeline}"), "_notices/killed.json"
+    folder.write(name, json.dumps({"what": what}).encode())
     yield name
     folder.remove(name)
 
