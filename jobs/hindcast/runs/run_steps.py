@@ -170,7 +170,7 @@ def finish_run(settings: Settings, pipeline: str, run: int) -> RunReport:
             result = RunReport.from_json(entry.outcome.report)
         else:
             contract, plan = _load_plan(settings, pipeline, run)
-            result = report.build_report(settings.warehouse, contract, plan)
+            result = report.build_report(settings.warehouse, contract, plan, variables=settings.variables)
             _append_outcome(settings.warehouse, pipeline, run, Completed(result.as_json()))
         commit_once.check_guard()  # a forgetting that was taken for dead would bring back what another has removed
         page.write_page(settings.reports, result)
@@ -289,7 +289,9 @@ def _record_stops(settings: Settings, pipeline: str, run: int, table: str) -> It
     except (ContractError, GateError, RecordError) as error:
         _append_outcome(settings.warehouse, pipeline, run, Stopped(table, str(error)))
         contract, plan = _load_plan(settings, pipeline, run)
-        page.write_page(settings.reports, report.build_report(settings.warehouse, contract, plan, stopped=str(error)))
+        page.write_page(
+            settings.reports, report.build_report(settings.warehouse, contract, plan, str(error), settings.variables)
+        )
         raise
 
 
