@@ -172,7 +172,7 @@ def _find_last_run(warehouse: str, contract: Contract) -> Run | None:
             raise BusyError(found, where=contract.pipeline, fix=fix)
     completed = [run for run in past if run.has_done_all_tables]
     if completed and completed[-1].plan.contract != contract.hash:
-        found = f"the contract was changed since run {completed[-1].number}"
+        found = f"the contract, or a variable of it (--var), was changed since run {completed[-1].number}"
         raise RequestError(found, where=contract.pipeline, fix="run the pipeline first")
     for run in past:
         if completed and run.number > completed[-1].number and run.plan.erasure:

@@ -52,7 +52,11 @@ def forget_records(
     begun = next((run for run in same if run.state == "planned"), None)
     if past and past[-1].plan.contract != contract.hash:
         fix = f"hindcast run {pipeline}, then forget"
-        raise RequestError(f"the contract was changed since run {past[-1].number}", where=pipeline, fix=fix)
+        raise RequestError(
+            f"the contract, or a variable of it (--var), was changed since run {past[-1].number}",
+            where=pipeline,
+            fix=fix,
+        )
     erased = _find_erased_rows(spark, contract, request, past)
     if begun is None and not _has_rows(spark, contract, request, erased):
         if not same:
