@@ -177,6 +177,16 @@ def test_a_purge_deletes_nothing_that_comes_while_it_stands_still(
     assert sorted(DeltaTable(path).to_pyarrow_table().column("n").to_pylist()) == [1, 2][: 1 + committed]
 
 
+def test_a_guard_that_is_added_leaves_those_around_it() -> None:
+    seen = list[str]()
+    with (
+        commit_once.guard_commits(lambda: seen.append("the run goes on")),
+        commit_once.add_commit_guard(lambda: seen.append("no other trim has gone further")),
+    ):
+        commit_once.commit_repeatable(lambda: seen.append("commit"))
+    assert seen == ["the run goes on", "no other trim has gone further", "commit"]
+
+
 @pytest.fixture
 def trimmed(warehouse: str) -> Iterator[Table]:
     """The table, which another trim has trimmed up to 9 while this one, which holds a notice, stood still."""
