@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,11 +13,12 @@ import pytest
 from deltalake import DeltaTable
 
 from hindcast.cli import main
-from hindcast.ops.erase import purge, row_removal
+from hindcast.ops.erase import proof, purge, row_removal
 from hindcast.ops.verify.verify import verify_tables
 from hindcast.plan import notices
 from hindcast.runs import row_counts
 from hindcast.store import commits, tables
+from hindcast.store.commit_once import guard_commits
 from hindcast.store.folder import WarehouseFolder
 from pipelines import Pipeline, cloned, pipeline, tell, wrong
 
@@ -108,10 +110,10 @@ def watch(at: Callable[[str], None], patch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def stay_posted(folder: WarehouseFolder, what: str) -> Iterator[str]:
+def stay_posted(warehouse: str, pipeline: str, what: str) -> Iterator[str]:
     """Post a notice which stays if what follows is killed."""
-    name = "_notices/killed.json"
-    notices._write_notice(folder, name, what)
+    folder, name = WarehouseFolder(f"{warehouse}/{pipeline}"), "_notices/killed.json"
+    folder.write(name, json.dumps({"what": what}).encode())
     yield name
     folder.remove(name)
 
@@ -177,3 +179,50 @@ def test_a_forgetting_that_is_killed_is_finished_as_the_messages_advise(
     names = ["anna", "anna", "bob"]
     assert believed.pop("menu") == ["curry", "curry", "curry", "soup"]
     assert believed == {"orders": names, "bills": names, "spent": names, "served": names}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("still", ["listing files of orders", "searching", "deleting reports"])
+def test_a_forgetting_that_was_taken_for_dead_and_goes_on_deletes_and_writes_nothing(
+    cafe: Pipeline, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, still: str
+) -> None:
+    """It stands still at a step. Meanwhile its notice expires, another process finishes it, and a run is done."""
+    p = cloned(cafe, tmp_path)
+    p.path.write_text(cafe.path.read_text(encoding="utf-8"), encoding="utf-8")
+    place, stood = f"{p.warehouse}/{p.name}", list[str]()
+    before: dict[Path, bytes] = {}
+
+    def stand_still(at: str) -> None:
+        if at != still or stood:
+            return
+        stood.append(at)
+        for notice in Path(place, "_notices").glob("*.json"):
+            notice.unlink()
+        with guard_commits(lambda: None):
+            held = notices._HELD.set(())
+            assert main.main([*FORGET]) == 0, capsys.readouterr()
+            assert main.main(["run", p.name]) == 0, capsys.readouterr()
+            notices._HELD.reset(held)
+        before.update((path, path.read_bytes()) for path in p.folder.rglob("*") if path.is_file())
+
+    def wrap(owner: Any, name: str, at: Callable[..., str]) -> None:
+        real = getattr(owner, name)
+
+        def wrapped(*args: Any) -> Any:
+            stand_still(at(*args))
+            return real(*args)
+
+        monkeypatch.setattr(owner, name, wrapped)
+
+    wrap(purge, "list_data_files", lambda _, name: f"listing files of {name}")
+    wrap(proof, "search_files", lambda *_: "searching")
+    wrap(row_removal, "rewrite_column", lambda _, table, *__: "deleting reports" * (table.name == "gates"))
+    with p.here():
+        assert main.main([*FORGET]) == 1
+        assert "a forgetting stops here: this process stood still" in capsys.readouterr().err
+        assert stood == [still]
+        after = {path: path.read_bytes() for path in p.folder.rglob("*") if path.is_file()}
+        assert {path.name for path in before.keys() ^ after.keys()} == set()
+        assert [path.name for path in before if before[path] != after[path]] == []
+        assert wrong(p) == []
+    assert containing(tmp_path) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from hindcast.contract import load
 from hindcast.kafka.topics import OffsetRange
 from hindcast.plan import journal
 from hindcast.plan.plans import Plan, TopicPlan
+from hindcast.plan.purposes import Release, ReleasedKeys, Replay, Requeue
 from hindcast.query import read, spark_functions
 from hindcast.report import report, report_text
 from hindcast.report.run_report import TableReport
@@ -52,6 +54,23 @@ def test_fates_and_changes_are_counted(restaurant: Pipeline) -> None:
     }
     assert all(table["opened"] + table["closed"] == 0 for table in third["tables"].values())
     assert (second["run"], second["runId"], second["again"]) == (2, "second", "hindcast run restaurant")
+
+
+def test_a_repeat_is_given_the_same_variables(restaurant: Pipeline) -> None:
+    """Without them it would derive everything by the defaults."""
+    plan = journal.read_runs(restaurant.warehouse, restaurant.name)[1].plan
+    given, options = (("least", "3"), ("name", "a b")), "--var least=3 --var 'name=a b'"
+    built = report.build_report(restaurant.warehouse, restaurant.contract, plan, variables=given)
+    assert built.again == f"hindcast run restaurant {options}"
+    commands: list[tuple[Replay | Requeue | Release, str]] = [
+        (Replay("menu"), "hindcast run restaurant --only menu"),
+        (Requeue(("menu",)), "hindcast requeue restaurant --topic menu"),
+        (Release({"menu": ReleasedKeys(T0, ("x",), "ann")}), "hindcast release restaurant.menu --key x"),
+    ]
+    for purpose, command in commands:
+        changed = replace(plan, purpose=purpose)
+        again = report._rerun_commands(restaurant.contract, changed, {"menu": frozenset()}, given)
+        assert again == f"{command} {options}"
 
 
 def test_lines_for_people(restaurant: Pipeline) -> None:

@@ -24,7 +24,8 @@ from hindcast.ingest import ledger
 from hindcast.ops import journal_rebuild, maintenance, retention, trim_horizons
 from hindcast.ops.erase import forget, records
 from hindcast.ops.verify.verify import verify_tables
-from hindcast.plan import horizon, journal, planner
+from hindcast.plan import horizon, journal, notices, planner
+from hindcast.plan.horizon import Horizon
 from hindcast.plan.plans import Plan
 from hindcast.plan.purposes import Erasure, Requeue
 from hindcast.query import read, spark_functions
@@ -217,6 +218,53 @@ def test_a_trim_that_fails_at_every_commit_changes_no_answer_and_is_finished_by_
             p.run("dated")
         with pytest.raises(BusyError, match=r"\(dated\) has not ended"):
             retention.trim_pipeline(spark, p.contract)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("still", ["set_properties 1", "set_properties 2", "set_properties 3", "commit_once 1"])
+@pytest.mark.parametrize("noticed", [True, False])
+def test_a_trim_that_was_taken_for_dead_and_goes_on_moves_nothing_back(
+    spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, still: str, noticed: bool
+) -> None:
+    """It stands still at a commit; meanwhile a run is done, and another trim. Not `noticed`: after its check."""
+    if not noticed:
+        monkeypatch.setattr(notices, "refuse_lost_notice", lambda: None)
+    with pipeline(spark, broker, tmp_path, KEPT) as p:
+        told(p)
+        numbers: dict[str, int] = {}
+        before: dict[str, Any] = {}
+
+        def stand_still() -> None:
+            with commit_once.guard_commits(lambda: None):
+                held = notices._HELD.set(())
+                for notice in Path(p.warehouse, p.name, "_notices").glob("*.json"):
+                    notice.unlink()
+                p.send("menu", ("curry", {"price": 13}, 30), ("soup", {"price": 7}, 31))
+                p.run()
+                assert retention.trim_pipeline(spark, p.contract).tables["menu"].removed
+                notices._HELD.reset(held)
+            before.update(p.versions())
+
+        def wrap(owner: Any, name: str) -> None:
+            real = getattr(owner, name)
+
+            def wrapped(*args: Any, **kwargs: Any) -> Any:
+                numbers[name] = numbers.get(name, 0) + 1
+                if f"{name} {numbers[name]}" == still:
+                    stand_still()
+                return real(*args, **kwargs)
+
+            monkeypatch.setattr(owner, name, wrapped)
+
+        wrap(commits, "set_properties")
+        wrap(commit_once, "commit_once")
+        expected = "trimming stops here" if noticed else "another trim has|others have trimmed"
+        with pytest.raises(RunError, match=expected) as refused:
+            retention.trim_pipeline(spark, p.contract)
+        assert refused.value.fix.startswith("start ")
+        assert p.versions() == before
+        assert horizon.read_horizon(p.table("menu")) == Horizon(moment(21))
+        assert wrong(p) == []
 
 
 class CrashError(Exception):

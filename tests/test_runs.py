@@ -273,7 +273,9 @@ def test_a_contract_changed_under_way_is_refused(broker: str, tmp_path: Path) ->
         p.write(RESTAURANT.replace("quantity * price", "quantity + price"))
         with pytest.raises(RunError, match="the contract was changed while the run was under way") as refused:
             run_steps.plan_run(read_settings(), p.name, "first")
-        assert "put the contract back and retry, or abandon the run: hindcast abandon restaurant" in refused.value.fix
+        assert refused.value.fix == (
+            "put the contract and its variables (--var) back and retry, or abandon the run: hindcast abandon restaurant"
+        )
 
 
 def test_of_two_that_plan_the_same_run_one_fails(broker: str, tmp_path: Path) -> None:

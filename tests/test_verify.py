@@ -464,7 +464,9 @@ def test_runs_mend_what_they_are_to_mend(copy: Pipeline) -> None:
 def test_what_a_changed_contract_makes_of_tables_is_not_asked(copy: Pipeline) -> None:
     copy.write(copy.path.read_text().replace("60 seconds", "10 seconds"))
     [why] = derived(copy).not_checked
-    assert why.endswith("the contract was changed since run 3: the next run derives the tables again")
+    assert why.endswith(
+        "the contract, or a variable of it (--var), was changed since run 3: the next run derives the tables again"
+    )
 
 
 def test_findings_are_told_with_place_and_mend(copy: Pipeline, capsys: pytest.CaptureFixture[str]) -> None:

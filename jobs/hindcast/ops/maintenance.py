@@ -252,6 +252,7 @@ def _optimize_files(spark: SparkSession, table: Table, statement: str) -> bool:
 
 def _run_statement(spark: SparkSession, statement: str, confs: Mapping[str, str]) -> bool:
     """Run a statement that commits; return False if another commit came first."""
+    notices.refuse_lost_notice()
     try:
         with override_conf(spark, confs):
             spark.sql(statement).collect()
@@ -272,6 +273,7 @@ def _vacuum_table(spark: SparkSession, table: Table, retention: timedelta) -> No
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": "16",
     }
     with override_conf(spark, confs):
+        notices.refuse_lost_notice()
         spark.sql(f"VACUUM delta.`{table.path}` RETAIN {math.ceil(retention / timedelta(hours=1))} HOURS").collect()
 
 

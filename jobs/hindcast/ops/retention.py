@@ -16,10 +16,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
 
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from hindcast.common import clock
-from hindcast.common.errors import BusyError, RequestError
+from hindcast.common.errors import BusyError, RequestError, RunError
 from hindcast.common.json_values import JsonValue
 from hindcast.contract import Contract
 from hindcast.contract.bound import BoundContract
@@ -29,7 +30,7 @@ from hindcast.plan import horizon, journal, notices
 from hindcast.plan.horizon import Horizon
 from hindcast.plan.runs import Run
 from hindcast.runs import row_counts
-from hindcast.store import commits, row_reader
+from hindcast.store import commit_once, commits, row_reader
 from hindcast.store.tables import Table
 
 
@@ -85,8 +86,8 @@ class TrimReport:
 def trim_pipeline(spark: SparkSession, contract: BoundContract, *, dry_run: bool = False) -> TrimReport:
     """Trim a pipeline and return a report; with `dry_run` write nothing.
 
-    Raises BusyError while a run is under way, or another trim, whose horizon this one might move back; RequestError if
-    the contract was changed since the last run, or if no run has derived again what a forgetting removed.
+    Raises BusyError while a run is under way, or another trim; RequestError if the contract was changed since the last
+    run, or if no run has derived again what a forgetting removed; RunError if another trim took this one for dead.
     """
     with nullcontext() if dry_run else notices.post_alone(contract.warehouse, contract.pipeline, "trimming"):
         return _trim_pipeline(spark, contract, dry_run=dry_run)
@@ -110,7 +111,7 @@ def _trim_pipeline(spark: SparkSession, contract: BoundContract, *, dry_run: boo
         notices.refuse_forgetting(warehouse, pipeline, "trimming")
         for trimmed in (*table_horizons.values(), *log_horizons.values()):
             if trimmed.horizon is not None:
-                commits.set_properties(spark, trimmed.table, {horizon.PROPERTY: trimmed.horizon.text})
+                _write_horizon(spark, trimmed.table, trimmed.horizon)
     for name, it in table_horizons.items():
         rows = _trim_table(spark, it.table, it.horizon, last.known_at, dry_run=dry_run) if it.horizon else 0
         report.tables[name] = Trimmed(rows, it.horizon, it.slowest, it.undecided)
@@ -125,6 +126,18 @@ def _trim_pipeline(spark: SparkSession, contract: BoundContract, *, dry_run: boo
                 trim_records.clear_revisions(spark, contract, name, at)
             report.quarantine[name] = trim_records.trim_refused(spark, contract, name, horizons, at, dry_run=dry_run)
     return report
+
+
+def _write_horizon(spark: SparkSession, table: Table, at: Horizon) -> None:
+    """Commit the horizon of a table; raise RunError if it has a later one by then, which another trim has written."""
+
+    def refuse_later() -> None:
+        current = horizon.read_horizon(table, DeltaTable(table.path))
+        if current is not None and current.is_beyond(at):
+            raise RunError("another trim has gone further", where=table.path, fix="start the trim again")
+
+    with commit_once.add_commit_guard(refuse_later):
+        commits.set_properties(spark, table, {horizon.PROPERTY: at.text})
 
 
 def format_report(report: TrimReport) -> str:
@@ -159,7 +172,7 @@ def _find_last_run(warehouse: str, contract: Contract) -> Run | None:
             raise BusyError(found, where=contract.pipeline, fix=fix)
     completed = [run for run in past if run.has_done_all_tables]
     if completed and completed[-1].plan.contract != contract.hash:
-        found = f"the contract was changed since run {completed[-1].number}"
+        found = f"the contract, or a variable of it (--var), was changed since run {completed[-1].number}"
         raise RequestError(found, where=contract.pipeline, fix="run the pipeline first")
     for run in past:
         if completed and run.number > completed[-1].number and run.plan.erasure:

@@ -11,12 +11,13 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from hindcast.bitemporal import predicates, processing_order
+from hindcast.common.errors import RunError
 from hindcast.common.json_values import JsonObject
 from hindcast.common.session import override_conf
 from hindcast.contract.bound import BoundContract
 from hindcast.ingest import ledger, quarantine, requeued_records, retimestamping, topic_log, trim_ledger
 from hindcast.ops import trim_horizons
-from hindcast.plan import horizon
+from hindcast.plan import horizon, notices
 from hindcast.plan.horizon import Horizon
 from hindcast.runs import emission, topic_records
 from hindcast.store import commit_once, commits, row_reader, table_creation, tables
@@ -157,10 +158,18 @@ def _remove_records(
         f"MERGE INTO delta.`{log.path}` t USING {view} s "  # names of ours
         "ON t.`partition` = s.`partition` AND t.`offset` = s.`offset` WHEN MATCHED THEN DELETE"
     )
+
+    def read_last_trim() -> int:
+        notices.refuse_lost_notice()
+        last = tables.read_last_run(log, trim_ledger.PART)
+        if last not in (before, number):
+            found = "another trim has removed records of the log since this one read them"
+            raise RunError(found, where=log.path, fix="start the trim again")
+        return last
+
     try:
         with override_conf(spark, confs):
-            published = lambda: tables.read_last_run(log, trim_ledger.PART)  # noqa: E731
-            commit_once.commit_once(lambda: spark.sql(merge).collect(), published, number, before, log.path)
+            commit_once.commit_once(lambda: spark.sql(merge).collect(), read_last_trim, number, None, log.path)
     finally:
         spark.catalog.dropTempView(view)
 

@@ -52,6 +52,12 @@ class Horizon:
         fields = {"at": self.moment.isoformat(), "validTime": self.valid_time}
         return json.dumps(fields | {"refused": self.refused_before.isoformat() if self.refused_before else None})
 
+    def is_beyond(self, other: Horizon) -> bool:
+        """Return whether more was trimmed up to this horizon than up to another one of the table."""
+        if self.refused_before is None:
+            return self.moment > other.moment
+        return self.moment > other.moment or other.refused_before is None or self.refused_before > other.refused_before
+
 
 def read_horizon(table: Table, delta_table: DeltaTable | None = None) -> Horizon | None:
     """Return the horizon of a table; None if it was never trimmed."""

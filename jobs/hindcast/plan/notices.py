@@ -5,7 +5,8 @@ yet, and another process could write back what it read before. So a rewriter pos
 forget run; a forget run plans itself and only then checks for notices. One of the two always sees the other.
 
 A notice is a file under `<pipeline>/_notices`, written again every few seconds. One that does not change for
-`DEAD_AFTER` seconds belongs to a dead process: no clocks of two machines are compared.
+`DEAD_AFTER` seconds belongs to a dead process: no clocks of two machines are compared. It is a lease: a process that
+stood still for so long and goes on has lost it (plan/lease.py), and may write and delete nothing more.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from uuid import uuid4
+from contextvars import ContextVar
 
 from deltalake.exceptions import DeltaError
 
 from hindcast.common.errors import BusyError
 from hindcast.plan import journal
-from hindcast.store import table_creation, tables
+from hindcast.plan.lease import FOLDER, Lease, read_notice
+from hindcast.store import commit_once, table_creation, tables
 from hindcast.store.folder import WarehouseFolder
 
 BEAT = 5.0
@@ -44,7 +46,7 @@ def post_notice(warehouse: str, pipeline: str, what: str) -> Iterator[str]:
         yield ""
         return
     table_creation.refuse_read_only(runs_table)
-    with _keep_posted(_open_folder(warehouse, pipeline), what) as own:
+    with _keep_posted(warehouse, pipeline, what) as own:
         refuse_forgetting(warehouse, pipeline, what)
         yield own
 
@@ -66,31 +68,51 @@ def post_forgetting(warehouse: str, pipeline: str) -> Iterator[None]:
 
     Raise BusyError if another process works for a forget run of the pipeline.
     """
-    with _keep_posted(_open_folder(warehouse, pipeline), _FORGETTING) as own:
+    with _keep_posted(warehouse, pipeline, _FORGETTING) as own:
         wait_for_others(warehouse, pipeline, own)
         yield
 
 
 @contextmanager
-def _keep_posted(folder: WarehouseFolder, what: str) -> Iterator[str]:
-    """Post a notice, write it again while the block lasts, and remove it; yield its path."""
-    name, ended = f"{FOLDER}/{uuid4().hex}.json", threading.Event()
+def _keep_posted(warehouse: str, pipeline: str, what: str) -> Iterator[str]:
+    """Post a notice, write it again while the block lasts, and remove it; yield its path.
+
+    Commits in the block are guarded by `refuse_lost_notice`.
+    """
+    folder, ended = _open_folder(warehouse, pipeline), threading.Event()
+    lease = Lease(folder, pipeline, what)
 
     def beat() -> None:
         while not ended.wait(BEAT):
             with suppress(OSError, DeltaError):  # retried at the next beat, long before DEAD_AFTER
-                _write_notice(folder, name, what)
+                lease.renew()
 
-    _write_notice(folder, name, what)
     beating = threading.Thread(target=beat, daemon=True)
     beating.start()
+    held = _HELD.set((*_HELD.get(), lease))
     try:
-        yield name
+        with commit_once.add_commit_guard(refuse_lost_notice):
+            yield lease.path
     finally:
+        _HELD.reset(held)
         ended.set()
         beating.join()
         with suppress(FileNotFoundError):
-            folder.remove(name)
+            folder.remove(lease.path)
+
+
+def refuse_lost_notice() -> None:
+    """Raise RunError if a notice that this process holds was removed by others, or may have been.
+
+    To be called before each effect outside a commit: each deletion, and each file that is written. An instant between
+    this check and the effect, in which the process may stand still, is left: no file system deletes on a condition.
+    """
+    for lease in _HELD.get():
+        lease.refuse_lost()
+
+
+_HELD: ContextVar[tuple[Lease, ...]] = ContextVar("HELD", default=())
+"""The notices that are held, the outermost first. Threads do not inherit them."""
 
 
 def refuse_forgetting(warehouse: str, pipeline: str, what: str) -> None:
@@ -129,7 +151,8 @@ def _wait_for_notices(warehouse: str, pipeline: str, concerns: Callable[[str, st
     folder = _open_folder(warehouse, pipeline)
     last_seen, announced = dict[str, tuple[bytes, float]](), set[str]()
     while True:
-        texts = {file.path: _read_notice(folder, file.path) for file in folder.list_files(FOLDER)}
+        began = time.monotonic()  # a process that stands still here must not take what it read before for unchanged
+        texts = {file.path: read_notice(folder, file.path) for file in folder.list_files(FOLDER)}
         notices = {name: (text, json.loads(text)["what"]) for name, text in texts.items() if text is not None}
         notices = {name: notice for name, notice in notices.items() if concerns(name, notice[1])}
         if not notices:
@@ -145,7 +168,7 @@ def _wait_for_notices(warehouse: str, pipeline: str, concerns: Callable[[str, st
                         fix="repeat it when that process has ended",
                     )
                 last_seen[name] = text, time.monotonic()
-            elif time.monotonic() - last_seen[name][1] > DEAD_AFTER:
+            elif began - last_seen[name][1] > DEAD_AFTER:
                 with suppress(FileNotFoundError):
                     folder.remove(name)
             if name not in announced:
@@ -154,22 +177,9 @@ def _wait_for_notices(warehouse: str, pipeline: str, concerns: Callable[[str, st
         time.sleep(_PAUSE)
 
 
-FOLDER = "_notices"
-"""The folder of the notices, in that of the pipeline."""
 _FORGETTING = "a forgetting"
 _PAUSE = 0.5
 
 
 def _open_folder(warehouse: str, pipeline: str) -> WarehouseFolder:
     return WarehouseFolder(f"{warehouse.rstrip('/')}/{pipeline}")
-
-
-def _write_notice(folder: WarehouseFolder, name: str, what: str) -> None:
-    folder.write(name, json.dumps({"what": what, "beat": uuid4().hex}).encode())
-
-
-def _read_notice(folder: WarehouseFolder, name: str) -> bytes | None:
-    try:
-        return folder.read(name)
-    except FileNotFoundError:  # removed meanwhile
-        return None

@@ -63,7 +63,8 @@ def ensure_plan(
             raise RunError(
                 "the contract was changed while the run was under way",
                 where=f"{contract.pipeline}, run {run.number} ({run.run_id})",
-                fix=f"put the contract back and retry, or abandon the run: hindcast abandon {contract.pipeline}",
+                fix="put the contract and its variables (--var) back and retry, or abandon the run: "
+                f"hindcast abandon {contract.pipeline}",
             )
         if not same:
             raise BusyError(

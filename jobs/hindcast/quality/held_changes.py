@@ -269,7 +269,9 @@ def reject_keys(
             ]
             if rows:
                 entries = pa.Table.from_pylist(rows, schema=table_creation.arrow_schema(SCHEMA))
-                write_deltalake(table_creation.ensure_table(failing, SCHEMA), entries, mode="append")
+                delta_table = table_creation.ensure_table(failing, SCHEMA)
+                notices.refuse_lost_notice()
+                write_deltalake(delta_table, entries, mode="append")
     except (DeltaError, OSError) as error:
         raise table_creation.explain_write_error(error, failing.path) from None
     rejected = {name: sorted({row["key"] for row in rows if row["table"] == name}) for name in keys}

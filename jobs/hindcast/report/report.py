@@ -30,11 +30,17 @@ from hindcast.store import commit_history, emitted_log, table_columns, tables
 from hindcast.store.commit_notes import NOTHING_LEFT_OUT, FatesNote, LeftOut, TableNote, TieCounts
 from hindcast.store.tables import Table
 
+Variables = Sequence[tuple[str, str]]
+"""The names and texts of variables that the command line gives (--var)."""
 
-def build_report(warehouse: str, contract: Contract, plan: Plan, stopped: str | None = None) -> RunReport:
+
+def build_report(
+    warehouse: str, contract: Contract, plan: Plan, stopped: str | None = None, variables: Variables = ()
+) -> RunReport:
     """Return the report of a run that has done all steps, or with `stopped` of one that this error message stopped.
 
-    Raise RunError if the fates of a partition do not add up to its planned offsets (docs/guarantees.md).
+    `variables`: those of the contract that a command gave. Raise RunError if the fates of a partition do not add up to
+    its planned offsets (docs/guarantees.md).
     """
     names = (*contract.topics, *contract.views)
     # A skipped table may not be a table of Hindcast yet.
@@ -78,7 +84,7 @@ def build_report(warehouse: str, contract: Contract, plan: Plan, stopped: str | 
         abandoned_runs.find_abandoned_runs(warehouse, contract, plan.run),
         topics,
         reports,
-        _rerun_commands(contract, plan, find_sensitive_columns(contract)),
+        _rerun_commands(contract, plan, find_sensitive_columns(contract), variables),
     )
     return report_size.cut_report(report)
 
@@ -159,15 +165,16 @@ def locate_ties(kafka: str, topic_plan: TopicPlan, counts: TieCounts) -> Mapping
     return counts.counts | texts
 
 
-def _rerun_commands(contract: Contract, plan: Plan, hidden: Mapping[str, frozenset[str]]) -> str:
+def _rerun_commands(contract: Contract, plan: Plan, hidden: Mapping[str, frozenset[str]], variables: Variables) -> str:
     """Return the commands that repeat what a run did, on current data, without keys that have `hidden` columns."""
-    pipeline = contract.pipeline
+    pipeline, chosen = contract.pipeline, "".join(f" --var {shlex.quote(f'{name}={text}')}" for name, text in variables)
     if plan.released_keys:
-        return "; ".join(_release_command(contract, name, of.keys, hidden) for name, of in plan.released_keys.items())
+        commands = (_release_command(contract, name, of.keys, hidden) for name, of in plan.released_keys.items())
+        return "; ".join(f"{command}{chosen}" for command in commands)
     if plan.requeue:
-        return f"hindcast requeue {pipeline}{_requeue_options(contract, plan.requeue)}"
+        return f"hindcast requeue {pipeline}{_requeue_options(contract, plan.requeue)}{chosen}"
     until = f" --until {plan.interval_end.isoformat()}" if plan.interval_end else ""
-    return f"hindcast run {pipeline}{until}" + (f" --only {plan.only}" if plan.only else "")
+    return f"hindcast run {pipeline}{until}" + (f" --only {plan.only}" if plan.only else "") + chosen
 
 
 _FEW_KEYS = 5
@@ -199,7 +206,9 @@ def read_report(contract: BoundContract, run: Run) -> RunReport:
     if run.stop_error is None:
         where, fix = f"{contract.pipeline}, run {run.number}", "wait until it has ended"
         raise RunError(f"a run that is {run.state} has no report", where=where, fix=fix)
-    stopped = build_report(contract.warehouse, contract, run.plan, stopped=run.stop_error)
+    stopped = build_report(
+        contract.warehouse, contract, run.plan, stopped=run.stop_error, variables=contract.settings.variables
+    )
     return mask_report(stopped, contract, run, past)
 
 
@@ -222,7 +231,9 @@ def mask_report(report: RunReport, contract: BoundContract, run: Run, past: Sequ
     tables = {name: mask_table(name, table) for name, table in report.tables.items()}
     topics = {name: refused_records.mask_reasons(topic, contract, past, run) for name, topic in report.topics.items()}
     stopped = REDACTED if report.found and marks.has_new_marks(contract, past, run) else report.found
-    again = _rerun_commands(contract, run.plan, hidden) if run.plan.released_keys else report.again
+    again = report.again
+    if run.plan.released_keys:
+        again = _rerun_commands(contract, run.plan, hidden, contract.settings.variables)
     return replace(report, topics=topics, tables=tables, found=stopped, again=again)
 
 

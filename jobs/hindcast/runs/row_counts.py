@@ -15,9 +15,10 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from hindcast.common.errors import RunError
 from hindcast.contract.shapes import PERIODS
 from hindcast.plan import horizon
-from hindcast.store import commits, row_reader
+from hindcast.store import commit_once, commits, row_reader
 from hindcast.store.tables import Table
 
 PROPERTY = "hindcast.counted"
@@ -61,7 +62,10 @@ def read_row_counts(delta_table: DeltaTable) -> RowCounts | None:
 
 
 def write_row_counts(spark: SparkSession, table: Table, known_at: datetime) -> None:
-    """Count a table's rows of runs up to a known-at, except those before its horizon, and store the counts."""
+    """Count a table's rows of runs up to a known-at, except those before its horizon, and store the counts.
+
+    Raise RunError if others have trimmed the table since, or counted the rows of later runs.
+    """
     at = horizon.read_horizon(table)
     rows = row_reader.load_rows(spark, table)
     if at is not None:
@@ -69,6 +73,14 @@ def write_row_counts(spark: SparkSession, table: Table, known_at: datetime) -> N
     known = F.lit(known_at)
     counts = (F.count_if(F.col(column) <= known) for column in ("systemFrom", "systemTo"))
     opened, closed = rows.agg(*(F.coalesce(n, F.lit(0)) for n in counts)).collect()[0]
-    commits.set_properties(
-        spark, table, {PROPERTY: RowCounts(known_at, opened, closed, at.moment if at else None).text}
-    )
+    counted = RowCounts(known_at, opened, closed, at.moment if at else None)
+
+    def refuse_outdated() -> None:
+        delta_table = DeltaTable(table.path)
+        stored = read_row_counts(delta_table)
+        if horizon.read_horizon(table, delta_table) != at or (stored is not None and stored.known_at > known_at):
+            found = "others have trimmed the table, or counted its rows, since this process read it"
+            raise RunError(found, where=table.path, fix="start it again")
+
+    with commit_once.add_commit_guard(refuse_outdated):
+        commits.set_properties(spark, table, {PROPERTY: counted.text})

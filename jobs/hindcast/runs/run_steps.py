@@ -170,8 +170,9 @@ def finish_run(settings: Settings, pipeline: str, run: int) -> RunReport:
             result = RunReport.from_json(entry.outcome.report)
         else:
             contract, plan = _load_plan(settings, pipeline, run)
-            result = report.build_report(settings.warehouse, contract, plan)
+            result = report.build_report(settings.warehouse, contract, plan, variables=settings.variables)
             _append_outcome(settings.warehouse, pipeline, run, Completed(result.as_json()))
+        commit_once.check_guard()  # a forgetting that was taken for dead would bring back what another has removed
         page.write_page(settings.reports, result)
         step_events.add_fields(**result.summarize_for_events())
     return result
@@ -234,7 +235,7 @@ def _record_table_step(
         contract, plan = _load_plan(settings, pipeline, run)
         step_events.record_begin(run_id=plan.run_id)
         refuse_ended = partial(journal.read_active_run, settings.warehouse, pipeline, run)
-        with progress.report_progress(spark), commit_once.guard_commits(refuse_ended):
+        with progress.report_progress(spark), commit_once.add_commit_guard(refuse_ended):
             yield contract, plan
 
 
@@ -288,7 +289,9 @@ def _record_stops(settings: Settings, pipeline: str, run: int, table: str) -> It
     except (ContractError, GateError, RecordError) as error:
         _append_outcome(settings.warehouse, pipeline, run, Stopped(table, str(error)))
         contract, plan = _load_plan(settings, pipeline, run)
-        page.write_page(settings.reports, report.build_report(settings.warehouse, contract, plan, stopped=str(error)))
+        page.write_page(
+            settings.reports, report.build_report(settings.warehouse, contract, plan, str(error), settings.variables)
+        )
         raise
 
 

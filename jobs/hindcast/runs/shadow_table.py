@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 from hindcast.common.errors import TableError
 from hindcast.common.json_values import JsonObject
 from hindcast.plan import journal, notices
-from hindcast.store import commits, delta_log, row_reader, table_creation, tables
+from hindcast.store import commit_once, commits, delta_log, row_reader, table_creation, tables
 from hindcast.store.tables import Table
 
 BUILD_PROPERTY = "hindcast.rollover"
@@ -98,6 +98,7 @@ def clear_shadow(spark: SparkSession, table: Table) -> None:
     new = shadow_table(table)
     if (delta_table := tables.open_table(new)) is not None:
         _write_build(delta_table, new, None)
+        commit_once.check_guard()
         spark.sql(f"DELETE FROM delta.`{new.path}`").collect()  # noqa: S608  # a path of ours
 
 
@@ -155,6 +156,7 @@ def _read_build(new: Table) -> _Build | None:
 
 def _write_build(delta_table: DeltaTable, new: Table, build: _Build | None) -> None:
     text = json.dumps(build.as_json() if build else {})
+    commit_once.check_guard()
     try:
         delta_table.alter.set_table_properties({BUILD_PROPERTY: text}, raise_if_not_exists=False)
     except (DeltaError, OSError) as error:

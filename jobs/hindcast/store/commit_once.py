@@ -79,6 +79,20 @@ def guard_commits(refuse: Callable[[], object]) -> Iterator[None]:
         _GUARD.reset(token)
 
 
+@contextmanager
+def add_commit_guard(refuse: Callable[[], object]) -> Iterator[None]:
+    """Let `refuse` be called before each attempt to commit in the block, after the guards around the block."""
+    outer = _GUARD.get()
+
+    def refuse_any() -> None:
+        if outer is not None:
+            outer()
+        refuse()
+
+    with guard_commits(refuse_any):
+        yield
+
+
 def check_guard() -> None:
     """Raise what `guard_commits` raises; for a commit that takes a while to prepare after `commit_once` has checked."""
     if (refuse := _GUARD.get()) is not None:

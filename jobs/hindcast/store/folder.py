@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -82,13 +82,15 @@ class WarehouseFolder:
         """Delete a file."""
         self._files.delete_file(path)
 
-    def remove_unfinished_files(self) -> None:
+    def remove_unfinished_files(self, refuse: Callable[[], object] = lambda: None) -> None:
         """Delete what killed writers of delta-rs left on a disk; it lists no such file itself.
 
-        Nobody else may write meanwhile. Notices (plan/notices.py) are left alone: others may write them.
+        `refuse` is called before each deletion and raises if others may write by now: what they write is unfinished.
+        Notices (plan/notices.py) are left alone: others may write them.
         """
         for path in self._local.rglob("*#*") if self._local else ():
             if _UNFINISHED.search(path.name) and path.parent.name != "_notices":
+                refuse()
                 path.unlink(missing_ok=True)
 
 

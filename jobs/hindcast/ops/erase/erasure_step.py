@@ -18,7 +18,7 @@ from hindcast.ops.erase.proof import Proof
 from hindcast.ops.erase.readers import find_readers
 from hindcast.ops.erase.records import ErasureRequest
 from hindcast.ops.erase.texts import ForgottenTexts
-from hindcast.plan import journal
+from hindcast.plan import journal, notices
 from hindcast.plan.plans import Plan
 from hindcast.plan.purposes import Erasure
 from hindcast.plan.runs import Run
@@ -59,6 +59,11 @@ class ErasureStep:
         self._redefined: list[str] = []
         self._cleared: dict[str, list[Table]] = {}
         """The tables of which rows are removed or cleared, by the name under which the proof counts them."""
+
+    def refuse_ended(self) -> None:
+        """Raise RunError if others may write to the tables by now: the notice is lost, or the run has ended."""
+        notices.refuse_lost_notice()
+        journal.read_active_run(self._contract.warehouse, self._contract.pipeline, self._plan.run)
 
     def remove_rows(self) -> None:
         """Remove rows, from below upwards; then scrub texts about them; last take the bytes out of the log."""
@@ -140,9 +145,11 @@ class ErasureStep:
         gates = gate_results.results_table(warehouse, pipeline)
         by = ["run", "at", "table", "gate"]
         row_removal.rewrite_column(self._spark, gates, by, "detail", run, self.texts.scrub_detail)
+        self.refuse_ended()
         datadocs.remove_sites(self._reports)
         page.remove_unfinished_files(self._reports)
         for path in sorted(self._reports.glob("run-*.json")):
+            notices.refuse_lost_notice()
             try:
                 report = json.loads(path.read_text(encoding="utf-8"))
             except ValueError:
@@ -150,6 +157,7 @@ class ErasureStep:
                 continue
             scrubbed = self.texts.scrub_json(report)
             if isinstance(scrubbed, dict) and scrubbed != report:
+                notices.refuse_lost_notice()
                 page.write_page(self._contract.settings.reports, RunReport.from_json(scrubbed))
 
     @property
@@ -163,8 +171,9 @@ class ErasureStep:
     def purge_files(self) -> None:
         """Remove from the files of all tables what their rows no longer have."""
         folder = self._folder
-        folder.remove_unfinished_files()
+        folder.remove_unfinished_files(self.refuse_ended)
         for name in folder.tables:
+            self.refuse_ended()
             path = f"{self._contract.warehouse}/{self._contract.pipeline}/{name}"
             purge.purge_table(self._spark, folder, name, path, self.texts.scrub_text)
 
@@ -204,6 +213,7 @@ class ErasureStep:
                 result, live, self.texts.search_terms, vocabulary, self._count_left(), self._contract.topics
             ),
         )
+        self.refuse_ended()
         place = proof.proof_path(self._reports, self._plan.run)
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(json.dumps(proven.as_json(), indent=2), encoding="utf-8")

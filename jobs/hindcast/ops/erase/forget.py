@@ -31,7 +31,7 @@ from hindcast.plan.inputs import locate_own_table
 from hindcast.plan.purposes import Erasure
 from hindcast.plan.runs import Run
 from hindcast.runs import emission_progress, run_steps
-from hindcast.store import tables
+from hindcast.store import commit_once, tables
 from hindcast.store.folder import WarehouseFolder
 
 
@@ -43,7 +43,7 @@ def forget_records(
     For what was forgotten before and has not come again, return the proof of that run, if it left nothing. Raises
     RequestError if no record ever matched; if the contract was changed since the last run, because tables have to match
     it; during an upgrade of the topic's table; and if a kafka view that cannot start from scratch would have to.
-    Raises BusyError while another process forgets something of the pipeline.
+    Raises BusyError while another process forgets something of the pipeline, RunError if one took this for dead.
     """
     settings, pipeline = contract.settings, contract.pipeline
     _refuse_links(contract)
@@ -52,7 +52,11 @@ def forget_records(
     begun = next((run for run in same if run.state == "planned"), None)
     if past and past[-1].plan.contract != contract.hash:
         fix = f"hindcast run {pipeline}, then forget"
-        raise RequestError(f"the contract was changed since run {past[-1].number}", where=pipeline, fix=fix)
+        raise RequestError(
+            f"the contract, or a variable of it (--var), was changed since run {past[-1].number}",
+            where=pipeline,
+            fix=fix,
+        )
     erased = _find_erased_rows(spark, contract, request, past)
     if begun is None and not _has_rows(spark, contract, request, erased):
         if not same:
@@ -69,16 +73,17 @@ def forget_records(
     plan = planner.ensure_plan(contract, run_id, reason=reason, instead=erasure)
     with notices.post_forgetting(settings.warehouse, pipeline):
         step = ErasureStep(spark, contract, request, plan, erasure, past)
-        step.remove_rows()
-        step.purge_files()
-        try:
-            run_steps.execute_table_steps(spark, settings, pipeline, plan.run)
-        except HindcastError:  # the failure has nothing to do with the key
-            step.remove_unheld(derived=False)
-            step.write_proof()
-            raise
-        step.remove_unheld(derived=True)
-        proven = step.write_proof()
+        with commit_once.add_commit_guard(step.refuse_ended):
+            step.remove_rows()
+            step.purge_files()
+            try:
+                run_steps.execute_table_steps(spark, settings, pipeline, plan.run)
+            except HindcastError:  # the failure has nothing to do with the key
+                step.remove_unheld(derived=False)
+                step.write_proof()
+                raise
+            step.remove_unheld(derived=True)
+            proven = step.write_proof()
         run_steps.finish_run(settings, pipeline, plan.run)
     return proven
 

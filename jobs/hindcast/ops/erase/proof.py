@@ -33,7 +33,7 @@ from hindcast.common.json_values import JsonValue, StoredObject
 from hindcast.ops.erase import purge
 from hindcast.ops.erase.readers import Readers, describe_readers
 from hindcast.ops.erase.texts import search_pattern, spellings
-from hindcast.plan import notices
+from hindcast.plan import lease
 from hindcast.plan.purposes import Erasure
 from hindcast.store.folder import WarehouseFolder
 
@@ -176,7 +176,7 @@ def search_files(folder: WarehouseFolder, live: Collection[str], reports: Path, 
     stored = {path for name in folder.tables for path in purge.list_data_files(folder, name)}
     result, texts = SearchResult(orphan_files=sorted(stored - {*live})), sorted(sought)
     for file in folder.list_files():
-        if not file.path.startswith(f"{notices.FOLDER}/"):
+        if not file.path.startswith(f"{lease.FOLDER}/"):
             _search_file(result, file.path, folder.read(file.path), texts)
     for path in sorted(reports.rglob("*")) if reports.is_dir() else []:
         if path.is_file():

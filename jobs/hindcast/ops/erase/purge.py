@@ -7,8 +7,9 @@ are removed from the log. Commits stay in it: who wrote when, with which note an
 can be listed but no longer read.
 
 Nobody else may write to the table meanwhile: what is being written belongs to no version yet, and is deleted. A run is
-alone with the tables of its pipeline, and a run that forgets has waited for those who rewrite files beside runs
-(plan/notices.py). A purge can be repeated, and finishes what was begun.
+alone with the tables of its pipeline, and a run that forgets has waited for those who rewrite files beside runs. It
+checks before each deletion that they still wait for it (`notices.refuse_lost_notice`), and deletes only files that were
+there before the version was read that no longer has them. A purge can be repeated, and finishes what was begun.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from deltalake.exceptions import DeltaError
 from pyspark.sql import SparkSession
 
 from hindcast.common.errors import TableError
+from hindcast.plan import notices
 from hindcast.store import delta_log, tables
 from hindcast.store.folder import LOG_FOLDER, WarehouseFolder
 
@@ -35,12 +37,12 @@ def purge_table(
 ) -> None:
     """Purge one table: `name` under `folder`, at `path`.
 
-    `scrub` gets the notes and conditions of commits, and returns what may stay of each.
+    `scrub` gets the notes and conditions of commits, and returns what may stay of each. Raise RunError if others may
+    write by now.
     """
-    delta_table = DeltaTable(path)
-    if tables.DELETION_VECTORS in delta_table.metadata().configuration:
+    if tables.DELETION_VECTORS in DeltaTable(path).metadata().configuration:
+        notices.refuse_lost_notice()
         spark.sql(f"REORG TABLE delta.`{path}` APPLY (PURGE)").collect()
-        delta_table = DeltaTable(path)
     # VACUUM takes seconds for each table, for the sake of readers that there are not here.
     checksums = {file.path for file in folder.list_table_files(name) if _is_checksum(file.path)}
 
@@ -52,9 +54,17 @@ def purge_table(
             folder.remove(checksum)
         return path
 
-    for file_path in set(list_data_files(folder, name)) - {f"{name}/{file}" for file in list_live_files(delta_table)}:
-        folder.remove(without_checksum(file_path))
+    def remove(path: str) -> None:
+        notices.refuse_lost_notice()
+        folder.remove(without_checksum(path))
+
+    # Listed first: what others write or commit from here on is not in the list, or in the version.
+    listed = list_data_files(folder, name)
+    delta_table = DeltaTable(path)
     live, latest = list_live_files(delta_table), delta_table.version()
+    for file_path in sorted({*listed} - {f"{name}/{file}" for file in live}):
+        remove(file_path)
+    notices.refuse_lost_notice()
     needed = _write_checkpoint(
         delta_table, [_file_name(file.path) for file in folder.list_files(f"{name}/{LOG_FOLDER}")], path
     )
@@ -64,8 +74,9 @@ def purge_table(
         last = _file_name(file.path)
         checkpoint = _CHECKPOINT.fullmatch(last)
         if _COMMIT.fullmatch(last):
-            commit = folder.read(file.path).decode()
-            if (scrubbed := scrub_commit(commit, live, scrub)) != commit:
+            commit = folder.read(file.path).decode() if int(last[:20]) <= latest else ""
+            if commit and (scrubbed := scrub_commit(commit, live, scrub)) != commit:
+                notices.refuse_lost_notice()
                 folder.write(without_checksum(file.path), scrubbed.encode())
         elif _is_checksum(file.path):
             continue
@@ -75,7 +86,7 @@ def purge_table(
             or (checkpoint and int(checkpoint[1]) < needed)
             or (last == "_last_checkpoint" and needed > latest)
         ):
-            folder.remove(without_checksum(file.path))
+            remove(file.path)
 
 
 def scrub_commit(commit: str, live: frozenset[str], scrub: Callable[[str], str]) -> str:

@@ -48,7 +48,8 @@ def describe_obstacle(contract: Contract, runs: list[Run]) -> str | None:
     if last.state != "completed":
         return f"run {last.number} is {last.state}: the next run finishes what it left"
     if last.plan.contract != contract.hash:
-        return f"the contract was changed since run {last.number}: the next run derives the tables again"
+        changed = f"the contract, or a variable of it (--var), was changed since run {last.number}"
+        return f"{changed}: the next run derives the tables again"
     return None
 
 

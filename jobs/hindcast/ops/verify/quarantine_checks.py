@@ -108,6 +108,7 @@ def _rebuild_quarantine(warehouse: str, contract: Contract) -> int:
         done = engine.execute("SELECT name, max(run) FROM refused GROUP BY name").fetchall()
     data = rows.cast(pa.schema(delta_table.schema().to_arrow()))
     ids = [Transaction(stored.app_id(part), run) for part, run in done if run > tables.read_last_run(stored, part)]
+    notices.refuse_lost_notice()
     try:
         write_deltalake(delta_table, data, mode="overwrite", commit_properties=CommitProperties(app_transactions=ids))
     except (DeltaError, OSError) as error:
