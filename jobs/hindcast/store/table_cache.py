@@ -45,7 +45,7 @@ def open_cached(path: str, open_latest: Callable[[], DeltaTable | None]) -> Delt
     return delta_table
 
 
-LogState = tuple[tuple[int, int], int, int, int]
+LogState = tuple[tuple[int, int], int, int, int, int]
 
 
 class _CachedTable(NamedTuple):
@@ -73,10 +73,16 @@ def _find_folder_identity(log: Path) -> tuple[int, int] | None:
 
 
 def _read_log_state(log: Path, version: int) -> LogState | None:
-    """Return the identity of the log folder and of its commit of a version; None if that does not exist."""
+    """Return the identity of the log folder, of its commit of a version and of the hint to its last checkpoint; None if
+    there is no such commit.
+    """
     folder = _find_folder_identity(log)
     try:
         status = _commit_file(log, version).stat()
     except OSError:
         return None
-    return None if folder is None else (folder, status.st_ino, status.st_mtime_ns, status.st_size)
+    try:
+        hint = (log / "_last_checkpoint").stat().st_mtime_ns
+    except OSError:
+        hint = 0
+    return None if folder is None else (folder, status.st_ino, status.st_mtime_ns, status.st_size, hint)
