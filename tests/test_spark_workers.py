@@ -13,12 +13,12 @@ from pyspark.sql import SparkSession
 from hindcast.common import spark_workers
 
 
-def count_tracked(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for _ in batches:
-        yield pa.record_batch([pa.array([len(gc.get_objects())]), pa.array([gc.get_freeze_count()])], ["n", "frozen"])
-
-
 def test_workers_do_not_look_for_garbage_among_modules(spark: SparkSession) -> None:
+    def count_tracked(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            counts = len(gc.get_objects()), gc.get_freeze_count()
+            yield pa.record_batch([pa.array([count]) for count in counts], ["n", "frozen"])
+
     rows = spark_workers.map_in_workers(spark.range(0, 1, 1, 1), count_tracked, "n long, frozen long")
     (row,) = rows.collect()
     assert row["n"] < 10_000 < row["frozen"]
