@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
@@ -158,6 +158,26 @@ def test_slices_tile_time_and_have_about_as_many_rows() -> None:
     even = time_slices.split_time([(T0, T0 + 100 * HOUR, 1000), (T0 + 100 * HOUR, T0 + 200 * HOUR, 1000)], 4)
     assert [(span.start - T0) / HOUR for span in even[1:] if span.start] == pytest.approx([50, 100, 150], abs=5)
     assert time_slices.split_time([(T0, T0, 10**7)], 4) == [TimeSlice()], "one moment is not cut"
+
+
+def test_a_topics_table_is_cut_where_its_log_has_about_as_many_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tables.log_table(str(tmp_path), "p", "t")
+    assert time_slices.find_cuts(log, 4) == [], "no log"
+    table_creation.ensure_table(log, StructType([StructField("timestamp", TimestampType())]))
+    assert time_slices.find_cuts(log, 4) == [], "no record"
+    moments = [1_000_000 * n for n in (*range(800), *[5] * 8)]
+    random.Random(1).shuffle(moments)  # noqa: S311
+    for part in (moments[:300], moments[300:]):
+        write_deltalake(
+            log.path, pa.table({"timestamp": pa.array([*part, None], pa.timestamp("us", "UTC"))}), mode="append"
+        )
+    cuts = time_slices.find_cuts(log, 4)
+    assert [round(cut / 1e6) for cut in cuts] == pytest.approx([200, 400, 600], abs=9)
+    assert time_slices.find_cuts(log, 1) == []
+    monkeypatch.setattr(time_slices, "_SAMPLE", 100)
+    assert [round(cut / 1e6) for cut in time_slices.find_cuts(log, 4)] == pytest.approx([200, 400, 600], abs=90)
 
 
 def test_files_without_times_in_deltas_log_are_not_cut(tmp_path: Path) -> None:

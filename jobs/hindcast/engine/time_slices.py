@@ -73,7 +73,7 @@ def find_cuts(log: Table, wanted: int) -> list[int]:
         return []
     every = max(tables.count_rows(log) // _SAMPLE, 1)
     sample = [
-        batch.column("timestamp").cast(pa.int64()).drop_null().to_numpy()[::every]
+        batch.column("timestamp").cast(pa.int64()).drop_null().to_numpy()[::every].copy()
         for batch in arrow_reader.read_rows(delta_table, columns={"timestamp"})
     ]
     moments = np.sort(np.concatenate(sample)) if sample else np.empty(0, np.int64)
