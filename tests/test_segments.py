@@ -47,7 +47,9 @@ def log(*records: tuple[int, int, int | None, str | None]) -> pa.Table:
 
 def read(spark: SparkSession, batches: list[pa.Table], origin: Origin, rule: FateRule, *, few: bool) -> Segments:
     """Segments of records, a task or several for each of the batches."""
-    packed = [it for batch in batches for it in segments._pack_batches(iter(batch.combine_chunks().to_batches()))]
+    given = [part for batch in batches for part in batch.combine_chunks().to_batches()]
+    given.append(pa.RecordBatch.from_pylist([], batches[0].schema))
+    packed = [it for batch in given for it in segments._pack_batches(iter([batch]))]
     packed.reverse()
     frame = spark.createDataFrame(pa.Table.from_batches(packed, segments._ARROW), segments._SCHEMA)
     return segments.read_segments(frame.localCheckpoint(), StructType.fromDDL(SCHEMA), rule, origin, few=few)
@@ -133,7 +135,7 @@ def test_records_that_are_not_in_offset_order_are_refused(spark: SparkSession) -
 def test_large_records_are_in_segments_of_their_own_and_stay_with_spark(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(segments, "_MAX_BYTES", 1000)
+    monkeypatch.setattr(segments, "_MAX_BYTES", 100)
     batch = log(*((0, n, n, None) for n in range(50)))
     found = read(spark, [batch], Origin([{0: OffsetRange(0, 50)}], [{}]), FateRule(None, ""), few=True)
     assert len(found.starts) > 2

@@ -33,7 +33,7 @@ _NUMBERS = ("first", "last", "records", "malformed", "refused", "latest", "size"
 _ARROW = pa.schema([("partition", pa.int32()), *((name, pa.int64()) for name in _NUMBERS), ("rows", pa.binary())])
 _SCHEMA = f"partition int, {', '.join(f'{name} long' for name in _NUMBERS)}, rows binary"
 _MAX_BYTES = 32 << 20
-"""About so many bytes of records are in a segment at most."""
+"""About so many bytes of keys and values are in a segment."""
 _NOT_REFUSED = pa.array(["no_change"])
 """Of the fates that decoding decides, those of records that are not refused."""
 
@@ -77,7 +77,8 @@ class Origin(NamedTuple):
 def pack_records(records: DataFrame) -> DataFrame:
     """Return decoded records as segments: a row for each, its columns those of `Segment` and `rows`.
 
-    `records`: `partition`, `offset`, `timestamp`, `fate` (null = undecided), `reason`, and any others. Each task has
+    `records`: `partition`, `offset`, `timestamp`, `key` and `value` (bytes), `fate` (null = undecided), `reason`, and
+    any others. Each task has
     the records of a partition in offset order, and no other task has any between them.
     """
     return map_in_workers(records, _pack_batches, _SCHEMA)
@@ -204,19 +205,24 @@ def _find_starts(segments: Sequence[Segment], origin: Origin) -> dict[Segment, i
 
 def _pack_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield the segments of records, for Spark's mapInArrow."""
-    for batch in batches:
-        segments = [_pack_segment(part) for part in _split_batch(batch)]
-        if segments:
-            yield pa.RecordBatch.from_pylist(segments, _ARROW)
+    for batch in (batch for batch in batches if batch.num_rows):
+        packed: list[dict[str, int | bytes | None]] = []
+        for segment in _split_batch(batch):
+            packed.append(_pack_segment(segment))
+            if segment.nbytes > _MAX_BYTES // 2:  # not all of a large batch twice
+                yield pa.RecordBatch.from_pylist(packed, _ARROW)
+                packed = []
+        if packed:
+            yield pa.RecordBatch.from_pylist(packed, _ARROW)
 
 
 def _split_batch(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Yield the records of each partition, `_MAX_BYTES` at a time."""
-    partitions = batch.column("partition").to_numpy()
-    most = max(batch.num_rows * _MAX_BYTES // max(batch.nbytes, 1), 1)
-    ends = [*(np.flatnonzero(np.diff(partitions)) + 1).tolist(), batch.num_rows]
-    for start, end in pairwise([0, *ends]):
-        yield from (batch.slice(at, min(most, end - at)) for at in range(start, end, most))
+    """Yield the records of each partition, about `_MAX_BYTES` at a time."""
+    sizes = sum(pc.binary_length(batch.column(name)).fill_null(0).to_numpy() for name in ("key", "value"))
+    parts = np.cumsum(sizes, dtype=np.int64) // _MAX_BYTES
+    cuts = np.flatnonzero((np.diff(batch.column("partition").to_numpy()) != 0) | (np.diff(parts) != 0)) + 1
+    for start, end in pairwise([0, *cuts.tolist(), batch.num_rows]):
+        yield batch.slice(start, end - start)
 
 
 def _pack_segment(records: pa.RecordBatch) -> dict[str, int | bytes | None]:
