@@ -140,6 +140,10 @@ def test_large_records_are_in_segments_of_their_own_and_stay_with_spark(
     found = read(spark, [batch], Origin([{0: OffsetRange(0, 50)}], [{}]), FateRule(None, ""), few=True)
     assert len(found.starts) > 2
     assert found.local is None
+    whole = sum(it.size for it in found.starts)
+    monkeypatch.setattr(segments, "_MAX_TASK_BYTES", whole // 3)
+    found = read(spark, [batch], Origin([{0: OffsetRange(0, 50)}], [{}]), FateRule(None, ""), few=False)
+    assert found.frame.rdd.getNumPartitions() == 2 * whole // (whole // 3) + 1
     assert [row[:2] for row in log_rows(found)] == [(0, n) for n in range(50)]
 
 

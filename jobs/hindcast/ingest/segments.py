@@ -7,6 +7,7 @@ unpacks a segment by itself: as rows of the log, or as accepted records.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -34,6 +35,8 @@ _ARROW = pa.schema([("partition", pa.int32()), *((name, pa.int64()) for name in 
 _SCHEMA = f"partition int, {', '.join(f'{name} long' for name in _NUMBERS)}, rows binary"
 _MAX_BYTES = 32 << 20
 """About so many bytes of keys and values are in a segment."""
+_MAX_TASK_BYTES = 128 << 20
+"""So many bytes of segments a task unpacks at most: Spark hands it all of them as one batch of Arrow."""
 _NOT_REFUSED = pa.array(["no_change"])
 """Of the fates that decoding decides, those of records that are not refused."""
 
@@ -172,8 +175,13 @@ def read_segments(frame: DataFrame, schema: StructType, rule: FateRule, origin: 
     `few`: they may be held in this process, unless they turn out to be large.
     """
     own = F.when(F.octet_length("rows") <= _find_local_limit(origin), F.col("rows")) if few else F.lit(None)
-    found = frame.select(*_ARROW.names[:-1], own.alias("rows")).collect()
-    rows = {Segment(*row[:-1]): row["rows"] for row in sorted(found, key=lambda row: row[:2])}
+    found = frame.select(*_ARROW.names[:-1], own.alias("rows"), F.spark_partition_id().alias("task")).collect()
+    rows = {Segment(*row[:-2]): row["rows"] for row in sorted(found, key=lambda row: row[:2])}
+    sizes = Counter[int]()
+    for row in found:
+        sizes[row["task"]] += row["size"]
+    if max(sizes.values(), default=0) > _MAX_TASK_BYTES:
+        frame = frame.repartition(2 * sizes.total() // _MAX_TASK_BYTES + 1)
     is_local = few and None not in rows.values() and files.is_small(0, sum(it.size for it in rows))
     local = tuple(map(bytes, rows.values())) if is_local else None
     return Segments(frame, schema, rule, _find_starts([*rows], origin), local)
@@ -207,11 +215,13 @@ def _pack_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
     """Yield the segments of records, for Spark's mapInArrow."""
     for batch in (batch for batch in batches if batch.num_rows):
         packed: list[dict[str, int | bytes | None]] = []
+        size = 0
         for segment in _split_batch(batch):
             packed.append(_pack_segment(segment))
-            if segment.nbytes > _MAX_BYTES // 2:  # not all of a large batch twice
+            size += segment.nbytes
+            if size > _MAX_BYTES:  # not all of a large batch twice, or in one value of Arrow, which has 2 GB
                 yield pa.RecordBatch.from_pylist(packed, _ARROW)
-                packed = []
+                packed, size = [], 0
         if packed:
             yield pa.RecordBatch.from_pylist(packed, _ARROW)
 

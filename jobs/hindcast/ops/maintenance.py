@@ -46,7 +46,7 @@ from hindcast.ops.file_layout import (
 from hindcast.plan import journal, journal_rows, notices
 from hindcast.query import show
 from hindcast.runs import inventory
-from hindcast.store import commit_history, commit_once, tables
+from hindcast.store import commit_history, commit_once, own_files, tables
 from hindcast.store.commit_notes import parse_own_note
 from hindcast.store.tables import Table
 
@@ -274,6 +274,8 @@ def _vacuum_table(spark: SparkSession, table: Table, retention: timedelta) -> No
     }
     with override_conf(spark, confs):
         notices.refuse_lost_notice()
+        if "://" not in table.path:
+            own_files.refuse_links(Path(table.path))
         spark.sql(f"VACUUM delta.`{table.path}` RETAIN {math.ceil(retention / timedelta(hours=1))} HOURS").collect()
 
 

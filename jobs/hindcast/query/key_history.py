@@ -127,7 +127,8 @@ def read_history(table: Table, key: Sequence[ColumnValue], holds: HoldFinder | N
     delta_table = tables.open_table(table)
     if delta_table is None:
         raise UnknownError("the table has not been published yet", where=table.path, fix="run the pipeline first")
-    cache_key = (str(delta_table.metadata().id), delta_table.version(), tuple(map(str, key)))
+    # Also by the path: another table's log may have the same id.
+    cache_key = (table.path, str(delta_table.metadata().id), delta_table.version(), tuple(map(str, key)))
     with _CACHE_LOCK:
         rows = _CACHE.get(cache_key)
         if rows is not None:
@@ -215,5 +216,5 @@ def mask_row(row: Row, marked: frozenset[str]) -> dict[str, JsonValue]:
     return {name: MASK if name in marked else show_value(value) for name, value in row.items()}
 
 
-_CACHE: OrderedDict[tuple[str, int, tuple[str, ...]], pa.Table] = OrderedDict()
+_CACHE: OrderedDict[tuple[str, str, int, tuple[str, ...]], pa.Table] = OrderedDict()
 _CACHE_LOCK = Lock()

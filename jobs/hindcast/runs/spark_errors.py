@@ -21,6 +21,9 @@ from hindcast.runs.expression_errors import explain_slow_patterns
 from hindcast.store import table_creation
 from hindcast.streams.join_processors import NULL_KEY, NULL_KEY_FIX
 
+_MEMORY = r"java\.lang\.OutOfMemoryError: [A-Za-z ]+|Failure allocating buffer|Memory required for vector is"
+"""What Java says, or Arrow in it, when memory is too small."""
+
 
 @contextmanager
 def explain_spark_errors(contract: BoundContract, name: str) -> Iterator[None]:
@@ -47,7 +50,7 @@ def explain_spark_errors(contract: BoundContract, name: str) -> Iterator[None]:
             raise access from None
         if time_limits.TOO_SLOW in text and (slow := _find_slow_valid_time(contract, name)) is not None:
             raise slow from None
-        if (memory := re.search(r"java\.lang\.OutOfMemoryError: [A-Za-z ]+", text)) is not None:
+        if (memory := re.search(_MEMORY, text)) is not None:
             raise PlatformError(
                 f"Spark's memory is too small for this ({memory[0]})",
                 where=where,

@@ -141,7 +141,10 @@ def parse_vector(data: bytes) -> RowNumbers:
     (magic,) = struct.unpack_from("<i", data)
     if magic != _MAGIC:
         raise ValueError(f"a deletion vector begins with {magic}, not {_MAGIC}")
-    return np.array(BitMap64.deserialize(data[4:]), np.uint64)
+    numbers = BitMap64.deserialize(data[4:])
+    if len(numbers) > _MAX_MARKED:
+        raise ValueError(f"a deletion vector marks {len(numbers):,} rows of a file, more than {_MAX_MARKED:,}")
+    return np.array(numbers, np.uint64)
 
 
 def _read_bytes(filesystem: FileSystem, vector: DeletionVector) -> bytes:
@@ -168,6 +171,8 @@ def _decode_z85(text: str) -> bytes:
 
 
 _MAGIC = 1681511377
+_MAX_MARKED = 20_000_000
+"""The most rows of a file that are marked: as numbers they take eight bytes each, and in the vector next to nothing."""
 _FILE_VERSION = b"\x01"
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _Z85 = _DIGITS + ".-:+=^!/*?&<>()[]{}@%$#"

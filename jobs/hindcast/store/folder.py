@@ -44,7 +44,8 @@ class WarehouseFolder:
         )
 
     def find_links_to(self, place: str) -> dict[str, str]:
-        """Return the symbolic links, here or in here, that lead out of this folder to what is below `place`, a folder.
+        """Return the symbolic links, here or in here, that lead out of this folder to what is below `place`, a folder;
+        those within a table wherever they lead.
 
         By their paths ("." for this folder itself), with what they lead to. None in an object store.
         """
@@ -58,8 +59,11 @@ class WarehouseFolder:
         return {
             link: str(target)
             for link, target in led.items()
-            if target.is_relative_to(others) and not target.is_relative_to(own)
+            if not target.is_relative_to(own) and (target.is_relative_to(others) or self._is_in_table(link))
         }
+
+    def _is_in_table(self, path: str) -> bool:
+        return any((Path(self._local or "") / parent / LOG_FOLDER).is_dir() for parent in Path(path).parents)
 
     def list_table_files(self, table: str) -> Iterator[StoredFile]:
         """Return the files of one of its tables, without those of tables within its folder."""

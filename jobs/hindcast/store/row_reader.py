@@ -7,20 +7,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
-from urllib.parse import unquote
 
 import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable, QueryBuilder
 from pyarrow.dataset import Dataset
-from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from hindcast.common import clock, permissions
 from hindcast.common.errors import TableError
-from hindcast.store import arrow_reader, file_listing, store_formats
+from hindcast.store import arrow_reader, delta_log, file_listing, own_files, store_formats
 from hindcast.store.store_formats import OlderFormat
 from hindcast.store.table_columns import spark_schema
 from hindcast.store.tables import (
@@ -77,9 +75,10 @@ def open_dataset(delta_table: DeltaTable) -> Dataset:
     Arrow reads local files itself. delta-rs would have them read through Python in Arrow's threads, and such a thread
     aborts a process that ends meanwhile.
     """
-    folder = delta_table.table_uri.removeprefix("file://")
-    filesystem = None if "://" in folder else SubTreeFileSystem(unquote(folder), LocalFileSystem())
-    return delta_table.to_pyarrow_dataset(filesystem=filesystem)
+    if (folder := delta_log.find_local_folder(delta_table)) is None:
+        return delta_table.to_pyarrow_dataset()
+    own_files.refuse_foreign_files(folder, delta_log.list_paths(delta_table))
+    return delta_table.to_pyarrow_dataset(filesystem=delta_log.open_filesystem(delta_table))
 
 
 def read_last_moment(delta_table: DeltaTable | None) -> datetime | None:

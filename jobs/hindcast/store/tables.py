@@ -36,7 +36,7 @@ from hindcast.common.errors import TableError
 from hindcast.contract import Contract, list_shapes
 from hindcast.contract.field_types import Widen
 from hindcast.contract.shapes import PERIODS, identity_columns
-from hindcast.store import commit_ids, store_formats, table_cache
+from hindcast.store import commit_ids, own_files, store_formats, table_cache
 from hindcast.store.store_formats import OlderFormat
 
 TableKind = Literal[
@@ -197,6 +197,8 @@ _HINT = "_last_checkpoint"
 def _open_in(table: Table, folder: Path | None, *, again: bool = True) -> DeltaTable | None:
     if folder and folder.exists() and not folder.is_dir():
         raise TableError("is a file, not a Delta table", where=table.path, fix=_ELSEWHERE_FIX)
+    if folder is not None:
+        own_files.refuse_odd_log(folder)
     try:
         delta_table = DeltaTable(table.path)
     except TableNotFoundError:
