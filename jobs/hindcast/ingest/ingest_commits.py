@@ -39,7 +39,7 @@ class IngestedRecords(NamedTuple):
     """The decoded accepted records that a step has just appended to a log: all that it has of runs after `after`.
 
     Cached apart from Kafka, which may have lost some of them meanwhile: reading fails once the cache is lost, and a
-    retry reads the log. With several chunks the cache is on disk.
+    retry reads the log. The cache is on disk, unless they are few.
     """
 
     after: int
@@ -125,9 +125,7 @@ class _TopicIngest(NamedTuple):
         if len(self.chunks) > 1:
             whole = sum(topic_plan.planned_counts.values())
             step_events.add_fields(offsets_planned=whole, offsets_done=whole - to_come - planned)
-        segments = topic_segments.read_segments(
-            spark, self.topics, contract, plan, name, origin, on_disk=len(self.chunks) > 1
-        )
+        segments = topic_segments.read_segments(spark, self.topics, contract, plan, name, origin)
         counts = record_counts.count_records(
             segments,
             place=place,

@@ -181,7 +181,8 @@ def read_segments(frame: DataFrame, schema: StructType, rule: FateRule, origin: 
     for row in found:
         sizes[row["task"]] += row["size"]
     if max(sizes.values(), default=0) > _MAX_TASK_BYTES:
-        frame = frame.repartition(2 * sizes.total() // _MAX_TASK_BYTES + 1)
+        # By columns: Spark sorts what it spreads by number.
+        frame = frame.repartition(2 * sizes.total() // _MAX_TASK_BYTES + 1, "partition", "first")
     is_local = few and None not in rows.values() and files.is_small(0, sum(it.size for it in rows))
     local = tuple(map(bytes, rows.values())) if is_local else None
     return Segments(frame, schema, rule, _find_starts([*rows], origin), local)

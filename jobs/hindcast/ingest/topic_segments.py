@@ -79,11 +79,10 @@ def read_segments(
     origin: Origin,
     *,
     store: bool = True,
-    on_disk: bool = False,
 ) -> Segments:
     """Return the records of these ranges, decoded, as segments.
 
-    `store`: whether to store the schemas that records name beside the log (schemas.py). `on_disk`: keep them there.
+    `store`: whether to store the schemas that records name beside the log (schemas.py).
     """
     topic, members = contract.topics[name], plan.topics[name].members
     few = files.is_small(sum(r.end - r.start for part in origin.ranges for r in part.values()))
@@ -95,7 +94,7 @@ def read_segments(
 
         decoded = topic_log.union_frames(map(decode_part, origin.ranges))
         # No persist: a commit to the log would drop the cache of a plan that reads it.
-        storage = StorageLevel.DISK_ONLY if on_disk else None
+        storage = None if few else StorageLevel.DISK_ONLY
         packed = segments.pack_records(decoded).localCheckpoint(eager=False, storageLevel=storage)
         return segments.read_segments(packed, decoded.schema, _fate_rule(topic), origin, few=few)
 

@@ -34,8 +34,8 @@ def refuse_odd_log(folder: Path) -> None:
                     raise TableError("is too large for what it is", where=entry.path, fix=f"rm {entry.path}")
                 if ".checkpoint." in entry.name and entry.name.endswith(".parquet"):
                     checkpoints.append(entry.path)
-    except (FileNotFoundError, NotADirectoryError):
-        return
+    except OSError:
+        return  # whoever opens it says so
     if checkpoints:
         _refuse_packed_checkpoint(Path(max(checkpoints)))
 
@@ -76,8 +76,8 @@ def refuse_foreign_files(folder: Path, paths: Iterable[str]) -> None:
                 for entry in entries:
                     if entry.name in own and (entry.is_symlink() or not entry.is_file()):
                         raise TableError("is no file, but a link or a pipe", where=entry.path, fix=_FIX)
-        except (FileNotFoundError, NotADirectoryError):
-            continue
+        except OSError:
+            continue  # whoever reads it says so
 
 
 def refuse_links(folder: Path) -> None:
