@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 from pyspark.errors import PySparkException
 
+from hindcast.common.spark_workers import BatchConverter
 from hindcast.engine import arrow_expressions, integer_encoding, operators, slice_reader, window_operator
 from hindcast.engine.spec import SLICE, EventSpec, JoinSpec, KernelOutput, SlidingSpec, TimeSlice, WindowSpec
 from hindcast.store import files
@@ -27,7 +28,7 @@ REPORT_SCHEMA = (
 """
 
 
-def build_batch_mapper(form: JoinSpec, parts: list[TimeSlice]) -> BatchMapper:
+def build_batch_mapper(form: JoinSpec, parts: list[TimeSlice]) -> BatchConverter:
     """Return a join as a function for Spark's mapInArrow, from the numbers of slices to reports of files.
 
     Of a join whose expressions Spark evaluates the function gives the joined rows instead, for `build_writer`.
@@ -41,10 +42,7 @@ def build_batch_mapper(form: JoinSpec, parts: list[TimeSlice]) -> BatchMapper:
     return map_batches
 
 
-BatchMapper = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-
-
-def build_writer(output: KernelOutput) -> BatchMapper:
+def build_writer(output: KernelOutput) -> BatchConverter:
     """Return the second half of such a join for Spark's mapInArrow: from the view's rows to reports of files."""
 
     def map_batches(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -55,7 +53,7 @@ def build_writer(output: KernelOutput) -> BatchMapper:
     return map_batches
 
 
-def build_aggregator(output: KernelOutput, aggregate: Callable[[pa.Table], operators.KernelRows]) -> BatchMapper:
+def build_aggregator(output: KernelOutput, aggregate: Callable[[pa.Table], operators.KernelRows]) -> BatchConverter:
     """Return an aggregate as a function for Spark's mapInArrow: from all rows of some groups to reports of files."""
 
     def map_batches(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -76,7 +74,9 @@ SliceWork = Callable[..., pa.Table | pa.RecordBatch]
 """What is done with the members of a slice, given an `EventSpec` (`write_windows`, `list_members`, late_events.py)."""
 
 
-def build_window_task(form: EventSpec, parts: list[TimeSlice], work: SliceWork, reach: tuple[int, int]) -> BatchMapper:
+def build_window_task(
+    form: EventSpec, parts: list[TimeSlice], work: SliceWork, reach: tuple[int, int]
+) -> BatchConverter:
     """Return some work on the members of windows for Spark's mapInArrow, from numbers of slices to what it returns.
 
     Arrow evaluates the view's expressions. The members are the events in a slice, and so many microseconds before and
@@ -96,7 +96,7 @@ def build_window_task(form: EventSpec, parts: list[TimeSlice], work: SliceWork, 
     return map_batches
 
 
-def build_event_reader(form: EventSpec, parts: list[TimeSlice], reach: tuple[int, int]) -> BatchMapper:
+def build_event_reader(form: EventSpec, parts: list[TimeSlice], reach: tuple[int, int]) -> BatchConverter:
     """Return the first half of such a task, if Spark evaluates the expressions: from numbers of slices to events.
 
     These have the number of their slice (`window_aggregation.read_schema`).
@@ -112,7 +112,7 @@ def build_event_reader(form: EventSpec, parts: list[TimeSlice], reach: tuple[int
     return map_batches
 
 
-def build_member_task(form: EventSpec, parts: list[TimeSlice], work: SliceWork) -> BatchMapper:
+def build_member_task(form: EventSpec, parts: list[TimeSlice], work: SliceWork) -> BatchConverter:
     """Return the second half: from the members of a slice's windows to what some work on them returns."""
 
     def map_batches(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

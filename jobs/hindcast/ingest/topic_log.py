@@ -23,8 +23,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import reduce
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_type
 
 from hindcast.bitemporal import fates
 from hindcast.contract import Topic
@@ -103,13 +105,20 @@ def union_frames(frames: Iterable[DataFrame]) -> DataFrame:
 
 
 def run_columns(topic_plan: TopicPlan, plan: Plan) -> dict[str, Column]:
-    """Return the columns that all rows of a run share."""
+    """Return the columns that all rows of a run share (`run_values`), and those of members."""
+    shared = {
+        name: F.lit(it.as_py()).cast(from_arrow_type(it.type)) for name, it in run_values(topic_plan, plan).items()
+    }
+    return shared | topic_patterns.member_columns(topic_plan.members)
+
+
+def run_values(topic_plan: TopicPlan, plan: Plan) -> dict[str, pa.Scalar]:
+    """Return the values that all rows of a run share, but for the topics of members."""
     return {
-        "topicId": F.lit(topic_plan.topic_id),
-        "epoch": F.lit(topic_plan.epoch),
-        "run": F.lit(plan.run).cast("long"),
-        "systemFrom": F.lit(plan.known_at),
-        **topic_patterns.member_columns(topic_plan.members),
+        "topicId": pa.scalar(topic_plan.topic_id),
+        "epoch": pa.scalar(topic_plan.epoch, pa.int32()),
+        "run": pa.scalar(plan.run, pa.int64()),
+        "systemFrom": pa.scalar(plan.known_at, tables.ARROW_TIMESTAMP),
     }
 
 

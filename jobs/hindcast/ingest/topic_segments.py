@@ -25,7 +25,7 @@ from hindcast.kafka.topic_patterns import TopicSource
 from hindcast.kafka.topics import OffsetRange
 from hindcast.plan import journal
 from hindcast.plan.plans import Plan, TopicPlan
-from hindcast.store import files, tables
+from hindcast.store import files
 from hindcast.store.task_rows import TaskRows
 
 _DECODED_COLUMNS = {"key": "_key", "value": "_value"}
@@ -105,7 +105,8 @@ def select_log_rows(read: Segments, plan: Plan, name: str) -> TaskRows:
     """Return the records of segments as rows of a topic's log."""
     topic_plan = plan.topics[name]
     one = {"offsets": pa.scalar(1, pa.int64())}
-    values = {p: one | _run_values(topic_plan, plan, p) for p in topic_plan.planned_counts}
+    shared_by_all = one | topic_log.run_values(topic_plan, plan)
+    values = {p: shared_by_all | _member_values(topic_plan, p) for p in topic_plan.planned_counts}
     shared = next(iter(values.values()))
     types = {field.name: field.dataType for field in read.schema} | {"streamTime": TimestampType()}
     types |= {column: from_arrow_type(value.type) for column, value in shared.items()}
@@ -119,22 +120,19 @@ def select_log_rows(read: Segments, plan: Plan, name: str) -> TaskRows:
 def select_accepted(read: Segments, plan: Plan, name: str) -> DataFrame:
     """Return the accepted records of segments, as tables are derived from them (`initial_rows.RECORD_COLUMNS`)."""
     columns = {"_key": "key", "_value": "value", **{it: it for it in ("timestamp", "partition", "offset")}}
-    shared = _run_values(plan.topics[name], plan, 0)
+    shared = topic_log.run_values(plan.topics[name], plan)
     return read.select_accepted(columns, {it: shared[it] for it in ("epoch", "run")})
 
 
-def _run_values(topic_plan: TopicPlan, plan: Plan, partition: int) -> dict[str, pa.Scalar]:
-    """Return the values of `run_columns` in the rows of a partition."""
-    values = {
-        "topicId": pa.scalar(topic_plan.topic_id),
-        "epoch": pa.scalar(topic_plan.epoch, pa.int32()),
-        "run": pa.scalar(plan.run, pa.int64()),
-        "systemFrom": pa.scalar(plan.known_at, tables.ARROW_TIMESTAMP),
-    }
+def _member_values(topic_plan: TopicPlan, partition: int) -> dict[str, pa.Scalar]:
+    """Return the values of `topic_patterns.member_columns` in the rows of a partition."""
     if (member := topic_plan.members.get(partition)) is None:
-        return values
-    place = {"topic": pa.scalar(member.topic), "topicPartition": pa.scalar(member.partition, pa.int32())}
-    return values | {"topicId": pa.scalar(member.topic_id)} | place
+        return {}
+    return {
+        "topicId": pa.scalar(member.topic_id),
+        "topic": pa.scalar(member.topic),
+        "topicPartition": pa.scalar(member.partition, pa.int32()),
+    }
 
 
 def _read_raw_records(

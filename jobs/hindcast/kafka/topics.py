@@ -72,8 +72,7 @@ def read_topics(spark: SparkSession, settings: Settings, ranges: Mapping[str, Ma
     if not by_topic:
         return spark.createDataFrame([], f"topic string, {RECORD_SCHEMA}")
     every = [r for parts in by_topic.values() for r in parts.values()]
-    total = sum(r.end - r.start for r in every)
-    tasks = max(_TASKS, total // _PER_TASK)
+    tasks = max(_TASKS, sum(r.end - r.start for r in every) // _PER_TASK)
     frame = (
         spark.read.format("kafka")
         .options(**jvm_credentials.kafka_options(settings))
@@ -87,7 +86,7 @@ def read_topics(spark: SparkSession, settings: Settings, ranges: Mapping[str, Ma
         .option("endingOffsets", json.dumps({t: {p: r.end for p, r in parts.items()} for t, parts in by_topic.items()}))
         .option("includeHeaders", "true")
         .option("failOnDataLoss", "true")
-        .option("minPartitions", str(max(total // _PER_TASK, 1)))
+        .option("minPartitions", str(tasks if tasks > _TASKS else 1))
         .load()
     )
     read = frame.select("topic", "partition", "offset", "timestamp", "timestampType", "key", "value", "headers")
@@ -129,8 +128,8 @@ RECORD_SCHEMA = (
 """The columns of a record."""
 
 
-_TASKS, _PER_TASK = 8, 250_000
-"""The most tasks for few records, and the records of a task for many: about a file of the log."""
+_TASKS, _PER_TASK = 8, 100_000
+"""The tasks for few records, and the records of a task for many."""
 
 
 _RECREATED_FIX = "the topic was recreated: replay it into a new pipeline (another pipeline: name in the contract)"

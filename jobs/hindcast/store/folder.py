@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterator
 from functools import cached_property
@@ -11,6 +10,8 @@ from typing import NamedTuple
 
 from deltalake.fs import DeltaStorageHandler
 from pyarrow.fs import FileSelector, FileType, PyFileSystem
+
+from hindcast.store import own_files
 
 LOG_FOLDER = "_delta_log"
 """The folder of a table's Delta log."""
@@ -52,9 +53,7 @@ class WarehouseFolder:
         if self._local is None:
             return {}
         own, others = self._local.parent.resolve() / self._local.name, Path(place).resolve()
-        found = [self._local] if self._local.is_symlink() else []
-        for folder, folders, files in os.walk(self._local):
-            found += [link for name in (*folders, *files) if (link := Path(folder, name)).is_symlink()]
+        found = [*([self._local] if self._local.is_symlink() else []), *own_files.find_links(self._local)]
         led = {str(link.relative_to(self._local)): link.resolve() for link in found}
         return {
             link: str(target)

@@ -6,7 +6,7 @@ Whoever may write to one table must not have the files of another read, or remov
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -82,7 +82,11 @@ def refuse_foreign_files(folder: Path, paths: Iterable[str]) -> None:
 
 def refuse_links(folder: Path) -> None:
     """Raise TableError if there is a link in a table's folder: what removes old files would follow it."""
+    for link in find_links(folder):
+        raise TableError(f"is a link to {link.resolve()}", where=str(link), fix="remove it")
+
+
+def find_links(folder: Path) -> Iterator[Path]:
+    """Yield the symbolic links in a folder, which are not followed."""
     for place, folders, files in os.walk(folder):
-        for name in (*folders, *files):
-            if (path := Path(place, name)).is_symlink():
-                raise TableError(f"is a link to {path.resolve()}", where=str(path), fix="remove it")
+        yield from (link for name in (*folders, *files) if (link := Path(place, name)).is_symlink())

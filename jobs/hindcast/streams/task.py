@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from hindcast.common.jit import NOTHING
+from hindcast.common.spark_workers import BatchConverter
 from hindcast.streams import aggregate_processors, join_processors
 from hindcast.streams.depth_first import sort_depth_first
 from hindcast.streams.spec import ProcessorOutput, ProcessorSpec
@@ -92,7 +93,7 @@ _OPERATORS: Mapping[str, Callable[[ProcessorSpec, TaskRows], tuple[ProcessorOutp
 }
 
 
-def build_batch_mapper(spec: ProcessorSpec) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def build_batch_mapper(spec: ProcessorSpec) -> BatchConverter:
     """Return `process_task` as a function for Spark's mapInArrow."""
 
     def map_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
