@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import random
 import re
 import struct
+from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -13,11 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import fastavro
+import pyarrow as pa
 import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
+from arrow_decoding import assert_arrow_reads
 from hindcast import formats
 from hindcast.common.errors import ContractError
 from hindcast.contract import Topic, avro, avro_compatibility, load
@@ -26,7 +30,7 @@ from hindcast.formats import RecordPart, headers
 from hindcast.formats.avro import _OPTIONS
 from hindcast.formats.decode import decode_records
 from hindcast.formats.primitive import serialize_value
-from hindcast.kafka import timestamp_overflow
+from hindcast.kafka import record_batches
 from hindcast.kafka.topics import RECORD_SCHEMA
 
 if TYPE_CHECKING:
@@ -53,6 +57,9 @@ def read(
     parts = {f"v{n}": part for n, (part, _) in enumerate(table)}
     bytes_ = {column: F.when(F.col("p") == n, F.col("value")) for n, column in enumerate(parts)}
     told = formats.parse_parts(sent.withColumns(bytes_), parts, "read").select("p", "c", "read").collect()
+    for p, (part, cases) in enumerate(table):
+        own = [(cases[row["c"]].raw, row["read"][f"v{p}"]) for row in told if row["p"] == p]
+        assert_arrow_reads(part, own)
     found = ((table[row["p"]], row["c"], row["read"][f"v{row['p']}"]) for row in told)
     return [(part, cases[c], it["struct"], it["problem"]) for (part, cases), c, it in found]
 
@@ -722,6 +729,12 @@ class Unreadable(NamedTuple):
     def timestamp(self) -> tuple[int, int]:
         return 1, 0
 
+    def topic(self) -> str:
+        return "orders"
+
+    def partition(self) -> int:
+        return 3
+
     def offset(self) -> int:
         return 7
 
@@ -734,14 +747,40 @@ class Unreadable(NamedTuple):
 
 def test_headers_that_kafkas_client_cannot_read_make_a_record_malformed_where_they_matter(spark: SparkSession) -> None:
     message: Any = Unreadable()
-    row = timestamp_overflow._message_row(message, 0)
-    frame = spark.createDataFrame([{**row, "timestamp": datetime.fromtimestamp(0, UTC)}], RECORD_SCHEMA)
+    batch = record_batches._build_batch([message], all_headers=False)
+    frame = spark.createDataFrame(pa.Table.from_batches([batch]), RECORD_SCHEMA)
+    with pytest.raises(record_batches.UnreadableHeadersError, match="a header is not UTF-8"):
+        record_batches._build_batch([message], all_headers=True)
     for names, fate in (({}, None), ({"by": "by"}, "malformed")):
         value = {"n": "int", **dict.fromkeys(names, "string")}
         topic = Topic.model_validate({"read": "stream", "key": {"id": "string"}, "value": value, "headers": names})
         (found,) = decode_records(frame, topic).collect()
         assert found["fate"] == fate
     assert found["reason"] == "the record's headers cannot be read: a name is not UTF-8"
+
+
+TEXT_TYPES = (
+    *("string", "tinyint", "smallint", "int", "bigint", "boolean", "float", "double", "date", "timestamp", "binary"),
+    *("decimal(8,2)", "decimal(38,0)", "decimal(20,10)"),
+)
+TEXT_PARTS = (
+    *("2026-01-31", "0002-01-01", "9999-12-30", "2024-02-29", "2023-02-29", "T", " ", "12:30", ":45", ".123456789"),
+    *("Z", "+02:00", "-18:00", "+18:01", "24:00", "0", "-0", "-", "+", "1", "12", "127", "128", "32768", "2147483648"),
+    *("9223372036854775807", "9223372036854775808", "0.5", ".5", "5.", "1.005", "e", "E5", "e-3", "e99", "1e400"),
+    *("3.4e38", "true", "false", "TRUE", "NaN", "Infinity", "1" * 19, "0" * 30, "é", "\n", "\t", "\x00"),
+    *("1767225600", "-62104060800"),
+)
+
+
+def test_texts_of_every_type_are_the_same_to_arrow_and_to_spark(spark: SparkSession) -> None:
+    """Texts of a few such parts, and what is no text."""
+    chance = random.Random(31)  # noqa: S311  # any will do
+    texts = ["".join(chance.choices(TEXT_PARTS, k=chance.choice((1, 1, 2, 2, 3, 4, 5)))).encode() for _ in range(1500)]
+    texts += [None, b"", b"\xff", b"a\xc3", b"\xed\xa0\x80x", b"\xf0\x9f\x98" * 80, "é".encode() * 201, b"x" * 200]
+    cases = [Case(text, None) for text in texts]
+    found = read(spark, [(of("string", {"it": kind}), cases) for kind in TEXT_TYPES])  # it compares them
+    taken = Counter(part.columns["it"] for part, _, struct, _ in found if struct is not None)
+    assert all(taken[kind] > 10 for kind in TEXT_TYPES), taken
 
 
 def test_a_schema_file_is_part_of_what_a_topic_is() -> None:

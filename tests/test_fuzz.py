@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from arrow_decoding import assert_arrow_decodes
 from fuzz import COLUMNS, Refused, mutated, oracle
 from hindcast.contract import Topic
 from hindcast.formats.decode import decode_records
@@ -31,9 +32,10 @@ def judged(spark: SparkSession, sent: list[bytes], part: str) -> list[tuple[str 
     other = b'{"n": 1}'
     rows = [(n, NOON, it if part == "key" else b"k", it if part == "value" else other) for n, it in enumerate(sent)]
     frame = spark.createDataFrame(rows, "n int, timestamp timestamp, key binary, value binary").repartition(2)
-    found = sorted(
-        decode_records(frame, KEYED if part == "key" else EVENTS, NOON).collect(), key=lambda row: int(row.n)
-    )
+    topic = KEYED if part == "key" else EVENTS
+    read = decode_records(frame, topic, NOON)
+    assert_arrow_decodes(topic, frame, read, NOON)
+    found = sorted(read.collect(), key=lambda row: int(row.n))
     assert [row.n for row in found] == list(range(len(sent))), "each record once"
     return [(row.fate, row[part] and row[part].asDict()) for row in found]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from confluent_kafka.cimpl import NewPartitions
 
 from hindcast.common.errors import TopicError
 from hindcast.common.settings import read_settings
-from hindcast.ingest import ingest_commits
+from hindcast.ingest import ingest_commits, topic_segments
 from hindcast.kafka import gaps, produce, topic_patterns
 from hindcast.kafka.cluster import Cluster, millis
 from hindcast.kafka.topics import OffsetRange
@@ -68,6 +68,26 @@ def transactions(p: Pipeline) -> Iterator[Any]:
         reaches(p, end)
 
     yield send
+
+
+READERS = pytest.mark.parametrize("reader", ["client", "connector"])
+
+
+@contextmanager
+def before_reading(reader: str, work: Callable[[], Any]) -> Iterator[None]:
+    """Something happens between the plan and the reading, by Kafka's own client or by Spark's connector."""
+    place = (topic_segments, "read_by_client") if reader == "client" else (topic_patterns, "read_records")
+    read = getattr(*place)
+
+    def read_after(*arguments: Any) -> Any:
+        work()
+        return read(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(*place, read_after)
+        if reader == "connector":
+            patch.setattr(topic_segments, "plan_decoding", lambda *_: None)
+        yield
 
 
 def available(p: Pipeline) -> OffsetRange:
@@ -125,6 +145,24 @@ def test_aborted_records_and_markers_are_accounted_for_and_bring_nothing(
         assert tuples(empty, "offset", "offsets") == [(2, 4), (7, 1), (8, 2)]
 
 
+def test_offsets_without_a_record_have_a_fate_in_earlier_and_in_new_parts(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    """`from` moves back over markers of transactions, while new ones have come."""
+    later = MENU.replace("read: table", "read: stream") + "    from: 2026-01-01T00:00:10\n"
+    with pipeline(spark, broker, tmp_path, later) as p, transactions(p) as send:
+        for second in (1, 2, 3, 11, 12):  # 0, 2, 4, 6, 8, with markers at 1, 3, 5, 7, 9
+            send(True, ("curry", '{"price": 1}', second))
+        p.run("first")
+        send(True, ("soup", '{"price": 6}', 13))  # 10, and 11
+        p.write(later.replace("00:00:10", "00:00:00"))
+        p.run("second")
+        rows = p.raw("logs/menu")
+        assert sorted(tuples(rows, "offset", "offsets", "fate")) == [
+            (n, 1, "no_record" if n % 2 else "accepted") for n in range(12)
+        ]
+
+
 def test_an_open_transaction_ends_the_log(broker: str, tmp_path: Path) -> None:
     with pipeline(None, broker, tmp_path, MENU) as p:
         p.send("menu", ("curry", {"price": 8}, 0))
@@ -171,19 +209,13 @@ def test_what_retention_took_stops_the_run_until_the_contract_goes_on_without_it
         assert ranges(p, "menu", 3) == [(10, 12, {"gone": 2})]
 
 
+@READERS
 @pytest.mark.long
 def test_what_retention_takes_while_it_is_read_fails_the_step_and_a_retry_says_which(
-    spark: SparkSession, broker: str, tmp_path: Path
+    spark: SparkSession, broker: str, tmp_path: Path, reader: str
 ) -> None:
-    with pipeline(spark, broker, tmp_path, MENU) as p, pytest.MonkeyPatch.context() as patch:
+    with pipeline(spark, broker, tmp_path, MENU) as p, before_reading(reader, lambda: retain_from(p, "menu", 3)):
         p.send("menu", *(("curry", {"price": n}, n) for n in range(6)))
-        read = topic_patterns.read_records
-
-        def taken(*arguments: Any) -> Any:
-            retain_from(p, "menu", 3)
-            return read(*arguments)
-
-        patch.setattr(topic_patterns, "read_records", taken)
         with pytest.raises(TopicError, match="Kafka lost offsets while they were read") as failed:
             p.run("first")
         assert "retry" in failed.value.fix
@@ -316,8 +348,11 @@ def test_a_topic_made_anew_is_refused_between_runs_and_under_a_run(
         assert "into a new pipeline" in refused.value.fix
 
 
+@READERS
 @pytest.mark.long
-def test_a_broker_that_restarts_while_it_is_read_costs_nothing(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_broker_that_restarts_while_it_is_read_costs_nothing(
+    spark: SparkSession, tmp_path: Path, reader: str
+) -> None:
     port = ports.find_free_port()
     started = brokers.start_broker(tmp_path / "kafka", port, tmp_path / "broker.log")
     brokers.wait_for_broker(started)
@@ -329,37 +364,31 @@ def test_a_broker_that_restarts_while_it_is_read_costs_nothing(spark: SparkSessi
         brokers.wait_for_broker(again[0])
 
     try:
-        with pipeline(spark, f"127.0.0.1:{port}", tmp_path, MENU) as p, pytest.MonkeyPatch.context() as patch:
+        with pipeline(spark, f"127.0.0.1:{port}", tmp_path, MENU) as p:
             p.send("menu", *(("curry", {"price": n}, n) for n in range(2000)))
-            read, restarting = topic_patterns.read_records, threading.Thread(target=restart)
+            restarting = threading.Thread(target=restart)
 
-            def meanwhile(*arguments: Any) -> Any:
+            def begin_restart() -> None:
                 restarting.start()
                 time.sleep(0.3)
-                return read(*arguments)
 
-            patch.setattr(topic_patterns, "read_records", meanwhile)
-            told = p.run("first")
+            with before_reading(reader, begin_restart):
+                told = p.run("first")
             restarting.join()
             assert told["topics"]["menu"]["partitions"][0]["fates"] == {"accepted": 2000}
     finally:
         process.stop_processes(again or [started])
 
 
+@READERS
 @pytest.mark.long
 def test_a_topic_that_grows_while_it_is_read_gives_what_was_planned(
-    spark: SparkSession, broker: str, tmp_path: Path
+    spark: SparkSession, broker: str, tmp_path: Path, reader: str
 ) -> None:
-    with pipeline(spark, broker, tmp_path, MENU) as p, pytest.MonkeyPatch.context() as patch:
+    with pipeline(spark, broker, tmp_path, MENU) as p:
         p.send("menu", ("curry", {"price": 8}, 0))
-        read = topic_patterns.read_records
-
-        def growing(*arguments: Any) -> Any:
-            p.send("menu", ("curry", {"price": 9}, 1))
-            return read(*arguments)
-
-        patch.setattr(topic_patterns, "read_records", growing)
-        p.run("first")
+        with before_reading(reader, lambda: p.send("menu", ("curry", {"price": 9}, 1))):
+            p.run("first")
         assert p.fates("menu") == [(0, "accepted")]
         p.run("second")
         assert p.believed("menu") == [("curry", 8, 0, 1), ("curry", 9, 1, None)]

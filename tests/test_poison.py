@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import functions as F
 
 import fuzz
+from arrow_decoding import assert_arrow_decodes
 from hindcast.common.errors import RecordError
 from hindcast.contract import Topic
 from hindcast.formats import limits
@@ -196,7 +197,9 @@ CASES: dict[bytes, Any] = {
 def decoded(spark: SparkSession, topic: Topic, records: list[tuple[bytes | None, bytes | None]]) -> list[Any]:
     rows = [(n, NOON, *record) for n, record in enumerate(records)]
     sent = spark.createDataFrame(rows, "n int, timestamp timestamp, key binary, value binary").coalesce(1)
-    return sorted(decode_records(sent, topic, NOON).collect(), key=lambda row: int(row.n))
+    read = decode_records(sent, topic, NOON)
+    assert_arrow_decodes(topic, sent, read, NOON)
+    return sorted(read.collect(), key=lambda row: int(row.n))
 
 
 def plain(value: Any) -> Any:

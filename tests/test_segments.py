@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from hindcast.bitemporal import fates
-from hindcast.ingest import segment_fates, segments
+from hindcast.bitemporal import fates, intervals
+from hindcast.ingest import segments
 from hindcast.ingest.segment_fates import FateRule
 from hindcast.ingest.segments import Origin, Segments
 from hindcast.kafka.topics import OffsetRange
@@ -49,9 +49,9 @@ def read(spark: SparkSession, batches: list[pa.Table], origin: Origin, rule: Fat
     """Segments of records, a task or several for each of the batches."""
     given = [part for batch in batches for part in batch.combine_chunks().to_batches()]
     given.append(pa.RecordBatch.from_pylist([], batches[0].schema))
-    packed = [it for batch in given for it in segments._pack_batches(iter([batch]))]
+    packed = [it for batch in given for it in segments.pack_batches(iter([batch]))]
     packed.reverse()
-    frame = spark.createDataFrame(pa.Table.from_batches(packed, segments._ARROW), segments._SCHEMA)
+    frame = spark.createDataFrame(pa.Table.from_batches(packed, segments._ARROW), segments.PACKED_SCHEMA)
     return segments.read_segments(frame.localCheckpoint(), StructType.fromDDL(SCHEMA), rule, origin, few=few)
 
 
@@ -150,4 +150,4 @@ def test_large_records_are_in_segments_of_their_own_and_stay_with_spark(
 @pytest.mark.parametrize("micros", [0, 1, 1_767_225_600_000_000, 1_767_225_600_120_000, 253_402_300_800_000_000])
 def test_moments_in_reasons_are_as_spark_writes_them(spark: SparkSession, micros: int) -> None:
     (row,) = spark.range(1).select(F.timestamp_micros(F.lit(micros)).cast("string")).collect()
-    assert segment_fates._format_moment(micros) == row[0]
+    assert intervals.format_micros(micros) == row[0]

@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
+import numpy as np
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
@@ -18,6 +19,13 @@ ALL_TIME = timedelta(days=4_000_000)
 def count_micros(length: timedelta | None) -> int:
     """Return a length of time, at most `ALL_TIME`, in microseconds; None becomes zero."""
     return min(length or timedelta(0), ALL_TIME) // timedelta(microseconds=1)
+
+
+def format_micros(micros: int) -> str:
+    """Return a moment in microseconds since 1970 as Spark casts it to text."""
+    text = str(np.datetime64(micros, "us")).replace("T", " ").rstrip("0").rstrip(".")
+    year = text.split("-", 1)[0]
+    return f"+{text}" if len(year) > 4 and not text.startswith("-") else text  # digits of a year
 
 
 def interval_micros(interval: Column) -> Column:

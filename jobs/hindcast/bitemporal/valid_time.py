@@ -22,7 +22,14 @@ from hindcast.contract import valid_time as expression
 FIRST_MOMENT = datetime(1, 1, 2, tzinfo=UTC)
 """The first moment at which records are true, as `LAST_MOMENT` is the last."""
 
-_END = datetime(9999, 12, 31, 23, 59, 59, 999_000, tzinfo=UTC)
+NO_TIMESTAMP = "the record has no timestamp"
+AFTER_LAST_DAY = f"dated after {LAST_MOMENT.date()}, the last day that tables hold"
+BEFORE_FIRST_DAY = f"dated before {FIRST_MOMENT.date()}, the first day that tables hold"
+AFTER_LATEST = "dated after ", "+00:00, the run's known-at plus max_time_skew"
+BEFORE_EARLIEST = "dated before ", "+00:00, the run's known-at less max_time_skew's before"
+"""The reasons of records without a valid time, or with one that is not accepted; the moment is between the last two."""
+
+LATEST_CLAMPED = datetime(9999, 12, 31, 23, 59, 59, 999_000, tzinfo=UTC)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -45,6 +52,12 @@ def skew_bounds(topic: Topic, known_at: datetime | Column) -> SkewBounds:
 def latest_within_skew(topic: Topic, known_at: datetime) -> datetime:
     """Return the `latest` of `skew_bounds` as a moment."""
     return known_at + topic.time_skew.after if topic.time_skew.after < LAST_MOMENT - known_at else LAST_MOMENT
+
+
+def earliest_within_skew(topic: Topic, known_at: datetime) -> datetime:
+    """Return the `earliest` of `skew_bounds` as a moment."""
+    before = topic.time_skew.before
+    return FIRST_MOMENT if before is None or before > known_at - FIRST_MOMENT else known_at - before
 
 
 def timestamp_literal(at: datetime) -> Column:
@@ -84,7 +97,7 @@ def add_valid_time(records: DataFrame, topic: Topic) -> DataFrame:
 
 def describe_missing_time(topic: Topic) -> Column:
     """Return the reason why a record of `add_valid_time` has no valid time."""
-    sent = F.lit("the record has no timestamp")
+    sent = F.lit(NO_TIMESTAMP)
     if topic.valid_time is None:
         return sent
     invalid = F.lit(f"valid_time gives none for the record: {topic.valid_time} is null or fails")
@@ -96,28 +109,22 @@ def describe_skew(latest: Column, earliest: Column) -> Column:
     at = F.col("_valid")
     # rule: both bounds of the time skew are taken
     return (
-        F.when(
-            at > timestamp_literal(LAST_MOMENT),
-            F.lit(f"dated after {LAST_MOMENT.date()}, the last day that tables hold"),
-        )
-        .when(
-            at < timestamp_literal(FIRST_MOMENT),
-            F.lit(f"dated before {FIRST_MOMENT.date()}, the first day that tables hold"),
-        )
-        .when(at > latest, _describe_bound("dated after", latest, "plus max_time_skew"))
-        .when(at < earliest, _describe_bound("dated before", earliest, "less max_time_skew's before"))
+        F.when(at > timestamp_literal(LAST_MOMENT), F.lit(AFTER_LAST_DAY))
+        .when(at < timestamp_literal(FIRST_MOMENT), F.lit(BEFORE_FIRST_DAY))
+        .when(at > latest, _describe_bound(latest, AFTER_LATEST))
+        .when(at < earliest, _describe_bound(earliest, BEFORE_EARLIEST))
     )
 
 
 def _clamp_moment(at: Column) -> Column:
     """Return a moment, moved to the bounds of what tables hold."""
     return (
-        F.when(at > timestamp_literal(_END), timestamp_literal(_END))
+        F.when(at > timestamp_literal(LATEST_CLAMPED), timestamp_literal(LATEST_CLAMPED))
         .when(at < timestamp_literal(FIRST_MOMENT), timestamp_literal(FIRST_MOMENT))
         .otherwise(at)
     )
 
 
-def _describe_bound(words: str, bound: Column, skew: str) -> Column:
+def _describe_bound(bound: Column, words: tuple[str, str]) -> Column:
     iso = F.replace(bound.cast("string"), F.lit(" "), F.lit("T"))
-    return F.concat(F.lit(f"{words} "), iso, F.lit(f"+00:00, the run's known-at {skew}"))
+    return F.concat(F.lit(words[0]), iso, F.lit(words[1]))

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import gc
+import json
+import re
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
+
+from pyspark.errors import PySparkException
+
+from hindcast.common.errors import AccessError, HindcastError, TopicError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -24,6 +31,33 @@ def map_in_workers(frame: DataFrame, convert: BatchConverter, schema: StructType
 def _convert_batches(convert: BatchConverter, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     freeze_modules()
     return convert(batches)
+
+
+class WorkerError(Exception):
+    """An error of ours in a worker, as JSON; `raise_worker_errors` raises it as it was."""
+
+
+@contextmanager
+def pass_errors() -> Iterator[None]:
+    """Raise errors of ours, in a worker, as those of which `raise_worker_errors` can tell what they say."""
+    try:
+        yield
+    except HindcastError as error:
+        raise WorkerError(json.dumps([type(error).__name__, error.found, error.where, error.fix])) from error
+
+
+@contextmanager
+def raise_worker_errors(*kinds: type[HindcastError]) -> Iterator[None]:
+    """Raise the error of a Spark job as that which one of its workers passed: a TopicError, or one of these `kinds`."""
+    try:
+        yield
+    except PySparkException as error:
+        passed = re.search(rf"{WorkerError.__name__}: (\[.*\])", str(error))
+        if passed is None:
+            raise
+        name, found, where, fix = json.loads(passed[1])
+        kind = next(it for it in (*kinds, TopicError, AccessError) if it.__name__ == name)
+        raise kind(found, where=where, fix=fix) from error
 
 
 def freeze_modules() -> None:

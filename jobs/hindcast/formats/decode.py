@@ -12,6 +12,11 @@ from hindcast.bitemporal import valid_time
 from hindcast.contract import Topic
 from hindcast.formats import WriterSchemas, envelopes, headers
 
+FATES = ("no_timestamp", "malformed", "null_key", "no_change", "time_skew")
+"""The fates that decoding decides, by precedence."""
+
+NO_KEY = "a table's record needs a key"
+
 
 def decode_records(
     records: DataFrame,
@@ -56,19 +61,14 @@ def decode_records(
         skewed = valid_time.describe_skew(F.lit(latest), first)
     keyless = F.col("_key").isNull() & F.lit(topic.read == "table")
     unchanged = F.col("value").isNull() & F.lit(topic.envelope is not None)
-    fate = (
-        F.when(timeless, "no_timestamp")
-        .when(problem.isNotNull(), "malformed")
-        .when(keyless, "null_key")
-        .when(unchanged, "no_change")
-        .when(skewed.isNotNull(), "time_skew")
-    )
-    reason = (
-        F.when(timeless, valid_time.describe_missing_time(topic))
-        .when(problem.isNotNull(), problem)
-        .when(keyless, "a table's record needs a key")
-        .when(unchanged, "Debezium's tombstone: the change event before it has ended the row")
-        .otherwise(skewed)
-    )
+    reasons = {
+        "no_timestamp": F.when(timeless, valid_time.describe_missing_time(topic)),
+        "malformed": problem,
+        "null_key": F.when(keyless, NO_KEY),
+        "no_change": F.when(unchanged, "Debezium's tombstone: the change event before it has ended the row"),
+        "time_skew": skewed,
+    }
+    fate = F.coalesce(*(F.when(reasons[name].isNotNull(), name) for name in FATES))
+    reason = F.coalesce(*(reasons[name] for name in FATES))
     columns = {"fate": fate, "reason": reason, "key": F.col("_key"), "value": F.col("_value")}
     return decided.withColumns(columns).drop("_key", "_value", "_problem", "_read", "_at", "_valid")

@@ -72,14 +72,7 @@ def mark_forgotten(
     allows, and of one whose bytes are the text of a key, though it does not decode. Without such runs the records are
     as they came. `records` has the bytes also as `_rawKey` and `_rawValue`; `ranges`: its offsets, all by default.
     """
-    passed = [
-        (run.number, run.plan.erasure.digest, partition, planned.start)
-        for run in past
-        if run.plan.erasure and run.plan.erasure.topic == name and name in run.plan.topics
-        for partition, planned in run.plan.topics[name].ranges.items()
-        if ranges is None or (partition in ranges and ranges[partition].start < planned.start)
-    ]
-    if not passed:
+    if not (passed := _list_passed(past, name, ranges)):
         return records
     decoded = decode_records(records, topic, writers=writers)
     digests = F.array(*(key_digest(name, key) for key in (F.col("key"), *_keys_of_text(topic))))
@@ -91,6 +84,24 @@ def mark_forgotten(
     ]
     marked = decoded.withColumn("_digests", digests).withColumn(MARK, F.coalesce(*forgotten_by).cast("long"))
     return marked.withColumns({"key": F.col("_rawKey"), "value": F.col("_rawValue")}).drop("fate", "reason", "_digests")
+
+
+def has_passed(past: Iterable[Run], name: str, ranges: Mapping[int, OffsetRange]) -> bool:
+    """Return whether a run that forgot a key of a topic had passed some of these offsets (`mark_forgotten`)."""
+    return bool(_list_passed(past, name, ranges))
+
+
+def _list_passed(
+    past: Iterable[Run], name: str, ranges: Mapping[int, OffsetRange] | None
+) -> list[tuple[int, str, int, int]]:
+    """Return the runs that forgot a key: number, the key's digest, and up to which offset of which partition."""
+    return [
+        (run.number, run.plan.erasure.digest, partition, planned.start)
+        for run in past
+        if run.plan.erasure and run.plan.erasure.topic == name and name in run.plan.topics
+        for partition, planned in run.plan.topics[name].ranges.items()
+        if ranges is None or (partition in ranges and ranges[partition].start < planned.start)
+    ]
 
 
 def _keys_of_text(topic: Topic) -> list[Column]:

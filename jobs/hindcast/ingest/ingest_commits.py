@@ -160,7 +160,9 @@ class _TopicIngest(NamedTuple):
         self, segments: Segments, read: list[dict[int, OffsetRange]], read_counts: Mapping[int, int]
     ) -> list[DataFrame]:
         """Return the offsets without a record among those that were read, with their fate; empty if there are none."""
-        planned = Counter({p: r.end - r.start for part in read for p, r in part.items()})
+        planned = Counter[int]()
+        for part in read:
+            planned.update({p: r.end - r.start for p, r in part.items()})
         incomplete = {p for p, n in planned.items() if read_counts.get(p, 0) < n}
         if not incomplete:
             return []

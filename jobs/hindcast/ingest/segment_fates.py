@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hindcast.bitemporal.fates import is_too_old
+from hindcast.bitemporal.intervals import format_micros
 
 _NEVER = np.iinfo(np.int64).min
 _MOMENT = pa.timestamp("us", "UTC")
@@ -49,7 +50,7 @@ def decide_fates(records: pa.Table, stream_time: int | None, rule: FateRule) -> 
         return _set_column(records, "fate", fates.fill_null("accepted"))
     records = _set_column(records, "fate", pc.coalesce(fates, pc.if_else(pa.array(expired), "expired", "accepted")))
     reasons = np.full(len(before), None)
-    reasons[expired] = [f"{rule.expiry_reason}{_format_moment(micros)}" for micros in before[expired].tolist()]
+    reasons[expired] = [f"{rule.expiry_reason}{format_micros(micros)}" for micros in before[expired].tolist()]
     return _set_column(records, "reason", pc.coalesce(records.column("reason"), pa.array(reasons, pa.string())))
 
 
@@ -57,10 +58,3 @@ def _set_column(records: pa.Table, name: str, values: pa.Array | pa.ChunkedArray
     if name in records.column_names:
         return records.set_column(records.column_names.index(name), name, values)
     return records.append_column(name, values)
-
-
-def _format_moment(micros: int) -> str:
-    """Return a moment as Spark casts it to text."""
-    text = str(np.datetime64(micros, "us")).replace("T", " ").rstrip("0").rstrip(".")
-    year = text.split("-", 1)[0]
-    return f"+{text}" if len(year) > 4 and not text.startswith("-") else text  # digits of a year

@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 from pyspark.sql.types import IntegerType, LongType, StructType
@@ -32,7 +32,7 @@ from hindcast.store.task_rows import TaskRows, collect_table
 
 _NUMBERS = ("first", "last", "records", "malformed", "refused", "latest", "size")
 _ARROW = pa.schema([("partition", pa.int32()), *((name, pa.int64()) for name in _NUMBERS), ("rows", pa.binary())])
-_SCHEMA = f"partition int, {', '.join(f'{name} long' for name in _NUMBERS)}, rows binary"
+PACKED_SCHEMA = f"partition int, {', '.join(f'{name} long' for name in _NUMBERS)}, rows binary"
 _MAX_BYTES = 32 << 20
 """About so many bytes of keys and values are in a segment."""
 _MAX_TASK_BYTES = 128 << 20
@@ -84,7 +84,7 @@ def pack_records(records: DataFrame) -> DataFrame:
     any others. Each task has
     the records of a partition in offset order, and no other task has any between them.
     """
-    return map_in_workers(records, _pack_batches, _SCHEMA)
+    return map_in_workers(records, pack_batches, PACKED_SCHEMA)
 
 
 @dataclass(frozen=True)
@@ -169,6 +169,17 @@ class Segments:
         return TaskRows(self.frame, partial(_unpack_batches, read_segment), schema, rows)
 
 
+def hold_segments(
+    spark: SparkSession, packed: Sequence[pa.RecordBatch], schema: StructType, rule: FateRule, origin: Origin
+) -> Segments:
+    """Return the segments of a few records that this process has packed (`pack_batches`)."""
+    table = pa.Table.from_batches(packed, _ARROW).combine_chunks()
+    frame = spark.createDataFrame(table, PACKED_SCHEMA)
+    rows = {Segment(*values): rows for *values, rows in zip(*(it.to_pylist() for it in table.columns), strict=True)}
+    ordered = sorted(rows, key=lambda it: it[:2])
+    return Segments(frame, schema, rule, _find_starts(ordered, origin), tuple(rows[it] for it in ordered))
+
+
 def read_segments(frame: DataFrame, schema: StructType, rule: FateRule, origin: Origin, *, few: bool) -> Segments:
     """Return the segments of a checkpointed `frame` (`pack_records`), whose records have the columns `schema`.
 
@@ -212,8 +223,8 @@ def _find_starts(segments: Sequence[Segment], origin: Origin) -> dict[Segment, i
     return starts
 
 
-def _pack_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the segments of records, for Spark's mapInArrow."""
+def pack_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the segments of batches of records, for Spark's mapInArrow, or for `hold_segments`."""
     for batch in (batch for batch in batches if batch.num_rows):
         packed: list[dict[str, int | bytes | None]] = []
         size = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 
 import pyarrow as pa
@@ -16,11 +17,15 @@ from hindcast.bitemporal import valid_time
 from hindcast.contract import Topic
 from hindcast.contract.bound import BoundContract
 from hindcast.formats import limits
+from hindcast.formats.arrow_decode import ArrowDecoding, plan_decoding
 from hindcast.formats.decode import decode_records
 from hindcast.ingest import erasure_marks, schemas, segments, stream_times, topic_log
+from hindcast.ingest.client_segments import read_by_client
 from hindcast.ingest.segment_fates import FateRule
 from hindcast.ingest.segments import Origin, Segments
 from hindcast.kafka import gaps, timestamp_overflow, topic_patterns
+from hindcast.kafka.cluster import Cluster
+from hindcast.kafka.record_batches import UnreadableHeadersError
 from hindcast.kafka.topic_patterns import TopicSource
 from hindcast.kafka.topics import OffsetRange
 from hindcast.plan import journal
@@ -85,6 +90,11 @@ def read_segments(
     `store`: whether to store the schemas that records name beside the log (schemas.py).
     """
     topic, members = contract.topics[name], plan.topics[name].members
+    decoding = _plan_client_decoding(contract, plan, name, origin)
+    if isinstance(source, Cluster) and decoding is not None:
+        place = contract.kafka_topic(name), members
+        with suppress(UnreadableHeadersError):
+            return read_by_client(spark, contract, source, decoding, place, _fate_rule(topic), origin)
     few = files.is_small(sum(r.end - r.start for part in origin.ranges for r in part.values()))
 
     def read(by_client: Collection[int]) -> Segments:
@@ -99,6 +109,14 @@ def read_segments(
         return segments.read_segments(packed, decoded.schema, _fate_rule(topic), origin, few=few)
 
     return timestamp_overflow.run_with_client_fallback(read, members, source)
+
+
+def _plan_client_decoding(contract: BoundContract, plan: Plan, name: str, origin: Origin) -> ArrowDecoding | None:
+    """Return how to decode records that Kafka's own client reads; None if they need Spark."""
+    past = journal.read_runs(contract.warehouse, contract.pipeline)
+    if any(erasure_marks.has_passed(past, name, part) for part in origin.ranges):
+        return None
+    return plan_decoding(contract.topics[name], plan.known_at)
 
 
 def select_log_rows(read: Segments, plan: Plan, name: str) -> TaskRows:

@@ -33,6 +33,9 @@ A = TypeVar("A")
 TIMEOUT = 20.0
 """Seconds after which a broker that does not answer is an error."""
 
+LOST_OFFSETS = "Kafka lost offsets while they were read"
+LOST_OFFSETS_FIX = "retry the run: it will name them, and go on without them if the contract has on_gap: record"
+
 
 class Cluster:
     """The brokers at `servers` (host:port, comma-separated), as a context manager.
@@ -51,6 +54,7 @@ class Cluster:
             "enable.auto.commit": False,
             "isolation.level": "read_committed",
             "auto.offset.reset": "error",
+            "check.crcs": True,
             "enable.partition.eof": True,
         }
         self._admin = access_errors.connect_client(AdminClient, config, self._errors, self._how)
@@ -129,12 +133,13 @@ class Cluster:
         return offsets
 
     def read_committed_records(
-        self, topic: str, ranges: Mapping[int, OffsetRange]
+        self, topic: str, ranges: Mapping[int, OffsetRange], patience: float = TIMEOUT
     ) -> Generator[list[Message], None, None]:
         """Yield the committed records of these ranges, a few thousand at a time; each partition in order.
 
-        Raise TopicError if nothing more comes of the partitions that are not finished. What the others send beyond
-        their ranges does not count, and neither does the time for which the reader keeps us waiting.
+        Raise TopicError if Kafka has lost some of them, or if nothing more comes of the partitions that are not
+        finished within `patience` seconds. What the others send beyond their ranges does not count, and neither does
+        the time for which the reader keeps us waiting.
         """
         left = {partition: offsets.end for partition, offsets in ranges.items() if offsets.end > offsets.start}
         self._ask(lambda: None, topic)  # greets the broker first: greeting polls, which would consume a record later
@@ -145,7 +150,7 @@ class Cluster:
                 messages = self._ask(self._poll_messages, topic)
                 if any((message.partition() or 0) in left for message in messages):
                     last_progress = time.monotonic()
-                elif time.monotonic() - last_progress > TIMEOUT:
+                elif time.monotonic() - last_progress > patience:
                     raise TopicError("the broker sends no records", where=f"{topic} partition {min(left)}")
                 records = []
                 for message in messages:
@@ -155,7 +160,7 @@ class Cluster:
                     end = left.get(partition, 0)
                     if not error and offset < end:
                         records.append(message)
-                    if error or offset >= end - 1:
+                    if offset >= end - (0 if error else 1):  # a partition's end has the offset after its last record
                         left.pop(partition, None)
                 if records:
                     yield records
@@ -230,6 +235,9 @@ class Cluster:
         if error.name() in _NO_RIGHT:
             return access_errors.authorization_error(operation, topic, self.servers, self._how)
         place = f"{self.servers}, topic {topic}" if topic else self.servers
+        if error.name() in _LOST:
+            where = place if partition is None else f"{place}, partition {partition}"
+            return TopicError(LOST_OFFSETS, where=where, fix=LOST_OFFSETS_FIX)
         if error.name() in _NO_BROKER:
             access_errors.refuse_denied_access(self._errors, self.servers, self._how)
             return TopicError(
@@ -270,6 +278,9 @@ _NO_GROUP_RIGHT = ("GROUP_AUTHORIZATION_FAILED",)
 
 
 _ELECTING = ("LEADER_NOT_AVAILABLE", "NOT_LEADER_FOR_PARTITION", "NOT_LEADER_OR_FOLLOWER")
+
+
+_LOST = ("_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE")
 
 
 _NO_BROKER = ("_TRANSPORT", "_TIMED_OUT", "_ALL_BROKERS_DOWN", "_RESOLVE")

@@ -29,7 +29,6 @@ COMPACTION = "compaction took them before they were replayed"
 NO_RECORD = "an aborted record or a transaction's marker"
 DATA_LOSS_MESSAGE = "Some data may have been lost because they are not available in Kafka any more"
 """The error of Spark's connector when offsets disappear while it reads."""
-DATA_LOSS_FIX = "retry the run: it will name them, and go on without them if the contract has on_gap: record"
 _COLUMNS = "partition int, offset long, offsets long"
 _LOST_COLUMNS = f"{_COLUMNS}, fate string, reason string"
 

@@ -7,38 +7,25 @@ client then reads the partition, in a Spark task, and takes the nearest timestam
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TypeVar, cast
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TypeVar
 
 import pyarrow as pa
-from confluent_kafka import Message
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has no types
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from hindcast.common.column_values import Row
 from hindcast.common.settings import Settings
 from hindcast.common.spark_workers import map_in_workers
 from hindcast.kafka import jvm_credentials
 from hindcast.kafka.cluster import Cluster
+from hindcast.kafka.record_batches import read_batches
 from hindcast.kafka.topic_patterns import MemberPartitions, TopicSource, kafka_partition, log_partition
-from hindcast.kafka.topics import RECORD_SCHEMA, UNREADABLE_HEADERS, OffsetRange
+from hindcast.kafka.topics import RECORD_SCHEMA, OffsetRange
 
 Result = TypeVar("Result")
 
 _OVERFLOW = re.compile(r"Record at topic (\S+) partition (\d+) offset \d+ has timestamp value -?\d+ that overflows")
-_MAX_MILLIS = (2**63 - 1) // 1000
-_ARROW = pa.schema(
-    [
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("timestamp", pa.timestamp("us", "UTC")),
-        ("timestampType", pa.int32()),
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
-    ]
-)
 
 
 def run_with_client_fallback(
@@ -73,33 +60,9 @@ def read_records_by_client(
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for row in (row for batch in batches for row in batch.to_pylist()):
             with Cluster(servers, jvm_credentials.load_task_security(servers, security_file)) as cluster:
-                for messages in cluster.read_committed_records(
-                    row["topic"], {row["partition"]: OffsetRange(row["start"], row["end"])}
-                ):
-                    rows = [_message_row(message, row["number"]) for message in messages]
-                    yield pa.RecordBatch.from_pylist(rows, _ARROW)
+                offsets = {row["partition"]: OffsetRange(row["start"], row["end"])}
+                for records in read_batches(cluster, row["topic"], offsets, all_headers=False):
+                    numbers = pa.repeat(pa.scalar(row["number"], pa.int32()), records.num_rows)
+                    yield records.set_column(0, "partition", numbers)
 
     return map_in_workers(frame, read, RECORD_SCHEMA)
-
-
-def _read_headers(message: Message) -> Sequence[Mapping[str, str | bytes | None]]:
-    """Return a message's headers; `UNREADABLE_HEADERS` if a name is not UTF-8: Kafka's client cannot read them then."""
-    try:
-        headers = cast("list[tuple[str, bytes | None]]", message.headers() or [])
-    except SystemError:
-        return [{"key": UNREADABLE_HEADERS, "value": None}]
-    return [{"key": key, "value": value} for key, value in headers]
-
-
-def _message_row(message: Message, partition: int) -> Row:
-    """Return a message as a row of Spark's connector."""
-    kind, millis = message.timestamp()
-    return {
-        "partition": partition,
-        "offset": message.offset(),
-        "timestamp": max(-_MAX_MILLIS, min(millis, _MAX_MILLIS)) * 1000,
-        "timestampType": kind - 1,
-        "key": message.key(),
-        "value": message.value(),
-        "headers": _read_headers(message) or None,
-    }

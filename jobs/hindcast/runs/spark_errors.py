@@ -16,6 +16,7 @@ from hindcast.contract.bound import BoundContract
 from hindcast.contract.sensitive import REDACTED, has_sensitive_columns, redact_message
 from hindcast.ingest import topic_log
 from hindcast.kafka import access_errors, gaps
+from hindcast.kafka.cluster import LOST_OFFSETS, LOST_OFFSETS_FIX
 from hindcast.kafka.security import read_security
 from hindcast.runs.expression_errors import explain_slow_patterns
 from hindcast.store import table_creation
@@ -44,7 +45,7 @@ def explain_spark_errors(contract: BoundContract, name: str) -> Iterator[None]:
             found = f"{NULL_KEY}: topic {topic}, partition {partition}, offset {offset}; Kafka Streams fails on it"
             raise RecordError(found, where=where, fix=NULL_KEY_FIX) from None
         if gaps.DATA_LOSS_MESSAGE in text:
-            raise TopicError("Kafka lost offsets while they were read", where=where, fix=gaps.DATA_LOSS_FIX) from None
+            raise TopicError(LOST_OFFSETS, where=where, fix=LOST_OFFSETS_FIX) from None
         servers = contract.settings.kafka
         if (access := access_errors.find_access_error(text, where, servers, read_security(servers))) is not None:
             raise access from None

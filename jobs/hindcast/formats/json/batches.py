@@ -58,7 +58,7 @@ class BatchReader:
 
     def _read_slice(self, raw: pa.Array) -> pa.Array:
         records = raw.to_pylist()
-        texts = _decode_texts(raw, records)
+        texts = decode_texts(raw, records)
         left: Places = np.flatnonzero(raw.is_valid().to_numpy(zero_copy_only=False))
         places, structs = [], []
         for reader in self._plain:
@@ -139,7 +139,7 @@ def _is_within_limits(text: str) -> bool:
     )
 
 
-def _decode_texts(raw: pa.Array, records: Sequence[bytes | None]) -> pa.Array:
+def decode_texts(raw: pa.Array, records: Sequence[bytes | None]) -> pa.Array:
     """Return records as texts; null where they are not UTF-8."""
     try:
         return raw.cast(pa.string())

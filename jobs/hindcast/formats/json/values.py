@@ -49,6 +49,8 @@ _FIRST, _LAST = -62_135_596_800_000_000, 253_402_300_799_999_999
 _MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
 _SPACE = "".join(map(chr, [*range(33), 127]))
 _WHOLE = re.compile("[-+]?[0-9]+")
+_WHOLE_TEXT = re.compile("-?[0-9]{1,20}")
+_FLOAT_TEXT = re.compile(r"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 _FLOAT = re.compile(r"([-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)[fFdD]?")
 _HEXADECIMAL = re.compile("([-+]?0[xX](?:[0-9a-fA-F]+(?:[.][0-9a-fA-F]*)?|[.][0-9a-fA-F]+)[pP][-+]?[0-9]+)[fFdD]?")
 _INFINITE = re.compile("[-+]?inf(?:inity)?|nan", re.IGNORECASE)
@@ -133,6 +135,21 @@ def parse_scalar(value: JsonValue, name: str) -> Any:
     if name in BITS:
         return int(value) if _has_bits(int(value), BITS[name]) else None
     return _parse_decimal(value, *decimal_digits(name))
+
+
+def parse_text(text: str, name: str) -> Any:
+    """Return a text, such as a record's key, as a value of a type without parts; None if it is not exactly one.
+
+    " 42" and "4e1" are no int, "yes" is no boolean, "12:30" no timestamp, "1.005" no decimal(8,2).
+    """
+    if name == "boolean":
+        return {"true": True, "false": False}.get(text)
+    if name in BITS:
+        return parse_scalar(text, name) if _WHOLE_TEXT.fullmatch(text) else None
+    if name in ("float", "double"):
+        number = _nearest_float(text, name) if _FLOAT_TEXT.fullmatch(text) else math.inf
+        return number if math.isfinite(number) else None
+    return parse_scalar(text, name)
 
 
 def parse_loose(value: JsonValue, name: str) -> Any:

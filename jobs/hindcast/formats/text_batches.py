@@ -1,0 +1,47 @@
+"""Many texts of one column at once: what `text` reads as Spark expressions, in Arrow's batches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hindcast.contract.avro_compatibility import parse_declared_type
+from hindcast.formats.json.batches import decode_texts
+from hindcast.formats.json.columns import arrow_type
+from hindcast.formats.json.values import parse_text
+from hindcast.formats.record_part import RecordPart
+
+_SHOWN = 200
+
+
+class TextReader:
+    """Reads batches of records whose one column is their text; of a binary column, their bytes."""
+
+    def __init__(self, part: RecordPart) -> None:
+        self._name, self._kind = part.single_column
+        self._type = arrow_type(parse_declared_type(self._kind))
+        self._refusal = f"the {part.name} is not {self._kind}: "
+
+    def read(self, raw: pa.Array) -> pa.Array:
+        """Return a struct for each record: `struct`, its column, and `problem`, what is wrong with it."""
+        values = self._read_values(raw)
+        bad = pc.and_(raw.is_valid(), values.is_null()).to_numpy(zero_copy_only=False)
+        problems = np.full(len(raw), None)
+        for place in np.flatnonzero(bad).tolist():
+            text = raw[place].as_py().decode(errors="replace")
+            problems[place] = f"{self._refusal}{text if len(text) <= _SHOWN else f'{text[:_SHOWN]}...'}"
+        struct = pa.StructArray.from_arrays([values], [self._name], mask=values.is_null())
+        return pa.StructArray.from_arrays([struct, pa.array(problems, pa.string())], ["struct", "problem"])
+
+    def _read_values(self, raw: pa.Array) -> pa.Array:
+        """Return the values of records; null where there is none, or no such one."""
+        if self._kind == "binary":
+            return raw
+        texts = decode_texts(raw, raw.to_pylist())
+        if self._kind == "string":
+            return texts
+        values: list[Any] = [None if text is None else parse_text(text, self._kind) for text in texts.to_pylist()]
+        return pa.array(values, self._type)

@@ -1,0 +1,112 @@
+"""Records as Kafka's own client reads them, as batches of Arrow; in this process or in a task of Spark."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import cast
+
+import numpy as np
+import pyarrow as pa
+from confluent_kafka import Message
+
+from hindcast.common.errors import TopicError
+from hindcast.kafka.cluster import TIMEOUT, Cluster
+from hindcast.kafka.topics import UNREADABLE_HEADERS, OffsetRange
+
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+SCHEMA = pa.schema(
+    [
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", "UTC")),
+        ("timestampType", pa.int32()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", HEADERS),
+    ]
+)
+"""The columns of `topics.RECORD_SCHEMA`."""
+
+_RECORDS, _BYTES = 20_000, 32 << 20
+"""About so many records, or bytes of them, are in a batch."""
+_MAX_MILLIS = (2**63 - 1) // 1000
+
+
+class UnreadableHeadersError(TopicError):
+    """A record has a header whose name is not UTF-8: Kafka's client cannot read its headers, Spark's connector can."""
+
+
+def read_batches(
+    cluster: Cluster,
+    topic: str,
+    ranges: Mapping[int, OffsetRange],
+    *,
+    all_headers: bool = True,
+    patience: float = TIMEOUT,
+) -> Iterator[pa.RecordBatch]:
+    """Yield the committed records of these ranges in batches of one partition each, its records in offset order.
+
+    A timestamp whose microseconds overflow becomes the nearest that Spark has. Without `all_headers` a record whose
+    headers cannot be read has one, `UNREADABLE_HEADERS`; else it raises UnreadableHeadersError. `patience` is that of
+    `Cluster.read_committed_records`, which says what else it raises.
+    """
+    waiting: dict[int, list[Message]] = defaultdict(list)
+    sizes: dict[int, int] = defaultdict(int)
+    for messages in cluster.read_committed_records(topic, ranges, patience):
+        for partition, own in _group_by_partition(messages).items():
+            waiting[partition] += own
+            sizes[partition] += sum(map(len, own))
+            if len(waiting[partition]) >= _RECORDS or sizes[partition] >= _BYTES:
+                del sizes[partition]
+                yield _build_batch(waiting.pop(partition), all_headers=all_headers)
+    for own in waiting.values():
+        yield _build_batch(own, all_headers=all_headers)
+
+
+def _group_by_partition(messages: list[Message]) -> dict[int, list[Message]]:
+    partitions = [cast("int", message.partition()) for message in messages]
+    if len({*partitions}) == 1:
+        return {partitions[0]: messages}
+    groups: dict[int, list[Message]] = defaultdict(list)
+    for partition, message in zip(partitions, messages, strict=True):
+        groups[partition].append(message)
+    return groups
+
+
+def _build_batch(messages: Sequence[Message], *, all_headers: bool) -> pa.RecordBatch:
+    """Return messages of a partition as rows of Spark's connector."""
+    times = np.array([message.timestamp() for message in messages], dtype=np.int64).reshape(-1, 2)
+    micros = np.clip(times[:, 1], -_MAX_MILLIS, _MAX_MILLIS) * 1000
+    columns = [
+        pa.repeat(pa.scalar(messages[0].partition(), pa.int32()), len(messages)),
+        pa.array([message.offset() for message in messages], pa.int64()),
+        pa.array(micros).view(SCHEMA.field("timestamp").type),
+        pa.array(times[:, 0] - 1, pa.int32()),
+        pa.array([message.key() for message in messages], pa.binary()),
+        pa.array([message.value() for message in messages], pa.binary()),
+        _build_headers([_read_headers(message, all_headers=all_headers) for message in messages]),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+
+def _read_headers(message: Message, *, all_headers: bool) -> list[tuple[str, bytes | None]]:
+    try:
+        return cast("list[tuple[str, bytes | None]]", message.headers() or [])
+    except SystemError as error:  # a name is not UTF-8
+        if all_headers:
+            place = f"topic {message.topic()}, partition {message.partition()}, offset {message.offset()}"
+            raise UnreadableHeadersError("the name of a header is not UTF-8", where=place) from error
+        return [(UNREADABLE_HEADERS, None)]
+
+
+def _build_headers(headers: Sequence[list[tuple[str, bytes | None]]]) -> pa.Array:
+    """Return the headers of records; null of one that has none."""
+    if not any(headers):
+        return pa.nulls(len(headers), HEADERS)
+    flat = [header for of_record in headers for header in of_record]
+    pairs = [pa.array([header[n] for header in flat], kind) for n, kind in enumerate((pa.string(), pa.binary()))]
+    ends = np.cumsum([0, *map(len, headers)])
+    without = pa.array([not of_record for of_record in headers])
+    items = pa.StructArray.from_arrays(pairs, fields=list(HEADERS.value_type))
+    return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), items, HEADERS, mask=without)

@@ -1,0 +1,188 @@
+"""Records that Kafka's own client reads: the same as Spark's connector, and what becomes of its errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from pyspark.sql import SparkSession
+
+from hindcast.common import spark_workers
+from hindcast.common.errors import AccessError, HindcastError, TopicError
+from hindcast.common.settings import read_settings
+from hindcast.ingest import client_segments, topic_segments
+from hindcast.kafka import produce, record_batches, topics
+from hindcast.kafka.cluster import LOST_OFFSETS, Cluster
+from hindcast.kafka.produce import ProducerRecord
+from hindcast.kafka.record_batches import UnreadableHeadersError
+from hindcast.kafka.topics import OffsetRange
+from hindcast.store import files
+from pipelines import Pipeline, at, pipeline
+
+ODD = [
+    ProducerRecord(b"k", b'{"n": 1}', at(1)),
+    ProducerRecord(None, None, at(2)),
+    ProducerRecord(b"", b"", at(3)),
+    ProducerRecord(b"\xff", b"\x00\xff", -1),
+    ProducerRecord(b"k", b"v", 1),
+    ProducerRecord(b"k", b"v", 9_000_000_000_000_000),
+    ProducerRecord(b"k", b"v", at(4), (("by", b"\xff"), ("by", b""), ("", None), ("ä", b"x"))),
+    ProducerRecord(b"k", b"v", at(5), (("last", b"1"),)),
+]
+COLUMNS = ("partition", "offset", "timestamp", "timestampType", "key", "value", "headers")
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_both_readers_give_the_same_records(spark: SparkSession, broker: str, codec: str) -> None:
+    name = f"client.{codec}"
+    produce.create_topics(broker, name, partitions=2)
+    producer = Producer({"bootstrap.servers": broker, "compression.type": codec})
+    for partition in (0, 1):
+        for it in ODD:
+            millis = it.timestamp if isinstance(it.timestamp, int) else int(it.timestamp.timestamp() * 1000)
+            producer.produce(name, it.value, it.key, partition, timestamp=millis, headers=[*it.headers])
+    producer.flush(20)
+    with Cluster(broker) as cluster:
+        ranges = {0: OffsetRange(1, 8), 1: OffsetRange(0, 5)}
+        found = pa.Table.from_batches([*record_batches.read_batches(cluster, name, ranges)], record_batches.SCHEMA)
+    expected = topics.read_records(spark, replace(read_settings(), kafka=broker), name, ranges).toArrow()
+    for column in COLUMNS:
+        one, other = (it.sort_by([("partition", "ascending"), ("offset", "ascending")]) for it in (found, expected))
+        values = [it.column(column) for it in (one, other)]
+        if column == "timestamp":  # Python has no moment of the last one
+            values = [it.cast(pa.int64()) for it in values]
+        assert values[0].to_pylist() == values[1].to_pylist(), column
+    assert found.num_rows == 12
+
+
+CONTRACT = """
+pipeline: by_client
+start: 2026-01-01
+topics:
+  prices:
+    read: table
+    key: {item: string}
+    value: {price: int, at: timestamp}
+    max_malformed: 100
+    history_retention: 10 seconds
+"""
+
+
+def logs(p: Pipeline) -> list[dict[str, Any]]:
+    """The rows of the log and the table, without what differs from pipeline to pipeline."""
+    own = ("run", "runId", "topicId", "systemFrom", "knownAt")
+    rows = [
+        {name: value for name, value in row.items() if name not in own}
+        for table in ("logs/prices", "prices")
+        for row in p.raw(table)
+    ]
+    return sorted(rows, key=repr)
+
+
+PLACES = {
+    "is_small": (files, "is_small"),
+    "size": (client_segments, "_MOST_PER_TASK"),
+    "least": (client_segments, "_LEAST_PER_TASK"),
+    "decoding": (topic_segments, "plan_decoding"),
+    "headers": (record_batches, "_read_headers"),
+}
+
+
+def replay(spark: SparkSession, broker: str, folder: Path, **patches: Any) -> tuple[list[dict[str, Any]], int]:
+    """What a replay of records of every kind makes, and how many of its segments Kafka's client has read."""
+    folder.mkdir()
+    found = []
+    with pipeline(spark, broker, folder, CONTRACT) as p, pytest.MonkeyPatch.context() as patch:
+        for name, value in patches.items():
+            patch.setattr(*PLACES[name], value)
+        read = topic_segments.read_by_client
+
+        def watch(*args: Any) -> Any:
+            segments = read(*args)
+            found.append(len(segments.starts))
+            return segments
+
+        patch.setattr(topic_segments, "read_by_client", watch)
+        records = [
+            ProducerRecord(*pair, at(seconds))
+            for n, seconds in enumerate((0, 30, 5, 25, 31, 2, 60))
+            for pair in ((b"curry", b'{"price": %d}' % n), (b"soup", None), (None, b"{}"), (b"x", b'{"price": 1.5}'))
+        ]
+        produce.send_records(p.servers, p.kafka("prices"), [*records, ProducerRecord(b"y", b"{}", -1)])
+        p.run("first")
+        return logs(p), sum(found)
+
+
+def test_a_replay_is_the_same_whoever_reads(spark: SparkSession, broker: str, tmp_path: Path) -> None:
+    """By Spark's connector; by Kafka's client in this process, in tasks of a few offsets, or in one."""
+    by_spark, none = replay(spark, broker, tmp_path / "spark", decoding=lambda *_: None)
+    here, few = replay(spark, broker, tmp_path / "here")
+    one, whole = replay(spark, broker, tmp_path / "one", is_small=lambda *_: False)
+    several, many = replay(spark, broker, tmp_path / "several", is_small=lambda *_: False, size=4, least=1)
+    assert none == 0 < few == whole < many
+    assert len(by_spark) > 30
+    assert {row.get("fate") for row in by_spark} >= {"accepted", "expired", "malformed", "null_key", "no_timestamp"}
+    assert by_spark == here == one == several
+
+
+def test_spark_reads_headers_that_the_client_cannot(spark: SparkSession, broker: str, tmp_path: Path) -> None:
+    def refuse(message: Any, **_: Any) -> Any:
+        raise UnreadableHeadersError("the name of a header is not UTF-8", where=str(message.offset()))
+
+    expected, _ = replay(spark, broker, tmp_path / "expected")
+    found, by_client = replay(spark, broker, tmp_path / "found", headers=refuse)
+    assert (found, by_client) == (expected, 0)
+
+
+def test_a_reader_that_stops_early_is_an_error(broker: str) -> None:
+    produce.create_topics(broker, "client.short")
+    produce.send_records(broker, "client.short", [ProducerRecord(b"k", b"{}", at(n)) for n in range(5)])
+    with Cluster(broker) as cluster:
+        assert sum(map(len, cluster.read_committed_records("client.short", {0: OffsetRange(2, 5)}))) == 3
+        with pytest.raises(TopicError, match="the broker sends no records"):
+            list(cluster.read_committed_records("client.short", {0: OffsetRange(2, 7)}, 1.0))
+        admin = AdminClient({"bootstrap.servers": broker})
+        place = TopicPartition("client.short", 0, 3)
+        admin.delete_records([place])[place].result(20)
+        with pytest.raises(TopicError, match=LOST_OFFSETS):
+            list(cluster.read_committed_records("client.short", {0: OffsetRange(1, 5)}))
+
+
+@pytest.mark.parametrize(
+    ("kind", "texts"),
+    [
+        (TopicError, ('lost "offsets"]', "topic a, partition 1", "retry\nor not")),
+        (AccessError, ("refused: äöü [1]", "b", "")),
+        (UnreadableHeadersError, ("no UTF-8", "offset 3", "")),
+    ],
+)
+def test_errors_of_workers_say_in_this_process_what_they_say_there(
+    spark: SparkSession, kind: type[HindcastError], texts: tuple[str, str, str]
+) -> None:
+    def fail(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with spark_workers.pass_errors():
+            yield from batches
+            raise kind(texts[0], where=texts[1], fix=texts[2])
+
+    rows = spark_workers.map_in_workers(spark.range(0, 2, 1, 1), fail, "id long")
+    with pytest.raises(kind) as caught, spark_workers.raise_worker_errors(UnreadableHeadersError):
+        rows.collect()
+    assert (caught.value.found, caught.value.where, caught.value.fix) == texts
+
+
+def test_ranges_are_divided_among_tasks() -> None:
+    ranges = {2: OffsetRange(0, 7), 0: OffsetRange(5, 9), 1: OffsetRange(3, 3)}
+    tasks = client_segments._divide(ranges, ("menu", {}), 5)
+    assert [[(part.topic, part.ranges) for part in task] for task in tasks] == [
+        [("menu", {0: (5, 9), 2: (0, 1)})],
+        [("menu", {2: (1, 6)})],
+        [("menu", {2: (6, 7)})],
+    ]
+    ((whole,),) = client_segments._divide(ranges, ("menu", {}), None)
+    assert (whole.ranges, whole.numbers) == ({0: (5, 9), 2: (0, 7)}, {0: 0, 2: 2})
