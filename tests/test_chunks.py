@@ -351,8 +351,8 @@ def test_a_run_in_chunks_reads_its_log_for_stream_time_once(
         times = (1, 8, 5, 10, 6, 20, 17, 16)  # 1, 6 and 16 come too late: of the log, of a chunk, of the same one
         p.send("menu", *(("a", {"n": n}, second) for n, second in enumerate(times, 2)))
         reads = []
-        latest = stream_times._find_latest
-        monkeypatch.setattr(stream_times, "_find_latest", lambda rows: reads.append(1) or latest(rows))
+        latest = stream_times._find_latest_in_files
+        monkeypatch.setattr(stream_times, "_find_latest_in_files", lambda *args: reads.append(1) or latest(*args))
         p.run("second")
         log = tables.open_table(tables.log_table(p.warehouse, p.name, "menu"))
         assert log is not None

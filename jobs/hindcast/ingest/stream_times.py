@@ -2,50 +2,84 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeAlias
+from urllib.parse import unquote
 
-from pyspark.sql import Column, DataFrame, SparkSession
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from hindcast.contract.bound import BoundContract
 from hindcast.ingest import retimestamping
 from hindcast.kafka.topics import OffsetRange
-from hindcast.store import row_reader, tables
+from hindcast.store import arrow_reader, tables
 
 StreamTimes: TypeAlias = dict[int, int]
 """By partition, the largest timestamp accepted before an offset, in microseconds since 1970; none before the first."""
 
-_NEAR = 10_000
-"""How many offsets before a range give a lower bound of stream time."""
+_COLUMNS = ("partition", "offset", "timestamp", "fate")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_NEVER, _ALWAYS = -(1 << 63), (1 << 63) - 1
 
 
 def read_stream_times(
     spark: SparkSession, contract: BoundContract, name: str, ranges: Mapping[int, OffsetRange]
 ) -> StreamTimes:
     """Return the stream time of a topic's log before each of these ranges, as `valid_time` is today."""
-    log = tables.log_table(contract.warehouse, contract.pipeline, name)
-    if tables.open_table(log) is None or not ranges:
+    log = tables.open_table(tables.log_table(contract.warehouse, contract.pipeline, name))
+    if log is None or not ranges:
         return {}
-
-    def each(bound: Callable[[int, OffsetRange], str]) -> Column:
-        # One text: Spark parses it to a balanced tree, which hundreds of partitions need.
-        return F.expr(" OR ".join(f"(`partition` = {p} AND {bound(p, r)})" for p, r in ranges.items()))
-
     dated = retimestamping.read_stream_time_rows(spark, contract, name, ranges)
-    rows = row_reader.load_rows(spark, log) if dated is None else dated
-    before = rows.where((F.col("fate") == "accepted") & each(lambda _, r: f"offset < {r.start}"))
-    if dated is None and tables.count_rows(log) > tables.LARGE_ROWS:
-        # Earlier offsets seldom exceed the maximum of the last ones: Delta skips nearly all files.
-        near = before.where(each(lambda _, r: f"offset >= {r.start - _NEAR}"))
-        least = {p: f"`timestamp` >= timestamp_micros({micros})" for p, micros in _find_latest(near).items()}
-        before = before.where(each(lambda p, _: least.get(p, "true")))
-    return _find_latest(before)
+    return _find_latest_in_files(log, ranges) if dated is None else _find_latest(dated, ranges)
 
 
-def _find_latest(rows: DataFrame) -> StreamTimes:
-    latest = rows.groupBy("partition").agg(F.unix_micros(F.max("timestamp")).alias("micros"))
+def _find_latest(rows: DataFrame, ranges: Mapping[int, OffsetRange]) -> StreamTimes:
+    # One text: Spark parses it to a balanced tree, which hundreds of partitions need.
+    is_before = F.expr(" OR ".join(f"(`partition` = {p} AND offset < {r.start})" for p, r in ranges.items()))
+    before = rows.where((F.col("fate") == "accepted") & is_before)
+    latest = before.groupBy("partition").agg(F.unix_micros(F.max("timestamp")).alias("micros"))
     return {row["partition"]: row["micros"] for row in latest.collect()}
+
+
+def _find_latest_in_files(log: DeltaTable, ranges: Mapping[int, OffsetRange]) -> StreamTimes:
+    """Return the same from the files of a log, the latest first: of most their statistics tell that they have none."""
+    found: StreamTimes = {}
+    for file in sorted(pa.table(log.get_add_actions(flatten=True)).to_pylist(), key=_last_moment, reverse=True):
+        low, high = (file.get(f"{end}.partition") for end in ("min", "max"))
+        wanted = [
+            p
+            for p in ranges
+            if (low is None or low <= p) and (high is None or p <= high) and found.get(p, _NEVER) < _last_moment(file)
+        ]
+        if wanted:
+            rows = arrow_reader.read_rows(log, [unquote(file["path"])], _COLUMNS, pc.field("fate") == "accepted")
+            for partition, micros in _list_latest(rows.read_all(), ranges).items():
+                found[partition] = max(micros, found.get(partition, _NEVER))
+    return found
+
+
+def _last_moment(file: Mapping[str, Any]) -> int:
+    """Return a moment, in microseconds since 1970, after which no record of a file is dated."""
+    last = file.get("max.timestamp")
+    # Statistics may have milliseconds, rounded down.
+    return _ALWAYS if last is None else (last - _EPOCH) // timedelta(microseconds=1) + 999
+
+
+def _list_latest(records: pa.Table, ranges: Mapping[int, OffsetRange]) -> StreamTimes:
+    """Return the largest timestamp of each partition among the records before its range."""
+    columns = {name: records.column(name).to_numpy() for name in ("partition", "offset")}
+    micros, found = records.column("timestamp").cast(pa.int64()).to_numpy(), StreamTimes()
+    for partition in np.unique(columns["partition"]).tolist():
+        if partition in ranges:
+            own = (columns["partition"] == partition) & (columns["offset"] < ranges[partition].start)
+            if own.any():
+                found[partition] = int(micros[own].max())
+    return found
 
 
 class ReachedOffsets:
