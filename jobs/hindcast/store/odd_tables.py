@@ -22,10 +22,24 @@ def refuse_odd_files(table: Table) -> Iterator[None]:
     try:
         with refuse_broken_files(table):
             yield
-    except (DeltaError, OverflowError, duckdb.DataError, duckdb.NotSupportedError, pa.ArrowException) as error:
+    except _ERRORS as error:
+        if isinstance(error, duckdb.InvalidInputException) and _ABOUT_ROWS not in str(error):
+            raise
         text = show_briefly(str(error).partition("\n")[0])
         found = f"has what Hindcast does not write and cannot read: {type(error).__name__}: {text}"
         raise TableError(found, where=table.path, fix=RESTORE_FIX) from None
+
+
+_ERRORS = (
+    DeltaError,
+    OverflowError,
+    duckdb.DataError,
+    duckdb.InvalidInputException,
+    duckdb.NotSupportedError,
+    pa.ArrowException,
+)
+_ABOUT_ROWS = "reading the stream"
+"""In DuckDB's error for rows that Arrow cannot give it; others of this kind are about the query."""
 
 
 def refuse_odd_moments(rows: pa.Table) -> None:
