@@ -18,6 +18,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from bare_runs import bare_run
+from hindcast.airflow.pages import run_reports
 from hindcast.common.errors import PlatformError, RunError, TableError
 from hindcast.common.settings import Settings
 from hindcast.contract import find
@@ -308,6 +309,8 @@ def test_a_link_to_the_reports_of_others_is_not_followed(settings: Settings) -> 
     with pytest.raises(PlatformError, match="is a link"):
         maintenance._remove_old_reports(replace(settings, keep_reports=1), "guest", dry_run=False)
     with pytest.raises(PlatformError, match="is a link"):
+        run_reports._read_file(entry, link / "run-1.json")
+    with pytest.raises(PlatformError, match="is a link"):
         page.open_folder(settings.reports, "guest")
     assert list_files(settings.reports) == before
 
@@ -333,6 +336,7 @@ ODD: dict[str, Callable[[Table, pa.Table], None]] = {
 ODD_JOURNALS = ODD | {
     "a list": change_column("detail", pa.array([["x"]])),
     "an object": change_column("detail", pa.array([{"a": 1}])),
+    "a state": change_column("entry", pa.array(["x"])),
     "bytes": change_column("detail", pa.array([b"\xff"])),
 }
 ODD_FAILING = ODD | {"an object": change_column("key", pa.array([{"a": 1}]))}
