@@ -141,16 +141,17 @@ def read_run_history(warehouse: str, pipeline: str, number: int) -> list[Run]:
 
     Empty if its plan is not in the journal.
     """
-    rows = _read_rows(warehouse, pipeline, _ARROW.names)
-    own = sorted((row for row in rows if row["run"] == number), key=lambda row: parse_entry(row).order)
-    if not own or own[0]["entry"] != "planned":
-        return []
-    if (plan := parse_plan(json.loads(own[0]["detail"]), pipeline, number)) is None:
-        return []
-    ends = [row for row in own if row["entry"] in _ENDS]
-    later = [*(row for row in own if row["entry"] == "stopped"), *ends[-1:]]
-    outcomes = (parse_outcome(row["entry"], json.loads(row["detail"]), None) for row in later)
-    return [Run(plan), *(Run(plan, outcome) for outcome in outcomes)]
+    with _refuse_odd_entries(runs_table(warehouse, pipeline)):
+        rows = _read_rows(warehouse, pipeline, _ARROW.names)
+        own = sorted((row for row in rows if row["run"] == number), key=lambda row: parse_entry(row).order)
+        if not own or own[0]["entry"] != "planned":
+            return []
+        if (plan := parse_plan(json.loads(own[0]["detail"]), pipeline, number)) is None:
+            return []
+        ends = [row for row in own if row["entry"] in _ENDS]
+        later = [*(row for row in own if row["entry"] == "stopped"), *ends[-1:]]
+        outcomes = (parse_outcome(row["entry"], json.loads(row["detail"]), None) for row in later)
+        return [Run(plan), *(Run(plan, outcome) for outcome in outcomes)]
 
 
 _ENDS = ("completed", "abandoned")
