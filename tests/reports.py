@@ -24,7 +24,8 @@ def render_page(report: Mapping[str, Any]) -> str:
 
 
 def write_page(folder: Path, report: Mapping[str, Any]) -> Path:
-    return page.write_page(folder, RunReport.from_json(report))
+    made = RunReport.from_json(report)
+    return page.write_page(folder, made.pipeline, made.run, made)
 
 
 def summarize_outcome(report: Mapping[str, Any]) -> page.RunSummary:

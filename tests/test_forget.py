@@ -404,7 +404,7 @@ def watched(seen: list[str], patch: pytest.MonkeyPatch) -> None:
     wrap(WarehouseFolder, "remove", lambda _, path: f"deleting a file under {path.partition('/')[0]}")
     wrap(WarehouseFolder, "write", lambda _, path, __: f"rewriting a commit under {path.partition('/')[0]}")
     wrap(proof, "search_files", lambda *_: "the search")
-    wrap(page, "write_page", lambda _, told: f"the report of run {told.run}")
+    wrap(page, "write_page", lambda _, __, run, ___: f"the report of run {run}")
     wrap(journal, "append_entry", lambda _, run, **__: f"noting {run.state} of run {run.number}")
 
 

@@ -91,7 +91,8 @@ def test_what_stopped_a_run_is_hidden_once_another_pipeline_marks_what_it_shows(
         plan = plan_run(now, load(path), 1)
         stopped = Run(plan, Stopped("copies", "1 of 1 rows fail, for example Rome"))
         journal.append_entry(now.warehouse, stopped)
-        page.write_page(now.reports, report.build_report(now.warehouse, load(path), plan, stopped=stopped.stop_error))
+        made = report.build_report(now.warehouse, load(path), plan, stopped=stopped.stop_error)
+        page.write_page(now.reports, made.pipeline, made.run, made)
         for text, shown in ((SHOP, True), (CITY_TOO, False)):
             (now.schemas / "shop.yaml").write_text(text)
             path.write_text(READER.replace("town: city", "town: city, w: who") if changed else READER)

@@ -275,7 +275,8 @@ def test_what_stopped_a_run_is_hidden_once_a_column_is_marked(
         stopped = Run(plan, Stopped("people", "1 of 1 rows fail, for example Rome"))
         for run in (Run(plan), stopped):
             journal.append_entry(now.warehouse, run)
-        page.write_page(now.reports, report.build_report(now.warehouse, load(path), plan, stopped=stopped.stop_error))
+        made = report.build_report(now.warehouse, load(path), plan, stopped=stopped.stop_error)
+        page.write_page(now.reports, made.pipeline, made.run, made)
         access = PageAccess(lambda: None, lambda dag_id: None, lambda: frozenset(["shop"]))  # noqa: ARG005
         web = TestClient(build_app(access))
         addresses = ("quality.json", "quality/shop", "quality/shop.json", "reports/shop/run-3.html")
@@ -372,7 +373,7 @@ def test_reports_of_runs_that_the_journal_does_not_know_as_ended_are_not_shown_i
         if marked == "before":
             path.write_text(unmarked)
         written = RunReport("shop", 3, "former life", RUNS[1], state="stopped", found="1 row fails: Rome")
-        page.write_page(now.reports, written)
+        page.write_page(now.reports, written.pipeline, written.run, written)
         docs = now.reports / "shop" / "run-3" / "index.html"
         docs.parent.mkdir()
         docs.write_text("Rome")

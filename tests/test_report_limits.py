@@ -76,7 +76,7 @@ def test_the_report_of_a_large_pipeline_is_written_whole_and_read(
 ) -> None:
     written = build_large(gates, tables, partitions)
     assert report_size.cut_report(written) == written
-    path = page.write_page(tmp_path, written).with_suffix(".json")
+    path = page.write_page(tmp_path, written.pipeline, written.run, written).with_suffix(".json")
     assert path.stat().st_size <= report_size.MAX_BYTES
     start = time.thread_time()
     assert RunReport.from_json(report_size.parse_report_json(path.read_text())).as_json() == json.loads(
@@ -91,7 +91,7 @@ def test_what_a_run_reports_is_cut_to_what_its_pages_read(
 ) -> None:
     whole = build_large(gates, tables, partitions)
     cut = report_size.cut_report(whole)
-    path = page.write_page(tmp_path, cut)
+    path = page.write_page(tmp_path, cut.pipeline, cut.run, cut)
     assert path.with_suffix(".json").stat().st_size <= report_size.MAX_BYTES
     read = RunReport.from_json(report_size.parse_report_json(path.with_suffix(".json").read_text()))
     assert {name: topic.fates for name, topic in read.topics.items()} == {

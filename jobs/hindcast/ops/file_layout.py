@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -64,9 +67,25 @@ def count_live_files(delta_table: DeltaTable) -> tuple[int, int]:
 
 def list_stored_files(delta_table: DeltaTable) -> Iterator[tuple[str, int, datetime | None]]:
     """Yield the data files in a table's folder: path, size, time of writing."""
+    if (folder := delta_log.find_local_folder(delta_table)) is not None:
+        yield from _list_local_files(folder)
+        return
     for info in delta_log.open_filesystem(delta_table).get_file_info(FileSelector("", recursive=True)):
         if info.type == FileType.File and not any(part.startswith("_delta_log") for part in info.path.split("/")):
             yield info.path, info.size, info.mtime
+
+
+def _list_local_files(folder: Path) -> Iterator[tuple[str, int, datetime | None]]:
+    """Yield the same of a folder on a disk. No link is followed: two of them can make a way without end."""
+    for place, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith("_delta_log")]
+        for path in (Path(place, name) for name in names):
+            try:
+                status = path.lstat()
+            except FileNotFoundError:
+                continue  # removed meanwhile
+            if stat.S_ISREG(status.st_mode):
+                yield str(path.relative_to(folder)), status.st_size, datetime.fromtimestamp(status.st_mtime, UTC)
 
 
 def count_stored_files(delta_table: DeltaTable) -> tuple[int, int]:

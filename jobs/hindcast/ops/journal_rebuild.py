@@ -115,9 +115,10 @@ def _has_planned_offsets(run: Run, ingested: dict[str, list[IngestedRange]]) -> 
 def _has_malformed_report(run: Run) -> bool:
     if isinstance(run.outcome, Completed):
         try:
-            RunReport.from_json(run.outcome.report), run.outcome.tables
+            report, _ = RunReport.from_json(run.outcome.report), run.outcome.tables
         except MALFORMED:
             return True
+        return (report.pipeline, report.run) != (run.plan.pipeline, run.number)
     return False
 
 

@@ -45,8 +45,9 @@ from hindcast.ops.file_layout import (
 )
 from hindcast.plan import journal, journal_rows, notices
 from hindcast.query import show
+from hindcast.report import page
 from hindcast.runs import inventory
-from hindcast.store import commit_history, commit_once, own_files, tables
+from hindcast.store import commit_history, commit_once, own_files, own_tables, tables
 from hindcast.store.commit_notes import parse_own_note
 from hindcast.store.tables import Table
 
@@ -173,7 +174,9 @@ def file_retention(settings: Settings, pipeline: str) -> timedelta:
 def _maintain_table(
     spark: SessionFactory, table: Table, days: int, retention: timedelta, *, dry_run: bool
 ) -> TableMaintenance:
-    delta_table = DeltaTable(table.path)
+    if "://" not in table.path:
+        own_files.refuse_links(Path(table.path))
+    delta_table = own_tables.open_whole(table.path)
     before, disk = count_live_files(delta_table), count_stored_files(delta_table)
     done = TableMaintenance(table.name, (before[0],) * 2, (before[1],) * 2, (disk[1],) * 2)
 
@@ -241,6 +244,7 @@ def _optimize_files(spark: SparkSession, table: Table, statement: str) -> bool:
 
     The commit repeats the note of the last run: Delta forgets old commits, and what a run noted is needed.
     """
+    own_tables.open_whole(table.path)
     note = next(iter(commit_history.read_notes(table, parse_own_note).values()), None)
     confs = {
         "spark.databricks.delta.optimize.minFileSize": str(file_layout.SMALL_FILE_BYTES),
@@ -284,10 +288,11 @@ def _remove_old_reports(settings: Settings, pipeline: str, *, dry_run: bool) -> 
     if not settings.keep_reports:
         return 0
     since = time.time() - settings.keep_reports * 86_400
-    old = [page for page in Path(settings.reports, pipeline).glob("run-*.html") if page.stat().st_mtime < since]
-    for page in old if not dry_run else ():
-        page.unlink()
-        page.with_suffix(".json").unlink(missing_ok=True)
+    folder = page.open_folder(settings.reports, pipeline)
+    old = [path for path in folder.glob("run-*.html") if path.lstat().st_mtime < since]
+    for path in old if not dry_run else ():
+        path.unlink()
+        path.with_suffix(".json").unlink(missing_ok=True)
     return len(old)
 
 

@@ -20,7 +20,7 @@ from hindcast.ops import trim_horizons
 from hindcast.plan import horizon, notices
 from hindcast.plan.horizon import Horizon
 from hindcast.runs import emission, topic_records
-from hindcast.store import commit_once, commits, row_reader, table_creation, tables
+from hindcast.store import commit_once, commits, own_tables, row_reader, table_creation, tables
 from hindcast.store.tables import Table
 
 
@@ -169,7 +169,9 @@ def _remove_records(
 
     try:
         with override_conf(spark, confs):
-            commit_once.commit_once(lambda: spark.sql(merge).collect(), read_last_trim, number, None, log.path)
+            commit_once.commit_once(
+                lambda: own_tables.run_statement(spark, log.path, merge), read_last_trim, number, None, log.path
+            )
     finally:
         spark.catalog.dropTempView(view)
 

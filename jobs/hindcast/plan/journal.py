@@ -20,6 +20,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Literal
 
@@ -36,6 +37,7 @@ from hindcast.plan.entries import JournalEntry, find_contradictions, next_sequen
 from hindcast.plan.journal_rows import EntryRow, LargeJournalError, load_rows, parse_entry, refuse_large_entry
 from hindcast.plan.parsed_journals import JournalLimits, ParsedJournals
 from hindcast.plan.runs import (
+    MALFORMED,
     Run,
     TableResult,
     find_last_completed,
@@ -44,7 +46,7 @@ from hindcast.plan.runs import (
     parse_plan,
 )
 from hindcast.store.commit_once import commit_repeatable
-from hindcast.store.row_reader import refuse_broken_files
+from hindcast.store.odd_tables import refuse_odd_files
 from hindcast.store.table_creation import arrow_schema, ensure_table, explain_write_error
 from hindcast.store.tables import ENDED_RUNS_NUMBER, NO_MARKS, Table, open_latest, open_table, read_marks
 
@@ -104,15 +106,22 @@ def read_planned_runs(warehouse: str, pipeline: str) -> tuple[list[Run], list[in
     table = runs_table(warehouse, pipeline)
     if (delta_table := open_table(table)) is None:
         return [], []
-    try:
-        with refuse_broken_files(table):
-            journal = _PARSED.read(table, delta_table)
-    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
-        found = f"the journal has an entry that is none: {type(error).__name__}: {show_briefly(str(error))}"
-        raise TableError(found, where=table.path, fix=repair_command(table.pipeline)) from None
+    with _refuse_odd_entries(table):
+        journal = _PARSED.read(table, delta_table)
     if (refusal := journal.refusal) is not None:
         raise LargeJournalError(refusal.found, where=refusal.where, fix=refusal.fix)
     return [*journal.runs], [*journal.unplanned]
+
+
+@contextmanager
+def _refuse_odd_entries(table: Table) -> Iterator[None]:
+    """Raise TableError if a file of the journal that the block reads is broken, or has entries that are none."""
+    try:
+        with refuse_odd_files(table):
+            yield
+    except MALFORMED as error:
+        found = f"the journal has an entry that is none: {type(error).__name__}: {show_briefly(str(error))}"
+        raise TableError(found, where=table.path, fix=repair_command(table.pipeline)) from None
 
 
 def limit_reading(limits: JournalLimits) -> None:
@@ -122,7 +131,8 @@ def limit_reading(limits: JournalLimits) -> None:
 
 def find_damage(warehouse: str, pipeline: str) -> list[tuple[int, str]]:
     """Return the numbers of the runs whose entries contradict each other, each with a sentence that says how."""
-    wrong = find_contradictions(map(parse_entry, _read_rows(warehouse, pipeline, _ENTRY_COLUMNS)))
+    with _refuse_odd_entries(runs_table(warehouse, pipeline)):
+        wrong = find_contradictions(map(parse_entry, _read_rows(warehouse, pipeline, _ENTRY_COLUMNS)))
     return [(run, f"run {run} was entered as {', then '.join(states)}") for run, states in wrong.items()]
 
 
@@ -131,16 +141,17 @@ def read_run_history(warehouse: str, pipeline: str, number: int) -> list[Run]:
 
     Empty if its plan is not in the journal.
     """
-    rows = _read_rows(warehouse, pipeline, _ARROW.names)
-    own = sorted((row for row in rows if row["run"] == number), key=lambda row: parse_entry(row).order)
-    if not own or own[0]["entry"] != "planned":
-        return []
-    if (plan := parse_plan(json.loads(own[0]["detail"]), pipeline, number)) is None:
-        return []
-    ends = [row for row in own if row["entry"] in _ENDS]
-    later = [*(row for row in own if row["entry"] == "stopped"), *ends[-1:]]
-    outcomes = (parse_outcome(row["entry"], json.loads(row["detail"]), None) for row in later)
-    return [Run(plan), *(Run(plan, outcome) for outcome in outcomes)]
+    with _refuse_odd_entries(runs_table(warehouse, pipeline)):
+        rows = _read_rows(warehouse, pipeline, _ARROW.names)
+        own = sorted((row for row in rows if row["run"] == number), key=lambda row: parse_entry(row).order)
+        if not own or own[0]["entry"] != "planned":
+            return []
+        if (plan := parse_plan(json.loads(own[0]["detail"]), pipeline, number)) is None:
+            return []
+        ends = [row for row in own if row["entry"] in _ENDS]
+        later = [*(row for row in own if row["entry"] == "stopped"), *ends[-1:]]
+        outcomes = (parse_outcome(row["entry"], json.loads(row["detail"]), None) for row in later)
+        return [Run(plan), *(Run(plan, outcome) for outcome in outcomes)]
 
 
 _ENDS = ("completed", "abandoned")
@@ -197,7 +208,8 @@ def replace_entries(warehouse: str, pipeline: str, entries: Sequence[Run], witho
 
     def overwrite() -> None:
         delta_table = ensure_table(table, SCHEMA)
-        kept = [row for row in load_rows(table, delta_table, _ARROW.names) if row["run"] not in numbers]
+        with _refuse_odd_entries(table):
+            kept = [row for row in load_rows(table, delta_table, _ARROW.names) if row["run"] not in numbers]
         first = next_sequence(_read_entries(table, delta_table))
         rows = [*kept, *(_entry_row(run, at, first + n) for n, run in enumerate(entries))]
         _commit_rows(
@@ -242,7 +254,8 @@ def _commit_rows(
 
 def _read_entries(table: Table, delta_table: DeltaTable) -> list[JournalEntry]:
     """Return the entries of the journal without their details, unordered."""
-    return [parse_entry(row) for row in load_rows(table, delta_table, _ENTRY_COLUMNS)]
+    with _refuse_odd_entries(table):
+        return [parse_entry(row) for row in load_rows(table, delta_table, _ENTRY_COLUMNS)]
 
 
 _ENTRY_COLUMNS = ("run", "entry", "at", "sequence")
@@ -252,7 +265,7 @@ def _read_rows(warehouse: str, pipeline: str, columns: Sequence[str]) -> Iterato
     """Yield the rows of the journal, none before the first run; raise TableError if one of its files is broken."""
     table = runs_table(warehouse, pipeline)
     delta_table = open_table(table)
-    with refuse_broken_files(table):
+    with _refuse_odd_entries(table):
         yield from load_rows(table, delta_table, columns) if delta_table is not None else ()
 
 

@@ -21,7 +21,7 @@ from contextvars import ContextVar
 
 from deltalake.exceptions import DeltaError
 
-from hindcast.common.errors import BusyError
+from hindcast.common.errors import BusyError, show_briefly
 from hindcast.plan import journal
 from hindcast.plan.lease import FOLDER, Lease, read_notice
 from hindcast.store import commit_once, table_creation, tables
@@ -153,7 +153,7 @@ def _wait_for_notices(warehouse: str, pipeline: str, concerns: Callable[[str, st
     while True:
         began = time.monotonic()  # a process that stands still here must not take what it read before for unchanged
         texts = {file.path: read_notice(folder, file.path) for file in folder.list_files(FOLDER)}
-        notices = {name: (text, json.loads(text)["what"]) for name, text in texts.items() if text is not None}
+        notices = {name: (text, _read_purpose(text)) for name, text in texts.items() if text is not None}
         notices = {name: notice for name, notice in notices.items() if concerns(name, notice[1])}
         if not notices:
             return
@@ -173,10 +173,22 @@ def _wait_for_notices(warehouse: str, pipeline: str, concerns: Callable[[str, st
                     folder.remove(name)
             if name not in announced:
                 announced.add(name)
-                print(f"hindcast: {pipeline}: waiting for {what}, which is still running", file=sys.stderr)
+                print(
+                    f"hindcast: {pipeline}: waiting for {show_briefly(what)}, which is still running", file=sys.stderr
+                )
         time.sleep(_PAUSE)
 
 
+def _read_purpose(text: bytes) -> str:
+    """Return what a notice says is done. A file that says nothing changes no more, so it is removed as a dead one's."""
+    try:
+        what = json.loads(text)["what"]
+    except (LookupError, RecursionError, TypeError, ValueError):
+        return _UNKNOWN
+    return what if isinstance(what, str) else _UNKNOWN
+
+
+_UNKNOWN = "something that its notice does not name"
 _FORGETTING = "a forgetting"
 _PAUSE = 0.5
 

@@ -32,7 +32,7 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructField, St
 
 from hindcast.common.errors import TableError
 from hindcast.plan import journal
-from hindcast.store import duckdb_reader, row_reader, table_creation, tables
+from hindcast.store import duckdb_reader, odd_tables, row_reader, table_creation, tables
 from hindcast.store.tables import Table
 
 SCHEMA = StructType(
@@ -103,16 +103,18 @@ def query_entries(
     """Return what a query of the view `failing` finds; TableError if the table is damaged."""
     table = failing_table(warehouse, pipeline)
     delta_table = tables.open_table(table)
-    with row_reader.refuse_broken_files(table), duckdb_reader.open_arrow_engine() as engine:
+    with odd_tables.refuse_odd_files(table), duckdb_reader.open_arrow_engine() as engine:
         empty = table_creation.arrow_schema(SCHEMA).empty_table()
         entered = empty if delta_table is None else row_reader.open_dataset(delta_table)
         engine.register("entered", entered)
         unit = "" if "unit" in entered.schema.names else ", NULL::VARCHAR AS unit"  # older tables lack the column
         engine.execute(f"CREATE TEMP VIEW failing AS SELECT *{unit} FROM entered")  # noqa: S608  # ours
         try:
-            return engine.sql(query, params=values).to_arrow_table()
+            found = engine.sql(query, params=values).to_arrow_table()
         except duckdb.BinderException as error:
             raise build_columns_error(table, str(error).partition("\n")[0]) from None
+        odd_tables.refuse_odd_moments(found)
+        return found
 
 
 def build_columns_error(table: Table, what: str) -> TableError:

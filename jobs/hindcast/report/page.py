@@ -10,6 +10,7 @@ Content-Security-Policy lets the browser run and load only the script and the st
 from __future__ import annotations
 
 import json
+import os
 import zlib
 from base64 import b64encode
 from collections import Counter
@@ -22,6 +23,7 @@ from typing import Literal, NamedTuple
 
 from jinja2 import Environment, Template
 
+from hindcast.common.errors import PlatformError, TableError, show_briefly
 from hindcast.common.json_values import JsonObject
 from hindcast.common.plurals import format_count
 from hindcast.plan import definitions
@@ -49,12 +51,17 @@ class RunSummary(NamedTuple):
     sentence: str
 
 
-def write_page(folder: Path, report: RunReport) -> Path:
-    """Write a report as a page and as JSON, for people and for programs; return the path of the page.
+def write_page(folder: Path, pipeline: str, run: int, report: RunReport) -> Path:
+    """Write the report of a run as a page and as JSON, for people and for programs; return the path of the page.
 
     Each file is written under another name and renamed, so a reader sees the whole new file or the whole old one.
+    TableError for a stored report that names another pipeline or run: somebody else has written it.
     """
-    path = page_path(folder, report.pipeline, report.run)
+    if (report.pipeline, report.run) != (pipeline, run):
+        named = show_briefly(f"{report.pipeline!r}, run {report.run!r}")
+        fix = f"hindcast ledger {pipeline} --rebuild"
+        raise TableError(f"the report in the journal is of {named}", where=f"{pipeline}, run {run}", fix=fix)
+    path = open_folder(folder, pipeline) / f"run-{run}.html"
     path.parent.mkdir(parents=True, exist_ok=True)
     _replace_file(path.with_suffix(".json"), report_size.format_report_json(report))
     _replace_file(path, render_page(report))
@@ -64,6 +71,19 @@ def write_page(folder: Path, report: RunReport) -> Path:
 def page_path(folder: Path, pipeline: str, run: int) -> Path:
     """Return the path of a run's page in the folder of reports."""
     return folder / pipeline / f"run-{run}.html"
+
+
+def open_folder(folder: Path, pipeline: str) -> Path:
+    """Return the folder of a pipeline's reports, which need not exist; raise PlatformError if it is a link."""
+    refuse_linked_folder(own := folder / pipeline)
+    return own
+
+
+def refuse_linked_folder(folder: Path) -> None:
+    """Raise PlatformError if the folder of a pipeline's reports is a link: it can lead to those of another pipeline."""
+    if os.path.islink(folder):  # noqa: PTH114  # false, and no error, where nobody may look
+        fix = "remove the link, and put the folder itself there"
+        raise PlatformError("is a link, which can lead to the reports of others", where=str(folder), fix=fix)
 
 
 def remove_unfinished_files(folder: Path) -> None:

@@ -52,5 +52,6 @@ def list_existing_tables(warehouse: str, contract: Contract) -> Iterator[Table]:
     possible = list_possible_tables(warehouse, contract, [*contract.topics, *contract.views])
     yield from (table for table in possible if tables.open_table(table) is not None)
     for name, view in contract.views.items():
-        if view.semantics == "kafka" and (state := find_state_table(warehouse, contract, name)) is not None:
+        state = find_state_table(warehouse, contract, name) if view.semantics == "kafka" else None
+        if state is not None and tables.open_table(state) is not None:
             yield state

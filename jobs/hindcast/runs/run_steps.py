@@ -173,7 +173,7 @@ def finish_run(settings: Settings, pipeline: str, run: int) -> RunReport:
             result = report.build_report(settings.warehouse, contract, plan, variables=settings.variables)
             _append_outcome(settings.warehouse, pipeline, run, Completed(result.as_json()))
         commit_once.check_guard()  # a forgetting that was taken for dead would bring back what another has removed
-        page.write_page(settings.reports, result)
+        page.write_page(settings.reports, pipeline, run, result)
         step_events.add_fields(**result.summarize_for_events())
     return result
 
@@ -184,7 +184,7 @@ def write_missing_page(settings: Settings, pipeline: str) -> None:
     last = next((run for run in reversed(past) if run.has_report), None)
     if last is not None and not page.page_path(settings.reports, pipeline, last.number).exists():
         contract = find_bound_contract(settings, pipeline)
-        page.write_page(settings.reports, report.read_report(contract, last))
+        page.write_page(settings.reports, pipeline, last.number, report.read_report(contract, last))
 
 
 def run_pipeline(
@@ -289,9 +289,8 @@ def _record_stops(settings: Settings, pipeline: str, run: int, table: str) -> It
     except (ContractError, GateError, RecordError) as error:
         _append_outcome(settings.warehouse, pipeline, run, Stopped(table, str(error)))
         contract, plan = _load_plan(settings, pipeline, run)
-        page.write_page(
-            settings.reports, report.build_report(settings.warehouse, contract, plan, str(error), settings.variables)
-        )
+        stopped = report.build_report(settings.warehouse, contract, plan, str(error), settings.variables)
+        page.write_page(settings.reports, pipeline, run, stopped)
         raise
 
 

@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 from hindcast.common.errors import TableError
 from hindcast.common.json_values import JsonObject
 from hindcast.plan import journal, notices
-from hindcast.store import commit_once, commits, delta_log, row_reader, table_creation, tables
+from hindcast.store import commit_once, commits, delta_log, own_tables, row_reader, table_creation, tables
 from hindcast.store.tables import Table
 
 BUILD_PROPERTY = "hindcast.rollover"
@@ -99,7 +99,7 @@ def clear_shadow(spark: SparkSession, table: Table) -> None:
     if (delta_table := tables.open_table(new)) is not None:
         _write_build(delta_table, new, None)
         commit_once.check_guard()
-        spark.sql(f"DELETE FROM delta.`{new.path}`").collect()  # noqa: S608  # a path of ours
+        own_tables.run_statement(spark, new.path, f"DELETE FROM delta.`{new.path}`")  # noqa: S608  # a path of ours
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
 from hindcast.bitemporal.predicates import LAST_MOMENT, ColumnBound, parse_micros
-from hindcast.store import arrow_reader, deletion_vectors, delta_log, duckdb_reader, files, tables
+from hindcast.store import arrow_reader, deletion_vectors, delta_log, duckdb_reader, files, own_tables, tables
 from hindcast.store.deletion_vectors import RowNumbers
 from hindcast.store.files import DataFile, TableFile
 from hindcast.store.tables import ARROW_TIMESTAMP, Table
@@ -86,6 +86,7 @@ def _find_closed_rows(
     starts = close.column(start).cast(pa.int64()).to_numpy()
     schema = pa.schema([f for f in pa.schema(delta_table.schema().to_arrow()) if f.name != "_belief"])
     filesystem = delta_log.open_filesystem(delta_table)
+    own_tables.refuse_foreign(delta_table, [unquote(file.path) for file in candidates])
     marks_rows = tables.marks_rows(delta_table)
     marked = deletion_vectors.read_deletion_vectors(delta_table, {unquote(file.path) for file in candidates})
     for file in candidates:

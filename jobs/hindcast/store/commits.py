@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from hindcast.bitemporal import predicates
 from hindcast.common.json_values import JsonObject
 from hindcast.common.session import override_conf
-from hindcast.store import commit_ids, delta_rs_writer, files, tables
+from hindcast.store import commit_ids, delta_rs_writer, files, own_tables, tables
 from hindcast.store.commit_notes import TableNote
 from hindcast.store.commit_once import commit_once, commit_repeatable, refuse_other_commit
 from hindcast.store.tables import Table
@@ -58,8 +58,10 @@ def append_columns(none: DataFrame, table: Table, run: int, note: JsonObject, pa
 def replace_rows(rows: DataFrame, table: Table, run: int, note: JsonObject, where: str | None = None) -> bool:
     """Replace the rows for which a condition is true (None: all), and return whether this call made the commit."""
     writer = _build_writer(rows, table, run, note).mode("overwrite")
-    writer = writer if where is None else writer.option("replaceWhere", where)
-    return _commit_by_spark(lambda: writer.save(table.path), table, run)
+    if where is None:
+        return _commit_by_spark(lambda: writer.save(table.path), table, run)
+    own_tables.open_whole(table.path)  # files with other rows are rewritten
+    return _commit_by_spark(lambda: writer.option("replaceWhere", where).save(table.path), table, run)
 
 
 def rewrite_table(
@@ -192,7 +194,7 @@ def commit_change(
     )
     try:
         with override_conf(spark, confs):
-            _commit_by_spark(lambda: spark.sql(merge).collect(), table, run, after=after)
+            _commit_by_spark(lambda: own_tables.run_statement(spark, table.path, merge), table, run, after=after)
     finally:
         spark.catalog.dropTempView(view)
 
@@ -214,18 +216,18 @@ def set_properties(
 
 def delete_rows(spark: SparkSession, table: Table, where: str, note: JsonObject) -> None:
     """Delete the rows for which a condition (Spark SQL) is true, in one commit that may be made twice."""
-    _commit_statement(spark, f"DELETE FROM delta.`{table.path}` WHERE {where}", note)  # noqa: S608  # our conditions
+    _commit_statement(spark, table, f"DELETE FROM delta.`{table.path}` WHERE {where}", note)  # noqa: S608  # our conditions
 
 
 def clear_columns(spark: SparkSession, table: Table, columns: Sequence[str], where: str, note: JsonObject) -> None:
     """Set columns to null in the rows for which a condition (Spark SQL) is true, in a commit that may be made twice."""
     nulls = ", ".join(f"`{column}` = NULL" for column in columns)
-    _commit_statement(spark, f"UPDATE delta.`{table.path}` SET {nulls} WHERE {where}", note)  # noqa: S608  # our conditions
+    _commit_statement(spark, table, f"UPDATE delta.`{table.path}` SET {nulls} WHERE {where}", note)  # noqa: S608  # our conditions
 
 
-def _commit_statement(spark: SparkSession, statement: str, note: JsonObject) -> None:
+def _commit_statement(spark: SparkSession, table: Table, statement: str, note: JsonObject) -> None:
     with override_conf(spark, {"spark.databricks.delta.commitInfo.userMetadata": json.dumps(note)}):
-        commit_repeatable(lambda: spark.sql(statement).collect())
+        commit_repeatable(lambda: own_tables.run_statement(spark, table.path, statement))
 
 
 def _quote_text(value: str) -> str:

@@ -28,6 +28,7 @@ class WarehouseFolder:
     """An existing folder; its paths are relative."""
 
     def __init__(self, uri: str) -> None:
+        self.name = uri.rstrip("/").rpartition("/")[2]
         self._local = None if "://" in uri else Path(uri)
         self._handler = DeltaStorageHandler(uri)
         self._files = PyFileSystem(self._handler)

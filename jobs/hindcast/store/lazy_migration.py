@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from hindcast.common.session import override_conf
-from hindcast.store import commit_once, commits, row_reader, store_formats, tables
+from hindcast.store import commit_once, commits, own_tables, row_reader, store_formats, tables
 from hindcast.store.tables import Table
 
 _PENDING = "(systemFrom IS NULL OR _belief IS NULL)"
@@ -45,7 +45,7 @@ def migrate_changed_keys(changes: DataFrame, table: Table) -> None:
     )
     try:
         with override_conf(spark, _COMMIT_NOTE):
-            commit_once.commit_repeatable(lambda: spark.sql(merge).collect())
+            commit_once.commit_repeatable(lambda: own_tables.run_statement(spark, table.path, merge))
     finally:
         spark.catalog.dropTempView(view)
 
@@ -64,7 +64,7 @@ def migrate_chunk(spark: SparkSession, table: Table, number: int, of: int) -> No
     in_chunk = f"pmod(xxhash64({', '.join(f't.`{column}`' for column in table.key)}), {of}) = {number}"
     update = f"UPDATE delta.`{table.path}` t SET {_set_clause(older)} WHERE {_PENDING} AND {in_chunk}"  # noqa: S608  # as above
     with override_conf(spark, _COMMIT_NOTE):
-        commit_once.commit_repeatable(lambda: spark.sql(update).collect())
+        commit_once.commit_repeatable(lambda: own_tables.run_statement(spark, table.path, update))
 
 
 def _set_clause(older: store_formats.OlderFormat) -> str:

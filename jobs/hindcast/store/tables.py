@@ -271,7 +271,7 @@ def read_marks(delta_table: DeltaTable) -> Marks | None:
     """Return the marks of our own table; None without them."""
     try:
         marks = json.loads(delta_table.metadata().description or "{}")
-    except ValueError:
+    except (RecursionError, ValueError):
         return None
     if not isinstance(marks, dict) or not isinstance(marks.get("hindcast"), int):
         return None

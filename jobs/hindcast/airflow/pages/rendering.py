@@ -101,6 +101,7 @@ def serve_report(report: RunReport, name: str) -> Response:
 
 def serve_document(folder: Path, name: str) -> Response:
     """Return a file below a folder; UnknownError if there is none or it lies outside; PlatformError if unreadable."""
+    page.refuse_linked_folder(folder)
     try:
         path = (folder / name).resolve(strict=True)
     except PermissionError as error:

@@ -28,7 +28,7 @@ from hindcast.plan.runs import MALFORMED as _MALFORMED
 from hindcast.plan.runs import Completed, Run
 from hindcast.query.cut_values import cut_text
 from hindcast.report import report_size
-from hindcast.report.page import summarize_outcome
+from hindcast.report.page import refuse_linked_folder, summarize_outcome
 from hindcast.report.report import mask_report
 from hindcast.report.run_report import RunReport
 from hindcast.report.summaries import OUTCOMES
@@ -178,6 +178,7 @@ def describe_unread_report(run: Run) -> RunOutcome:
 
 def find_file(folder: Path, name: str) -> str | None:
     """Return `name` if the folder has such a file, else None; PlatformError if that cannot be checked."""
+    refuse_linked_folder(folder)
     try:
         return name if (folder / name).stat() and (folder / name).is_file() else None
     except (FileNotFoundError, NotADirectoryError):
@@ -202,6 +203,7 @@ def _summarize_file(run: Run, path: Path) -> RunOutcome | Callable[[], HindcastE
 
 def _read_file(run: Run, path: Path) -> RunReport | None:
     """Return the report in a file; None if it is of another run with this number."""
+    refuse_linked_folder(path.parent)
     report = report_size.parse_report_json(bounds.read_text(path, report_size.MAX_BYTES))
     return RunReport.from_json(report) if report.get("runId") == run.run_id else None
 

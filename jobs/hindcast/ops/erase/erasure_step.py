@@ -9,6 +9,8 @@ from pathlib import Path
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from hindcast.common import bounded_files
+from hindcast.common.errors import TableError
 from hindcast.contract.bound import BoundContract
 from hindcast.ingest import initial_rows, quarantine
 from hindcast.ops.erase import proof, purge, records, row_removal
@@ -21,7 +23,7 @@ from hindcast.ops.erase.texts import ForgottenTexts
 from hindcast.plan import journal, notices
 from hindcast.plan.plans import Plan
 from hindcast.plan.purposes import Erasure
-from hindcast.plan.runs import Run
+from hindcast.plan.runs import MALFORMED, Run
 from hindcast.quality import datadocs, gate_results
 from hindcast.report import page
 from hindcast.report.run_report import RunReport
@@ -150,15 +152,7 @@ class ErasureStep:
         page.remove_unfinished_files(self._reports)
         for path in sorted(self._reports.glob("run-*.json")):
             notices.refuse_lost_notice()
-            try:
-                report = json.loads(path.read_text(encoding="utf-8"))
-            except ValueError:
-                path.unlink()  # cut off: nobody knows what was in it
-                continue
-            scrubbed = self.texts.scrub_json(report)
-            if isinstance(scrubbed, dict) and scrubbed != report:
-                notices.refuse_lost_notice()
-                page.write_page(self._contract.settings.reports, RunReport.from_json(scrubbed))
+            _scrub_report(self._contract.settings.reports, pipeline, path, self.texts)
 
     @property
     def _folder(self) -> WarehouseFolder:
@@ -166,7 +160,7 @@ class ErasureStep:
 
     @property
     def _reports(self) -> Path:
-        return self._contract.settings.reports / self._contract.pipeline
+        return page.open_folder(self._contract.settings.reports, self._contract.pipeline)
 
     def purge_files(self) -> None:
         """Remove from the files of all tables what their rows no longer have."""
@@ -218,6 +212,28 @@ class ErasureStep:
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(json.dumps(proven.as_json(), indent=2), encoding="utf-8")
         return proven
+
+
+def _scrub_report(reports: Path, pipeline: str, path: Path, texts: ForgottenTexts) -> None:
+    """Remove the texts from the file of a run's report; remove a file that is none, as one that was cut off: nobody
+    knows what is in it.
+    """
+    try:
+        report = json.loads(bounded_files.read_text(path, _MAX_REPORT))
+        scrubbed = texts.scrub_json(report)
+        if scrubbed == report:
+            return
+        if not isinstance(scrubbed, dict):
+            raise TypeError("not a report")
+        made, number = RunReport.from_json(scrubbed), int(path.stem.removeprefix("run-"))
+        notices.refuse_lost_notice()
+        page.write_page(reports, pipeline, number, made)
+    except (*MALFORMED, TableError):
+        path.unlink()
+
+
+_MAX_REPORT = 1 << 30
+"""No report has so many bytes."""
 
 
 def _scrub_json(texts: ForgottenTexts, detail: str) -> str:

@@ -21,7 +21,7 @@ from hindcast.common.errors import HindcastError, RequestError, RunError
 from hindcast.contract import Contract
 from hindcast.contract.bound import BoundContract
 from hindcast.ingest import initial_rows
-from hindcast.ops.erase import records
+from hindcast.ops.erase import purge, records
 from hindcast.ops.erase.erased_rows import ErasedRows, find_erased_rows
 from hindcast.ops.erase.erasure_step import ErasureStep
 from hindcast.ops.erase.proof import Proof, proof_path
@@ -131,16 +131,22 @@ def _not_found_error(contract: Contract, request: ErasureRequest, erased: Erased
 
 
 def _refuse_links(contract: BoundContract) -> None:
-    """Raise RequestError if a link in the pipeline's folder leads to another pipeline's: its files would be purged."""
+    """Raise RequestError if a link in the pipeline's folder leads to another pipeline's: its files would be purged.
+
+    TableError for a table in the folder that is not the pipeline's own.
+    """
     if tables.open_table(journal.runs_table(contract.warehouse, contract.pipeline)) is None:
         return
     folder = f"{contract.warehouse}/{contract.pipeline}"
-    for link, target in WarehouseFolder(folder).find_links_to(contract.warehouse).items():
+    found = WarehouseFolder(folder)
+    for link, target in found.find_links_to(contract.warehouse).items():
         raise RequestError(
             f"is a link to {target}, and forgetting removes old files from every table of the pipeline's folder",
             where=f"{folder}/{link}".removesuffix("/."),
             fix="remove the link, then forget; nothing was written",
         )
+    for name in found.tables:
+        purge.open_own(found, name, f"{folder}/{name}")
 
 
 def _refuse_unready(contract: BoundContract, erasure: Erasure) -> None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from pathlib import Path
 from urllib.parse import unquote
 
 from deltalake import DeltaTable
@@ -25,7 +26,7 @@ from pyspark.sql import SparkSession
 
 from hindcast.common.errors import TableError
 from hindcast.plan import notices
-from hindcast.store import delta_log, tables
+from hindcast.store import delta_log, own_files, own_tables, tables
 from hindcast.store.folder import LOG_FOLDER, WarehouseFolder
 
 _COMMIT = re.compile(r"\d{20}\.json")
@@ -38,13 +39,25 @@ def purge_table(
     """Purge one table: `name` under `folder`, at `path`.
 
     `scrub` gets the notes and conditions of commits, and returns what may stay of each. Raise RunError if others may
-    write by now.
+    write by now, TableError for a table of others, and one whose folder a link leads out of, also if it comes later.
     """
-    if tables.DELETION_VECTORS in DeltaTable(path).metadata().configuration:
+    place = None if "://" in path else Path(path)
+    real = place.resolve() if place is not None else None
+    if place is not None:
+        own_files.refuse_links(place)
+    if tables.DELETION_VECTORS in open_own(folder, name, path).metadata().configuration:
         notices.refuse_lost_notice()
-        spark.sql(f"REORG TABLE delta.`{path}` APPLY (PURGE)").collect()
+        own_tables.run_statement(spark, path, f"REORG TABLE delta.`{path}` APPLY (PURGE)")
     # VACUUM takes seconds for each table, for the sake of readers that there are not here.
     checksums = {file.path for file in folder.list_table_files(name) if _is_checksum(file.path)}
+
+    def refuse_effect(file_path: str) -> None:
+        """Raise what the caller does if this file must not be removed or written any more."""
+        notices.refuse_lost_notice()
+        parent = Path(unquote(file_path.removeprefix(f"{name}/"))).parent
+        if place is not None and real is not None and (place / parent).resolve() != real / parent:
+            found = "leads out of the table's folder, through a link that was made meanwhile"
+            raise TableError(found, where=str(place / parent), fix="remove the link, then forget again")
 
     def without_checksum(path: str) -> str:
         """Remove Hadoop's checksum of a file on a disk, which would not match a new file; return the path."""
@@ -55,16 +68,16 @@ def purge_table(
         return path
 
     def remove(path: str) -> None:
-        notices.refuse_lost_notice()
+        refuse_effect(path)
         folder.remove(without_checksum(path))
 
     # Listed first: what others write or commit from here on is not in the list, or in the version.
     listed = list_data_files(folder, name)
-    delta_table = DeltaTable(path)
+    delta_table = open_own(folder, name, path)
     live, latest = list_live_files(delta_table), delta_table.version()
     for file_path in sorted({*listed} - {f"{name}/{file}" for file in live}):
         remove(file_path)
-    notices.refuse_lost_notice()
+    refuse_effect(f"{name}/{LOG_FOLDER}/_last_checkpoint")
     needed = _write_checkpoint(
         delta_table, [_file_name(file.path) for file in folder.list_files(f"{name}/{LOG_FOLDER}")], path
     )
@@ -76,7 +89,7 @@ def purge_table(
         if _COMMIT.fullmatch(last):
             commit = folder.read(file.path).decode() if int(last[:20]) <= latest else ""
             if commit and (scrubbed := scrub_commit(commit, live, scrub)) != commit:
-                notices.refuse_lost_notice()
+                refuse_effect(file.path)
                 folder.write(without_checksum(file.path), scrubbed.encode())
         elif _is_checksum(file.path):
             continue
@@ -87,6 +100,15 @@ def purge_table(
             or (last == "_last_checkpoint" and needed > latest)
         ):
             remove(file.path)
+
+
+def open_own(folder: WarehouseFolder, name: str, path: str) -> DeltaTable:
+    """Return the table `name` under the folder of a pipeline, at `path`; raise TableError if it is another's."""
+    delta_table = own_tables.open_whole(path)
+    if delta_table.metadata().name != f"{folder.name}.{name}":
+        fix = "move it, or the link to it, out of the pipeline's folder, then forget again"
+        raise TableError(f"is not the table {folder.name}.{name}, and is not purged", where=path, fix=fix)
+    return delta_table
 
 
 def scrub_commit(commit: str, live: frozenset[str], scrub: Callable[[str], str]) -> str:

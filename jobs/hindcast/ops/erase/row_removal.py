@@ -20,7 +20,16 @@ from pyspark.sql.types import LongType, StructField, StructType
 from hindcast.common.json_values import JsonObject
 from hindcast.common.session import FEW_ROWS, override_conf
 from hindcast.ingest import erasure_marks, quarantine
-from hindcast.store import closing, commit_once, delta_rs_writer, row_reader, table_columns, table_creation, tables
+from hindcast.store import (
+    closing,
+    commit_once,
+    delta_rs_writer,
+    own_tables,
+    row_reader,
+    table_columns,
+    table_creation,
+    tables,
+)
 from hindcast.store.commit_notes import parse_note
 from hindcast.store.tables import Table
 
@@ -97,7 +106,7 @@ def empty_table(spark: SparkSession, table: Table, run: int) -> int:
     if count:
         with override_conf(spark, _note_conf(_note(run, count))):
             statement = f"DELETE FROM delta.`{table.path}`"  # noqa: S608  # a path of ours
-            commit_once.commit_repeatable(lambda: spark.sql(statement).collect())
+            commit_once.commit_repeatable(lambda: own_tables.run_statement(spark, table.path, statement))
     return count
 
 
@@ -190,7 +199,7 @@ def _merge_rows(rows: DataFrame, table: Table, by: Sequence[str], clause: str, n
     statement = f"MERGE INTO delta.`{table.path}` t USING {view} s ON {same} {clause}"  # names of ours
     try:
         with override_conf(spark, _note_conf(note)):
-            commit_once.commit_repeatable(lambda: spark.sql(statement).collect())
+            commit_once.commit_repeatable(lambda: own_tables.run_statement(spark, table.path, statement))
     finally:
         spark.catalog.dropTempView(view)
 

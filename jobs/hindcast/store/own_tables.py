@@ -1,0 +1,48 @@
+"""Tables that are about to be rewritten: only files in the table's own folder may be read for that (own_files.py).
+
+What rewrites a table copies the rows of its files into new ones, and what purges it deletes files. So a path in a log,
+or a link, could bring the rows of another's table where somebody else may read them, or take its files away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from deltalake import DeltaTable
+
+from hindcast.common.errors import TableError, show_briefly
+from hindcast.store import delta_log, own_files
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+RESTORE_FIX = "RESTORE the table to the last version that Hindcast wrote (DESCRIBE HISTORY names the writers)"
+"""What to do about a table in whose log somebody else has written."""
+
+
+def open_whole(path: str) -> DeltaTable:
+    """Return a table in its latest version; raise TableError if its log is odd or has a file out of its folder."""
+    if "://" not in path:
+        own_files.refuse_odd_log(Path(path))
+    delta_table = DeltaTable(path)
+    refuse_foreign(delta_table, delta_log.list_paths(delta_table))
+    return delta_table
+
+
+def refuse_foreign(delta_table: DeltaTable, paths: Collection[str]) -> None:
+    """Raise TableError if one of the paths of a table's files leads out of its folder, also in an object store."""
+    for path in paths:
+        parts = path.split("/")
+        if path.startswith("/") or ":" in parts[0] or ".." in parts:
+            where = f"{delta_table.table_uri}, {show_briefly(path)}"
+            raise TableError("its log names a file out of its folder", where=where, fix=RESTORE_FIX)
+    if (folder := delta_log.find_local_folder(delta_table)) is not None:
+        own_files.refuse_foreign_files(folder, paths)
+
+
+def run_statement(spark: SparkSession, path: str, statement: str) -> None:
+    """Let Spark run a statement that reads the files of a table to write others; TableError if it has any of others."""
+    open_whole(path)
+    spark.sql(statement).collect()
