@@ -123,7 +123,8 @@ def _split_rows(rows: pa.Table) -> Iterator[pa.Table]:
 
 
 def _format_rows(rows: pa.Table) -> bytes:
-    """Return rows in Arrow's stream format."""
+    """Return rows in Arrow's stream format; of equal columns in equal types, whoever has them."""
+    rows = pa.table(rows.columns, rows.column_names)  # a column that is never null is not another one
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema) as writer:
         writer.write_table(rows)
