@@ -5,8 +5,8 @@ Spark makes them of a DataFrame; of rows that a task has at hand, that task make
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial, reduce
 from typing import TypeAlias
 
 import pyarrow as pa
@@ -37,16 +37,26 @@ def flatten_records(shape: Shape, types: StructType, records: DataFrame, *, is_n
     return records.select(*columns, "timestamp", *(mark.alias(name) for name, mark in marks.items()))
 
 
-def flatten_rows(shape: Shape, types: StructType, records: DataFrame | TaskRows) -> DataFrame | TaskRows:
+def flatten_new_records(
+    shape: Shape, types: StructType, records: DataFrame | Sequence[TaskRows]
+) -> DataFrame | list[TaskRows]:
     """Return new records as `flatten_records` does; in the tasks that have them, if none of their columns is cast."""
     if isinstance(records, DataFrame):
         return flatten_records(shape, types, records, is_new=True)
+    flat = [it for it in (_flatten_in_tasks(shape, types, rows) for rows in records) if it is not None]
+    if len(flat) == len(records):
+        return flat
+    return flatten_records(shape, types, reduce(DataFrame.union, (rows.as_frame() for rows in records)), is_new=True)
+
+
+def _flatten_in_tasks(shape: Shape, types: StructType, records: TaskRows) -> TaskRows | None:
+    """Return flat records in the tasks that have them; None if a column would be cast."""
     sources = _list_sources(shape)
     schema = StructType([StructField(name, types[name].dataType) for name in sources])
     sources |= {"timestamp": ("timestamp",), "_epoch": ("epoch",)}
     schema.add("timestamp", TimestampType()).add("_epoch", IntegerType())
     if any(_find_type(records.schema, path) != schema[name].dataType for name, path in sources.items()):
-        return flatten_records(shape, types, records.as_frame(), is_new=True)
+        return None
     schema.add("_isTombstone", BooleanType()).add("_isNew", BooleanType())
     flatten = partial(_flatten_batches, sources, to_arrow_schema(schema, timezone="UTC"), records.convert)
     return TaskRows(records.frame, flatten, schema)

@@ -56,8 +56,8 @@ def hash_keys(rows: pa.Table, columns: Sequence[str]) -> Hashes:
     found = np.zeros(rows.num_rows, np.uint64)
     for name in columns:
         column = _encode_dictionary([rows.column(name)])
-        # rule: a null is a value like any other
         hashes = np.append(_hash_values(column.dictionary), _NULL_HASH)
+        # rule: a null has a hash of its own
         found = found * _HASH_FACTOR + hashes[column.indices.fill_null(len(column.dictionary)).to_numpy()]
     return found
 
@@ -73,6 +73,7 @@ def _hash_values(values: pa.Array) -> Hashes:
         plain = values.cast(pa.int32()).to_numpy().astype(np.int64)
     else:
         plain = values.cast(pa.int64()).to_numpy()
+    # rule: equal keys have one hash in all tasks
     hashes: Hashes = pd.util.hash_array(plain, categorize=False)
     return hashes
 

@@ -98,7 +98,7 @@ def stage_topic(
     columns: tuple[str, ...],
     contract: Contract,
     name: str,
-    records: Sequence[DataFrame | TaskRows],
+    records: DataFrame | Sequence[TaskRows],
     count: int,
     table: Table,
     known_at: datetime,
@@ -110,11 +110,11 @@ def stage_topic(
     if form is None or found is None or found.protocol().writer_features:
         return None
     shape, types = list_shapes(contract)[name], table_columns.spark_schema(found)
-    flat = [flat_records.flatten_rows(shape, types, rows) for rows in records]
+    flat = flat_records.flatten_new_records(shape, types, records)
     parts = time_slices.count_tasks(count, session.count_cores(spark))
     try:
         cuts = time_slices.find_cuts(tables.log_table(table.warehouse, table.pipeline, name), parts)
-        with session.override_conf(spark, version_tasks.BATCH_LIMIT):
+        with session.override_conf(spark, {} if isinstance(flat, DataFrame) else version_tasks.BATCH_LIMIT):
             reports = _collect(version_tasks.write_versions(form, flat, parts, cuts))
     except task.RefusalError:
         return None

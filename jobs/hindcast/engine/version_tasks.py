@@ -1,9 +1,10 @@
 """The tasks that write the first rows of a topic's table: from records, by key, to files, by time.
 
-The tasks that have the records, or unpack them, divide them by key; a second task has all records of some keys and
-derives their versions, and a third one, if there are several, has all versions that begin in a slice of time and writes
-them in that order. What one task hands over to another is one value (Arrow's stream format) or a few, so that Spark
-need not look at rows to bring them together.
+A first task has all records of some keys and derives their versions. If there are several, each hands over the versions
+of each time slice as one value (Arrow's stream format) or a few, so that Spark need not look at rows to bring them
+together; a second task has all versions that begin in a slice and writes them in the order of time. In the same way the
+tasks that unpack records divide them by key. Records that are rows of Spark it divides itself: they would go through
+Python once more.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from hindcast.common.spark_workers import map_in_workers
 from hindcast.contract.shapes import PERIODS
@@ -24,8 +26,9 @@ from hindcast.engine.spec import SLICE, VersionIncrement
 from hindcast.store.task_rows import TaskRows, map_rows
 
 BATCH_LIMIT = {"spark.sql.execution.arrow.maxBytesPerBatch": str(64 << 20)}
-"""Settings with which `write_versions` is run: about so many bytes Spark hands to a task at once. Otherwise it would
-hand over all values of a task at once, which it cannot if they have 2 GB, and a task could not refuse them.
+"""Settings with which `write_versions` of rows of tasks is run: about so many bytes Spark hands to a task at once.
+Otherwise it would hand over all values of a part at once, which it cannot if they have 2 GB, and no task could refuse
+them. For rows that are not values it would be expensive.
 """
 
 _START = PERIODS["versions"][0]
@@ -34,16 +37,19 @@ _PART = "_part"
 
 
 def write_versions(
-    form: VersionIncrement, records: Sequence[DataFrame | TaskRows], parts: int, cuts: Sequence[int]
+    form: VersionIncrement, records: DataFrame | Sequence[TaskRows], parts: int, cuts: Sequence[int]
 ) -> DataFrame:
     """Return the reports (`task.REPORT_SCHEMA`) of files with the versions of flat records, divided among tasks.
 
     `cuts`: where time slices begin (`time_slices.find_cuts`); a single task has none. An action on it fails with
     RefusalError if a task's part is too large.
     """
-    divide = partial(_divide_records, form.view.key, parts)
-    divided = [map_rows(rows, divide, f"{_PART} int, rows binary") for rows in records]
-    by_key = reduce(DataFrame.union, divided).repartitionById(parts, _PART)
+    if isinstance(records, DataFrame):
+        by_key = records.repartition(parts, *(F.col(f"`{column}`") for column in form.view.key))
+    else:
+        divide = partial(_divide_records, form.view.key, parts)
+        divided = [map_rows(rows, divide, f"{_PART} int, rows binary") for rows in records]
+        by_key = reduce(DataFrame.union, divided).repartitionById(parts, _PART)
     if parts == 1:
         return map_in_workers(by_key, partial(_write_versions, form), task.REPORT_SCHEMA)
     by_slice = map_in_workers(by_key, partial(_cut_versions, form, cuts), f"{SLICE} int, rows binary")
@@ -75,9 +81,11 @@ def _gather_batches(given: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 
 def _derive_versions(form: VersionIncrement, given: Iterator[pa.RecordBatch]) -> pa.Table | None:
-    """Return the versions of the records that a task is given, in the order of their starts; None if there are none."""
-    values = (value.as_buffer() for batch in given for value in batch.column("rows"))
-    if (records := task.collect_rows(_open_values(values), form.output)) is None:
+    """Return the versions of the records that a task is given, in the order of their starts; None if there are none.
+
+    They are rows, or values with rows.
+    """
+    if (records := task.collect_rows(_open_parts(given), form.output)) is None:
         return None
     (numbers,), _ = integer_encoding.encode_keys([records], [form.view.key], whole=None)
     versions = version_increments.derive_versions(form, records, numbers)
@@ -130,6 +138,15 @@ def _format_rows(rows: pa.Table) -> bytes:
         writer.write_table(rows)
     value: bytes = sink.getvalue().to_pybytes()
     return value
+
+
+def _open_parts(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield records that are given as rows, or by part as values (`_divide_records`)."""
+    for batch in given:
+        if batch.schema.names == [_PART, "rows"]:
+            yield from _open_values(value.as_buffer() for value in batch.column("rows"))
+        else:
+            yield batch
 
 
 def _open_values(values: Iterable[pa.Buffer]) -> Iterator[pa.RecordBatch]:
