@@ -108,12 +108,12 @@ def planned(spark: SparkSession, broker: str, tmp_path_factory: pytest.TempPathF
         yield p
 
 
-def replay_topics(p: Pipeline, *topics: str, on: bool) -> None:
+def replay_topics(p: Pipeline, *topics: str, on: bool, run: int = 1) -> None:
     """Do the replay steps of the first run, with kernels or without."""
     assert p.spark is not None
     with p.here(), kernels(on=on):
         for topic in topics:
-            run_steps.replay_topic(p.spark, read_settings(), p.name, 1, topic)
+            run_steps.replay_topic(p.spark, read_settings(), p.name, run, topic)
 
 
 @pytest.mark.long
@@ -201,11 +201,11 @@ def test_records_of_chunks_leave_the_tasks_that_have_them_by_key(
     with pipeline(spark, broker, tmp_path / "planned", CONTRACT, partitions=3) as p:
         send_records(p, random.Random(11))  # noqa: S311
         with p.here():
-            run_steps.plan_run(read_settings(), p.name, "first")
+            run = run_steps.plan_run(read_settings(), p.name, "first")
         one, other = (twin(p, tmp_path / name) for name in ("one", "other"))
-        replay_topics(one, *BY_KERNEL, on=True)
-        replay_topics(other, *BY_KERNEL, on=False)
+        replay_topics(one, *BY_KERNEL, on=True, run=run)
+        replay_topics(other, *BY_KERNEL, on=False, run=run)
     assert bool(flattened) == by_spark
     for name in BY_KERNEL:
-        assert note(one, name)["kernel"] == "of_topic"
+        assert note(one, name, run)["kernel"] == "of_topic"
         assert stored_alike(one, other, name), name
