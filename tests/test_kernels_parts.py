@@ -229,6 +229,22 @@ def test_keys_are_equal_numbers_where_they_are_equal() -> None:
     assert len(left) == len(right) == 0
 
 
+def test_hashes_are_equal_where_keys_are_however_their_columns_are_stored() -> None:
+    plain = pa.table({"a": ["x", None, "", "y"], "b": pa.array([1, None, 0, None], pa.int32())})
+    numbers = pa.Array.from_buffers(  # what is below a null does not count
+        pa.int32(), 4, [pa.py_buffer(b"\x05"), pa.array([1, 77, 0, 78], pa.int32()).buffers()[1]]
+    )
+    packed = pa.chunked_array([pa.array(["x", None]).dictionary_encode(), pa.array(["", "y"]).dictionary_encode()])
+    sliced = pa.concat_tables([plain.slice(1), plain]).combine_chunks().slice(3)
+    wanted = integer_encoding.hash_keys(plain, ["a", "b"]).tolist()
+    assert len({*wanted}) == 4
+    for rows in (pa.table({"a": packed, "b": numbers}), sliced, pa.concat_tables([plain.slice(0, 3), plain.slice(3)])):
+        assert integer_encoding.hash_keys(rows, ["a", "b"]).tolist() == wanted
+    assert integer_encoding.hash_keys(plain.slice(0, 0), ["a", "b"]).tolist() == []
+    # not those of this process alone
+    assert wanted[:2] == [17903164694718703372, 13904693342708126660]
+
+
 def test_keys_of_many_columns_are_numbers_that_fit() -> None:
     dice = np.random.default_rng(3)
     rows = pa.table({f"c{n}": dice.integers(0, 900, 1000) for n in range(9)})

@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 
 from hindcast.common.errors import GateError
 from hindcast.common.settings import read_settings
-from hindcast.engine import task, version_tasks
+from hindcast.engine import flat_records, task, version_tasks
 from hindcast.engine.spec import VersionIncrement
 from hindcast.kafka import produce
 from hindcast.runs import incremental_state, run_steps
@@ -23,7 +23,7 @@ from kernel_runs import files, kernels, live, note, stored_alike, twin
 from pipelines import Pipeline, at, pipeline, wrong
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 CONTRACT = """
 pipeline: shop
@@ -108,12 +108,12 @@ def planned(spark: SparkSession, broker: str, tmp_path_factory: pytest.TempPathF
         yield p
 
 
-def replay_topics(p: Pipeline, *topics: str, on: bool) -> None:
+def replay_topics(p: Pipeline, *topics: str, on: bool, run: int = 1) -> None:
     """Do the replay steps of the first run, with kernels or without."""
     assert p.spark is not None
     with p.here(), kernels(on=on):
         for topic in topics:
-            run_steps.replay_topic(p.spark, read_settings(), p.name, 1, topic)
+            run_steps.replay_topic(p.spark, read_settings(), p.name, run, topic)
 
 
 @pytest.mark.long
@@ -180,3 +180,32 @@ def test_what_a_gate_stops_or_a_task_refuses_leaves_no_file_that_is_seen(
     assert "kernel" not in note(p, "short")
     assert live(p, "short") < files(p, "short"), "the kernel has written some"
     assert stored_alike(p, other, "short")
+
+
+@pytest.mark.long
+@pytest.mark.ci
+@pytest.mark.parametrize(("chunk", "by_spark"), [(100, False), (45, True)])
+def test_records_of_chunks_leave_the_tasks_that_have_them_by_key(
+    spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int, by_spark: bool
+) -> None:
+    """Of a few chunks no row is Spark's; those of many are decoded once more, from the log."""
+    monkeypatch.setenv("HINDCAST_CHUNK", str(chunk))
+    flattened = []
+    flatten_records = flat_records.flatten_records
+
+    def flatten(*given: Any, **more: Any) -> DataFrame:
+        flattened.append(given)
+        return flatten_records(*given, **more)
+
+    monkeypatch.setattr(flat_records, "flatten_records", flatten)
+    with pipeline(spark, broker, tmp_path / "planned", CONTRACT, partitions=3) as p:
+        send_records(p, random.Random(11))  # noqa: S311
+        with p.here():
+            run = run_steps.plan_run(read_settings(), p.name, "first")
+        one, other = (twin(p, tmp_path / name) for name in ("one", "other"))
+        replay_topics(one, *BY_KERNEL, on=True, run=run)
+        replay_topics(other, *BY_KERNEL, on=False, run=run)
+    assert bool(flattened) == by_spark
+    for name in BY_KERNEL:
+        assert note(one, name, run)["kernel"] == "of_topic"
+        assert stored_alike(one, other, name), name

@@ -103,7 +103,7 @@ def test_fates_are_those_of_the_whole_log_however_it_is_cut(
         sum(it.refused for it in found.starts) == sum(it.malformed for it in found.starts) == every.count("malformed")
     )
     accepted = found.select_accepted({"offset": "offset", "partition": "at"}, {"run": pa.scalar(7, pa.int64())})
-    assert sorted(tuple(row) for row in accepted.collect()) == sorted(
+    assert sorted(tuple(row) for row in accepted.as_frame().collect()) == sorted(
         (offset, partition, 7) for partition, offset, fate, *_ in wanted if fate == "accepted"
     )
 

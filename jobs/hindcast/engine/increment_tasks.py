@@ -12,15 +12,13 @@ from functools import partial
 
 import pyarrow as pa
 from deltalake import DeltaTable
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from hindcast.common.spark_workers import map_in_workers
 from hindcast.contract import Shape
-from hindcast.contract.shapes import PLACE_COLUMNS
-from hindcast.engine import spark_projection
+from hindcast.engine import flat_records, spark_projection
 from hindcast.engine.increment_rows import SIDE, ChangedRows, Comparison, LeftOutRows, ReadNear
 from hindcast.engine.spec import JoinIncrement, VersionIncrement, ViewIncrement
 from hindcast.store import table_columns
@@ -175,23 +173,8 @@ def derive_affected_versions(
 
 def _list_records(shape: Shape, types: StructType, new: DataFrame, hidden: DataFrame) -> DataFrame:
     """Return new and hidden records, flat, for one task."""
-    own, others = (flatten_records(shape, types, some, is_new=some is new) for some in (new, hidden))
+    own, others = (flat_records.flatten_records(shape, types, some, is_new=some is new) for some in (new, hidden))
     return own.unionByName(others).repartition(1)
-
-
-def flatten_records(shape: Shape, types: StructType, records: DataFrame, *, is_new: bool) -> DataFrame:
-    """Return records in the columns and types of their table, with their place and marks."""
-    parts = {"key": shape.key, "value": shape.value}
-    columns = [
-        F.col(part).getField(column).cast(types[column].dataType).alias(column)
-        for part, names in parts.items()
-        for column in names
-    ]
-    place = dict(zip(PLACE_COLUMNS, ("partition", "offset"), strict=True))
-    columns += [F.col(column).cast(types[name].dataType).alias(name) for name, column in place.items()]
-    epoch: Column = F.col("epoch") if "epoch" in records.columns else F.lit(0)
-    marks = {"_epoch": epoch.cast("int"), "_isTombstone": F.col("value").isNull(), "_isNew": F.lit(is_new)}
-    return records.select(*columns, "timestamp", *(mark.alias(name) for name, mark in marks.items()))
 
 
 def _find_topic_change(form: VersionIncrement, given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -14,7 +14,11 @@ from hindcast.common.jit import NOTHING
 from hindcast.engine.sweeps import FOREVER
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from hindcast.common.jit import Booleans, Integers
+
+    Hashes: TypeAlias = NDArray[np.uint64]
 
 HALF = 32
 """Half of the bits of a number that is added."""
@@ -43,6 +47,35 @@ def encode_keys(
         found[none] = NOTHING
     ends = np.cumsum([side.num_rows for side in sides])
     return np.split(found, ends[:-1]), count
+
+
+def hash_keys(rows: pa.Table, columns: Sequence[str]) -> Hashes:
+    """Return a hash of the key of each row, which is the same in every process; equal keys (`encode_keys` with `whole`
+    None) have equal hashes. The columns have types that `eligibility.is_key` takes.
+    """
+    found = np.zeros(rows.num_rows, np.uint64)
+    for name in columns:
+        column = _encode_dictionary([rows.column(name)])
+        hashes = np.append(_hash_values(column.dictionary), _NULL_HASH)
+        # rule: a null has a hash of its own
+        found = found * _HASH_FACTOR + hashes[column.indices.fill_null(len(column.dictionary)).to_numpy()]
+    return found
+
+
+_NULL_HASH, _HASH_FACTOR = np.uint64(0x9E3779B97F4A7C15), np.uint64(0x100000001B3)
+
+
+def _hash_values(values: pa.Array) -> Hashes:
+    """Return the hashes of values, none of them null: of the bytes of texts, and of all others as integers."""
+    if pa.types.is_string(values.type):
+        plain = values.cast(pa.binary()).to_numpy(zero_copy_only=False)
+    elif pa.types.is_date32(values.type):
+        plain = values.cast(pa.int32()).to_numpy().astype(np.int64)
+    else:
+        plain = values.cast(pa.int64()).to_numpy()
+    # rule: equal keys have one hash in all tasks
+    hashes: Hashes = pd.util.hash_array(plain, categorize=False)
+    return hashes
 
 
 def decode_dictionaries(rows: pa.Table, columns: Collection[str]) -> pa.Table:

@@ -6,7 +6,7 @@ Until then no reader sees them; if no commit comes, VACUUM removes them.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -20,12 +20,13 @@ from pyspark.sql.types import StructType
 from hindcast.common import session
 from hindcast.common.spark_workers import map_in_workers
 from hindcast.contract import Contract, list_shapes
-from hindcast.engine import eligibility, increment_plans, increment_tasks, spark_projection, time_slices
+from hindcast.engine import eligibility, flat_records, increment_plans, spark_projection, time_slices
 from hindcast.engine.spec import EventSpec, KernelOutput, SlidingSpec, WindowSpec
 from hindcast.store import file_listing, table_columns, tables
 from hindcast.store.commit_notes import BY_SPARK, LeftOut, TableNote
 from hindcast.store.files import DataFile
 from hindcast.store.tables import Table
+from hindcast.store.task_rows import TaskRows
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ def stage_topic(
     columns: tuple[str, ...],
     contract: Contract,
     name: str,
-    records: DataFrame,
+    records: DataFrame | Sequence[TaskRows],
     count: int,
     table: Table,
     known_at: datetime,
@@ -109,11 +110,12 @@ def stage_topic(
     if form is None or found is None or found.protocol().writer_features:
         return None
     shape, types = list_shapes(contract)[name], table_columns.spark_schema(found)
-    flat = increment_tasks.flatten_records(shape, types, records, is_new=True)
+    flat = flat_records.flatten_new_records(shape, types, records)
     parts = time_slices.count_tasks(count, session.count_cores(spark))
     try:
         cuts = time_slices.find_cuts(tables.log_table(table.warehouse, table.pipeline, name), parts)
-        reports = _collect(version_tasks.write_versions(form, shape, flat, parts, cuts))
+        with session.override_conf(spark, {} if isinstance(flat, DataFrame) else version_tasks.BATCH_LIMIT):
+            reports = _collect(version_tasks.write_versions(form, flat, parts, cuts))
     except task.RefusalError:
         return None
     return StagedFiles(table, form.operator, columns, _list_files(reports), None)

@@ -1,14 +1,17 @@
 """The tasks that write the first rows of a topic's table: from records, by key, to files, by time.
 
 A first task has all records of some keys and derives their versions. If there are several, each hands over the versions
-of each time slice as one value (Arrow's stream format), so that Spark need not look at rows to bring them together; a
-second task has all versions that begin in a slice and writes them in the order of time.
+of each time slice as one value (Arrow's stream format) or a few, so that Spark need not look at rows to bring them
+together; a second task has all versions that begin in a slice and writes them in the order of time. In the same way the
+tasks that unpack records divide them by key. Records that are rows of Spark it divides itself: they would go through
+Python once more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial, reduce
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -16,37 +19,78 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from hindcast.common.spark_workers import map_in_workers
-from hindcast.contract import Shape
 from hindcast.contract.shapes import PERIODS
 from hindcast.engine import integer_encoding, slice_reader, task, version_increments
 from hindcast.engine.increment_rows import read_moments
 from hindcast.engine.spec import SLICE, VersionIncrement
+from hindcast.store.task_rows import TaskRows, map_rows
+
+BATCH_LIMIT = {"spark.sql.execution.arrow.maxBytesPerBatch": str(64 << 20)}
+"""Settings with which `write_versions` of rows of tasks is run: about so many bytes Spark hands to a task at once.
+Otherwise it would hand over all values of a part at once, which it cannot if they have 2 GB, and no task could refuse
+them. For rows that are not values it would be expensive.
+"""
 
 _START = PERIODS["versions"][0]
+_PART = "_part"
+"""The column with the number of the part that a key is in."""
 
 
 def write_versions(
-    form: VersionIncrement, shape: Shape, records: DataFrame, parts: int, cuts: Sequence[int]
+    form: VersionIncrement, records: DataFrame | Sequence[TaskRows], parts: int, cuts: Sequence[int]
 ) -> DataFrame:
     """Return the reports (`task.REPORT_SCHEMA`) of files with the versions of flat records, divided among tasks.
 
     `cuts`: where time slices begin (`time_slices.find_cuts`); a single task has none. An action on it fails with
     RefusalError if a task's part is too large.
     """
-    by_key = records.repartition(parts, *(F.col(f"`{column}`") for column in shape.key))
+    if isinstance(records, DataFrame):
+        by_key = records.repartition(parts, *(F.col(f"`{column}`") for column in form.view.key))
+    else:
+        divide = partial(_divide_records, form.view.key, parts)
+        divided = [map_rows(rows, divide, f"{_PART} int, rows binary") for rows in records]
+        by_key = reduce(DataFrame.union, divided).repartitionById(parts, _PART)
     if parts == 1:
         return map_in_workers(by_key, partial(_write_versions, form), task.REPORT_SCHEMA)
     by_slice = map_in_workers(by_key, partial(_cut_versions, form, cuts), f"{SLICE} int, rows binary")
-    # Of a few numbers some have the same hash: with more partitions than slices they are rarely in one.
-    return map_in_workers(by_slice.repartition(4 * parts, SLICE), partial(_write_slices, form), task.REPORT_SCHEMA)
+    return map_in_workers(by_slice.repartitionById(parts, SLICE), partial(_write_slices, form), task.REPORT_SCHEMA)
+
+
+def _divide_records(key: Sequence[str], parts: int, given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield records by the part that their key is in, for Spark's mapInArrow; all tasks have a key in the same part."""
+    with task.refuse_too_large():
+        for records in _gather_batches(given):
+            numbers = (integer_encoding.hash_keys(records, key) % np.uint64(parts)).astype(np.int64)
+            order = np.argsort(numbers, kind="stable")
+            places = np.searchsorted(numbers[order], np.arange(1, parts))
+            yield from _pack_groups(records.take(pa.array(order)), places.tolist(), _PART)
+
+
+def _gather_batches(given: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Yield the rows of batches, about `_BYTES_PER_VALUE` at a time."""
+    batches: list[pa.RecordBatch] = []
+    size = 0
+    for batch in (batch for batch in given if batch.num_rows):
+        batches.append(batch)
+        size += batch.nbytes
+        if size >= _BYTES_PER_VALUE:
+            yield pa.Table.from_batches(batches).combine_chunks()
+            batches, size = [], 0
+    if batches:
+        yield pa.Table.from_batches(batches).combine_chunks()
 
 
 def _derive_versions(form: VersionIncrement, given: Iterator[pa.RecordBatch]) -> pa.Table | None:
-    """Return the versions of the records that a task is given, in the order of their starts; None if there are none."""
-    if (records := task.collect_rows(given, form.output)) is None:
+    """Return the versions of the records that a task is given, in the order of their starts; None if there are none.
+
+    They are rows, or values with rows.
+    """
+    if (records := task.collect_rows(_open_parts(given), form.output)) is None:
         return None
     (numbers,), _ = integer_encoding.encode_keys([records], [form.view.key], whole=None)
-    return _sort_by_start(version_increments.derive_versions(form, records, numbers))
+    versions = version_increments.derive_versions(form, records, numbers)
+    written = [name for name in versions.column_names if name in form.output.types.names]
+    return _sort_by_start(versions.select(written))
 
 
 def _sort_by_start(versions: pa.Table) -> pa.Table:
@@ -67,11 +111,14 @@ def _cut_versions(
     with task.refuse_too_large():
         if (versions := _derive_versions(form, given)) is None:
             return
-        places = np.searchsorted(read_moments(versions, _START), cuts)
-        ends = [*places.tolist(), versions.num_rows]
-        for number, (start, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
-            for rows in _split_rows(versions.slice(start, end - start)):
-                yield pa.record_batch([pa.array([number], pa.int32()), pa.array([_format_rows(rows)])], [SLICE, "rows"])
+        yield from _pack_groups(versions, np.searchsorted(read_moments(versions, _START), cuts).tolist(), SLICE)
+
+
+def _pack_groups(rows: pa.Table, places: Sequence[int], column: str) -> Iterator[pa.RecordBatch]:
+    """Yield groups of rows with their number, each in one value or a few. `places`: where all but the first begin."""
+    for number, (start, end) in enumerate(pairwise([0, *places, rows.num_rows])):
+        for some in _split_rows(rows.slice(start, end - start)):
+            yield pa.record_batch([pa.array([number], pa.int32()), pa.array([_format_rows(some)])], [column, "rows"])
 
 
 _BYTES_PER_VALUE = 32 << 20
@@ -84,7 +131,8 @@ def _split_rows(rows: pa.Table) -> Iterator[pa.Table]:
 
 
 def _format_rows(rows: pa.Table) -> bytes:
-    """Return rows in Arrow's stream format."""
+    """Return rows in Arrow's stream format; of equal columns in equal types, whoever has them."""
+    rows = pa.table(rows.columns, rows.column_names)  # a column that is never null is not another one
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema) as writer:
         writer.write_table(rows)
@@ -92,14 +140,27 @@ def _format_rows(rows: pa.Table) -> bytes:
     return value
 
 
+def _open_parts(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield records that are given as rows, or by part as values (`_divide_records`)."""
+    for batch in given:
+        if batch.schema.names == [_PART, "rows"]:
+            yield from _open_values(value.as_buffer() for value in batch.column("rows"))
+        else:
+            yield batch
+
+
+def _open_values(values: Iterable[pa.Buffer]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of values (`_format_rows`)."""
+    return (batch for value in values for batch in pa.ipc.open_stream(value))
+
+
 def _write_slices(form: VersionIncrement, given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Write the versions of some slices to files, and report these, for Spark's mapInArrow."""
-    slices: dict[int, list[bytes]] = {}
+    slices: dict[int, list[pa.Buffer]] = {}
     with task.refuse_too_large():
         for batch in given:
-            for number, value in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                slices.setdefault(number, []).append(value)
+            for number, value in zip(batch.column(SLICE).to_pylist(), batch.column("rows"), strict=True):
+                slices.setdefault(number, []).append(value.as_buffer())
         for number in sorted(slices):
-            batches = (batch for value in slices.pop(number) for batch in pa.ipc.open_stream(value))
-            limited = list(slice_reader.limit_batches(batches, form.output.uri))
+            limited = list(slice_reader.limit_batches(_open_values(slices.pop(number)), form.output.uri))
             yield task.report_files(form.output, _sort_by_start(pa.Table.from_batches(limited)))

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
@@ -35,7 +35,8 @@ MAX_KEPT_CHUNKS = 4
 """Up to so many chunks, records are decoded once for log and table; with more, once more for the table."""
 
 
-class IngestedRecords(NamedTuple):
+@dataclass(frozen=True)
+class IngestedRecords:
     """The decoded accepted records that a step has just appended to a log: all that it has of runs after `after`.
 
     Cached apart from Kafka, which may have lost some of them meanwhile: reading fails once the cache is lost, and a
@@ -43,7 +44,12 @@ class IngestedRecords(NamedTuple):
     """
 
     after: int
-    records: DataFrame
+    chunks: tuple[TaskRows, ...]
+
+    @cached_property
+    def records(self) -> DataFrame:
+        """The records of all chunks."""
+        return topic_log.union_frames(chunk.as_frame() for chunk in self.chunks)
 
 
 def ingest_topic(
@@ -60,7 +66,7 @@ def ingest_topic(
     chunks, done = topic_plan.chunks, tables.read_last_run(log)
     first = plan.run + 1 - len(chunks)
     to_do = [number for number in range(first, plan.run + 1) if number > done]
-    ingested: list[DataFrame | None] = []
+    ingested: list[TaskRows | None] = []
     if to_do:
         counted = _read_counts(log, plan) if done >= first else Counter[str]()
         with topic_patterns.open_source(contract.settings, given) as source:
@@ -74,10 +80,10 @@ def ingest_topic(
     if len(chunks) > 1:
         step_events.add_fields(offsets_done=sum(topic_plan.planned_counts.values()))
     quarantine.update_quarantine(spark, contract, name, log, name, limit=100 + len(chunks))
-    appended = [records for records in ingested if records is not None]
+    appended = tuple(records for records in ingested if records is not None)
     if not chunks or len(appended) < len(chunks):
         return None
-    return IngestedRecords(topic_plan.after, topic_log.union_frames(appended))
+    return IngestedRecords(topic_plan.after, appended)
 
 
 def _read_counts(log: Table, plan: Plan) -> Counter[str]:
@@ -99,7 +105,7 @@ class _TopicIngest(NamedTuple):
     chunks: list[list[dict[int, OffsetRange]]]
     reached: ReachedOffsets
 
-    def append_chunk(self, number: int, after: int, counted: Counter[str]) -> DataFrame | None:
+    def append_chunk(self, number: int, after: int, counted: Counter[str]) -> TaskRows | None:
         """Commit chunk `number`: a row for each of its records, and one for each gap between them.
 
         Returns the accepted records, decoded; None if the commit was made before. `counted`: what the run has ingested

@@ -42,6 +42,11 @@ def add_initial_rows(
     return decoded if rows is None else decoded.select(*RECORD_COLUMNS).unionByName(rows.where(F.col("run") > after))
 
 
+def has_initial_rows(contract: BoundContract, name: str) -> bool:
+    """Return whether a topic's table has a base."""
+    return _find_table(contract, name) is not None
+
+
 def find_hidden_records(
     spark: SparkSession, contract: BoundContract, name: str, decoded: DataFrame, new: DataFrame
 ) -> DataFrame:
@@ -84,8 +89,7 @@ def write_initial_rows(records: DataFrame, contract: BoundContract, plan: Plan, 
 
 def _read_records(spark: SparkSession, contract: BoundContract, name: str, decoded: DataFrame) -> DataFrame | None:
     """Return the records of a base as those of a log; None if there is no base."""
-    table = initial_rows_table(contract.warehouse, contract.pipeline, name)
-    if list_shapes(contract)[name].kind != "versions" or tables.open_table(table) is None:
+    if (table := _find_table(contract, name)) is None:
         return None
     rows = row_reader.load_rows(spark, table)
     # The contract's columns may have changed since.
@@ -95,3 +99,10 @@ def _read_records(spark: SparkSession, contract: BoundContract, name: str, decod
     }
     fixed = {"epoch": F.lit(0), "partition": F.lit(INITIAL_ROW_PLACE), "offset": F.lit(INITIAL_ROW_PLACE).cast("long")}
     return rows.withColumns(fitted | fixed).select(*RECORD_COLUMNS)
+
+
+def _find_table(contract: BoundContract, name: str) -> Table | None:
+    """Return the base table of a topic, None if it has none."""
+    table = initial_rows_table(contract.warehouse, contract.pipeline, name)
+    has_base = list_shapes(contract)[name].kind == "versions" and tables.open_table(table) is not None
+    return table if has_base else None

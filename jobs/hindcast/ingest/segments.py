@@ -144,7 +144,7 @@ class Segments:
         record = records.filter(pc.equal(records.column("fate"), "malformed")).slice(0, 1).to_pylist()[0]
         return MalformedRecord(segment.partition, *(record[name] for name in MalformedRecord._fields[1:]))
 
-    def select_accepted(self, columns: Mapping[str, str], values: Mapping[str, pa.Scalar]) -> DataFrame:
+    def select_accepted(self, columns: Mapping[str, str], values: Mapping[str, pa.Scalar]) -> TaskRows:
         """Return the accepted records: of their columns these, under other names, and `values` of the run.
 
         Forgotten ones are left out.
@@ -156,7 +156,7 @@ class Segments:
         for name, value in values.items():
             schema.add(name, from_arrow_type(value.type))
         arrow = to_arrow_schema(schema, timezone="UTC")
-        return self._read(partial(_select_accepted, tuple(columns), values, arrow), schema).as_frame()
+        return self._read(partial(_select_accepted, tuple(columns), values, arrow), schema)
 
     def _read(self, read: SegmentReader, schema: StructType) -> TaskRows:
         """Return what a function makes of each segment."""

@@ -135,7 +135,7 @@ def select_log_rows(read: Segments, plan: Plan, name: str) -> TaskRows:
     return read.select_log_rows(values, schema)
 
 
-def select_accepted(read: Segments, plan: Plan, name: str) -> DataFrame:
+def select_accepted(read: Segments, plan: Plan, name: str) -> TaskRows:
     """Return the accepted records of segments, as tables are derived from them (`initial_rows.RECORD_COLUMNS`)."""
     columns = {"_key": "key", "_value": "value", **{it: it for it in ("timestamp", "partition", "offset")}}
     shared = topic_log.run_values(plan.topics[name], plan)

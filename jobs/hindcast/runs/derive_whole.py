@@ -94,8 +94,8 @@ def derive_whole_topic(
     is_first = topic.read == "table" and frozen is None and not records.has_holds and not tables.count_rows(table)
     if not is_first or not eligibility.is_worthwhile(log_rows, contract.settings):
         return change
-    columns = tuple(changes.columns[:-1])
-    stage = partial(stage_topic, spark, columns, contract, name, every, log_rows, table, plan.known_at)
+    columns, at_hand = tuple(changes.columns[:-1]), records.find_ingested_rows() or every
+    stage = partial(stage_topic, spark, columns, contract, name, at_hand, log_rows, table, plan.known_at)
     return change._replace(stage=stage)
 
 

@@ -29,6 +29,7 @@ from hindcast.quality.held_units import RECORD_COLUMNS, has_row_hold
 from hindcast.runs import incremental_state
 from hindcast.store import tables
 from hindcast.store.store_formats import INITIAL_ROW_PLACE
+from hindcast.store.task_rows import TaskRows
 
 _PLACE = ["partition", "offset"]
 
@@ -152,6 +153,13 @@ class TopicRecords:
             known = known.unionByName(rejudged.withColumn("run", F.lit(self._plan.run).cast("long")))
         return known.localCheckpoint(eager=False)  # gates may derive it more than once
 
+    def find_ingested_rows(self) -> tuple[TaskRows, ...] | None:
+        """Return the records of `read_all` in the tasks that have them; None unless the step has just ingested all."""
+        if self.has_holds or initial_rows.has_initial_rows(self._contract, self._name):
+            return None
+        ingested = self._find_ingested(0)
+        return None if ingested is None else ingested.chunks
+
     def read_since(self, run: int) -> DataFrame:
         """Return the records that are new to a table that run `run` updated last."""
         rows = self._read_ingested(run)
@@ -234,10 +242,15 @@ class TopicRecords:
         """Return the accepted records that runs after `run` ingested, decoded, held or not."""
         if self._coming is not None:
             return self._coming.where(F.col("run") > run)
-        ingested, fates = self._ingested, tables.fates_table(self._table.warehouse, self._table.pipeline, self._name)
-        if ingested is not None and ingested.after <= run and tables.read_last_run(fates) <= run:
+        if (ingested := self._find_ingested(run)) is not None:
             return initial_rows.add_initial_rows(self._spark, self._contract, self._name, ingested.records, run)
         return self._read_log(run)
+
+    def _find_ingested(self, run: int) -> IngestedRecords | None:
+        """Return what the step has just ingested, if the log has no other accepted records of runs after `run`."""
+        ingested, fates = self._ingested, tables.fates_table(self._table.warehouse, self._table.pipeline, self._name)
+        is_all = ingested is not None and ingested.after <= run and tables.read_last_run(fates) <= run
+        return ingested if is_all and self._coming is None else None
 
     def _read_log(self, run: int) -> DataFrame:
         """Return the records that `_read_ingested` returns, from the log."""
