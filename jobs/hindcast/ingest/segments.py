@@ -37,6 +37,8 @@ _MAX_BYTES = 32 << 20
 """About so many bytes of keys and values are in a segment."""
 _MAX_TASK_BYTES = 128 << 20
 """So many bytes of segments a task unpacks at most: Spark hands it all of them as one batch of Arrow."""
+_PACKING = pa.ipc.IpcWriteOptions(compression="lz4")
+"""Compressing takes less than what Spark takes to move the bytes that it saves."""
 _NOT_REFUSED = pa.array(["no_change"])
 """Of the fates that decoding decides, those of records that are not refused."""
 
@@ -253,7 +255,7 @@ def _pack_segment(records: pa.RecordBatch) -> dict[str, int | bytes | None]:
         raise AssertionError(f"partition {records.column('partition')[0]}: offsets are not in order")
     undecided = records.column("timestamp").filter(fates.is_null()).cast(pa.int64())
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, records.schema) as writer:
+    with pa.ipc.new_stream(sink, records.schema, options=_PACKING) as writer:
         writer.write_batch(records)
     rows = sink.getvalue().to_pybytes()
     return {
@@ -264,7 +266,7 @@ def _pack_segment(records: pa.RecordBatch) -> dict[str, int | bytes | None]:
         "malformed": pc.sum(pc.equal(fates, "malformed"), min_count=0).as_py(),
         "refused": len(fates) - fates.null_count - pc.sum(pc.is_in(fates, _NOT_REFUSED), min_count=0).as_py(),
         "latest": pc.max(undecided).as_py(),
-        "size": len(rows),
+        "size": records.nbytes,
         "rows": rows,
     }
 
