@@ -52,6 +52,13 @@ def list_paths(delta_table: DeltaTable) -> list[str]:
     return [unquote(path) for path in pa.table(delta_table.get_add_actions(flatten=True)).column("path").to_pylist()]
 
 
+def count_rows(delta_table: DeltaTable) -> dict[str, int | None]:
+    """Return the numbers of rows of a table's files by its log, marked ones too, by path; None where it has none."""
+    added = pa.table(delta_table.get_add_actions())
+    paths, counts = (added.column(name).to_pylist() for name in ("path", "num_records"))
+    return dict(zip(map(unquote, paths), counts, strict=True))
+
+
 def read_file_entries(delta_table: DeltaTable, paths: Container[str], fields: Sequence[str]) -> dict[str, FileEntry]:
     """Return what the log says of some files of a table, by their paths in it; only some `fields`, and others maybe."""
     entries: dict[str, FileEntry] = {}

@@ -99,6 +99,7 @@ def read_next_moment(delta_table: DeltaTable | None) -> datetime:
 
 
 _ABOUT_FILES = re.compile("file|Parquet|schema", re.IGNORECASE)
+_DUCKDB_ERRORS = (duckdb.InvalidInputException, duckdb.IOException, duckdb.PermissionException)
 _QUOTED_PATH = re.compile(r"[\"'](/[^\"']+)[\"']")
 """The path of a file in errors of Arrow and DuckDB."""
 
@@ -108,7 +109,7 @@ def refuse_broken_files(table: Table) -> Iterator[None]:
     """Raise TableError if a data file that the block reads is missing or damaged."""
     try:
         yield
-    except (duckdb.InvalidInputException, duckdb.IOException, pa.ArrowInvalid, OSError) as error:
+    except (*_DUCKDB_ERRORS, pa.ArrowInvalid, OSError) as error:
         text = str(error).partition("\n")[0]
         if isinstance(error, duckdb.Error) and not _ABOUT_FILES.search(text):
             raise
@@ -122,8 +123,9 @@ def refuse_broken_files(table: Table) -> Iterator[None]:
 
 def open_arrow_rows(delta_table: DeltaTable) -> Dataset | pa.RecordBatchReader:
     """Return all rows of a table for DuckDB, without Spark; with deletion vectors as a stream, to be read once."""
-    if WIDENING in delta_table.metadata().configuration:
+    configuration = delta_table.metadata().configuration
+    if WIDENING in configuration or (DELETION_VECTORS in configuration and delta_log.is_on_disk(delta_table)):
         return arrow_reader.read_rows(delta_table)
-    if DELETION_VECTORS not in delta_table.metadata().configuration:
+    if DELETION_VECTORS not in configuration:
         return open_dataset(delta_table)
     return pa.RecordBatchReader.from_stream(QueryBuilder().register("rows", delta_table).execute("SELECT * FROM rows"))

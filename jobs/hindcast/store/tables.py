@@ -19,6 +19,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
@@ -168,17 +170,33 @@ def open_table(table: Table) -> DeltaTable | None:
     """
     pinned = PINNED_TABLES.get()
     if pinned is None:
-        return table_cache.open_cached(table.path, lambda: open_latest(table))
-    if table.path not in pinned:
-        pinned[table.path] = open_latest(table)
-    return pinned[table.path]
+        delta_table = table_cache.open_cached(table.path, lambda: open_latest(table))
+    else:
+        if table.path not in pinned:
+            pinned[table.path] = open_latest(table)
+        delta_table = pinned[table.path]
+    with _explain_errors(table, folder := _find_folder(table)):
+        if delta_table is not None and folder is not None:
+            own_files.refuse_odd_files(folder)  # others may have come since it was opened
+    return delta_table
 
 
 def open_latest(table: Table) -> DeltaTable | None:
     """Return the table in its latest version as an object of its own; None if it does not exist yet."""
-    folder = None if "://" in table.path else Path(table.path)
-    try:
+    with _explain_errors(table, folder := _find_folder(table)):
         return _open_in(table, folder)
+
+
+def _find_folder(table: Table) -> Path | None:
+    """Return the folder of a table; None in an object store."""
+    return None if "://" in table.path else Path(table.path)
+
+
+@contextmanager
+def _explain_errors(table: Table, folder: Path | None) -> Iterator[None]:
+    """Raise TableError for what opening a table raises."""
+    try:
+        yield
     except (DeltaError, OSError) as error:
         if folder and (isinstance(error, PermissionError) or permissions.DENIED_MESSAGE in str(error)):
             raise TableError(**permissions.explain_error(PermissionError(error), folder / "_delta_log")) from None
@@ -221,6 +239,8 @@ def _open_in(table: Table, folder: Path | None, *, again: bool = True) -> DeltaT
             where=table.path,
             fix="use a newer Hindcast",
         )
+    if folder is not None:
+        own_files.refuse_foreign_files(folder, pa.table(delta_table.get_add_actions()).column("path").to_pylist())
     return delta_table
 
 
