@@ -12,7 +12,6 @@ import zlib
 from base64 import b85decode, b85encode
 from collections.abc import Container, Mapping
 from decimal import Decimal
-from pathlib import Path
 from urllib.parse import unquote
 from uuid import UUID, uuid4
 
@@ -25,7 +24,7 @@ from pyroaring import BitMap64
 
 from hindcast.common.errors import TableError, show_briefly
 from hindcast.common.json_values import JsonObject, JsonValue, parse_object
-from hindcast.store import delta_log, own_files
+from hindcast.store import delta_log
 
 RowNumbers = NDArray[np.uint64]
 """Numbers of rows in a file, from 0, ascending."""
@@ -50,12 +49,12 @@ def _read_vectors(delta_table: DeltaTable, entries: Mapping[str, delta_log.FileE
     described = {path: vector for path, it in entries.items() if (vector := parse_object(it.get("deletionVector")))}
     if not described:
         return {}
-    filesystem, folder = delta_log.open_filesystem(delta_table), delta_log.find_local_folder(delta_table)
+    filesystem = delta_log.open_filesystem(delta_table)
     counts, marked, total = delta_log.count_rows(delta_table), dict[str, BitMap64](), 0
     path = ""
     try:
         for path, vector in described.items():
-            marked[path] = parse_vector(_read_bytes(filesystem, folder, vector))
+            marked[path] = parse_vector(_read_bytes(delta_table, filesystem, vector))
             if (count := counts.get(path)) is None:
                 count = _count_rows(filesystem, path)
             if marked[path] and marked[path].max() >= count:
@@ -181,7 +180,7 @@ def list_numbers(numbers: BitMap64) -> RowNumbers:
     return np.fromiter(numbers, np.uint64, len(numbers))
 
 
-def _read_bytes(filesystem: FileSystem, folder: Path | None, vector: DeletionVector) -> bytes:
+def _read_bytes(delta_table: DeltaTable, filesystem: FileSystem, vector: DeletionVector) -> bytes:
     """Return the bytes that a deletion vector's descriptor contains or points to."""
     location, length = str(vector["pathOrInlineDv"]), int(str(vector["sizeInBytes"]))
     if not 0 <= length <= _MAX_BYTES:
@@ -194,8 +193,7 @@ def _read_bytes(filesystem: FileSystem, folder: Path | None, vector: DeletionVec
             path = f"{prefix}/{name}" if prefix else name
         case _:
             raise NotImplementedError(f"it is at an absolute path, {location}: only cloned tables have them")
-    if folder is not None:
-        own_files.refuse_foreign_files(folder, [path])
+    delta_log.refuse_foreign_files(delta_table, [path])
     with filesystem.open_input_file(path) as file:
         return bytes(file.read_at(length, int(str(vector.get("offset") or 0)) + 4))  # after its length
 

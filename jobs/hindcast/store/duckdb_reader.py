@@ -24,7 +24,7 @@ from deltalake import DeltaTable
 
 from hindcast.bitemporal.predicates import LAST_MOMENT, ColumnBound
 from hindcast.common import private_folders
-from hindcast.store import deletion_vectors, delta_log, own_files, row_reader, store_formats, tables
+from hindcast.store import deletion_vectors, delta_log, row_reader, store_formats, tables
 
 
 def open_engine(delta_table: DeltaTable | None = None, memory: int | None = None) -> duckdb.DuckDBPyConnection:
@@ -83,7 +83,7 @@ def _register_stored_rows(
         _replace_view(engine, name, row_reader.open_arrow_rows(delta_table))
         return
     paths = [unquote(path) for path in find_candidate_files(delta_table, bounds)]
-    own_files.refuse_foreign_files(folder, paths)
+    delta_log.refuse_foreign_files(delta_table, paths)
     if not paths:
         _replace_view(engine, name, schema.empty_table())
         return

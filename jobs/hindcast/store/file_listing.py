@@ -12,12 +12,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from hindcast.common.session import FEW_ROWS
-from hindcast.store import own_files
+from hindcast.store import delta_log, own_files
 
 
 def load_files(spark: SparkSession, delta_table: DeltaTable, schema: StructType, paths: Sequence[str]) -> DataFrame:
     """Return the rows of some files, by their paths in the table; a column of `schema` that a file lacks is null."""
     folder = unquote(delta_table.table_uri.removeprefix("file://")).rstrip("/")
+    delta_log.refuse_foreign_files(delta_table, paths)
     if not paths:
         return spark.createDataFrame([], schema)
     named = (f"{folder}/{path}" for path in paths)

@@ -25,7 +25,7 @@ _MAX_SIZES = {"_last_checkpoint": 1 << 20, ".crc": 64 << 20, ".json": 256 << 20}
 
 _MAX_PACKED, _MAX_RATIO = 64 << 20, 200
 """The columns of a checkpoint with more bytes are at most so many times as large as what is stored of them."""
-_MAX_TEXTS = 1 << 30
+_MAX_TEXTS = 256 << 20
 """The same where texts that occur many times are stored once: ids and partitions are short."""
 _MANY_ROWS, _BYTES_PER_ROW, _MANY_VALUES = 100_000, 20, 1_000_000
 """A checkpoint with more rows stores at least so many bytes of each; one with more values in a column one of each."""

@@ -100,6 +100,24 @@ _SETTLED = 3_000_000_000
 """The nanoseconds after a change in which another one may have the same time: file systems count in up to 2 s."""
 
 
+def refuse_other_content(folder: Path) -> None:
+    """Raise TableError where no Delta table can be created: in a file, or in a folder with other content."""
+    places = (folder, *folder.parents)
+    if (link := next((path for path in places if path.is_symlink() and not path.exists()), None)) is not None:
+        raise TableError("is a link to a place that does not exist", where=str(link), fix=ELSEWHERE_FIX)
+    place = next(path for path in places if path.exists())
+    if not place.is_dir():
+        raise TableError("is not a folder, so it cannot contain a table", where=str(place), fix=ELSEWHERE_FIX)
+    inside = {path.name for path in folder.iterdir()} if place == folder else set()
+    log = {path.name for path in (folder / "_delta_log").iterdir()} if "_delta_log" in inside else set()
+    if inside - {"_delta_log"} or any(map(_COMMIT_FILE.fullmatch, log)):
+        raise TableError("is not a Delta table", where=str(folder), fix=ELSEWHERE_FIX)
+
+
+_COMMIT_FILE = re.compile(r"[0-9]{20}\.json|.*checkpoint.*")
+"""Files in Delta's log that a commit has left. One that is being written has another name."""
+
+
 def refuse_links(folder: Path) -> None:
     """Raise TableError if there is a link in a table's folder: what removes old files would follow it."""
     for link in find_links(folder):
@@ -110,3 +128,6 @@ def find_links(folder: Path) -> Iterator[Path]:
     """Yield the symbolic links in a folder, which are not followed."""
     for place, folders, files in os.walk(folder):
         yield from (link for name in (*folders, *files) if (link := Path(place, name)).is_symlink())
+
+
+ELSEWHERE_FIX = "set HINDCAST_WAREHOUSE to another folder, or move what is there; nothing was written"

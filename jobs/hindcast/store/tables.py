@@ -18,7 +18,6 @@ Columns that begin with _ are lineage and layout: they are not part of what a ro
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -214,7 +213,7 @@ _HINT = "_last_checkpoint"
 
 def _open_in(table: Table, folder: Path | None, *, again: bool = True) -> DeltaTable | None:
     if folder and folder.exists() and not folder.is_dir():
-        raise TableError("is a file, not a Delta table", where=table.path, fix=_ELSEWHERE_FIX)
+        raise TableError("is a file, not a Delta table", where=table.path, fix=own_files.ELSEWHERE_FIX)
     if folder is not None:
         own_files.refuse_odd_log(folder)
     try:
@@ -222,7 +221,7 @@ def _open_in(table: Table, folder: Path | None, *, again: bool = True) -> DeltaT
     except TableNotFoundError:
         if folder is not None:
             try:
-                _refuse_other_content(folder)
+                own_files.refuse_other_content(folder)
             except TableError:
                 if again:  # another writer may have created it after we looked
                     return _open_in(table, folder, again=False)
@@ -231,7 +230,7 @@ def _open_in(table: Table, folder: Path | None, *, again: bool = True) -> DeltaT
     marks = read_marks(delta_table)
     if marks is None or delta_table.metadata().name != f"{table.pipeline}.{table.name}":
         adopted = f"; or adopt it, if it is the table of a topic: hindcast upgrade {table.pipeline}.{table.name}"
-        fix = _ELSEWHERE_FIX + (adopted if table.kind == "versions" else "")
+        fix = own_files.ELSEWHERE_FIX + (adopted if table.kind == "versions" else "")
         raise TableError("is a Delta table that Hindcast did not make", where=table.path, fix=fix)
     if marks["hindcast"] > ENDED_RUNS_NUMBER:
         raise TableError(
@@ -242,24 +241,6 @@ def _open_in(table: Table, folder: Path | None, *, again: bool = True) -> DeltaT
     if folder is not None:
         own_files.refuse_foreign_files(folder, pa.table(delta_table.get_add_actions()).column("path").to_pylist())
     return delta_table
-
-
-def _refuse_other_content(folder: Path) -> None:
-    """Raise TableError where no Delta table can be created: in a file, or in a folder with other content."""
-    places = (folder, *folder.parents)
-    if (link := next((path for path in places if path.is_symlink() and not path.exists()), None)) is not None:
-        raise TableError("is a link to a place that does not exist", where=str(link), fix=_ELSEWHERE_FIX)
-    place = next(path for path in places if path.exists())
-    if not place.is_dir():
-        raise TableError("is not a folder, so it cannot contain a table", where=str(place), fix=_ELSEWHERE_FIX)
-    inside = {path.name for path in folder.iterdir()} if place == folder else set()
-    log = {path.name for path in (folder / "_delta_log").iterdir()} if "_delta_log" in inside else set()
-    if inside - {"_delta_log"} or any(map(_COMMIT_FILE.fullmatch, log)):
-        raise TableError("is not a Delta table", where=str(folder), fix=_ELSEWHERE_FIX)
-
-
-_COMMIT_FILE = re.compile(r"[0-9]{20}\.json|.*checkpoint.*")
-"""Files in Delta's log that a commit has left. One that is being written has another name."""
 
 
 def read_beginning(delta_table: DeltaTable) -> datetime | None:
@@ -337,5 +318,3 @@ def period_columns(table: Table) -> tuple[str, str]:
 
 ARROW_TIMESTAMP = pa.timestamp("us", "UTC")
 """The Arrow type of moments in tables."""
-
-_ELSEWHERE_FIX = "set HINDCAST_WAREHOUSE to another folder, or move what is there; nothing was written"
