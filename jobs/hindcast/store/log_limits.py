@@ -56,7 +56,7 @@ def refuse_large_files(log: Path) -> None:
     for path in read:
         for end, most in _MAX_SIZES.items():
             if path.name.endswith(end) and _measure_file(path) > most:
-                fix = f"rm {path}" if end != ".json" else FIX
+                fix = f"rm {path}; if it is a commit, put back the table from a backup instead"
                 raise TableError("is too large for what it is", where=str(path), fix=fix)
     _refuse_packed_checkpoints([*(it for it in read if it.name.endswith(".parquet")), *_list_sidecars(log)])
 

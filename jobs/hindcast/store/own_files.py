@@ -20,13 +20,15 @@ from hindcast.store import log_limits
 def refuse_odd_log(folder: Path) -> None:
     """Raise TableError if a table's log has what is no file, or what takes many times the memory of its size."""
     log = folder / "_delta_log"
+    if not folder.is_dir():
+        return  # whoever opens it says so
     try:
         if log.is_symlink():
             _refuse_file(str(log))
         refuse_odd_files(log)
         log_limits.refuse_large_files(log)
     except (FileNotFoundError, NotADirectoryError):
-        return  # whoever opens it says so
+        return
 
 
 def refuse_foreign_files(folder: Path, paths: Iterable[str]) -> None:
