@@ -172,9 +172,10 @@ def link_log(log: Path) -> None:
 
 
 def write_checkpoint(log: Path, name: str = f"{1:020}.checkpoint.parquet", rows: pa.Table | None = None) -> None:
-    """Write a checkpoint with one text of 100 MB, or others."""
+    """Write a checkpoint with one text of 70 MB, or others."""
     (log / name).parent.mkdir(exist_ok=True)
-    pq.write_table(rows or pa.table({"text": ["x" * (100 << 20)]}), log / name, compression="zstd")
+    rows = rows or pa.table({"text": ["x" * (70 << 20)]})
+    pq.write_table(rows, log / name, compression="zstd", row_group_size=100_000 if rows.num_rows > 1000 else 500)
 
 
 def write_long_checkpoint(log: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -143,12 +144,19 @@ def _measure_parquet(path: Path, size: int) -> _Sizes:
 def _measure_texts(path: Path, columns: list[str], most: int) -> int:
     """Return the bytes of the texts in columns of a checkpoint, which are not expanded; or some number above `most`."""
     total = 0
-    with pq.ParquetFile(path, read_dictionary=columns) as file:
-        for batch in file.iter_batches(columns=columns):
-            total += sum(map(_measure_array, batch.columns))
-            if total > most:
-                break
+    try:
+        with pq.ParquetFile(path, read_dictionary=columns) as file:
+            for group, column in product(range(file.num_row_groups), columns):  # Arrow joins no nested dictionaries
+                for batch in file.iter_batches(_BATCH_ROWS, row_groups=[group], columns=[column]):
+                    total += sum(map(_measure_array, batch.columns))
+                    if total > most:
+                        return total
+    except pa.ArrowException:  # no writer of checkpoints makes what Arrow does not read
+        return most + 1
     return total
+
+
+_BATCH_ROWS = 4096
 
 
 def _measure_array(array: pa.Array) -> int:
