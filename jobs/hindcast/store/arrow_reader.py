@@ -14,7 +14,7 @@ import pyarrow.dataset as ds
 from deltalake import DeltaTable
 from pyarrow.fs import FileSystem
 
-from hindcast.store import deletion_vectors, delta_log, own_files
+from hindcast.store import deletion_vectors, delta_log
 
 
 def read_rows(
@@ -35,8 +35,7 @@ def read_rows(
     read_schema = pa.schema(list(kinds.items()))
     read_from = delta_log.list_paths(delta_table) if paths is None else paths
     filesystem = delta_log.open_filesystem(delta_table)
-    if (folder := delta_log.find_local_folder(delta_table)) is not None:
-        own_files.refuse_foreign_files(folder, read_from)
+    delta_log.refuse_foreign_files(delta_table, read_from)
     deleted = deletion_vectors.read_deletion_vectors(delta_table, {*read_from})
     own = {name for name, kind in kinds.items() if pa.types.is_dictionary(kind)}
 

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from pyarrow.fs import FileSystem
 from pyroaring import BitMap64
 
+from hindcast.common.errors import TableError, show_briefly
 from hindcast.common.json_values import JsonObject, JsonValue, parse_object
 from hindcast.store import delta_log
 
@@ -36,13 +37,38 @@ def read_deletion_vectors(delta_table: DeltaTable, paths: Container[str]) -> dic
     """Return the numbers of the rows that deletion vectors mark in some files of a table, by the path of the file."""
     if "deletionVectors" not in (delta_table.protocol().reader_features or ()):
         return {}
-    entries = delta_log.read_file_entries(delta_table, paths, ("deletionVector",))
-    return _read_vectors(delta_log.open_filesystem(delta_table), entries)
+    return _read_vectors(delta_table, delta_log.read_file_entries(delta_table, paths, ("deletionVector",)))
 
 
-def _read_vectors(filesystem: FileSystem, entries: Mapping[str, delta_log.FileEntry]) -> dict[str, RowNumbers]:
-    vectors = {path: parse_object(entry.get("deletionVector")) for path, entry in entries.items()}
-    return {path: parse_vector(_read_bytes(filesystem, vector)) for path, vector in vectors.items() if vector}
+def _read_vectors(delta_table: DeltaTable, entries: Mapping[str, delta_log.FileEntry]) -> dict[str, RowNumbers]:
+    """Return the numbers of the rows that are marked in files, by path.
+
+    Raise TableError for a vector that is none, that marks other rows than its file has, or if all mark so many that
+    their numbers would fill the memory: the vectors themselves take next to nothing.
+    """
+    described = {path: vector for path, it in entries.items() if (vector := parse_object(it.get("deletionVector")))}
+    if not described:
+        return {}
+    filesystem = delta_log.open_filesystem(delta_table)
+    counts, marked, total = delta_log.count_rows(delta_table), dict[str, BitMap64](), 0
+    path = ""
+    try:
+        for path, vector in described.items():
+            marked[path] = parse_vector(_read_bytes(delta_table, filesystem, vector))
+            if (count := counts.get(path)) is None:
+                count = _count_rows(filesystem, path)
+            if marked[path] and marked[path].max() >= count:
+                raise ValueError(f"it marks row {marked[path].max():,}, of {count:,} rows")  # noqa: TRY301
+            total += len(marked[path])
+            if total > _MAX_MARKED:
+                raise ValueError(f"with those before it, it marks more than {_MAX_MARKED:,} rows")  # noqa: TRY301
+    except (ValueError, KeyError, NotImplementedError, struct.error, OSError) as error:
+        raise TableError(
+            f"a deletion vector cannot be read: {show_briefly(str(error))}",
+            where=f"{delta_table.table_uri}, {path}",
+            fix="put back the table from a backup",
+        ) from None
+    return {path: list_numbers(it) for path, it in marked.items()}
 
 
 def write_deletion_vectors(filesystem: FileSystem, rows: Mapping[str, RowNumbers]) -> dict[str, DeletionVector]:
@@ -71,7 +97,7 @@ def mark_rows(delta_table: DeltaTable, rows: Mapping[str, RowNumbers]) -> list[J
     by_path = {unquote(path): numbers for path, numbers in rows.items()}
     filesystem = delta_log.open_filesystem(delta_table)
     entries = delta_log.read_file_entries(delta_table, by_path, _ADDED)
-    marked = _read_vectors(filesystem, entries)
+    marked = _read_vectors(delta_table, entries)
     every = {path: np.union1d(numbers, marked.get(path, numbers[:0])) for path, numbers in by_path.items()}
     statistics = {path: _read_statistics(filesystem, path, entry) for path, entry in entries.items()}
     counts = {path: int(str(it["numRecords"])) for path, it in statistics.items()}
@@ -94,8 +120,13 @@ def _read_statistics(filesystem: FileSystem, path: str, entry: delta_log.FileEnt
     statistics: Statistics = parse_object(json.loads(str(entry.get("stats") or "{}"), parse_float=Decimal))
     if "numRecords" in statistics:
         return statistics
+    return {**statistics, "numRecords": _count_rows(filesystem, path)}
+
+
+def _count_rows(filesystem: FileSystem, path: str) -> int:
+    """Return the number of rows of a data file, marked ones too."""
     with filesystem.open_input_file(path) as file:
-        return {**statistics, "numRecords": pq.ParquetFile(file).metadata.num_rows}
+        return int(pq.ParquetFile(file).metadata.num_rows)
 
 
 def _format_statistics(part: object) -> str:
@@ -136,20 +167,24 @@ def format_vector(numbers: RowNumbers) -> bytes:
     return struct.pack("<i", _MAGIC) + BitMap64(numbers.astype(np.uint64)).serialize()
 
 
-def parse_vector(data: bytes) -> RowNumbers:
-    """Return the numbers of rows in the bytes of a deletion vector."""
+def parse_vector(data: bytes) -> BitMap64:
+    """Return the set of the numbers of rows in the bytes of a deletion vector."""
     (magic,) = struct.unpack_from("<i", data)
     if magic != _MAGIC:
-        raise ValueError(f"a deletion vector begins with {magic}, not {_MAGIC}")
-    numbers = BitMap64.deserialize(data[4:])
-    if len(numbers) > _MAX_MARKED:
-        raise ValueError(f"a deletion vector marks {len(numbers):,} rows of a file, more than {_MAX_MARKED:,}")
-    return np.array(numbers, np.uint64)
+        raise ValueError(f"it begins with {magic}, not {_MAGIC}")
+    return BitMap64.deserialize(data[4:])
 
 
-def _read_bytes(filesystem: FileSystem, vector: DeletionVector) -> bytes:
+def list_numbers(numbers: BitMap64) -> RowNumbers:
+    """Return the numbers in a set, ascending."""
+    return np.fromiter(numbers, np.uint64, len(numbers))
+
+
+def _read_bytes(delta_table: DeltaTable, filesystem: FileSystem, vector: DeletionVector) -> bytes:
     """Return the bytes that a deletion vector's descriptor contains or points to."""
     location, length = str(vector["pathOrInlineDv"]), int(str(vector["sizeInBytes"]))
+    if not 0 <= length <= _MAX_BYTES:
+        raise ValueError(f"it has {length:,} bytes")
     match vector["storageType"]:
         case "i":
             return _decode_z85(location)[:length]
@@ -157,7 +192,8 @@ def _read_bytes(filesystem: FileSystem, vector: DeletionVector) -> bytes:
             prefix, name = location[:-20], _file_name(UUID(bytes=_decode_z85(location[-20:])))
             path = f"{prefix}/{name}" if prefix else name
         case _:
-            raise NotImplementedError(f"deletion vector at an absolute path, {location}: only cloned tables have them")
+            raise NotImplementedError(f"it is at an absolute path, {location}: only cloned tables have them")
+    delta_log.refuse_foreign_files(delta_table, [path])
     with filesystem.open_input_file(path) as file:
         return bytes(file.read_at(length, int(str(vector.get("offset") or 0)) + 4))  # after its length
 
@@ -171,8 +207,10 @@ def _decode_z85(text: str) -> bytes:
 
 
 _MAGIC = 1681511377
-_MAX_MARKED = 20_000_000
-"""The most rows of a file that are marked: as numbers they take eight bytes each, and in the vector next to nothing."""
+_MAX_MARKED = 100_000_000
+"""The most rows of a table that are marked where they are read: as numbers they take eight bytes each."""
+_MAX_BYTES = 64 << 20
+"""The most bytes of a vector: a bit for each of 500 million rows."""
 _FILE_VERSION = b"\x01"
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _Z85 = _DIGITS + ".-:+=^!/*?&<>()[]{}@%$#"

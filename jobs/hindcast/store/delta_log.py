@@ -10,7 +10,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import unquote
 from uuid import uuid4
@@ -23,7 +23,7 @@ from deltalake.fs import DeltaStorageHandler
 from pyarrow.fs import FileSelector, FileSystem, LocalFileSystem, PyFileSystem, SubTreeFileSystem
 
 from hindcast.common.json_values import JsonObject
-from hindcast.store import tables
+from hindcast.store import own_files, tables
 
 FileEntry = JsonObject
 """What Delta's log says of a file: the fields of its last `add` action; `path` as it is written there."""
@@ -50,6 +50,19 @@ def open_filesystem(delta_table: DeltaTable) -> FileSystem:
 def list_paths(delta_table: DeltaTable) -> list[str]:
     """Return the paths of a table's files in it."""
     return [unquote(path) for path in pa.table(delta_table.get_add_actions(flatten=True)).column("path").to_pylist()]
+
+
+def refuse_foreign_files(delta_table: DeltaTable, paths: Iterable[str] | None = None) -> None:
+    """Raise TableError if a table on a disk has files out of its folder, or no files in it; or if these `paths` are."""
+    if (folder := find_local_folder(delta_table)) is not None:
+        own_files.refuse_foreign_files(folder, list_paths(delta_table) if paths is None else paths)
+
+
+def count_rows(delta_table: DeltaTable) -> dict[str, int | None]:
+    """Return the numbers of rows of a table's files by its log, marked ones too, by path; None where it has none."""
+    added = pa.table(delta_table.get_add_actions())
+    paths, counts = (added.column(name).to_pylist() for name in ("path", "num_records"))
+    return dict(zip(map(unquote, paths), counts, strict=True))
 
 
 def read_file_entries(delta_table: DeltaTable, paths: Container[str], fields: Sequence[str]) -> dict[str, FileEntry]:

@@ -17,14 +17,14 @@ from typing import Any
 from urllib.parse import unquote
 
 import duckdb
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
 from hindcast.bitemporal.predicates import LAST_MOMENT, ColumnBound
 from hindcast.common import private_folders
-from hindcast.store import deletion_vectors, row_reader, store_formats, tables
+from hindcast.store import deletion_vectors, delta_log, row_reader, store_formats, tables
 
 
 def open_engine(delta_table: DeltaTable | None = None, memory: int | None = None) -> duckdb.DuckDBPyConnection:
@@ -35,8 +35,8 @@ def open_engine(delta_table: DeltaTable | None = None, memory: int | None = None
     of a table take together; what does not fit is spilled, or raises OutOfMemoryException.
     """
     if delta_table is not None:
-        folder = _local_folder(delta_table)
-        return _DATABASES.open_limited(folder and str(Path(folder)), memory).cursor()
+        folder = delta_log.find_local_folder(delta_table)
+        return _DATABASES.open_limited(str(folder) if folder else None, memory).cursor()
     engine = _DATABASES.open_unlimited().cursor()
     engine.execute("SET TimeZone = 'UTC'")
     return engine
@@ -76,14 +76,15 @@ def _register_stored_rows(
     """Register a table's rows under a name, as its files have them."""
     schema, partitions = pa.schema(delta_table.schema().to_arrow()), delta_table.metadata().partition_columns
     fields = [field for field in schema if field.name not in partitions]
-    folder, configuration = _local_folder(delta_table), delta_table.metadata().configuration
+    folder, configuration = delta_log.find_local_folder(delta_table), delta_table.metadata().configuration
     evolved = tables.EVOLUTION in configuration
     nested = any(_has_moments(field.type) for field in fields)
-    if folder is None or _GLOB_CHARACTERS & set(folder) or (nested and not evolved):
+    if folder is None or _GLOB_CHARACTERS & set(str(folder)) or (nested and not evolved):
         _replace_view(engine, name, row_reader.open_arrow_rows(delta_table))
         return
-    files = [str(Path(folder, unquote(name))) for name in find_candidate_files(delta_table, bounds)]
-    if not files:
+    paths = [unquote(path) for path in find_candidate_files(delta_table, bounds)]
+    delta_log.refuse_foreign_files(delta_table, paths)
+    if not paths:
         _replace_view(engine, name, schema.empty_table())
         return
     # Spark writes moments as INT96, which Parquet readers take for timestamps without a zone.
@@ -93,12 +94,12 @@ def _register_stored_rows(
         else quote_name(f.name)
         for f in fields
     )
-    listed = ", ".join(_quote_text(file) for file in files)
+    listed = ", ".join(_quote_text(str(folder / path)) for path in paths)
     options = "hive_partitioning = false" + (", union_by_name = true" if evolved else "")
     if tables.DELETION_VECTORS not in configuration:
         read = f"read_parquet([{listed}], {options})"
     else:
-        engine.register("deleted", _read_deleted_rows(delta_table, files))
+        engine.register("deleted", _read_deleted_rows(delta_table, folder, paths))
         options += ", filename = '_file', file_row_number = true"
         read = f"(FROM read_parquet([{listed}], {options}) ANTI JOIN deleted USING (_file, file_row_number))"
     if evolved:  # a column has the table's type, the widest of all, and is null where no file has it
@@ -244,12 +245,6 @@ _SPILL_FOLDERS: list[Path] = []
 _SPILL_LOCK = threading.Lock()
 
 
-def _local_folder(delta_table: DeltaTable) -> str | None:
-    """Return the folder of a table; None if it is in an object store."""
-    folder = delta_table.table_uri.removeprefix("file://")
-    return None if "://" in folder else unquote(folder)
-
-
 _GLOB_CHARACTERS = set("*?[")
 _MILLISECOND = timedelta(milliseconds=1)
 
@@ -280,29 +275,17 @@ def _can_match(bound: ColumnBound, least: Any, most: Any, nulls: int | None) -> 
         return True
 
 
-def _read_deleted_rows(delta_table: DeltaTable, files: Sequence[str]) -> pa.Table:
-    """Return the rows that deletion vectors mark, by file and number."""
-    selected, names, numbers = set(files), [], []
-    if tables.WIDENING in delta_table.metadata().configuration:
-        folder = unquote(delta_table.table_uri.removeprefix("file://"))
-        paths = {str(Path(path).relative_to(folder)) for path in files}
-        for path, rows in deletion_vectors.read_deletion_vectors(delta_table, paths).items():
-            names.append(pa.repeat(str(Path(folder, path)), len(rows)))
-            numbers.append(pa.array(rows, pa.int64()))
-        return _build_deleted_rows(names, numbers)
-    for batch in pa.RecordBatchReader.from_stream(delta_table.deletion_vectors()):
-        for uri, vector in zip(batch.column(0).to_pylist(), list(batch.column(1)), strict=True):
-            file = str(Path(unquote(uri.removeprefix("file://"))))
-            if file in selected:
-                marked = pc.indices_nonzero(pc.invert(vector.values)).cast(pa.int64())
-                names.append(pa.repeat(file, len(marked)))
-                numbers.append(marked)
-    return _build_deleted_rows(names, numbers)
-
-
-def _build_deleted_rows(names: Sequence[pa.Array], numbers: Sequence[pa.Array]) -> pa.Table:
+def _read_deleted_rows(delta_table: DeltaTable, folder: Path, paths: Sequence[str]) -> pa.Table:
+    """Return the rows that deletion vectors mark, by file and number; the name of each file is there once."""
+    marked = deletion_vectors.read_deletion_vectors(delta_table, {*paths})
+    names = pa.array([str(folder / path) for path in marked], pa.string())
+    of_file = np.repeat(np.arange(len(marked), dtype=np.int32), [len(numbers) for numbers in marked.values()])
+    numbers = [pa.array(numbers.view(np.int64)) for numbers in marked.values()]
     return pa.table(
-        {"_file": pa.chunked_array(names, pa.string()), "file_row_number": pa.chunked_array(numbers, pa.int64())}
+        {
+            "_file": pa.DictionaryArray.from_arrays(pa.array(of_file), names),
+            "file_row_number": pa.chunked_array(numbers, pa.int64()),
+        }
     )
 
 

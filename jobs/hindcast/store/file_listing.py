@@ -12,11 +12,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from hindcast.common.session import FEW_ROWS
+from hindcast.store import delta_log, own_files
 
 
 def load_files(spark: SparkSession, delta_table: DeltaTable, schema: StructType, paths: Sequence[str]) -> DataFrame:
     """Return the rows of some files, by their paths in the table; a column of `schema` that a file lacks is null."""
     folder = unquote(delta_table.table_uri.removeprefix("file://")).rstrip("/")
+    delta_log.refuse_foreign_files(delta_table, paths)
     if not paths:
         return spark.createDataFrame([], schema)
     named = (f"{folder}/{path}" for path in paths)
@@ -52,11 +54,7 @@ def _list_folder_columns(path: str) -> list[str]:
 def has_files_elsewhere(delta_table: DeltaTable) -> bool:
     """Return whether a table has files that are not in its folder, as a shallow clone has."""
     paths = pa.table(delta_table.get_add_actions(flatten=True)).column("path").to_pylist()
-    return any(map(_ABSOLUTE.match, paths))
-
-
-_ABSOLUTE = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*:")
-"""How an absolute path or a URI begins in Delta's log."""
+    return any(map(own_files.leads_out, paths))
 
 
 _MAX_FILES = 100

@@ -6,78 +6,118 @@ Whoever may write to one table must not have the files of another read, or remov
 from __future__ import annotations
 
 import os
+import re
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-
-import pyarrow as pa
-import pyarrow.parquet as pq
+from typing import NoReturn
+from urllib.parse import unquote
 
 from hindcast.common.errors import TableError
-
-_FIX = "remove it, or put back the table from a backup"
-_MAX_HINT = 1 << 20
-_MAX_PACKED, _MAX_RATIO = 64 << 20, 200
-"""A column of a checkpoint with more bytes is at most so many times as large as what is stored of it."""
-_MANY_ROWS, _BYTES_PER_ROW = 100_000, 20
-"""A checkpoint with more rows stores at least so many bytes of each."""
+from hindcast.store import log_limits
 
 
 def refuse_odd_log(folder: Path) -> None:
     """Raise TableError if a table's log has what is no file, or what takes many times the memory of its size."""
-    checkpoints = []
-    try:
-        with os.scandir(folder / "_delta_log") as entries:
-            for entry in entries:
-                if entry.is_symlink() or not (entry.is_file() or entry.is_dir()):
-                    raise TableError("is no file, but a link or a pipe", where=entry.path, fix=_FIX)
-                if entry.name == "_last_checkpoint" and entry.stat().st_size > _MAX_HINT:
-                    raise TableError("is too large for what it is", where=entry.path, fix=f"rm {entry.path}")
-                if ".checkpoint." in entry.name and entry.name.endswith(".parquet"):
-                    checkpoints.append(entry.path)
-    except OSError:
+    log = folder / "_delta_log"
+    if not folder.is_dir():
         return  # whoever opens it says so
-    if checkpoints:
-        _refuse_packed_checkpoint(Path(max(checkpoints)))
-
-
-def _refuse_packed_checkpoint(path: Path) -> None:
     try:
-        metadata, size = pq.read_metadata(path), path.stat().st_size
-    except (OSError, pa.ArrowInvalid):
-        return  # whoever reads it says so
-    columns = (
-        metadata.row_group(g).column(n) for g in range(metadata.num_row_groups) for n in range(metadata.num_columns)
-    )
-    packed = any(it.total_uncompressed_size > max(_MAX_PACKED, _MAX_RATIO * it.total_compressed_size) for it in columns)
-    if packed or (metadata.num_rows > _MANY_ROWS and size < _BYTES_PER_ROW * metadata.num_rows):
-        raise TableError("takes many times the memory of its size", where=str(path), fix=_FIX)
+        if log.is_symlink():
+            _refuse_file(str(log))
+        refuse_odd_files(log)
+        log_limits.refuse_large_files(log)
+    except (FileNotFoundError, NotADirectoryError):
+        return
 
 
 def refuse_foreign_files(folder: Path, paths: Iterable[str]) -> None:
-    """Raise TableError if one of the paths of a table's data files is none of a file in its folder.
+    """Raise TableError if one of the paths of a table's data files may lead out of its folder.
 
-    One that is missing, absolute or of a store is left to whoever reads it.
+    By its name, or because something in the folder is no file. One that is missing is left to whoever reads it.
     """
-    names: dict[str, set[str]] = {}
     for path in paths:
-        parent, _, name = path.rpartition("/")
-        names.setdefault(parent, set()).add(name)
-    for parent, own in names.items():
-        parts = parent.split("/")
-        if ".." in (*parts, *own):
-            raise TableError("its log names a file out of its folder", where=f"{folder}, {parent}", fix=_FIX)
-        if parent.startswith("/") or ":" in parts[0]:
-            continue
-        for end in range(1, len(parts) + 1):
-            if parent and (place := folder.joinpath(*parts[:end])).is_symlink():
-                raise TableError("is a link", where=str(place), fix=_FIX)
-        try:
-            with os.scandir(folder / parent) as entries:
-                for entry in entries:
-                    if entry.name in own and (entry.is_symlink() or not entry.is_file()):
-                        raise TableError("is no file, but a link or a pipe", where=entry.path, fix=_FIX)
-        except OSError:
-            continue  # whoever reads it says so
+        if leads_out(path):
+            found = "its log names a file out of its folder"
+            raise TableError(found, where=f"{folder}, {path}", fix="put back the table from a backup")
+    refuse_odd_files(folder)
+
+
+def leads_out(path: str) -> bool:
+    """Return whether a path is absolute, a URI, or goes up; as it is written, or as a reader may decode it."""
+    forms = [path]
+    while "%" in forms[-1] and len(forms) < _DECODED:
+        forms.append(unquote(forms[-1]))
+    return any(_ABSOLUTE.match(it) or (".." in it and ".." in it.split("/")) for it in forms)
+
+
+_ABSOLUTE = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*:")
+"""How an absolute path or a URI begins. A relative path that does so is none of a table: writers escape the colon."""
+_DECODED = 4
+"""In so many forms a path is looked at: Delta's log has it escaped, and some readers decode it again."""
+
+
+def refuse_odd_files(folder: Path) -> None:
+    """Raise TableError if there is anything but files and folders in a table's folder, at any depth.
+
+    The folder itself may be a link: to another disk. A folder within is listed again only after something in it was
+    created, removed or renamed.
+    """
+    waiting = [str(folder)]
+    while waiting:
+        waiting += _list_folders(waiting.pop())
+
+
+def _list_folders(place: str) -> tuple[str, ...]:
+    """Return the folders in a folder, which has only files else; none if it is not there."""
+    try:
+        status = os.stat(place)  # noqa: PTH116  # of half the cost
+        state = (status.st_dev, status.st_ino, status.st_ctime_ns)
+        if (listed := _LISTED.get(place)) is not None and listed[0] == state:
+            return listed[1]
+        folders = []
+        with os.scandir(place) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.path)
+                elif not entry.is_file(follow_symlinks=False):
+                    _refuse_file(entry.path)
+    except (FileNotFoundError, NotADirectoryError):
+        return ()
+    if time.time_ns() - status.st_ctime_ns > _SETTLED:
+        if len(_LISTED) >= _MAX_LISTED:
+            _LISTED.clear()
+        _LISTED[place] = state, tuple(folders)
+    return tuple(folders)
+
+
+def _refuse_file(path: str) -> NoReturn:
+    raise TableError("is no file, but a link or a pipe", where=path, fix=log_limits.FIX)
+
+
+_LISTED: dict[str, tuple[tuple[int, int, int], tuple[str, ...]]] = {}
+"""The folders in those that were listed, with their states: nobody can set the time of the last change (ctime)."""
+_MAX_LISTED = 100_000
+_SETTLED = 3_000_000_000
+"""The nanoseconds after a change in which another one may have the same time: file systems count in up to 2 s."""
+
+
+def refuse_other_content(folder: Path) -> None:
+    """Raise TableError where no Delta table can be created: in a file, or in a folder with other content."""
+    places = (folder, *folder.parents)
+    if (link := next((path for path in places if path.is_symlink() and not path.exists()), None)) is not None:
+        raise TableError("is a link to a place that does not exist", where=str(link), fix=ELSEWHERE_FIX)
+    place = next(path for path in places if path.exists())
+    if not place.is_dir():
+        raise TableError("is not a folder, so it cannot contain a table", where=str(place), fix=ELSEWHERE_FIX)
+    inside = {path.name for path in folder.iterdir()} if place == folder else set()
+    log = {path.name for path in (folder / "_delta_log").iterdir()} if "_delta_log" in inside else set()
+    if inside - {"_delta_log"} or any(map(_COMMIT_FILE.fullmatch, log)):
+        raise TableError("is not a Delta table", where=str(folder), fix=ELSEWHERE_FIX)
+
+
+_COMMIT_FILE = re.compile(r"[0-9]{20}\.json|.*checkpoint.*")
+"""Files in Delta's log that a commit has left. One that is being written has another name."""
 
 
 def refuse_links(folder: Path) -> None:
@@ -90,3 +130,6 @@ def find_links(folder: Path) -> Iterator[Path]:
     """Yield the symbolic links in a folder, which are not followed."""
     for place, folders, files in os.walk(folder):
         yield from (link for name in (*folders, *files) if (link := Path(place, name)).is_symlink())
+
+
+ELSEWHERE_FIX = "set HINDCAST_WAREHOUSE to another folder, or move what is there; nothing was written"

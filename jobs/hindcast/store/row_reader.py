@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 
 from hindcast.common import clock, permissions
 from hindcast.common.errors import TableError
-from hindcast.store import arrow_reader, delta_log, file_listing, own_files, store_formats
+from hindcast.store import arrow_reader, delta_log, file_listing, store_formats
 from hindcast.store.store_formats import OlderFormat
 from hindcast.store.table_columns import spark_schema
 from hindcast.store.tables import (
@@ -52,7 +52,10 @@ def load_stored_rows(spark: SparkSession, table: Table, delta_table: DeltaTable 
 
     Spark is given the files of a small table: asking Delta's log takes it half a second for each table.
     """
-    delta_table = delta_table or open_table(table)
+    if delta_table is None:
+        delta_table = open_table(table)
+    else:
+        delta_log.refuse_foreign_files(delta_table)
     paths = file_listing.list_small_table_files(delta_table) if delta_table is not None else None
     if delta_table is None or paths is None:
         reader = spark.read.format("delta")
@@ -75,9 +78,9 @@ def open_dataset(delta_table: DeltaTable) -> Dataset:
     Arrow reads local files itself. delta-rs would have them read through Python in Arrow's threads, and such a thread
     aborts a process that ends meanwhile.
     """
-    if (folder := delta_log.find_local_folder(delta_table)) is None:
+    if not delta_log.is_on_disk(delta_table):
         return delta_table.to_pyarrow_dataset()
-    own_files.refuse_foreign_files(folder, delta_log.list_paths(delta_table))
+    delta_log.refuse_foreign_files(delta_table)
     return delta_table.to_pyarrow_dataset(filesystem=delta_log.open_filesystem(delta_table))
 
 
@@ -99,6 +102,7 @@ def read_next_moment(delta_table: DeltaTable | None) -> datetime:
 
 
 _ABOUT_FILES = re.compile("file|Parquet|schema", re.IGNORECASE)
+_DUCKDB_ERRORS = (duckdb.InvalidInputException, duckdb.IOException, duckdb.PermissionException)
 _QUOTED_PATH = re.compile(r"[\"'](/[^\"']+)[\"']")
 """The path of a file in errors of Arrow and DuckDB."""
 
@@ -108,7 +112,7 @@ def refuse_broken_files(table: Table) -> Iterator[None]:
     """Raise TableError if a data file that the block reads is missing or damaged."""
     try:
         yield
-    except (duckdb.InvalidInputException, duckdb.IOException, pa.ArrowInvalid, OSError) as error:
+    except (*_DUCKDB_ERRORS, pa.ArrowInvalid, OSError) as error:
         text = str(error).partition("\n")[0]
         if isinstance(error, duckdb.Error) and not _ABOUT_FILES.search(text):
             raise
@@ -122,8 +126,9 @@ def refuse_broken_files(table: Table) -> Iterator[None]:
 
 def open_arrow_rows(delta_table: DeltaTable) -> Dataset | pa.RecordBatchReader:
     """Return all rows of a table for DuckDB, without Spark; with deletion vectors as a stream, to be read once."""
-    if WIDENING in delta_table.metadata().configuration:
+    configuration = delta_table.metadata().configuration
+    if WIDENING in configuration or (DELETION_VECTORS in configuration and delta_log.is_on_disk(delta_table)):
         return arrow_reader.read_rows(delta_table)
-    if DELETION_VECTORS not in delta_table.metadata().configuration:
+    if DELETION_VECTORS not in configuration:
         return open_dataset(delta_table)
     return pa.RecordBatchReader.from_stream(QueryBuilder().register("rows", delta_table).execute("SELECT * FROM rows"))

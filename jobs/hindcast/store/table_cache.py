@@ -8,13 +8,18 @@ object store is opened each time.
 from __future__ import annotations
 
 import os
+import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from pathlib import Path
 from threading import Lock
 from typing import NamedTuple
 
 from deltalake import DeltaTable
+
+from hindcast.common.errors import TableError
 
 MAX_TABLES = 64
 """The maximum number of tables kept open."""
@@ -34,7 +39,7 @@ def open_cached(path: str, open_latest: Callable[[], DeltaTable | None]) -> Delt
     ):
         return cached.delta_table
     before = _find_folder_identity(log)
-    delta_table = open_latest()
+    delta_table = _open_or_refuse(path, log, open_latest)
     with _LOCK:
         _CACHE.pop(path, None)
         state = _read_log_state(log, delta_table.version()) if delta_table else None
@@ -43,6 +48,65 @@ def open_cached(path: str, open_latest: Callable[[], DeltaTable | None]) -> Delt
             while len(_CACHE) > MAX_TABLES:
                 _CACHE.popitem(last=False)
     return delta_table
+
+
+@contextmanager
+def watch_opening(watch: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
+    """Open each table that the block opens, and that is not kept open, within what `watch` returns."""
+    token = _WATCH.set(watch)
+    try:
+        yield
+    finally:
+        _WATCH.reset(token)
+
+
+_WATCH: ContextVar[Callable[[], AbstractContextManager[None]]] = ContextVar("watch of opening", default=nullcontext)
+
+
+def _open_or_refuse(path: str, log: Path, open_latest: Callable[[], DeltaTable | None]) -> DeltaTable | None:
+    """Return what `open_latest` returns. What took it long to refuse is refused again for a while, without a look."""
+    state = _read_folder_state(log)
+    with _LOCK:
+        refused = _REFUSED.get(path)
+    if refused is not None and refused.state == state and time.monotonic() < refused.until:
+        raise TableError(refused.error.found, where=refused.error.where, fix=refused.error.fix)
+    start = time.monotonic()
+    try:
+        with _WATCH.get()():
+            return open_latest()
+    except TableError as error:
+        if time.monotonic() - start > SLOW_SECONDS and state is not None:
+            with _LOCK:
+                _REFUSED[path] = _RefusedTable(error, state, time.monotonic() + REFUSED_SECONDS)
+                while len(_REFUSED) > MAX_TABLES:
+                    _REFUSED.popitem(last=False)
+        raise
+
+
+SLOW_SECONDS, REFUSED_SECONDS = 0.2, 30.0
+"""How long a refusal takes that is kept, and how long it is: a file that is mended in its place leaves no trace."""
+
+FolderState = tuple[int, int, int]
+
+
+class _RefusedTable(NamedTuple):
+    """Why a table was not opened, the state of its log's folder at that time, and until when that counts."""
+
+    error: TableError
+    state: FolderState
+    until: float
+
+
+_REFUSED: OrderedDict[str, _RefusedTable] = OrderedDict()
+
+
+def _read_folder_state(log: Path) -> FolderState | None:
+    """Return the identity of a folder and when something in it was created or removed; None without a folder."""
+    try:
+        status = log.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_ctime_ns
 
 
 LogState = tuple[tuple[int, int], int, int, int, int]

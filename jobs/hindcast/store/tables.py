@@ -18,7 +18,8 @@ Columns that begin with _ are lineage and layout: they are not part of what a ro
 from __future__ import annotations
 
 import json
-import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
@@ -168,17 +169,33 @@ def open_table(table: Table) -> DeltaTable | None:
     """
     pinned = PINNED_TABLES.get()
     if pinned is None:
-        return table_cache.open_cached(table.path, lambda: open_latest(table))
-    if table.path not in pinned:
-        pinned[table.path] = open_latest(table)
-    return pinned[table.path]
+        delta_table = table_cache.open_cached(table.path, lambda: open_latest(table))
+    else:
+        if table.path not in pinned:
+            pinned[table.path] = open_latest(table)
+        delta_table = pinned[table.path]
+    with _explain_errors(table, folder := _find_folder(table)):
+        if delta_table is not None and folder is not None:
+            own_files.refuse_odd_files(folder)  # others may have come since it was opened
+    return delta_table
 
 
 def open_latest(table: Table) -> DeltaTable | None:
     """Return the table in its latest version as an object of its own; None if it does not exist yet."""
-    folder = None if "://" in table.path else Path(table.path)
-    try:
+    with _explain_errors(table, folder := _find_folder(table)):
         return _open_in(table, folder)
+
+
+def _find_folder(table: Table) -> Path | None:
+    """Return the folder of a table; None in an object store."""
+    return None if "://" in table.path else Path(table.path)
+
+
+@contextmanager
+def _explain_errors(table: Table, folder: Path | None) -> Iterator[None]:
+    """Raise TableError for what opening a table raises."""
+    try:
+        yield
     except (DeltaError, OSError) as error:
         if folder and (isinstance(error, PermissionError) or permissions.DENIED_MESSAGE in str(error)):
             raise TableError(**permissions.explain_error(PermissionError(error), folder / "_delta_log")) from None
@@ -196,7 +213,7 @@ _HINT = "_last_checkpoint"
 
 def _open_in(table: Table, folder: Path | None, *, again: bool = True) -> DeltaTable | None:
     if folder and folder.exists() and not folder.is_dir():
-        raise TableError("is a file, not a Delta table", where=table.path, fix=_ELSEWHERE_FIX)
+        raise TableError("is a file, not a Delta table", where=table.path, fix=own_files.ELSEWHERE_FIX)
     if folder is not None:
         own_files.refuse_odd_log(folder)
     try:
@@ -204,7 +221,7 @@ def _open_in(table: Table, folder: Path | None, *, again: bool = True) -> DeltaT
     except TableNotFoundError:
         if folder is not None:
             try:
-                _refuse_other_content(folder)
+                own_files.refuse_other_content(folder)
             except TableError:
                 if again:  # another writer may have created it after we looked
                     return _open_in(table, folder, again=False)
@@ -213,7 +230,7 @@ def _open_in(table: Table, folder: Path | None, *, again: bool = True) -> DeltaT
     marks = read_marks(delta_table)
     if marks is None or delta_table.metadata().name != f"{table.pipeline}.{table.name}":
         adopted = f"; or adopt it, if it is the table of a topic: hindcast upgrade {table.pipeline}.{table.name}"
-        fix = _ELSEWHERE_FIX + (adopted if table.kind == "versions" else "")
+        fix = own_files.ELSEWHERE_FIX + (adopted if table.kind == "versions" else "")
         raise TableError("is a Delta table that Hindcast did not make", where=table.path, fix=fix)
     if marks["hindcast"] > ENDED_RUNS_NUMBER:
         raise TableError(
@@ -221,25 +238,9 @@ def _open_in(table: Table, folder: Path | None, *, again: bool = True) -> DeltaT
             where=table.path,
             fix="use a newer Hindcast",
         )
+    if folder is not None:
+        own_files.refuse_foreign_files(folder, pa.table(delta_table.get_add_actions()).column("path").to_pylist())
     return delta_table
-
-
-def _refuse_other_content(folder: Path) -> None:
-    """Raise TableError where no Delta table can be created: in a file, or in a folder with other content."""
-    places = (folder, *folder.parents)
-    if (link := next((path for path in places if path.is_symlink() and not path.exists()), None)) is not None:
-        raise TableError("is a link to a place that does not exist", where=str(link), fix=_ELSEWHERE_FIX)
-    place = next(path for path in places if path.exists())
-    if not place.is_dir():
-        raise TableError("is not a folder, so it cannot contain a table", where=str(place), fix=_ELSEWHERE_FIX)
-    inside = {path.name for path in folder.iterdir()} if place == folder else set()
-    log = {path.name for path in (folder / "_delta_log").iterdir()} if "_delta_log" in inside else set()
-    if inside - {"_delta_log"} or any(map(_COMMIT_FILE.fullmatch, log)):
-        raise TableError("is not a Delta table", where=str(folder), fix=_ELSEWHERE_FIX)
-
-
-_COMMIT_FILE = re.compile(r"[0-9]{20}\.json|.*checkpoint.*")
-"""Files in Delta's log that a commit has left. One that is being written has another name."""
 
 
 def read_beginning(delta_table: DeltaTable) -> datetime | None:
@@ -317,5 +318,3 @@ def period_columns(table: Table) -> tuple[str, str]:
 
 ARROW_TIMESTAMP = pa.timestamp("us", "UTC")
 """The Arrow type of moments in tables."""
-
-_ELSEWHERE_FIX = "set HINDCAST_WAREHOUSE to another folder, or move what is there; nothing was written"

@@ -103,7 +103,8 @@ def build_overview(settings: Settings, readable: Collection[str]) -> JsonObject:
 def _build_overview_line(settings: Settings, contract: Contract, about: str) -> JsonObject:
     """Return the entry of one pipeline, with all errors of its journal and its reports."""
     try:
-        past = journal.read_runs(settings.warehouse, contract.pipeline)
+        with reading_limits.limit_opening(contract.pipeline):
+            past = journal.read_runs(settings.warehouse, contract.pipeline)
         has_new_marks = build_mark_check(settings, contract, past)
         return _format_line(
             contract, about, [build_run_entry(settings, run, has_new_marks) for run in past[-MAX_RUNS:]]

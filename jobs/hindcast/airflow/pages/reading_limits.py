@@ -14,6 +14,7 @@ from threading import Lock
 from hindcast.common.errors import PlatformError
 from hindcast.common.processor_time import ExpiredError, limit_processor_time
 from hindcast.plan.journal_rows import UnreadJournalError
+from hindcast.store import table_cache
 
 REPORT_SECONDS = 0.5
 """The time of a processor for one report. One of a thousand gates and 500 tables takes 0.05 s, and a page reads 20."""
@@ -35,6 +36,10 @@ WAIT_SECONDS = 2.0
 """How long a page waits for another one that reads the same journal."""
 
 
+OPENING_SECONDS = 1.5
+"""The time of opening the tables of a pipeline's journal within the span: the log of one is read in 0.1 s."""
+
+
 class SlowReportError(ValueError):
     """A report takes too long to read."""
 
@@ -43,7 +48,7 @@ class _Spent:
     """The time of a processor that reading has taken of a pipeline since a moment."""
 
     def __init__(self) -> None:
-        self.since, self.reports, self.journal = time.monotonic(), 0.0, 0.0
+        self.since, self.reports, self.journal, self.opening = time.monotonic(), 0.0, 0.0, 0.0
 
 
 class Allowance:
@@ -77,7 +82,7 @@ def limit_page(seconds: float) -> Iterator[Allowance]:
 def measure_lately(pipeline: str) -> float:
     """Return how many seconds reading has taken of a pipeline within the span."""
     spent = _SPENT.get(pipeline)
-    return spent.reports + spent.journal if spent is not None else 0.0
+    return spent.reports + spent.journal + spent.opening if spent is not None else 0.0
 
 
 @contextmanager
@@ -105,6 +110,32 @@ def limit_report(pipeline: str) -> Iterator[None]:
         seconds = time.thread_time() - start
         spent.reports += seconds
         page.spent += seconds
+
+
+@contextmanager
+def limit_opening(pipeline: str) -> Iterator[None]:
+    """Count the time that the block takes to open tables; raise PlatformError before it opens one if that of the
+    pipeline has taken too much lately.
+    """
+    spent, page = _find_spent(pipeline), _find_allowance()
+
+    @contextmanager
+    def watch() -> Iterator[None]:
+        if spent.opening > OPENING_SECONDS:
+            raise PlatformError(
+                f"the runs were not read: opening their table took more than {OPENING_SECONDS:g} s",
+                where=pipeline,
+                fix=f"load the page again in {SPAN:g} seconds; hindcast runs {pipeline} shows them now",
+            )
+        start = time.monotonic()  # of the clock: the log is read in threads of delta-rs
+        try:
+            yield
+        finally:
+            spent.opening += time.monotonic() - start
+            page.spent += time.monotonic() - start
+
+    with table_cache.watch_opening(watch):
+        yield
 
 
 @contextmanager

@@ -77,3 +77,5 @@ def _check_deletion_vectors(table: Table, delta_table: DeltaTable) -> Iterator[F
     except (OSError, ValueError) as error:
         text = f"a deletion vector cannot be read: {str(error).splitlines()[0]}"
         yield Finding("files", table.name, text, backup_advice(table))
+    except TableError as error:
+        yield Finding("files", table.name, error.found, backup_advice(table))
