@@ -90,7 +90,7 @@ PLACES = {
     "size": (client_segments, "_MOST_PER_TASK"),
     "least": (client_segments, "_LEAST_PER_TASK"),
     "decoding": (topic_segments, "plan_decoding"),
-    "headers": (record_batches, "_read_headers"),
+    "headers": (record_batches, "_read_all_headers"),
 }
 
 
@@ -132,8 +132,8 @@ def test_a_replay_is_the_same_whoever_reads(spark: SparkSession, broker: str, tm
 
 
 def test_spark_reads_headers_that_the_client_cannot(spark: SparkSession, broker: str, tmp_path: Path) -> None:
-    def refuse(message: Any, **_: Any) -> Any:
-        raise UnreadableHeadersError("the name of a header is not UTF-8", where=str(message.offset()))
+    def refuse(messages: Any, **_: Any) -> Any:
+        raise UnreadableHeadersError("the name of a header is not UTF-8", where=str(messages[0].offset()))
 
     expected, _ = replay(spark, broker, tmp_path / "expected")
     found, by_client = replay(spark, broker, tmp_path / "found", headers=refuse)

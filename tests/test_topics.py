@@ -227,7 +227,7 @@ def read_fake(monkeypatch: pytest.MonkeyPatch, polls: Iterable[list[Sent]]) -> I
     consumer = SimpleNamespace(assign=lambda _: None, unassign=lambda: None)
     monkeypatch.setattr(cluster, "_consumer", consumer, raising=False)
     monkeypatch.setattr(cluster, "_ask", lambda question, *_: question())
-    monkeypatch.setattr(cluster, "_poll_messages", lambda: next(came))
+    monkeypatch.setattr(cluster, "_poll_messages", lambda: (next(came), []))
     monkeypatch.setattr(cluster_module, "time", SimpleNamespace(monotonic=lambda: next(clock) + spent[0]))
     for records in cluster.read_committed_records("menu", {0: OffsetRange(0, 2), 1: OffsetRange(0, 2)}):
         yield records

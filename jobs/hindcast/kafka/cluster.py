@@ -55,6 +55,7 @@ class Cluster:
             "isolation.level": "read_committed",
             "auto.offset.reset": "error",
             "check.crcs": True,
+            "fetch.queue.backoff.ms": 10,
             "enable.partition.eof": True,
         }
         self._admin = access_errors.connect_client(AdminClient, config, self._errors, self._how)
@@ -147,20 +148,18 @@ class Cluster:
         last_progress = time.monotonic()
         try:
             while left:
-                messages = self._ask(self._poll_messages, topic)
-                if any((message.partition() or 0) in left for message in messages):
+                records, others = self._ask(self._poll_messages, topic)
+                if any(message.partition() in left for message in (*others, *records)):
                     last_progress = time.monotonic()
                 elif time.monotonic() - last_progress > patience:
                     raise TopicError("the broker sends no records", where=f"{topic} partition {min(left)}")
-                records = []
-                for message in messages:
-                    partition, offset, error = message.partition() or 0, message.offset() or 0, message.error()
-                    if error and error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001  # its name
+                if len(ranges) > 1 or not records or (records[-1].offset() or 0) >= min(left.values()) - 1:
+                    records = _take_own(records, left)
+                for message in others:
+                    partition, error = message.partition() or 0, message.error()
+                    if error is not None and error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001  # its name
                         raise self._explain_error(error, topic, "Read", partition)
-                    end = left.get(partition, 0)
-                    if not error and offset < end:
-                        records.append(message)
-                    if offset >= end - (0 if error else 1):  # a partition's end has the offset after its last record
+                    if (message.offset() or 0) >= left.get(partition, 0):  # of what is after the last record
                         left.pop(partition, None)
                 if records:
                     yield records
@@ -174,14 +173,20 @@ class Cluster:
         """Return the records of these ranges, read by Spark's connector (`topics.read_topics`)."""
         return read_topics(spark, settings, ranges)
 
-    def _poll_messages(self) -> list[Message]:
-        """Return the messages received from the assigned partitions; wait a second for the first.
+    def _poll_messages(self) -> tuple[list[Message], list[Message]]:
+        """Return the records received from the assigned partitions, and ends of these and errors; wait a second for
+        the first.
 
         Drops the refusal of our consumer group: nothing is committed in it, so nobody needs a right to it.
         """
         first = self._consumer.poll(1.0)
         messages = [first, *self._consumer.consume(_AT_ONCE, 0)] if first is not None else []
-        return [message for message in messages if (e := message.error()) is None or e.name() not in _NO_GROUP_RIGHT]
+        errors = [message.error() for message in messages]
+        if not any(errors):
+            return messages, []
+        failed = [(it, error) for it, error in zip(messages, errors, strict=True) if error]
+        records = [it for it, error in zip(messages, errors, strict=True) if not error]
+        return records, [it for it, error in failed if error.name() not in _NO_GROUP_RIGHT]
 
     def _find_first_dated(
         self, topic: str, ranges: Mapping[int, OffsetRange], moment: datetime, latest: datetime
@@ -247,6 +252,19 @@ class Cluster:
                 "HINDCAST_KAFKA_SECURITY if they ask for TLS or SASL (docs/security.md)",
             )
         return TopicError(error.str(), where=place if partition is None else f"{place}, partition {partition}")
+
+
+def _take_own(records: list[Message], left: dict[int, int]) -> list[Message]:
+    """Return the records before the ends of the partitions that are `left`, without those that they finish."""
+    own = []
+    for record in records:
+        partition, offset = record.partition() or 0, record.offset() or 0
+        end = left.get(partition, 0)
+        if offset < end:
+            own.append(record)
+        if offset >= end - 1:
+            left.pop(partition, None)
+    return own
 
 
 def millis(moment: datetime) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import cast
+from typing import TypeAlias, cast
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +13,8 @@ from confluent_kafka import Message
 from hindcast.common.errors import TopicError
 from hindcast.kafka.cluster import TIMEOUT, Cluster
 from hindcast.kafka.topics import UNREADABLE_HEADERS, OffsetRange
+
+Headers: TypeAlias = list[tuple[str, bytes | None]]
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 SCHEMA = pa.schema(
@@ -85,14 +87,21 @@ def _build_batch(messages: Sequence[Message], *, all_headers: bool) -> pa.Record
         pa.array(times[:, 0] - 1, pa.int32()),
         pa.array([message.key() for message in messages], pa.binary()),
         pa.array([message.value() for message in messages], pa.binary()),
-        _build_headers([_read_headers(message, all_headers=all_headers) for message in messages]),
+        _build_headers(_read_all_headers(messages, all_headers=all_headers)),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
-def _read_headers(message: Message, *, all_headers: bool) -> list[tuple[str, bytes | None]]:
+def _read_all_headers(messages: Sequence[Message], *, all_headers: bool) -> Sequence[Headers | None]:
     try:
-        return cast("list[tuple[str, bytes | None]]", message.headers() or [])
+        return [cast("Headers | None", message.headers()) for message in messages]
+    except SystemError:  # of one of them
+        return [_read_headers(message, all_headers=all_headers) for message in messages]
+
+
+def _read_headers(message: Message, *, all_headers: bool) -> Headers | None:
+    try:
+        return cast("Headers | None", message.headers())
     except SystemError as error:  # a name is not UTF-8
         if all_headers:
             place = f"topic {message.topic()}, partition {message.partition()}, offset {message.offset()}"
@@ -100,13 +109,13 @@ def _read_headers(message: Message, *, all_headers: bool) -> list[tuple[str, byt
         return [(UNREADABLE_HEADERS, None)]
 
 
-def _build_headers(headers: Sequence[list[tuple[str, bytes | None]]]) -> pa.Array:
+def _build_headers(headers: Sequence[Headers | None]) -> pa.Array:
     """Return the headers of records; null of one that has none."""
     if not any(headers):
         return pa.nulls(len(headers), HEADERS)
-    flat = [header for of_record in headers for header in of_record]
+    flat = [header for of_record in headers for header in of_record or ()]
     pairs = [pa.array([header[n] for header in flat], kind) for n, kind in enumerate((pa.string(), pa.binary()))]
-    ends = np.cumsum([0, *map(len, headers)])
+    ends = np.cumsum([0, *(len(of_record or ()) for of_record in headers)])
     without = pa.array([not of_record for of_record in headers])
     items = pa.StructArray.from_arrays(pairs, fields=list(HEADERS.value_type))
     return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), items, HEADERS, mask=without)
