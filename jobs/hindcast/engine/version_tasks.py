@@ -18,6 +18,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from hindcast.common.arrow_streams import pack_rows
 from hindcast.common.spark_workers import map_in_workers
 from hindcast.contract.shapes import PERIODS
 from hindcast.engine import integer_encoding, slice_reader, task, version_increments
@@ -133,11 +134,7 @@ def _split_rows(rows: pa.Table) -> Iterator[pa.Table]:
 def _format_rows(rows: pa.Table) -> bytes:
     """Return rows in Arrow's stream format; of equal columns in equal types, whoever has them."""
     rows = pa.table(rows.columns, rows.column_names)  # a column that is never null is not another one
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema) as writer:
-        writer.write_table(rows)
-    value: bytes = sink.getvalue().to_pybytes()
-    return value
+    return pack_rows(rows)
 
 
 def _open_parts(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -26,7 +26,7 @@ from hindcast.kafka.topic_patterns import MemberPartitions, kafka_partition
 from hindcast.kafka.topics import OffsetRange
 from hindcast.store import files
 
-_TASKS, _LEAST_PER_TASK, _MOST_PER_TASK = 8, 10_000, 100_000
+_TASKS, _LEAST_PER_TASK, _MOST_PER_TASK = 8, 10_000, 200_000
 """About so many tasks read records, of so many offsets each."""
 _PATIENCE = 120.0
 """Seconds that a task waits for records: Kafka may have to fetch old ones from elsewhere."""

@@ -22,6 +22,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 from pyspark.sql.types import IntegerType, LongType, StructType
 
+from hindcast.common.arrow_streams import pack_rows
 from hindcast.common.spark_workers import map_in_workers
 from hindcast.ingest.erasure_marks import MARK
 from hindcast.ingest.segment_fates import FateRule, decide_fates
@@ -37,8 +38,6 @@ _MAX_BYTES = 32 << 20
 """About so many bytes of keys and values are in a segment."""
 _MAX_TASK_BYTES = 128 << 20
 """So many bytes of segments a task unpacks at most: Spark hands it all of them as one batch of Arrow."""
-_PACKING = pa.ipc.IpcWriteOptions(compression="lz4")
-"""Compressing takes less than what Spark takes to move the bytes that it saves."""
 _NOT_REFUSED = pa.array(["no_change"])
 """Of the fates that decoding decides, those of records that are not refused."""
 
@@ -254,10 +253,7 @@ def _pack_segment(records: pa.RecordBatch) -> dict[str, int | bytes | None]:
     if (np.diff(offsets) <= 0).any():
         raise AssertionError(f"partition {records.column('partition')[0]}: offsets are not in order")
     undecided = records.column("timestamp").filter(fates.is_null()).cast(pa.int64())
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, records.schema, options=_PACKING) as writer:
-        writer.write_batch(records)
-    rows = sink.getvalue().to_pybytes()
+    rows = pack_rows(records)
     return {
         "partition": records.column("partition")[0].as_py(),
         "first": int(offsets[0]),

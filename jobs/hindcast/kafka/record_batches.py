@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import TypeAlias, cast
 
 import numpy as np
@@ -56,7 +57,8 @@ def read_batches(
     waiting: dict[int, list[Message]] = defaultdict(list)
     sizes: dict[int, int] = defaultdict(int)
     for messages in cluster.read_committed_records(topic, ranges, patience):
-        for partition, own in _group_by_partition(messages).items():
+        groups = _group_by_partition(messages) if len(ranges) > 1 else dict.fromkeys(ranges, messages)
+        for partition, own in groups.items():
             waiting[partition] += own
             sizes[partition] += sum(map(len, own))
             if len(waiting[partition]) >= _RECORDS or sizes[partition] >= _BYTES:
@@ -67,18 +69,16 @@ def read_batches(
 
 
 def _group_by_partition(messages: list[Message]) -> dict[int, list[Message]]:
-    partitions = [cast("int", message.partition()) for message in messages]
-    if len({*partitions}) == 1:
-        return {partitions[0]: messages}
     groups: dict[int, list[Message]] = defaultdict(list)
-    for partition, message in zip(partitions, messages, strict=True):
-        groups[partition].append(message)
+    for message in messages:
+        groups[cast("int", message.partition())].append(message)
     return groups
 
 
 def _build_batch(messages: Sequence[Message], *, all_headers: bool) -> pa.RecordBatch:
     """Return messages of a partition as rows of Spark's connector."""
-    times = np.array([message.timestamp() for message in messages], dtype=np.int64).reshape(-1, 2)
+    kinds_and_times = chain.from_iterable([message.timestamp() for message in messages])
+    times = np.fromiter(kinds_and_times, np.int64, 2 * len(messages)).reshape(-1, 2)
     micros = np.clip(times[:, 1], -_MAX_MILLIS, _MAX_MILLIS) * 1000
     columns = [
         pa.repeat(pa.scalar(messages[0].partition(), pa.int32()), len(messages)),

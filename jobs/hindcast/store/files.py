@@ -115,8 +115,12 @@ def write_files(delta_table: DeltaTable, parts: Iterable[tuple[str | None, pa.Ta
             yield DataFile(path, belief, size, slice_.num_rows, format_statistics(collected[0], columns.split(",")))
 
 
+_UNIQUE = ("_offset", "offset")
+"""Columns of which no dictionary is made: hardly a value is there twice."""
+
+
 def _open_writer(sink: pa.NativeFile, schema: pa.Schema, collected: list[pq.FileMetaData]) -> pq.ParquetWriter:
-    own = [field.name for field in schema if not pa.types.is_timestamp(field.type) and field.name != "_offset"]
+    own = [field.name for field in schema if not pa.types.is_timestamp(field.type) and field.name not in _UNIQUE]
     return pq.ParquetWriter(
         sink, schema, compression="snappy", use_dictionary=own, store_schema=False, metadata_collector=collected
     )

@@ -91,13 +91,8 @@ class _PlainReader:
 
     def read(self, records: Sequence[Any], texts: pa.Array, places: Places) -> tuple[pa.Array, Places]:
         """Return the columns of those of the records at some places that it can read, and their places."""
-        taken, objects, columns, wrong = [], [], [], set[int]()
-        for place in places[self._are_plain(texts)[places]].tolist():
-            try:
-                objects.append(self._decode(records[place]))
-            except (ValueError, RecursionError):
-                continue
-            taken.append(place)
+        columns, wrong = [], set[int]()
+        taken, objects = self._decode_records(records, places[self._are_plain(texts)[places]].tolist())
         for (first, *others), type_ in self._columns:
             values = list(map(first, objects))
             for getter in others:
@@ -105,7 +100,8 @@ class _PlainReader:
                 values = [it if value is msgspec.UNSET else value for value, it in zip(values, found, strict=True)]
             if self._strict:
                 wrong.update(n for n, value in enumerate(values) if value is msgspec.UNSET)
-            values = [None if value is msgspec.UNSET else value for value in values]
+            if msgspec.UNSET in values:
+                values = [None if value is msgspec.UNSET else value for value in values]
             column, misfits = build_column(values, type_)
             columns.append(column)
             wrong.update(misfits)
@@ -115,6 +111,21 @@ class _PlainReader:
         right = np.ones(len(taken), dtype=bool)
         right[list(wrong)] = False
         return struct.filter(pa.array(right)), done[right]
+
+    def _decode_records(self, records: Sequence[Any], places: list[int]) -> tuple[list[int], list[Any]]:
+        """Return the objects of those of the records at some places that msgspec can read, and their places."""
+        decode = self._decode
+        try:
+            return places, [decode(records[place]) for place in places]
+        except (ValueError, RecursionError):  # of one of them
+            taken, objects = [], []
+        for place in places:
+            try:
+                objects.append(decode(records[place]))
+            except (ValueError, RecursionError):
+                continue
+            taken.append(place)
+        return taken, objects
 
     def _are_plain(self, texts: pa.Array) -> NDArray[np.bool_]:
         """Return which texts it may read."""
