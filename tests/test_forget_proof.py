@@ -259,7 +259,8 @@ def test_a_purge_that_is_killed_leaves_a_table_that_can_be_read(
     path, folder, seen = str(tmp_path / "people"), WarehouseFolder(str(tmp_path)), set[tuple[str, str]]()
     for n in range(3):
         note = CommitProperties(custom_metadata={"userMetadata": "Ann Marker"})
-        write_deltalake(path, pa.table({"n": [n]}), mode="append", commit_properties=note)
+        name = f"{tmp_path.name}.people"
+        write_deltalake(path, pa.table({"n": [n]}), mode="append", name=name, commit_properties=note)
         DeltaTable(path).create_checkpoint()
     DeltaTable(path).delete("n = 1")
 

@@ -26,7 +26,7 @@ from hindcast import formats
 from hindcast.common.errors import ContractError
 from hindcast.contract import Topic, avro, avro_compatibility, load
 from hindcast.contract.avro_file import AvroFile
-from hindcast.formats import RecordPart, headers
+from hindcast.formats import RecordPart, header_batches, headers
 from hindcast.formats.avro import _OPTIONS
 from hindcast.formats.decode import decode_records
 from hindcast.formats.primitive import serialize_value
@@ -713,11 +713,17 @@ def test_columns_of_headers(spark: SparkSession) -> None:
     sent = spark.createDataFrame(rows, "c int, headers array<struct<key: string, value: binary>>, n int").coalesce(1)
     value = F.when(F.col("n").isNotNull(), F.struct("n"))
     joined, problem = headers.add_header_columns(value, columns, {"source": "src", "trace": "id", "hops": "hops"})
+    named = {"source": "src", "trace": "id", "hops": "hops"}
+    given = pa.array([it and [*it] for it, *_ in cases], record_batches.HEADERS)
+    plain = pa.array([{"n": 1} if there else None for _, there, *_ in cases], pa.struct([("n", pa.int32())]))
+    by_arrow, reasons = header_batches.HeaderReader(columns, named).add_columns(plain, given)
+    assert reasons.to_pylist() == [reason for *_, reason in cases]
     for row in sent.select("c", joined.alias("value"), problem.alias("problem")).collect():
         _, _, gives, reason = cases[row["c"]]
         assert row["problem"] == reason
         if reason is None:
-            assert _plain(row["value"]) == gives
+            own = by_arrow[row["c"]].as_py()
+            assert _plain(row["value"]) == gives == (own and tuple(own.values()))
 
 
 class Unreadable(NamedTuple):

@@ -272,9 +272,9 @@ def test_a_record_has_at_most_so_many_bytes(spark: SparkSession) -> None:
     ]
     schema = "n int, timestamp timestamp, key binary, value binary, headers array<struct<key: string, value: binary>>"
     records = spark.createDataFrame(rows, schema)
-    found = (
-        limits.decode_within_limit(records, topic, lambda some: decode_records(some, topic, NOON)).sort("n").collect()
-    )
+    read = limits.decode_within_limit(records, topic, lambda some: decode_records(some, topic, NOON))
+    assert_arrow_decodes(topic, records, read, NOON)
+    found = read.sort("n").collect()
     assert [row.fate for row in found] == [
         *[None, "malformed", None, "malformed", "malformed", "malformed", "no_timestamp", None]
     ]
@@ -285,12 +285,16 @@ def test_a_record_has_at_most_so_many_bytes(spark: SparkSession) -> None:
 def test_what_is_too_large_is_so_whatever_its_valid_time(spark: SparkSession) -> None:
     """It is asked of nothing that was not looked into."""
     told = {"read": "stream", "key": {"day": "string"}, "value": {"n": "int"}, "max_record_bytes": 20}
-    topic = Topic.model_validate(told | {"valid_time": "cast(day AS timestamp)"})
+    for valid_time in ("cast(day AS timestamp)", "timestamp_millis(n)"):
+        _refuse_oversized(spark, Topic.model_validate(told | {"valid_time": valid_time}))
+
+
+def _refuse_oversized(spark: SparkSession, topic: Topic) -> None:
     rows = [(n, NOON, b"2026-01-01", value) for n, value in enumerate([b'{"n": 1}', b'{"n": 1, "text": "x"}'])]
     records = spark.createDataFrame(rows, "n int, timestamp timestamp, key binary, value binary")
-    found = (
-        limits.decode_within_limit(records, topic, lambda some: decode_records(some, topic, NOON)).sort("n").collect()
-    )
+    read = limits.decode_within_limit(records, topic, lambda some: decode_records(some, topic, NOON))
+    assert_arrow_decodes(topic, records, read, NOON)
+    found = read.sort("n").collect()
     assert [row.fate for row in found] == [None, "malformed"]
     assert found[1].reason == "oversized: 31 bytes, 20 may be"
 

@@ -100,8 +100,13 @@ def describe_missing_time(topic: Topic) -> Column:
     sent = F.lit(NO_TIMESTAMP)
     if topic.valid_time is None:
         return sent
-    invalid = F.lit(f"valid_time gives none for the record: {topic.valid_time} is null or fails")
+    invalid = F.lit(describe_no_time(topic))
     return F.when(F.col("_value").isNull(), sent).otherwise(invalid) if expression.needs_value(topic) else invalid
+
+
+def describe_no_time(topic: Topic) -> str:
+    """Return the reason why `valid_time` does not date a record that has what it needs."""
+    return f"valid_time gives none for the record: {topic.valid_time} is null or fails"
 
 
 def describe_skew(latest: Column, earliest: Column) -> Column:

@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Literal, NamedTuple
+
+from sqlglot import expressions as exp
 
 from hindcast.contract.expressions import WRITE_OUT_FIX, find_plain_type, find_type_clash, resolve
 from hindcast.contract.moments import find_today_beside
-from hindcast.contract.parsing import ExpressionError, find_columns
+from hindcast.contract.parsing import ExpressionError, find_columns, parse_resolved
 from hindcast.contract.shapes import FieldPath
 from hindcast.contract.topic import Topic
 from hindcast.contract.view_checks import Complaint
@@ -33,6 +36,39 @@ def list_usable_columns(topic: Topic) -> dict[str, str]:
 def resolve_valid_time(topic: Topic) -> str | None:
     """Return the expression over `_record`, None if the topic has none; raise ExpressionError if it is not valid."""
     return None if topic.valid_time is None else resolve(topic.valid_time, {RECORD: list(list_usable_columns(topic))})
+
+
+class TimeColumn(NamedTuple):
+    """A column that alone says when a record is true: of `part`, None for Kafka's own timestamp; a number of it has so
+    many `micros`.
+    """
+
+    part: Literal["key", "value"] | None
+    name: str
+    micros: int = 1
+
+
+def find_time_column(topic: Topic) -> TimeColumn | None:
+    """Return the column that the expression is, or of which it is `timestamp_millis` or `timestamp_micros`; else None.
+
+    valid_time: timestamp_millis(ts) -> ts of the value, 1000 us
+    """
+    if (text := resolve_valid_time(topic)) is None:
+        return None
+    node, micros = parse_resolved(text), 1
+    units: tuple[str, ...] = ("timestamp",)
+    if isinstance(node, exp.Anonymous) and str(node.this).lower() in _MICROS and len(node.expressions) == 1:
+        micros, units = _MICROS[str(node.this).lower()], _WHOLE
+        node = node.expressions[0]
+    if not isinstance(node, exp.Column) or list_usable_columns(topic).get(node.name) not in units:
+        return None
+    if node.name == RECORD_TIMESTAMP:
+        return TimeColumn(None, node.name)
+    return TimeColumn("key" if node.name in topic.key else "value", node.name, micros)
+
+
+_MICROS = {"timestamp_millis": 1_000, "timestamp_micros": 1}
+_WHOLE = ("tinyint", "smallint", "int", "bigint")
 
 
 def needs_value(topic: Topic) -> bool:

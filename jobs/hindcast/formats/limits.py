@@ -9,6 +9,9 @@ from pyspark.sql import functions as F
 
 from hindcast.contract import Topic
 
+OVERSIZED = "oversized: ", " bytes, ", " may be"
+"""The reason of a record with too many bytes: between these are how many it has, and how many it may have."""
+
 
 def decode_within_limit(records: DataFrame, topic: Topic, decode: Callable[[DataFrame], DataFrame]) -> DataFrame:
     """Return records decoded by `decode`; those of more than `max_record_bytes` are malformed, and not decoded.
@@ -20,7 +23,7 @@ def decode_within_limit(records: DataFrame, topic: Topic, decode: Callable[[Data
     large = F.col("_size") > topic.max_record_bytes
     small = {part: F.when(~large, F.col(part)) for part in ("key", "value")}
     decoded = decode(records.withColumn("_size", record_size(records)).withColumns(small))
-    reason = F.concat(F.lit("oversized: "), "_size", F.lit(f" bytes, {topic.max_record_bytes} may be"))
+    reason = F.concat(F.lit(OVERSIZED[0]), "_size", F.lit(f"{OVERSIZED[1]}{topic.max_record_bytes}{OVERSIZED[2]}"))
     # That it has no timestamp may be due to what was not looked into.
     refused = large if topic.valid_time is not None else large & ~F.col("fate").eqNullSafe("no_timestamp")
     why = {"fate": (refused, F.lit("malformed")), "reason": (refused, reason)}

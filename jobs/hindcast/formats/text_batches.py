@@ -21,23 +21,34 @@ class TextReader:
     """Reads batches of records whose one column is their text; of a binary column, their bytes."""
 
     def __init__(self, part: RecordPart) -> None:
-        self._name, self._kind = part.single_column
-        self._type = arrow_type(parse_declared_type(self._kind))
-        self._refusal = f"the {part.name} is not {self._kind}: "
+        self._name, kind = part.single_column
+        self._column = TextColumn(kind, f"the {part.name} is not {kind}: ")
 
     def read(self, raw: pa.Array) -> pa.Array:
         """Return a struct for each record: `struct`, its column, and `problem`, what is wrong with it."""
+        values, problems = self._column.read(raw)
+        struct = pa.StructArray.from_arrays([values], [self._name], mask=values.is_null())
+        return pa.StructArray.from_arrays([struct, problems], ["struct", "problem"])
+
+
+class TextColumn:
+    """Reads texts as values of a type; `refusal`: the beginning of a message for what is none."""
+
+    def __init__(self, kind: str, refusal: str) -> None:
+        self._kind, self._refusal = kind, refusal
+        self._type = arrow_type(parse_declared_type(kind))
+
+    def read(self, raw: pa.Array) -> tuple[pa.Array, pa.Array]:
+        """Return the values of texts, null where there is none, or no such one; and what is wrong with each."""
         values = self._read_values(raw)
         bad = pc.and_(raw.is_valid(), values.is_null()).to_numpy(zero_copy_only=False)
         problems = np.full(len(raw), None)
         for place in np.flatnonzero(bad).tolist():
             text = raw[place].as_py().decode(errors="replace")
             problems[place] = f"{self._refusal}{text if len(text) <= _SHOWN else f'{text[:_SHOWN]}...'}"
-        struct = pa.StructArray.from_arrays([values], [self._name], mask=values.is_null())
-        return pa.StructArray.from_arrays([struct, pa.array(problems, pa.string())], ["struct", "problem"])
+        return values, pa.array(problems, pa.string())
 
     def _read_values(self, raw: pa.Array) -> pa.Array:
-        """Return the values of records; null where there is none, or no such one."""
         if self._kind == "binary":
             return raw
         texts = decode_texts(raw, raw.to_pylist())

@@ -48,12 +48,11 @@ def read_planned_segments(spark: SparkSession, contract: BoundContract, plan: Pl
         available = topic_patterns.offset_source(source, topic_plan.members, plan.run).read_offset_ranges(
             contract.kafka_topic(name)
         )
-    read = [gaps.remaining_ranges(part, gaps.find_lost_ranges(part, available)) for part in topic_plan.parts]
-    if not read:
-        return None
-    times = [stream_times.read_stream_times(spark, contract, name, part) for part in read]
-    origin = Origin(read, times)
-    return read_segments(spark, source, contract, plan, name, origin, store=False)
+        read = [gaps.remaining_ranges(part, gaps.find_lost_ranges(part, available)) for part in topic_plan.parts]
+        if not read:
+            return None
+        times = [stream_times.read_stream_times(spark, contract, name, part) for part in read]
+        return read_segments(spark, source, contract, plan, name, Origin(read, times), store=False)
 
 
 def read_planned(spark: SparkSession, contract: BoundContract, plan: Plan, name: str) -> DataFrame:

@@ -46,7 +46,7 @@ from hindcast.plan.runs import (
     parse_plan,
 )
 from hindcast.store.commit_once import commit_repeatable
-from hindcast.store.odd_tables import refuse_odd_files
+from hindcast.store.odd_tables import refuse_unreadable_rows
 from hindcast.store.table_creation import arrow_schema, ensure_table, explain_write_error
 from hindcast.store.tables import ENDED_RUNS_NUMBER, NO_MARKS, Table, open_latest, open_table, read_marks
 
@@ -117,7 +117,7 @@ def read_planned_runs(warehouse: str, pipeline: str) -> tuple[list[Run], list[in
 def _refuse_odd_entries(table: Table) -> Iterator[None]:
     """Raise TableError if a file of the journal that the block reads is broken, or has entries that are none."""
     try:
-        with refuse_odd_files(table):
+        with refuse_unreadable_rows(table):
             yield
     except MALFORMED as error:
         found = f"the journal has an entry that is none: {type(error).__name__}: {show_briefly(str(error))}"

@@ -103,7 +103,7 @@ def query_entries(
     """Return what a query of the view `failing` finds; TableError if the table is damaged."""
     table = failing_table(warehouse, pipeline)
     delta_table = tables.open_table(table)
-    with odd_tables.refuse_odd_files(table), duckdb_reader.open_arrow_engine() as engine:
+    with odd_tables.refuse_unreadable_rows(table), duckdb_reader.open_arrow_engine() as engine:
         empty = table_creation.arrow_schema(SCHEMA).empty_table()
         entered = empty if delta_table is None else row_reader.open_dataset(delta_table)
         engine.register("entered", entered)

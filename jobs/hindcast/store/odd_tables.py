@@ -17,7 +17,7 @@ from hindcast.store.tables import Table
 
 
 @contextmanager
-def refuse_odd_files(table: Table) -> Iterator[None]:
+def refuse_unreadable_rows(table: Table) -> Iterator[None]:
     """Raise TableError if a file that the block reads is missing or damaged, or has what Hindcast cannot read."""
     try:
         with refuse_broken_files(table):
