@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -190,6 +191,47 @@ def test_errors_of_workers_say_in_this_process_what_they_say_there(
     with pytest.raises(kind) as caught, spark_workers.raise_worker_errors(UnreadableHeadersError):
         rows.collect()
     assert (caught.value.found, caught.value.where, caught.value.fix) == texts
+
+
+class Sent:
+    """A message of 10 bytes."""
+
+    def __init__(self, partition: int, offset: int) -> None:
+        self.place = partition, offset
+
+    def __len__(self) -> int:
+        return 10
+
+    def partition(self) -> int:
+        return self.place[0]
+
+    def offset(self) -> int:
+        return self.place[1]
+
+    def timestamp(self) -> tuple[int, int]:
+        return 1, 0
+
+    def key(self) -> None:
+        return None
+
+    value = headers = key
+
+
+def test_few_bytes_wait_for_others_of_their_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record_batches, "_BYTES", 100)
+    monkeypatch.setattr(record_batches, "_RECORDS", 6)
+    messages = [[Sent(p, offset)] for offset in range(9) for p in (0, 1, 2) if p == 0 or offset % 4 == 0]
+    cluster: Any = SimpleNamespace(read_committed_records=lambda *_: iter(messages))
+    ranges = dict.fromkeys((0, 1, 2), OffsetRange(0, 9))
+    found = [it.select(["partition", "offset"]).to_pydict() for it in record_batches.read_batches(cluster, "", ranges)]
+    assert [(it["partition"], it["offset"]) for it in found] == [
+        ([0] * 6, [0, 1, 2, 3, 4, 5]),
+        ([1, 1], [0, 4]),
+        ([2, 2], [0, 4]),
+        ([0, 0, 0], [6, 7, 8]),
+        ([1], [8]),
+        ([2], [8]),
+    ]
 
 
 def test_ranges_are_divided_among_tasks() -> None:

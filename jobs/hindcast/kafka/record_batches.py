@@ -32,7 +32,7 @@ SCHEMA = pa.schema(
 """The columns of `topics.RECORD_SCHEMA`."""
 
 _RECORDS, _BYTES = 20_000, 32 << 20
-"""About so many records, or bytes of them, are in a batch."""
+"""About so many records are in a batch, and so many bytes of them wait for others of their partitions."""
 _MAX_MILLIS = (2**63 - 1) // 1000
 
 
@@ -55,15 +55,16 @@ def read_batches(
     `Cluster.read_committed_records`, which says what else it raises.
     """
     waiting: dict[int, list[Message]] = defaultdict(list)
-    sizes: dict[int, int] = defaultdict(int)
+    size = 0
     for messages in cluster.read_committed_records(topic, ranges, patience):
         groups = _group_by_partition(messages) if len(ranges) > 1 else dict.fromkeys(ranges, messages)
         for partition, own in groups.items():
             waiting[partition] += own
-            sizes[partition] += sum(map(len, own))
-            if len(waiting[partition]) >= _RECORDS or sizes[partition] >= _BYTES:
-                del sizes[partition]
-                yield _build_batch(waiting.pop(partition), all_headers=all_headers)
+        size += sum(map(len, messages))
+        full = [*waiting] if size >= _BYTES else [p for p, own in waiting.items() if len(own) >= _RECORDS]
+        for partition in full:
+            yield _build_batch(waiting.pop(partition), all_headers=all_headers)
+        size = size if waiting else 0
     for own in waiting.values():
         yield _build_batch(own, all_headers=all_headers)
 
