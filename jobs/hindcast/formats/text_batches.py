@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -54,5 +52,5 @@ class TextColumn:
         texts = decode_texts(raw, raw.to_pylist())
         if self._kind == "string":
             return texts
-        values: list[Any] = [None if text is None else parse_text(text, self._kind) for text in texts.to_pylist()]
+        values = (None if text is None else parse_text(text, self._kind) for text in texts.to_pylist())
         return pa.array(values, self._type)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeAlias
+from typing import TypeAlias
 from urllib.parse import unquote
 
 import numpy as np
@@ -49,13 +49,16 @@ def _find_latest(rows: DataFrame, ranges: Mapping[int, OffsetRange]) -> StreamTi
 def _find_latest_in_files(log: DeltaTable, ranges: Mapping[int, OffsetRange]) -> StreamTimes:
     """Return the same from the files of a log, the latest first: of most their statistics tell that they have none."""
     found: StreamTimes = {}
-    for file in sorted(pa.table(log.get_add_actions(flatten=True)).to_pylist(), key=_last_moment, reverse=True):
+    files = pa.table(log.get_add_actions(flatten=True)).to_pylist()
+    moments = [_last_moment(file.get("max.timestamp")) for file in files]
+    for place in sorted(range(len(files)), key=moments.__getitem__, reverse=True):
+        file, latest = files[place], moments[place]
         low, high = (file.get(f"{end}.partition") for end in ("min", "max"))
-        wanted = [
-            p
-            for p in ranges
-            if (low is None or low <= p) and (high is None or p <= high) and found.get(p, _NEVER) < _last_moment(file)
-        ]
+        wanted = any(
+            (low is None or low <= p) and (high is None or p <= high) and found.get(p, _NEVER) < latest
+            for p, offsets in ranges.items()
+            if offsets.start
+        )
         if wanted:
             rows = arrow_reader.read_rows(log, [unquote(file["path"])], _COLUMNS, pc.field("fate") == "accepted")
             for partition, micros in _list_latest(rows.read_all(), ranges).items():
@@ -63,9 +66,11 @@ def _find_latest_in_files(log: DeltaTable, ranges: Mapping[int, OffsetRange]) ->
     return found
 
 
-def _last_moment(file: Mapping[str, Any]) -> int:
-    """Return a moment, in microseconds since 1970, after which no record of a file is dated."""
-    last = file.get("max.timestamp")
+def _last_moment(last: datetime | None) -> int:
+    """Return a moment, in microseconds since 1970, after which no record is dated in a file whose statistics say this.
+
+    Without statistics it is the end of time.
+    """
     # Statistics may have milliseconds, rounded down.
     return _ALWAYS if last is None else (last - _EPOCH) // timedelta(microseconds=1) + 999
 

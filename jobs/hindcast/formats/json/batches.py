@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 
 from hindcast.contract.avro import ArrayType, FieldType, RecordType
 from hindcast.formats.json.columns import arrow_type, build_column
@@ -112,13 +113,14 @@ class _PlainReader:
         right[list(wrong)] = False
         return struct.filter(pa.array(right)), done[right]
 
-    def _decode_records(self, records: Sequence[Any], places: list[int]) -> tuple[list[int], list[Any]]:
+    def _decode_records(self, records: Sequence[bytes], places: list[int]) -> tuple[list[int], list[Struct]]:
         """Return the objects of those of the records at some places that msgspec can read, and their places."""
         decode = self._decode
         try:
             return places, [decode(records[place]) for place in places]
         except (ValueError, RecursionError):  # of one of them
-            taken, objects = [], []
+            taken: list[int] = []
+            objects: list[Struct] = []
         for place in places:
             try:
                 objects.append(decode(records[place]))

@@ -25,6 +25,7 @@ from fractions import Fraction
 from functools import cache
 from typing import Any
 
+from hindcast.common.column_values import ColumnValue
 from hindcast.contract.avro import ArrayType, FieldType, RecordType
 from hindcast.formats.json.syntax import JsonObject, JsonValue, Number, write_json, write_text
 
@@ -137,19 +138,20 @@ def parse_scalar(value: JsonValue, name: str) -> Any:
     return _parse_decimal(value, *decimal_digits(name))
 
 
-def parse_text(text: str, name: str) -> Any:
+def parse_text(text: str, name: str) -> ColumnValue:
     """Return a text, such as a record's key, as a value of a type without parts; None if it is not exactly one.
 
     " 42" and "4e1" are no int, "yes" is no boolean, "12:30" no timestamp, "1.005" no decimal(8,2).
     """
+    found: ColumnValue = None
     if name == "boolean":
-        return {"true": True, "false": False}.get(text)
-    if name in BITS:
-        return parse_scalar(text, name) if _WHOLE_TEXT.fullmatch(text) else None
-    if name in ("float", "double"):
+        found = {"true": True, "false": False}.get(text)
+    elif name in ("float", "double"):
         number = _nearest_float(text, name) if _FLOAT_TEXT.fullmatch(text) else math.inf
-        return number if math.isfinite(number) else None
-    return parse_scalar(text, name)
+        found = number if math.isfinite(number) else None
+    elif name not in BITS or _WHOLE_TEXT.fullmatch(text):
+        found = parse_scalar(text, name)
+    return found
 
 
 def parse_loose(value: JsonValue, name: str) -> Any:
