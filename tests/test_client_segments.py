@@ -188,7 +188,7 @@ def test_errors_of_workers_say_in_this_process_what_they_say_there(
             raise kind(texts[0], where=texts[1], fix=texts[2])
 
     rows = spark_workers.map_in_workers(spark.range(0, 2, 1, 1), fail, "id long")
-    with pytest.raises(kind) as caught, spark_workers.raise_worker_errors(UnreadableHeadersError):
+    with pytest.raises(kind) as caught, spark_workers.raise_worker_errors():
         rows.collect()
     assert (caught.value.found, caught.value.where, caught.value.fix) == texts
 

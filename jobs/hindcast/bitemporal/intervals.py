@@ -9,8 +9,14 @@ from pyspark.sql import functions as F
 LAST_MOMENT = datetime(9999, 12, 30, tzinfo=UTC)
 """The last moment of tables. Beyond it Python has no dates, in one time zone or another."""
 
-LAST_MICROS = (LAST_MOMENT - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
-"""It in microseconds since 1970."""
+
+def to_micros(moment: datetime) -> int:
+    """Return a moment in microseconds since 1970."""
+    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+
+
+LAST_MICROS = to_micros(LAST_MOMENT)
+"""`LAST_MOMENT` in microseconds since 1970."""
 
 ALL_TIME = timedelta(days=4_000_000)
 """A length beyond which lengths make no difference: it leads out of all time from any moment."""

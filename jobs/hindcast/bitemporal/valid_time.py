@@ -8,13 +8,13 @@ without a value, of which the expression names a column, is dated by Kafka's own
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from hindcast.bitemporal.intervals import ALL_TIME, LAST_MOMENT
+from hindcast.bitemporal.intervals import ALL_TIME, LAST_MOMENT, to_micros
 from hindcast.bitemporal.pattern_limits import expression_column
 from hindcast.contract import Topic
 from hindcast.contract import valid_time as expression
@@ -62,7 +62,7 @@ def earliest_within_skew(topic: Topic, known_at: datetime) -> datetime:
 
 def timestamp_literal(at: datetime) -> Column:
     """Return a moment as a literal; `F.lit` reads a moment before 1582 as a date of the Julian calendar."""
-    return F.lit(at) if at >= _EPOCH else F.timestamp_micros(F.lit((at - _EPOCH) // timedelta(microseconds=1)))
+    return F.lit(at) if at >= _EPOCH else F.timestamp_micros(F.lit(to_micros(at)))
 
 
 def add_valid_time(records: DataFrame, topic: Topic) -> DataFrame:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from pyspark.errors import PySparkException
 
-from hindcast.common.errors import AccessError, HindcastError, TopicError
+from hindcast.common.errors import HindcastError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,8 +47,8 @@ def pass_errors() -> Iterator[None]:
 
 
 @contextmanager
-def raise_worker_errors(*kinds: type[HindcastError]) -> Iterator[None]:
-    """Raise the error of a Spark job as that which one of its workers passed: a TopicError, or one of these `kinds`."""
+def raise_worker_errors() -> Iterator[None]:
+    """Raise the error of a Spark job as that which one of its workers passed."""
     try:
         yield
     except PySparkException as error:
@@ -56,8 +56,14 @@ def raise_worker_errors(*kinds: type[HindcastError]) -> Iterator[None]:
         if passed is None:
             raise
         name, found, where, fix = json.loads(passed[1])
-        kind = next(it for it in (*kinds, TopicError, AccessError) if it.__name__ == name)
-        raise kind(found, where=where, fix=fix) from error
+        kinds = {it.__name__: it for it in _list_kinds(HindcastError)}
+        raise kinds.get(name, HindcastError)(found, where=where, fix=fix) from error
+
+
+def _list_kinds(kind: type[HindcastError]) -> Iterator[type[HindcastError]]:
+    yield kind
+    for own in kind.__subclasses__():
+        yield from _list_kinds(own)
 
 
 def freeze_modules() -> None:

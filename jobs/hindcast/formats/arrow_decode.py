@@ -7,7 +7,7 @@ expression of Spark: keys and values are JSON or text, and Kafka's timestamp or 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from hindcast import formats
 from hindcast.bitemporal import valid_time
-from hindcast.bitemporal.intervals import LAST_MICROS, format_micros
+from hindcast.bitemporal.intervals import LAST_MICROS, format_micros, to_micros
 from hindcast.contract import Topic
 from hindcast.contract import valid_time as expression
 from hindcast.contract.valid_time import TimeColumn
@@ -82,7 +82,7 @@ class ArrowDecoder:
         self._key, self._value = open_reader(how.key), open_reader(how.value)
         self._headers = HeaderReader(how.columns, how.headers) if how.headers else None
         self._dating, self._max_bytes, self._needs_key = how.dating, how.max_bytes, how.needs_key
-        self._bounds = _count_micros(how.latest), _count_micros(how.earliest)
+        self._bounds = to_micros(how.latest), to_micros(how.earliest)
 
     def decode_batch(self, records: pa.RecordBatch) -> pa.RecordBatch:
         """Return Kafka's records (`record_batches.SCHEMA`) with what `decode.decode_records` adds to them.
@@ -130,8 +130,7 @@ class ArrowDecoder:
         large = sizes > self._max_bytes
         reasons = np.full(len(sizes), None)
         reasons[large] = [
-            f"{OVERSIZED[0]}{size}{OVERSIZED[1]}{self._max_bytes}{OVERSIZED[2]}"
-            for size in map(str, sizes[large].tolist())
+            f"{OVERSIZED[0]}{size}{OVERSIZED[1]}{self._max_bytes}{OVERSIZED[2]}" for size in sizes[large].tolist()
         ]
         return pa.array(reasons, pa.string()), *(pc.if_else(pa.array(large), None, part) for part in parts)
 
@@ -161,7 +160,7 @@ class ArrowDecoder:
         # rule: both bounds of the time skew are taken
         reasons = [
             _state(pc.greater(at, LAST_MICROS), valid_time.AFTER_LAST_DAY),
-            _state(pc.less(at, _count_micros(valid_time.FIRST_MOMENT)), valid_time.BEFORE_FIRST_DAY),
+            _state(pc.less(at, to_micros(valid_time.FIRST_MOMENT)), valid_time.BEFORE_FIRST_DAY),
             _state(pc.greater(at, latest), _describe_bound(latest, valid_time.AFTER_LATEST)),
             _state(pc.less(at, earliest), _describe_bound(earliest, valid_time.BEFORE_EARLIEST)),
         ]
@@ -183,9 +182,5 @@ def _describe_bound(micros: int, words: tuple[str, str]) -> str:
 
 def _clamp_moments(micros: pa.Array) -> pa.Array:
     """Return moments, moved to the bounds of what tables hold."""
-    first, last = map(_count_micros, (valid_time.FIRST_MOMENT, valid_time.LATEST_CLAMPED))
+    first, last = map(to_micros, (valid_time.FIRST_MOMENT, valid_time.LATEST_CLAMPED))
     return pc.min_element_wise(pc.max_element_wise(micros, first, skip_nulls=False), last, skip_nulls=False)
-
-
-def _count_micros(moment: datetime) -> int:
-    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)

@@ -9,10 +9,9 @@ import pyarrow.compute as pc
 from hindcast.contract.avro_compatibility import parse_declared_type
 from hindcast.formats.json.batches import decode_texts
 from hindcast.formats.json.columns import arrow_type
+from hindcast.formats.json.records import show_bytes
 from hindcast.formats.json.values import parse_text
 from hindcast.formats.record_part import RecordPart
-
-_SHOWN = 200
 
 
 class TextReader:
@@ -42,14 +41,13 @@ class TextColumn:
         bad = pc.and_(raw.is_valid(), values.is_null()).to_numpy(zero_copy_only=False)
         problems = np.full(len(raw), None)
         for place in np.flatnonzero(bad).tolist():
-            text = raw[place].as_py().decode(errors="replace")
-            problems[place] = f"{self._refusal}{text if len(text) <= _SHOWN else f'{text[:_SHOWN]}...'}"
+            problems[place] = f"{self._refusal}{show_bytes(raw[place].as_py())}"
         return values, pa.array(problems, pa.string())
 
     def _read_values(self, raw: pa.Array) -> pa.Array:
         if self._kind == "binary":
             return raw
-        texts = decode_texts(raw, raw.to_pylist())
+        texts = decode_texts(raw)
         if self._kind == "string":
             return texts
         values = (None if text is None else parse_text(text, self._kind) for text in texts.to_pylist())

@@ -10,7 +10,6 @@ from functools import partial
 from typing import NamedTuple
 
 import pyarrow as pa
-from pyspark import StorageLevel
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -74,20 +73,17 @@ def read_by_client(
     decoder = decoding.open_decoder()
     none = pa.RecordBatch.from_pylist([], record_batches.SCHEMA)
     schema = from_arrow_schema(decoder.decode_batch(none).schema)
-    if files.is_small(sum(r.end - r.start for part in origin.ranges for r in part.values())):
+    if files.is_small(total := origin.count_offsets()):
         packed = _read_few(cluster, decoder, [it for part in origin.ranges for it in _divide(part, place, None)])
         if packed is not None:
             return segments.hold_segments(spark, packed, schema, rule, origin)
-    total = sum(r.end - r.start for part in origin.ranges for r in part.values())
     size = min(max(total // _TASKS, _LEAST_PER_TASK), _MOST_PER_TASK)
     tasks = [task for part in origin.ranges for task in _divide(part, place, size)]
     reader = ClientReader(contract.settings.kafka, jvm_credentials.write_task_security(contract.settings), decoding)
     numbers = spark.range(0, len(tasks), 1, len(tasks))
-    packed_frame = map_in_workers(numbers, partial(reader.read_in_tasks, tasks), segments.PACKED_SCHEMA)
-    # No persist: a commit to the log would drop the cache of a plan that reads it.
-    kept = packed_frame.localCheckpoint(eager=False, storageLevel=StorageLevel.DISK_ONLY)
-    with raise_worker_errors(record_batches.UnreadableHeadersError):
-        return segments.read_segments(kept, schema, rule, origin, few=False)
+    frame = map_in_workers(numbers, partial(reader.read_in_tasks, tasks), segments.PACKED_SCHEMA)
+    with raise_worker_errors():
+        return segments.read_segments(frame, schema, rule, origin, few=False)
 
 
 def _divide(

@@ -17,6 +17,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
@@ -76,6 +77,10 @@ class Origin(NamedTuple):
 
     ranges: Sequence[Mapping[int, OffsetRange]]
     stream_times: Sequence[StreamTimes]
+
+    def count_offsets(self) -> int:
+        """Return how many offsets the ranges have."""
+        return sum(r.end - r.start for part in self.ranges for r in part.values())
 
 
 def pack_records(records: DataFrame) -> DataFrame:
@@ -182,10 +187,12 @@ def hold_segments(
 
 
 def read_segments(frame: DataFrame, schema: StructType, rule: FateRule, origin: Origin, *, few: bool) -> Segments:
-    """Return the segments of a checkpointed `frame` (`pack_records`), whose records have the columns `schema`.
+    """Return the segments of a `frame` (`pack_records`), computed once, whose records have the columns `schema`.
 
     `few`: they may be held in this process, unless they turn out to be large.
     """
+    # No persist: a commit to the log would drop the cache of a plan that reads it.
+    frame = frame.localCheckpoint(eager=False, storageLevel=None if few else StorageLevel.DISK_ONLY)
     own = F.when(F.octet_length("rows") <= _find_local_limit(origin), F.col("rows")) if few else F.lit(None)
     found = frame.select(*_ARROW.names[:-1], own.alias("rows"), F.spark_partition_id().alias("task")).collect()
     rows = {Segment(*row[:-2]): row["rows"] for row in sorted(found, key=lambda row: row[:2])}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import TypeAlias
 from urllib.parse import unquote
 
@@ -14,6 +14,7 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from hindcast.bitemporal.intervals import to_micros
 from hindcast.contract.bound import BoundContract
 from hindcast.ingest import retimestamping
 from hindcast.kafka.topics import OffsetRange
@@ -23,7 +24,6 @@ StreamTimes: TypeAlias = dict[int, int]
 """By partition, the largest timestamp accepted before an offset, in microseconds since 1970; none before the first."""
 
 _COLUMNS = ("partition", "offset", "timestamp", "fate")
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NEVER, _ALWAYS = -(1 << 63), (1 << 63) - 1
 
 
@@ -72,7 +72,7 @@ def _last_moment(last: datetime | None) -> int:
     Without statistics it is the end of time.
     """
     # Statistics may have milliseconds, rounded down.
-    return _ALWAYS if last is None else (last - _EPOCH) // timedelta(microseconds=1) + 999
+    return _ALWAYS if last is None else to_micros(last) + 999
 
 
 def _list_latest(records: pa.Table, ranges: Mapping[int, OffsetRange]) -> StreamTimes:

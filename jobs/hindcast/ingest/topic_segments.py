@@ -7,7 +7,6 @@ from contextlib import suppress
 from datetime import timedelta
 
 import pyarrow as pa
-from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_type
@@ -88,13 +87,13 @@ def read_segments(
 
     `store`: whether to store the schemas that records name beside the log (schemas.py).
     """
-    topic, members = contract.topics[name], plan.topics[name].members
-    decoding = _plan_client_decoding(contract, plan, name, origin)
-    if isinstance(source, Cluster) and decoding is not None:
-        place = contract.kafka_topic(name), members
-        with suppress(UnreadableHeadersError):
-            return read_by_client(spark, contract, source, decoding, place, _fate_rule(topic), origin)
-    few = files.is_small(sum(r.end - r.start for part in origin.ranges for r in part.values()))
+    rule, members = _fate_rule(contract.topics[name]), plan.topics[name].members
+    if isinstance(source, Cluster):
+        decoding, place = _plan_client_decoding(contract, plan, name, origin), (contract.kafka_topic(name), members)
+        if decoding is not None:
+            with suppress(UnreadableHeadersError):
+                return read_by_client(spark, contract, source, decoding, place, rule, origin)
+    few = files.is_small(origin.count_offsets())
 
     def read(by_client: Collection[int]) -> Segments:
         def decode_part(part: Mapping[int, OffsetRange]) -> DataFrame:
@@ -102,10 +101,7 @@ def read_segments(
             return _decode_raw_records(contract, plan, name, part, raw, store=store)
 
         decoded = topic_log.union_frames(map(decode_part, origin.ranges))
-        # No persist: a commit to the log would drop the cache of a plan that reads it.
-        storage = None if few else StorageLevel.DISK_ONLY
-        packed = segments.pack_records(decoded).localCheckpoint(eager=False, storageLevel=storage)
-        return segments.read_segments(packed, decoded.schema, _fate_rule(topic), origin, few=few)
+        return segments.read_segments(segments.pack_records(decoded), decoded.schema, rule, origin, few=few)
 
     return timestamp_overflow.run_with_client_fallback(read, members, source)
 

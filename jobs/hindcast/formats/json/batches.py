@@ -59,7 +59,7 @@ class BatchReader:
 
     def _read_slice(self, raw: pa.Array) -> pa.Array:
         records = raw.to_pylist()
-        texts = decode_texts(raw, records)
+        texts = decode_texts(raw)
         left: Places = np.flatnonzero(raw.is_valid().to_numpy(zero_copy_only=False))
         places, structs = [], []
         for reader in self._plain:
@@ -152,12 +152,12 @@ def _is_within_limits(text: str) -> bool:
     )
 
 
-def decode_texts(raw: pa.Array, records: Sequence[bytes | None]) -> pa.Array:
+def decode_texts(raw: pa.Array) -> pa.Array:
     """Return records as texts; null where they are not UTF-8."""
     try:
         return raw.cast(pa.string())
     except pa.ArrowInvalid:
-        right = [it is not None and it == it.decode(errors="ignore").encode() for it in records]
+        right = [it is not None and it == it.decode(errors="ignore").encode() for it in raw.to_pylist()]
         return pc.if_else(pa.array(right), raw, pa.scalar(None, raw.type)).cast(pa.string())
 
 

@@ -17,6 +17,12 @@ _LOOSE = {*BITS, "float", "double", "boolean"}
 """Types that lenient reads from text too. Decimals and moments are read from text in any mode."""
 
 
+def show_bytes(raw: bytes) -> str:
+    """Return the beginning of bytes as text, for an error message."""
+    text = raw.decode(errors="replace")
+    return f"{text[:_SHOWN]}{'...' if len(text) > _SHOWN else ''}"
+
+
 class ColumnShape(NamedTuple):
     """A column: the names that its field can have, in order of preference, and its type."""
 
@@ -57,8 +63,7 @@ class RecordReader:
         except Misfit as misfit:
             return None, f"{self._shape.place}{misfit}"
         except ValueError:
-            shown = raw.decode(errors="replace")
-            return None, f"{self._shape.refusal}{shown[:_SHOWN]}{'...' if len(shown) > _SHOWN else ''}"
+            return None, f"{self._shape.refusal}{show_bytes(raw)}"
 
     def _read_object(self, found: JsonValue) -> dict[str, ColumnValue]:
         if not isinstance(found, JsonObject) or not has_json_type(found, self._type):
