@@ -152,7 +152,9 @@ def _users(admin: AdminClient) -> None:
 
 
 def certificates(folder: Path) -> None:
-    """ca.pem; broker.all.pem, for 127.0.0.1; reader.pem, its key in locked.key encrypted; other.pem of others."""
+    """ca.pem; broker.all.pem, for 127.0.0.1; reader.pem, its key in locked.key encrypted, in
+    reader.older.key in OpenSSL's older form; other.pem of others.
+    """
     key, ca = _authority("hindcast tests")
     (folder / "ca.pem").write_bytes(_pem(ca))
     (folder / "other.pem").write_bytes(_pem(_authority("somebody else")[1]))
@@ -167,6 +169,9 @@ def certificates(folder: Path) -> None:
         for file, lock in locks.items():
             kind = serialization.PrivateFormat.PKCS8
             (folder / f"{file}.key").write_bytes(own.private_bytes(serialization.Encoding.PEM, kind, lock))
+        older = serialization.PrivateFormat.TraditionalOpenSSL
+        unlocked = serialization.NoEncryption()
+        (folder / f"{name}.older.key").write_bytes(own.private_bytes(serialization.Encoding.PEM, older, unlocked))
     (folder / "broker.all.pem").write_bytes((folder / "broker.key").read_bytes() + (folder / "broker.pem").read_bytes())
 
 

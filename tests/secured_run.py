@@ -3,9 +3,8 @@
     python tests/secured_run.py FOLDER    its settings in the environment; FOLDER/asked.json says what else to read
 
 Spark's UI, event log and log of level INFO are on. What it saw goes to FOLDER/seen.json: `run`, the run's report;
-`read`, per way in (environments in asked.json) the records of `topic`, or what was told instead; `far`, the same as
-Kafka's own client reads them in a task of Spark; `ui`, what the UI's
-REST interface and pages show; `processes`, the command lines of all processes meanwhile.
+`read`, per way in (environments in asked.json) the records of `topic` as a task of Spark reads them, or what was told
+instead; `ui`, what the UI's REST interface and pages show; `processes`, the command lines of all processes meanwhile.
 """
 
 from __future__ import annotations
@@ -14,17 +13,17 @@ import json
 import os
 import sys
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from hindcast.common.errors import HindcastError
 from hindcast.common.session import open_session
 from hindcast.common.settings import read_settings
-from hindcast.kafka import timestamp_overflow
-from hindcast.kafka.topics import OffsetRange, read_records
+from hindcast.common.spark_workers import raise_worker_errors
+from hindcast.ingest import record_tasks
+from hindcast.kafka.topics import RECORD_SCHEMA, OffsetRange
 from hindcast.runs import run_steps
 from hindcast_local import ports
 
@@ -52,8 +51,7 @@ def main(folder: Path) -> None:
         if asked["pipeline"]
         else None
     )
-    for name, by in (("read", read_records), ("far", timestamp_overflow.read_records_by_client)):
-        seen[name] = {way: _read(spark, environ, asked["topic"], by) for way, environ in asked["ways"].items()}
+    seen["read"] = {way: _read(spark, environ, asked["topic"]) for way, environ in asked["ways"].items()}
     seen["processes"] += _processes()
     seen["secrets"] = [str(path) for path in (read_settings().var / "secrets").glob("*")]
     seen["ui"] = _ui(f"http://127.0.0.1:{port}")
@@ -61,18 +59,17 @@ def main(folder: Path) -> None:
     (folder / "seen.json").write_text(json.dumps(seen), encoding="utf-8")
 
 
-def _read(spark: SparkSession, environ: dict[str, str], topic: str, by: Callable[..., DataFrame]) -> Any:
+def _read(spark: SparkSession, environ: dict[str, str], topic: str) -> Any:
     for name in [name for name in os.environ if name.startswith("HINDCAST_KAFKA")]:
         del os.environ[name]
     os.environ.update(environ)
     try:
-        members = [{}] if by is timestamp_overflow.read_records_by_client else []
-        rows = by(spark, read_settings(), topic, *members, {0: OffsetRange(0, 1)}).collect()
-        return [row["value"].decode() for row in rows]
+        place, ranges = (topic, {}), [{0: OffsetRange(0, 1)}]
+        rows = record_tasks.read_in_tasks(spark, read_settings(), place, ranges, lambda: iter, RECORD_SCHEMA)
+        with raise_worker_errors():
+            return [row["value"].decode() for row in rows.collect()]
     except HindcastError as error:
         return str(error)
-    except Exception as error:  # noqa: BLE001  # whatever Spark says is what the test looks into
-        return f"{type(error).__name__}: {error}"
 
 
 def _processes() -> list[str]:

@@ -1,11 +1,10 @@
-"""Records that Kafka's own client reads: the same as Spark's connector, and what becomes of its errors."""
+"""Records that Kafka's own client reads, in this process and in tasks of Spark, and what becomes of its errors."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -17,11 +16,10 @@ from pyspark.sql import SparkSession
 from hindcast.common import spark_workers
 from hindcast.common.errors import AccessError, HindcastError, TopicError
 from hindcast.common.settings import read_settings
-from hindcast.ingest import client_segments, topic_segments
-from hindcast.kafka import produce, record_batches, topics
+from hindcast.ingest import record_tasks, topic_segments
+from hindcast.kafka import produce, record_batches
 from hindcast.kafka.cluster import LOST_OFFSETS, Cluster
 from hindcast.kafka.produce import ProducerRecord
-from hindcast.kafka.record_batches import UnreadableHeadersError
 from hindcast.kafka.topics import OffsetRange
 from hindcast.store import files
 from pipelines import Pipeline, at, pipeline
@@ -36,30 +34,50 @@ ODD = [
     ProducerRecord(b"k", b"v", at(4), (("by", b"\xff"), ("by", b""), ("", None), ("ä", b"x"))),
     ProducerRecord(b"k", b"v", at(5), (("last", b"1"),)),
 ]
-COLUMNS = ("partition", "offset", "timestamp", "timestampType", "key", "value", "headers")
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_both_readers_give_the_same_records(spark: SparkSession, broker: str, codec: str) -> None:
+def test_records_come_as_they_were_sent(spark: SparkSession, broker: str, codec: str) -> None:
+    """To this process, and from tasks of a few offsets through Spark."""
     name = f"client.{codec}"
     produce.create_topics(broker, name, partitions=2)
     producer = Producer({"bootstrap.servers": broker, "compression.type": codec})
     for partition in (0, 1):
         for it in ODD:
-            millis = it.timestamp if isinstance(it.timestamp, int) else int(it.timestamp.timestamp() * 1000)
-            producer.produce(name, it.value, it.key, partition, timestamp=millis, headers=[*it.headers])
+            producer.produce(name, it.value, it.key, partition, timestamp=millis(it), headers=[*it.headers])
     producer.flush(20)
-    with Cluster(broker) as cluster:
-        ranges = {0: OffsetRange(1, 8), 1: OffsetRange(0, 5)}
-        found = pa.Table.from_batches([*record_batches.read_batches(cluster, name, ranges)], record_batches.SCHEMA)
-    expected = topics.read_records(spark, replace(read_settings(), kafka=broker), name, ranges).toArrow()
-    for column in COLUMNS:
-        one, other = (it.sort_by([("partition", "ascending"), ("offset", "ascending")]) for it in (found, expected))
-        values = [it.column(column) for it in (one, other)]
-        if column == "timestamp":  # Python has no moment of the last one
-            values = [it.cast(pa.int64()) for it in values]
-        assert values[0].to_pylist() == values[1].to_pylist(), column
-    assert found.num_rows == 12
+    ranges = {0: OffsetRange(1, 8), 1: OffsetRange(0, 5)}
+    expected = [
+        (
+            *(partition, offset, max(-MOST, min(millis(it), MOST)) * 1000, 0, it.key),
+            *(it.value, [{"key": name, "value": value} for name, value in it.headers] or None),
+        )
+        for partition, (start, end) in ranges.items()
+        for offset, it in enumerate(ODD)
+        if start <= offset < end
+    ]
+    settings = replace(read_settings(), kafka=broker)
+    with Cluster(broker) as cluster, pytest.MonkeyPatch.context() as patch:
+        here = pa.Table.from_batches([*cluster.read_batches(name, ranges)], record_batches.SCHEMA)
+        few = record_tasks.read_records(spark, cluster, settings, (name, {}), ranges).toArrow()
+        patch.setattr(files, "is_small", lambda *_: False)
+        patch.setattr(record_tasks, "_LEAST_PER_TASK", 3)
+        tasks = record_tasks.read_records(spark, cluster, settings, (name, {}), ranges)
+        assert tasks.rdd.getNumPartitions() == 4
+        for found in (here, few, tasks.toArrow()):
+            rows = found.sort_by([("partition", "ascending"), ("offset", "ascending")])
+            rows = rows.set_column(2, "timestamp", rows.column("timestamp").cast(pa.int64()))
+            assert [tuple(row.values()) for row in rows.to_pylist()] == expected
+
+
+MOST = (2**63 - 1) // 1000
+"""Spark's last millisecond."""
+
+
+def millis(record: ProducerRecord) -> int:
+    """The timestamp of a record."""
+    it = record.timestamp
+    return it if isinstance(it, int) else int(it.timestamp() * 1000)
 
 
 CONTRACT = """
@@ -96,30 +114,29 @@ def logs(p: Pipeline) -> list[dict[str, Any]]:
 
 PLACES = {
     "is_small": (files, "is_small"),
-    "size": (client_segments, "_MOST_PER_TASK"),
-    "least": (client_segments, "_LEAST_PER_TASK"),
+    "size": (record_tasks, "_MOST_PER_TASK"),
+    "least": (record_tasks, "_LEAST_PER_TASK"),
     "decoding": (topic_segments, "plan_decoding"),
-    "headers": (record_batches, "_read_all_headers"),
 }
 
 
 def replay(
     spark: SparkSession, broker: str, folder: Path, text: str = CONTRACT, **patches: Any
 ) -> tuple[list[dict[str, Any]], int]:
-    """What a replay of records of every kind makes, and how many of its segments Kafka's client has read."""
+    """What a replay of records of every kind makes, and how many of its segments were decoded where they were read."""
     folder.mkdir()
     found = []
     with pipeline(spark, broker, folder, text) as p, pytest.MonkeyPatch.context() as patch:
         for name, value in patches.items():
             patch.setattr(*PLACES[name], value)
-        read = topic_segments.read_by_client
+        read = topic_segments.read_decoded_segments
 
         def watch(*args: Any) -> Any:
             segments = read(*args)
             found.append(len(segments.starts))
             return segments
 
-        patch.setattr(topic_segments, "read_by_client", watch)
+        patch.setattr(topic_segments, "read_decoded_segments", watch)
         records = [
             ProducerRecord(*pair, at(seconds))
             for n, seconds in enumerate((0, 30, 5, 25, 31, 2, 60))
@@ -137,7 +154,7 @@ def replay(
 
 @pytest.mark.parametrize("text", [CONTRACT, DATED])
 def test_a_replay_is_the_same_whoever_reads(spark: SparkSession, broker: str, tmp_path: Path, text: str) -> None:
-    """By Spark's connector; by Kafka's client in this process, in tasks of a few offsets, or in one."""
+    """Decoded as Spark's expressions, or where they are read: in this process, in tasks of a few offsets, or in one."""
     by_spark, none = replay(spark, broker, tmp_path / "spark", text, decoding=lambda *_: None)
     here, few = replay(spark, broker, tmp_path / "here", text)
     one, whole = replay(spark, broker, tmp_path / "one", text, is_small=lambda *_: False)
@@ -146,15 +163,6 @@ def test_a_replay_is_the_same_whoever_reads(spark: SparkSession, broker: str, tm
     assert len(by_spark) > 30
     assert {row.get("fate") for row in by_spark} >= {"accepted", "expired", "malformed", "no_timestamp"}
     assert by_spark == here == one == several
-
-
-def test_spark_reads_headers_that_the_client_cannot(spark: SparkSession, broker: str, tmp_path: Path) -> None:
-    def refuse(messages: Any, **_: Any) -> Any:
-        raise UnreadableHeadersError("the name of a header is not UTF-8", where=str(messages[0].offset()))
-
-    expected, _ = replay(spark, broker, tmp_path / "expected")
-    found, by_client = replay(spark, broker, tmp_path / "found", headers=refuse)
-    assert (found, by_client) == (expected, 0)
 
 
 def test_a_reader_that_stops_early_is_an_error(broker: str) -> None:
@@ -176,7 +184,6 @@ def test_a_reader_that_stops_early_is_an_error(broker: str) -> None:
     [
         (TopicError, ('lost "offsets"]', "topic a, partition 1", "retry\nor not")),
         (AccessError, ("refused: äöü [1]", "b", "")),
-        (UnreadableHeadersError, ("no UTF-8", "offset 3", "")),
     ],
 )
 def test_errors_of_workers_say_in_this_process_what_they_say_there(
@@ -221,9 +228,8 @@ def test_few_bytes_wait_for_others_of_their_partitions(monkeypatch: pytest.Monke
     monkeypatch.setattr(record_batches, "_BYTES", 100)
     monkeypatch.setattr(record_batches, "_RECORDS", 6)
     messages = [[Sent(p, offset)] for offset in range(9) for p in (0, 1, 2) if p == 0 or offset % 4 == 0]
-    cluster: Any = SimpleNamespace(read_committed_records=lambda *_: iter(messages))
-    ranges = dict.fromkeys((0, 1, 2), OffsetRange(0, 9))
-    found = [it.select(["partition", "offset"]).to_pydict() for it in record_batches.read_batches(cluster, "", ranges)]
+    received: Any = messages
+    found = [it.select(["partition", "offset"]).to_pydict() for it in record_batches.build_batches(received)]
     assert [(it["partition"], it["offset"]) for it in found] == [
         ([0] * 6, [0, 1, 2, 3, 4, 5]),
         ([1, 1], [0, 4]),
@@ -236,11 +242,11 @@ def test_few_bytes_wait_for_others_of_their_partitions(monkeypatch: pytest.Monke
 
 def test_ranges_are_divided_among_tasks() -> None:
     ranges = {2: OffsetRange(0, 7), 0: OffsetRange(5, 9), 1: OffsetRange(3, 3)}
-    tasks = client_segments._divide(ranges, ("menu", {}), 5)
+    tasks = record_tasks.divide_ranges(ranges, ("menu", {}), 5)
     assert [[(part.topic, part.ranges) for part in task] for task in tasks] == [
         [("menu", {0: (5, 9), 2: (0, 1)})],
         [("menu", {2: (1, 6)})],
         [("menu", {2: (6, 7)})],
     ]
-    ((whole,),) = client_segments._divide(ranges, ("menu", {}), None)
+    ((whole,),) = record_tasks.divide_ranges(ranges, ("menu", {}), None)
     assert (whole.ranges, whole.numbers) == ({0: (5, 9), 2: (0, 7)}, {0: 0, 2: 2})

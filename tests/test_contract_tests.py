@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from pyspark.errors import PySparkException
 
 from hindcast.cli import main
 from hindcast.common.errors import ContractError
@@ -23,10 +22,8 @@ from hindcast.contract import load, load_all
 from hindcast.contract.contract_tests import ContractTest, list_test_files, load_tests
 from hindcast.formats.encode import encode_part
 from hindcast.kafka import produce
-from hindcast.kafka.cluster import Cluster
 from hindcast.kafka.given_topics import GivenRecord, GivenTopics
 from hindcast.kafka.produce import ProducerRecord
-from hindcast.kafka.timestamp_overflow import run_with_client_fallback
 from hindcast.ops import contract_test_runs
 from hindcast.ops.contract_test_rows import _pair_rows, compare_rows, is_equal
 from hindcast.ops.new_project import create_project
@@ -327,24 +324,6 @@ def test_given_topics_answer_as_a_cluster_does() -> None:
     assert topics.list_topics() == {"a": [0, 1]}
     assert topics.read_offset_ranges("a") == {0: (0, 0), 1: (0, 4)}
     assert topics.find_offsets_for_time("a", at(2), at(100)) == {0: None, 1: 2}
-
-
-def test_given_records_are_never_read_from_a_broker() -> None:
-    """Not even if an error has the text by which Spark's connector refuses a record of Kafka."""
-    text = "Record at topic a partition 1 offset 0 has timestamp value 9 that overflows"
-    asked: list[frozenset[int]] = []
-
-    def read(by_client: frozenset[int]) -> None:
-        asked.append(by_client)
-        if len(asked) == 1:
-            raise PySparkException(text)
-
-    with pytest.raises(PySparkException, match="overflows"):
-        run_with_client_fallback(read, {}, GivenTopics(["a"], 2))
-    assert asked == [frozenset()]
-    asked.clear()
-    run_with_client_fallback(read, {}, Cluster.__new__(Cluster))
-    assert asked == [frozenset(), {1}]
 
 
 @pytest.mark.long

@@ -162,14 +162,14 @@ def without_delta(folder: Path) -> str:
     return "delta-spark_4.2_2.13-4.4.0.jar: missing, or not a jar"
 
 
-def cut_connector(folder: Path) -> str:
-    jar = next(folder.glob("spark-sql-kafka*"))
+def cut_avro(folder: Path) -> str:
+    jar = next(folder.glob("spark-avro*"))
     jar.unlink()
     jar.write_bytes(b"PK")
-    return "spark-sql-kafka-0-10_2.13-4.2.0.jar: missing, or not a jar"
+    return "spark-avro_2.13-4.1.1.jar: missing, or not a jar"
 
 
-@pytest.mark.parametrize("spoil", [without_delta, cut_connector])
+@pytest.mark.parametrize("spoil", [without_delta, cut_avro])
 def test_jars_that_are_missing_or_cut(
     spoil: Callable[[Path], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,8 +16,8 @@ from confluent_kafka.cimpl import NewPartitions
 
 from hindcast.common.errors import TopicError
 from hindcast.common.settings import read_settings
-from hindcast.ingest import ingest_commits, topic_segments
-from hindcast.kafka import gaps, produce, topic_patterns
+from hindcast.ingest import ingest_commits, record_tasks, topic_segments
+from hindcast.kafka import gaps, produce
 from hindcast.kafka.cluster import Cluster, millis
 from hindcast.kafka.topics import OffsetRange
 from hindcast.plan import journal, planner
@@ -70,22 +70,21 @@ def transactions(p: Pipeline) -> Iterator[Any]:
     yield send
 
 
-READERS = pytest.mark.parametrize("reader", ["client", "connector"])
+READERS = pytest.mark.parametrize("decodes", ["arrow", "spark"])
 
 
 @contextmanager
-def before_reading(reader: str, work: Callable[[], Any]) -> Iterator[None]:
-    """Something happens between the plan and the reading, by Kafka's own client or by Spark's connector."""
-    place = (topic_segments, "read_by_client") if reader == "client" else (topic_patterns, "read_records")
-    read = getattr(*place)
+def before_reading(decodes: str, work: Callable[[], Any]) -> Iterator[None]:
+    """Something happens between the plan and the reading of records, which are decoded where they are read, or not."""
+    read = record_tasks.read_few
 
     def read_after(*arguments: Any) -> Any:
         work()
         return read(*arguments)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(*place, read_after)
-        if reader == "connector":
+        patch.setattr(record_tasks, "read_few", read_after)
+        if decodes == "spark":
             patch.setattr(topic_segments, "plan_decoding", lambda *_: None)
         yield
 
@@ -212,9 +211,9 @@ def test_what_retention_took_stops_the_run_until_the_contract_goes_on_without_it
 @READERS
 @pytest.mark.long
 def test_what_retention_takes_while_it_is_read_fails_the_step_and_a_retry_says_which(
-    spark: SparkSession, broker: str, tmp_path: Path, reader: str
+    spark: SparkSession, broker: str, tmp_path: Path, decodes: str
 ) -> None:
-    with pipeline(spark, broker, tmp_path, MENU) as p, before_reading(reader, lambda: retain_from(p, "menu", 3)):
+    with pipeline(spark, broker, tmp_path, MENU) as p, before_reading(decodes, lambda: retain_from(p, "menu", 3)):
         p.send("menu", *(("curry", {"price": n}, n) for n in range(6)))
         with pytest.raises(TopicError, match="Kafka lost offsets while they were read") as failed:
             p.run("first")
@@ -351,7 +350,7 @@ def test_a_topic_made_anew_is_refused_between_runs_and_under_a_run(
 @READERS
 @pytest.mark.long
 def test_a_broker_that_restarts_while_it_is_read_costs_nothing(
-    spark: SparkSession, tmp_path: Path, reader: str
+    spark: SparkSession, tmp_path: Path, decodes: str
 ) -> None:
     port = ports.find_free_port()
     started = brokers.start_broker(tmp_path / "kafka", port, tmp_path / "broker.log")
@@ -372,7 +371,7 @@ def test_a_broker_that_restarts_while_it_is_read_costs_nothing(
                 restarting.start()
                 time.sleep(0.3)
 
-            with before_reading(reader, begin_restart):
+            with before_reading(decodes, begin_restart):
                 told = p.run("first")
             restarting.join()
             assert told["topics"]["menu"]["partitions"][0]["fates"] == {"accepted": 2000}
@@ -383,11 +382,11 @@ def test_a_broker_that_restarts_while_it_is_read_costs_nothing(
 @READERS
 @pytest.mark.long
 def test_a_topic_that_grows_while_it_is_read_gives_what_was_planned(
-    spark: SparkSession, broker: str, tmp_path: Path, reader: str
+    spark: SparkSession, broker: str, tmp_path: Path, decodes: str
 ) -> None:
     with pipeline(spark, broker, tmp_path, MENU) as p:
         p.send("menu", ("curry", {"price": 8}, 0))
-        with before_reading(reader, lambda: p.send("menu", ("curry", {"price": 9}, 1))):
+        with before_reading(decodes, lambda: p.send("menu", ("curry", {"price": 9}, 1))):
             p.run("first")
         assert p.fates("menu") == [(0, "accepted")]
         p.run("second")

@@ -10,10 +10,10 @@ import pytest
 
 from hindcast.airflow.pages import ledger_page
 from hindcast.common.settings import read_settings
-from hindcast.ingest import ledger
-from hindcast.kafka import produce, topics
+from hindcast.ingest import ledger, record_tasks
+from hindcast.kafka import produce
 from hindcast.kafka.cluster import Cluster
-from hindcast.kafka.topics import OffsetRange
+from hindcast.kafka.topics import RECORD_SCHEMA, OffsetRange
 from hindcast.plan import journal
 from hindcast.runs import run_steps
 from hindcast.store import tables
@@ -83,10 +83,6 @@ def test_a_run_over_many_partitions_reads_only_those_that_have_something(
         new = taken(p, run_steps.plan_run(read_settings(), p.name, "second"))
         assert len(new) <= 12
         assert new.isdisjoint(taken(p, 2))
-        read = topics.read_records(
-            spark, p.settings, p.kafka("prices"), {partition: OffsetRange(*its) for partition, *its in new}
-        )
-        assert read.rdd.getNumPartitions() == min(8, len(new))
 
 
 def taken(p: Pipeline, number: int) -> set[tuple[int, int, int]]:
@@ -96,18 +92,9 @@ def taken(p: Pipeline, number: int) -> set[tuple[int, int, int]]:
     return {(partition, *its) for part in parts for partition, its in part.items()}
 
 
-def test_a_large_partition_is_read_by_several_tasks_and_small_ones_share_them(spark: SparkSession, broker: str) -> None:
-    settings = replace(read_settings(), kafka=broker)
-    produce.create_topics(broker, "partitions.shared", partitions=10)
-    produce.send_records(
-        broker, "partitions.shared", [produce.ProducerRecord(b"%d" % n, b"{}", at(n)) for n in range(50)]
-    )
-    with Cluster(broker) as cluster:
-        held = cluster.read_offset_ranges("partitions.shared")
-    read = topics.read_records(spark, settings, "partitions.shared", held)
-    assert read.rdd.getNumPartitions() == 8
-    assert sorted((row["partition"], row["offset"]) for row in read.collect()) == [
-        (p, offset) for p, r in held.items() for offset in range(*r)
-    ]
-    large = {0: OffsetRange(0, 4_000_000)}  # only planned
-    assert topics.read_records(spark, settings, "partitions.shared", large).rdd.getNumPartitions() == 40
+def test_a_large_partition_is_read_by_several_tasks_and_small_ones_share_them(spark: SparkSession) -> None:
+    settings = replace(read_settings(), kafka="localhost:1")  # only planned
+    for count, size, tasks in ((1, 4_000_000, 20), (10, 5, 1), (3, 8_000, 3), (300, 100, 3)):
+        ranges = {n: OffsetRange(0, size) for n in range(count)}
+        read = record_tasks.read_in_tasks(spark, settings, ("p", {}), [ranges], lambda: iter, RECORD_SCHEMA)
+        assert read.rdd.getNumPartitions() == tasks

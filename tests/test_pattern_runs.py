@@ -281,7 +281,6 @@ def test_places_of_members() -> None:
     assert topic_patterns.describe_partition("sales-.*", SEEN, 1) == "topic sales-us, partition 0"
     assert topic_patterns.describe_partitions({}, [1, 2]) == "partition 1, 2"
     assert topic_patterns.describe_partitions(SEEN, [0, 1]) == "partition 0 of sales-eu and partition 0 of sales-us"
-    assert [topic_patterns.log_partition(SEEN, "sales-us", 0), topic_patterns.log_partition({}, "sales", 7)] == [1, 7]
 
 
 @pytest.mark.parametrize(

@@ -230,7 +230,7 @@ def test_what_would_stop_a_run(spark: SparkSession, broker: str, tmp_path: Path)
         p.write(strict)
         with pytest.raises(RecordError, match=r"a record of the log no longer decodes: .* offset \d+: ") as refused:
             reports.preview_run(spark, p.name)
-        assert "or read them with json: typed: strict takes no record that lacks a column" in refused.value.fix
+        assert "or read them with json: typed: strict accepts no record that lacks a column" in refused.value.fix
 
         p.write(RESTAURANT.replace("select:", "where: 1 / (quantity - quantity) > 0\n    select:"))
         with pytest.raises(ContractError, match=r"bills has a record on which .* fails"):

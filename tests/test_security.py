@@ -22,10 +22,10 @@ import pytest
 
 from hindcast.airflow import connections
 from hindcast.common import session
-from hindcast.common.errors import FINAL_ERRORS, AccessError, SettingsError, TopicError
+from hindcast.common.errors import FINAL_ERRORS, AccessError, PlatformError, SettingsError, TopicError
 from hindcast.common.login_forms import hide_login
 from hindcast.common.settings import read_settings
-from hindcast.kafka import access_errors, jvm_credentials, produce, security, topic_patterns
+from hindcast.kafka import produce, security, task_credentials, topic_patterns
 from hindcast.kafka.cluster import Cluster
 from hindcast.kafka.security import PREFIX, VARIABLES, Security
 from hindcast.kafka.topic_patterns import MemberPartition
@@ -208,7 +208,6 @@ class TestSettings:
         ("name", "text", "found"),
         [
             ("CA", "no certificate", "HINDCAST_KAFKA_CA is not a PEM file"),
-            ("KEY", "-----BEGIN RSA PRIVATE KEY-----", "HINDCAST_KAFKA_KEY is not a PKCS#8 key, which Java needs"),
         ],
     )
     def test_a_file_that_one_of_the_clients_cannot_read(self, tmp_path: Path, name: str, text: str, found: str) -> None:
@@ -230,99 +229,79 @@ class TestSettings:
 
 
 class TestHandover:
-    """What Spark is told, in options that anybody may see."""
+    """How tasks of Spark learn the settings, of which nobody else may see the secrets."""
 
     @pytest.fixture(autouse=True)
     def var(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
         monkeypatch.setenv("HINDCAST_VAR", str(tmp_path))
         return tmp_path
 
-    def options(self, patch: pytest.MonkeyPatch, **told: str) -> dict[str, str]:
+    def hand_over(self, patch: pytest.MonkeyPatch, **told: str) -> str | None:
         use(patch, {f"{PREFIX}{name}": value for name, value in told.items()})
-        return jvm_credentials.kafka_options(replace(read_settings(), kafka=BROKERS))
+        return task_credentials.write_security(replace(read_settings(), kafka=BROKERS))
 
     def test_plaintext_needs_the_brokers_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        assert self.options(monkeypatch) == {"kafka.bootstrap.servers": BROKERS}
+        assert self.hand_over(monkeypatch) is None
 
-    def test_secrets_are_referred_to_where_they_are(self, monkeypatch: pytest.MonkeyPatch, var: Path) -> None:
-        options = self.options(monkeypatch, **SCRAM)
-        assert options["kafka.sasl.jaas.config"] == (
-            "org.apache.kafka.common.security.scram.ScramLoginModule required "
-            'username="${env:HINDCAST_KAFKA_USERNAME}" password="${env:HINDCAST_KAFKA_PASSWORD}";'
-        )
-        assert options["kafka.config.providers"] == "env"
-        assert options["kafka.config.providers.env.param.allowlist.pattern"] == "HINDCAST_KAFKA_.*"
+    @pytest.mark.parametrize("password", ["simple", 'two"quotes"', "back\\slash", "line\nfeed"])
+    def test_a_task_finds_them_in_its_environment(
+        self, monkeypatch: pytest.MonkeyPatch, var: Path, password: str
+    ) -> None:
+        assert self.hand_over(monkeypatch, **{**SCRAM, "PASSWORD": password}) is None
         assert not list(var.iterdir())
+        assert task_credentials.load_security(BROKERS, None).password == password
 
     @pytest.mark.parametrize(
         "told",
         [
             {**SCRAM, "HANDOVER": "file"},
-            {**SCRAM, "PASSWORD": 'two"quotes"'},
-            {**SCRAM, "PASSWORD": "back\\slash"},
+            {**SCRAM, "HANDOVER": "file", "PASSWORD": 'two"quotes"\n'},
             {"SECURITY": "sasl_ssl", "USERNAME": "ann", "PASSWORD_FILE": "password"},
         ],
-        ids=["asked for", "a quote", "a backslash", "a password file"],
+        ids=["asked for", "odd characters", "a password file"],
     )
     def test_a_file_that_only_we_can_read_hands_them_over(
         self, monkeypatch: pytest.MonkeyPatch, var: Path, told: dict[str, str]
     ) -> None:
         monkeypatch.chdir(var)
         (var / "password").write_text("from-a-file", encoding="utf-8")
-        options = self.options(monkeypatch, **told)
+        file = self.hand_over(monkeypatch, **told)
+        assert file is not None
         (path,) = (var / "secrets").iterdir()
-        assert options["kafka.sasl.jaas.config"] == f"${{file:{path}:sasl}}"
-        assert options["kafka.config.providers.file.param.allowed.paths"] == str(path.parent)
+        assert str(path) == file
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-        assert self.options(monkeypatch, **told) == options, "one file for a process"
-        assert (told.get("PASSWORD") or "from-a-file") not in str(options)
+        assert self.hand_over(monkeypatch, **told) == file, "one file for a process"
+        here = security.read_security(BROKERS)
+        use(monkeypatch, {})
+        there = task_credentials.load_security(BROKERS, file)
+        assert there.password == here.password == told.get("PASSWORD", "from-a-file")
+        assert replace(there, handover=here.handover) == here
 
     def test_files_of_processes_that_were_killed_go_after_a_day(
         self, monkeypatch: pytest.MonkeyPatch, var: Path
     ) -> None:
         folder = var / "secrets"
         folder.mkdir()
-        for name, age in (("kafka-1-old.properties", 86_500), ("kafka-2-new.properties", 3_600)):
+        for name, age in (("kafka-1-old.json", 86_500), ("kafka-2-new.json", 3_600)):
             (folder / name).touch()
             os.utime(folder / name, (time.time() - age,) * 2)
-        self.options(monkeypatch, **SCRAM, HANDOVER="file")
+        self.hand_over(monkeypatch, **SCRAM, HANDOVER="file")
         names = {path.name for path in folder.iterdir()}
         assert len(names) == 2
-        assert "kafka-2-new.properties" in names
+        assert "kafka-2-new.json" in names
 
     def test_one_that_its_own_process_takes_away_meanwhile_is_passed_over(
         self, monkeypatch: pytest.MonkeyPatch, var: Path
     ) -> None:
         (var / "secrets").mkdir()
-        (var / "secrets" / "kafka-3-gone.properties").symlink_to(var / "nowhere")  # listed, and not there
-        assert self.options(monkeypatch, **SCRAM, HANDOVER="file")["kafka.sasl.jaas.config"].startswith("${file:")
+        (var / "secrets" / "kafka-3-gone.json").symlink_to(var / "nowhere")  # listed, and not there
+        assert self.hand_over(monkeypatch, **SCRAM, HANDOVER="file") is not None
 
-    @pytest.mark.parametrize(
-        ("password", "quoted"),
-        [
-            ('a"b', r"a\"b"),
-            ("back\\slash", r"back\\slash"),
-            ("line\nfeed", r"line\nfeed"),
-            ("carriage\rreturn", r"carriage\rreturn"),
-            ("\\n", r"\\n"),
-        ],
-        ids=["quote", "backslash", "line feed", "carriage return", "a backslash and an n"],
-    )
-    def test_a_file_has_values_as_javas_login_configuration_reads_them(
-        self, monkeypatch: pytest.MonkeyPatch, var: Path, password: str, quoted: str
-    ) -> None:
-        self.options(monkeypatch, **{**SCRAM, "PASSWORD": password})
-        (path,) = (var / "secrets").iterdir()
-        (line,) = path.read_text(encoding="ascii").splitlines()
-        told = re.sub(r"\\u([0-9a-f]{4})", lambda it: chr(int(it[1], 16)), line)  # as Java's properties
-        module = "org.apache.kafka.common.security.scram.ScramLoginModule"
-        assert told == f'sasl={module} required username="ann" password="{quoted}";'
-
-    def test_a_path_that_cannot_be_referred_to_is_refused(self, monkeypatch: pytest.MonkeyPatch, var: Path) -> None:
-        monkeypatch.setenv("HINDCAST_VAR", str(var / "a:b"))
-        with pytest.raises(SettingsError, match="cannot be referred to"):
-            self.options(monkeypatch, **SCRAM, HANDOVER="file")
+    def test_a_task_that_does_not_share_the_folder_says_so(self, var: Path) -> None:
+        with pytest.raises(PlatformError, match="the task cannot read Kafka's credentials: No such file") as caught:
+            task_credentials.load_security(BROKERS, str(var / "secrets" / "kafka-1-a.json"))
+        assert "HINDCAST_VAR must be a folder that Spark's workers share" in caught.value.fix
 
 
 class TestConnections:
@@ -476,6 +455,7 @@ LET_IN: dict[str, Environ] = {
     "an odd password": lambda b: b.sasl(user=ODD),
     "mutual TLS": lambda b: b.mutual(),
     "an encrypted key": lambda b: b.locked(),
+    "a key in OpenSSL's older form": lambda b: b.mutual(KEY=str(b.folder / f"{READER}.older.key")),
     "SCRAM without TLS": lambda b: b.sasl(SECURITY="sasl_plaintext", CA="") | {"HINDCAST_KAFKA": b.sasl_plaintext},
 }
 
@@ -722,46 +702,29 @@ def test_a_login_is_hidden_in_every_form(said: str, shown: str) -> None:
     assert hide_login(said, "ann", "") == said
 
 
-def test_spark_refusals_are_told_in_our_words() -> None:
-    how = Security("sasl_ssl", username="ann", mechanism="PLAIN")
-    told = {
-        "a.b.TopicAuthorizationException: Not authorized to access topics: [menu]\n\tat x": "Read the topic",
-        "GroupAuthorizationException: Not authorized to access group: spark-kafka-relation-1\n": "Read Spark's group",
-        "SaslAuthenticationException: Authentication failed\n": "does not accept Spark: Authentication failed",
-        "SslAuthenticationException: SSL handshake failed\n": "Spark cannot connect by TLS: SSL handshake failed",
-        "ConfigException: Could not read properties from file /v/secrets/k": "Spark cannot read a secret",
-    }
-    for text, found in told.items():
-        error = access_errors.find_access_error(text, "p.menu", BROKERS, how)
-        assert error is not None, text
-        assert found in error.found
-        assert error.fix
-    assert access_errors.find_access_error("[DIVIDE_BY_ZERO] Division by zero", "p.menu", BROKERS, how) is None
-
-
 SPARK_READS: dict[str, Environ] = {
-    "by environment": lambda b: b.sasl(),
+    "by environment": lambda b: b.sasl(),  # of the JVM that runs the task, so in one way only
     "by a file": lambda b: b.sasl(HANDOVER="file"),
-    "an odd password": lambda b: b.sasl(user=ODD),
-    "PLAIN": lambda b: b.sasl("PLAIN"),
-    "OAUTHBEARER": lambda b: b.sasl("OAUTHBEARER", TOKEN_URL=b.token_url),
+    "an odd password": lambda b: b.sasl(user=ODD, HANDOVER="file"),
+    "PLAIN": lambda b: b.sasl("PLAIN", HANDOVER="file"),
+    "OAUTHBEARER": lambda b: b.sasl("OAUTHBEARER", TOKEN_URL=b.token_url, HANDOVER="file"),
     "mutual TLS": lambda b: b.mutual(HANDOVER="file"),
-    "mutual TLS by environment": lambda b: b.mutual(),
+    "an encrypted key": lambda b: b.locked(HANDOVER="file"),
 }
 SPARK_REFUSED: dict[str, tuple[Environ, str]] = {
     "another password": (
         lambda b: b.sasl(PASSWORD=WRONG, HANDOVER="file"),
-        "the broker does not accept Spark: Authentication failed",
+        "the broker does not accept the user 'reader'",
     ),
     "another client's secret": (
         lambda b: b.sasl("OAUTHBEARER", TOKEN_URL=b.token_url, PASSWORD=WRONG, HANDOVER="file"),
-        "the broker does not accept Spark: ",
+        "no token can be obtained for reader",
     ),
-    "another authority": (lambda b: b.sasl(CA=str(b.folder / "other.pem")), "Spark cannot connect by TLS"),
-    "a locked key": (
-        lambda b: b.locked(KEY_PASSWORD=WRONG, HANDOVER="file"),
-        "Spark cannot read the key of our certificate",
+    "another authority": (
+        lambda b: b.sasl(CA=str(b.folder / "other.pem"), HANDOVER="file"),
+        "the broker's certificate cannot be trusted",
     ),
+    "a locked key": (lambda b: b.locked(KEY_PASSWORD=WRONG, HANDOVER="file"), "the files for TLS cannot be used"),
 }
 
 
@@ -811,17 +774,10 @@ class TestRun:
 
     def test_spark_reads_by_every_way_in(self, seen: tuple[Path, dict[str, Any]]) -> None:
         assert {name: seen[1]["read"][name] for name in SPARK_READS} == {name: ["{}"] for name in SPARK_READS}
-        # A task's environment is that of its JVM, so by environment there is one way in.
-        handed = [name for name in SPARK_READS if name not in ("PLAIN", "OAUTHBEARER", "mutual TLS by environment")]
-        assert {name: seen[1]["far"][name] for name in handed} == {name: ["{}"] for name in handed}
 
     @pytest.mark.parametrize("name", SPARK_REFUSED)
     def test_what_spark_is_refused_is_told_in_our_words(self, seen: tuple[Path, dict[str, Any]], name: str) -> None:
-        said = seen[1]["read"][name]
-        told = access_errors.find_access_error(said, "restaurant.menu", BROKERS, Security("sasl_ssl", username=READER))
-        assert told is not None, said
-        assert told.found.startswith(SPARK_REFUSED[name][1])
-        assert told.fix
+        assert SPARK_REFUSED[name][1] in seen[1]["read"][name]
 
     def test_no_secret_is_seen_anywhere(self, seen: tuple[Path, dict[str, Any]]) -> None:
         folder, told = seen
@@ -832,7 +788,7 @@ class TestRun:
         secrets = (*SECRETS.values(), KEY_PASSWORD, WRONG, "BEGIN ENCRYPTED", "BEGIN PRIVATE")
         forms = {form for secret in secrets for form in (secret, json.dumps(secret)[1:-1])}
         assert [(name, form) for name, text in places.items() for form in forms if form in text] == []
-        assert "sasl.jaas.config = [hidden]" in places["said.txt"], "the log was to be of a level that tells of it"
+        assert " INFO " in places["said.txt"], "the log was to be of a level that tells much"
         assert told["ui"]
         assert all(told["ui"].values())
         assert any("org.apache.spark" in line for line in told["processes"])

@@ -2,8 +2,8 @@
 
     python -m hindcast_local.archive        what `make setup` runs
 
-One JVM does once what runs do (Delta, Kafka, a classic session and Spark Connect) and archives the classes that it
-loaded, parsed and verified, at `session.archive_path()`. A JVM with another class path ignores the archive.
+One JVM does once what runs do (Delta, Python workers, a classic session and Spark Connect) and archives the classes
+that it loaded, parsed and verified, at `session.archive_path()`. A JVM with another class path ignores the archive.
 """
 
 from __future__ import annotations
@@ -18,33 +18,21 @@ from typing import Any
 
 from hindcast.common import session, spark_connect
 from hindcast.common.settings import read_settings
-from hindcast_local import broker, ports
-
-_TOPIC = "archive"
+from hindcast_local import ports
 
 
 def main(arguments: list[str]) -> int:
-    """Make the archive, or, with `client URL FOLDER SERVERS`, run as the Spark Connect client of that process."""
+    """Make the archive, or, with `client URL FOLDER`, run as the Spark Connect client of that process."""
     if arguments:
-        os.environ["SPARK_REMOTE"], folder, servers = arguments[1:]
-        _exercise_spark(Path(folder), servers)
+        os.environ["SPARK_REMOTE"], folder = arguments[1:]
+        _exercise_spark(Path(folder))
         return 0
-    with tempfile.TemporaryDirectory() as name, broker.run_broker(Path(name) / "broker") as servers:
-        _make_archive(Path(name), servers)
+    with tempfile.TemporaryDirectory() as name:
+        _make_archive(Path(name))
     return 0
 
 
-def _make_archive(folder: Path, servers: str) -> None:
-    from confluent_kafka import Producer
-    from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # it is public
-
-    admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
-    admin.create_topics([NewTopic(_TOPIC, 1)])[_TOPIC].result()
-    producer = Producer({"bootstrap.servers": servers, "log_level": 0})
-    for number in range(10):
-        producer.produce(_TOPIC, key=b'{"k":1}', value=b'{"v":%d}' % number, timestamp=number)
-    producer.flush()
-
+def _make_archive(folder: Path) -> None:
     session.archive_path().parent.mkdir(exist_ok=True)
     session.archive_path().unlink(missing_ok=True)
     new, port = session.archive_path().with_suffix(".new"), ports.find_free_port()
@@ -64,7 +52,7 @@ def _make_archive(folder: Path, servers: str) -> None:
     spark = session.open_session("archive", conf, small=True)
     spark.range(1).collect()
     client = [sys.executable, "-m", "hindcast_local.archive", "client", f"sc://{ports.HOST}:{port}"]
-    subprocess.run([*client, str(folder / "table"), servers], check=True, env=_client_environment())
+    subprocess.run([*client, str(folder / "table")], check=True, env=_client_environment())
     gateway: Any = spark.sparkContext._gateway  # noqa: SLF001  # the archive is complete when this process has ended
     spark.stop()
     gateway.proc.stdin.close()
@@ -72,22 +60,18 @@ def _make_archive(folder: Path, servers: str) -> None:
     new.replace(session.archive_path())
 
 
-def _exercise_spark(folder: Path, servers: str) -> None:
-    """Do on a small scale what runs do: read a topic, join, window, write, merge, read an old version."""
+def _exercise_spark(folder: Path) -> None:
+    """Do on a small scale what runs do: call Python, join, window, write, merge, read an old version."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
     spark = session.open_session("archive")
-    records = (
-        spark.read.format("kafka")
-        .options(**{"kafka.bootstrap.servers": servers, "subscribe": _TOPIC, "startingOffsets": "earliest"})
-        .load()
-    )
-    rows = records.select(
-        F.from_json(F.col("key").cast("string"), "k int").alias("key"),
-        F.from_json(F.col("value").cast("string"), "v int").alias("value"),
-        F.struct("partition", "offset").alias("position"),
-        "timestamp",
+    numbers = spark.range(10).mapInArrow(iter, "id long")
+    rows = numbers.select(
+        F.struct(F.lit(1).alias("k")).alias("key"),
+        F.struct(F.col("id").alias("v")).alias("value"),
+        F.struct(F.lit(0).alias("partition"), F.col("id").alias("offset")).alias("position"),
+        F.timestamp_millis("id").alias("timestamp"),
     )
     window = Window.partitionBy("key").orderBy("timestamp", "position")
     versions = rows.withColumn("validTo", F.lead("timestamp").over(window))

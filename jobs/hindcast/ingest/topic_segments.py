@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
 import pyarrow as pa
@@ -13,18 +12,17 @@ from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StructType, TimestampType
 
 from hindcast.bitemporal import valid_time
+from hindcast.common.spark_workers import raise_worker_errors
 from hindcast.contract import Topic
 from hindcast.contract.bound import BoundContract
 from hindcast.formats import limits
 from hindcast.formats.arrow_decode import ArrowDecoding, plan_decoding
 from hindcast.formats.decode import decode_records
-from hindcast.ingest import erasure_marks, schemas, segments, stream_times, topic_log
-from hindcast.ingest.client_segments import read_by_client
+from hindcast.ingest import erasure_marks, record_tasks, schemas, segments, stream_times, topic_log
+from hindcast.ingest.client_segments import read_decoded_segments
 from hindcast.ingest.segment_fates import FateRule
 from hindcast.ingest.segments import Origin, Segments
-from hindcast.kafka import gaps, timestamp_overflow, topic_patterns
-from hindcast.kafka.cluster import Cluster
-from hindcast.kafka.record_batches import UnreadableHeadersError
+from hindcast.kafka import gaps, topic_patterns
 from hindcast.kafka.topic_patterns import TopicSource
 from hindcast.kafka.topics import OffsetRange
 from hindcast.plan import journal
@@ -87,27 +85,23 @@ def read_segments(
 
     `store`: whether to store the schemas that records name beside the log (schemas.py).
     """
-    rule, members = _fate_rule(contract.topics[name]), plan.topics[name].members
-    if isinstance(source, Cluster):
-        decoding, place = _plan_client_decoding(contract, plan, name, origin), (contract.kafka_topic(name), members)
+    rule, place = _fate_rule(contract.topics[name]), (contract.kafka_topic(name), plan.topics[name].members)
+    decoding = _plan_arrow_decoding(contract, plan, name, origin)
+
+    def decode_part(part: Mapping[int, OffsetRange]) -> DataFrame:
+        raw = record_tasks.read_records(spark, source, contract.settings, place, part)
+        return _decode_raw_records(contract, plan, name, part, raw, store=store)
+
+    with raise_worker_errors():
         if decoding is not None:
-            with suppress(UnreadableHeadersError):
-                return read_by_client(spark, contract, source, decoding, place, rule, origin)
-    few = files.is_small(origin.count_offsets())
-
-    def read(by_client: Collection[int]) -> Segments:
-        def decode_part(part: Mapping[int, OffsetRange]) -> DataFrame:
-            raw = _read_raw_records(spark, source, contract, plan, name, part, by_client)
-            return _decode_raw_records(contract, plan, name, part, raw, store=store)
-
+            return read_decoded_segments(spark, source, contract.settings, decoding, place, rule, origin)
         decoded = topic_log.union_frames(map(decode_part, origin.ranges))
+        few = files.is_small(origin.count_offsets())
         return segments.read_segments(segments.pack_records(decoded), decoded.schema, rule, origin, few=few)
 
-    return timestamp_overflow.run_with_client_fallback(read, members, source)
 
-
-def _plan_client_decoding(contract: BoundContract, plan: Plan, name: str, origin: Origin) -> ArrowDecoding | None:
-    """Return how to decode records that Kafka's own client reads; None if they need Spark."""
+def _plan_arrow_decoding(contract: BoundContract, plan: Plan, name: str, origin: Origin) -> ArrowDecoding | None:
+    """Return how to decode records where they are read; None if they need Spark."""
     past = journal.read_runs(contract.warehouse, contract.pipeline)
     if any(erasure_marks.has_passed(past, name, part) for part in origin.ranges):
         return None
@@ -146,26 +140,6 @@ def _member_values(topic_plan: TopicPlan, partition: int) -> dict[str, pa.Scalar
         "topic": pa.scalar(member.topic),
         "topicPartition": pa.scalar(member.partition, pa.int32()),
     }
-
-
-def _read_raw_records(
-    spark: SparkSession,
-    source: TopicSource,
-    contract: BoundContract,
-    plan: Plan,
-    name: str,
-    ranges: Mapping[int, OffsetRange],
-    by_client: Collection[int],
-) -> DataFrame:
-    """Return the records of these ranges with their bytes (`topics.RECORD_SCHEMA`).
-
-    `by_client`: the partitions that Kafka's own client reads (timestamp_overflow.py).
-    """
-    place = (contract.settings, contract.kafka_topic(name), plan.topics[name].members)
-    raw = topic_patterns.read_records(spark, source, *place, {p: r for p, r in ranges.items() if p not in by_client})
-    if client_ranges := {p: r for p, r in ranges.items() if p in by_client}:
-        raw = raw.unionByName(timestamp_overflow.read_records_by_client(spark, *place, client_ranges))
-    return raw
 
 
 def _decode_raw_records(

@@ -1,7 +1,7 @@
 """Refusals by brokers, from what Kafka's clients report, as errors that say what was found, where, and what to do.
 
-librdkafka passes the reason to a client's `error_cb` (`ClientErrors`), apart from the failure; Spark's consumers have
-it in an exception's text. Both quote what a server says, which may echo our login: it is hidden (login_forms.py).
+librdkafka passes the reason to a client's `error_cb` (`ClientErrors`), apart from the failure. It quotes what a server
+says, which may echo our login: that is hidden (login_forms.py).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 import socket
 import ssl
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Protocol, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
@@ -101,25 +101,6 @@ def authorization_error(operation: str, topic: str, servers: str, how: Security)
         fix=f"allow it: kafka-acls --add --allow-principal {_principal(how)} --operation {operation} "
         f"--topic {topic} (docs/security.md lists what is needed)",
     )
-
-
-def find_access_error(text: str, where: str, servers: str, how: Security) -> AccessError | None:
-    """Return the error for a refusal in the text of a JVM exception; None if there is none.
-
-    >>> find_access_error("... Not authorized to access topics: [menu]", "p.menu", "b:9093", how)
-    AccessError(... has no right to Read the topic ...)
-    """
-    if match := re.search(r"Not authorized to access topics: \[([^\]]+)\]", text):
-        return authorization_error("Read", match[1], servers, how)
-    if match := re.search(r"Not authorized to access group: (\S+)", text):
-        fix = f"allow it: kafka-acls --add --allow-principal {_principal(how)} --operation Read --group {_GROUPS}"
-        return AccessError(
-            f"{_describe_identity(how)} has no right to Read Spark's group {match[1]}", where=where, fix=fix
-        )
-    for name, explain in _JVM_ERRORS.items():
-        if match := re.search(rf"{name}(?::? (.*))?$", text, re.MULTILINE):
-            return explain(_hide_secrets((match[1] or "").strip(), how), where)
-    return None
 
 
 def _is_final(errors: ClientErrors) -> bool:
@@ -235,42 +216,5 @@ def _principal(how: Security) -> str:
     return f"User:{how.username}" if how.username else "User:<its subject>" if how.cert else "User:ANONYMOUS"
 
 
-def _jvm_login_error(text: str, where: str) -> AccessError:
-    fix = (
-        f"our own client was let in, so Spark's JVMs have different credentials: set the same {PREFIX} variables "
-        f"where they are started, or {PREFIX}HANDOVER to file (docs/security.md)"
-    )
-    return AccessError(f"the broker does not accept Spark: {text}", where=where, fix=fix)
-
-
-def _jvm_tls_error(text: str, where: str) -> AccessError:
-    fix = f"set {PREFIX}CA: without it Java trusts its own authorities, which may be others than this machine's"
-    return AccessError(f"Spark cannot connect by TLS: {text}", where=where, fix=fix)
-
-
-def _jvm_secret_error(text: str, where: str) -> AccessError:
-    fix = (
-        "the file must exist and be readable where Spark's driver and executors run; or give them the credentials in "
-        f"their environment, with {PREFIX}HANDOVER environment (docs/security.md)"
-    )
-    return AccessError(f"Spark cannot read a secret: {text}", where=where, fix=fix)
-
-
-def _jvm_key_error(_: str, where: str) -> AccessError:
-    fix = (
-        f"check {PREFIX}KEY and {PREFIX}KEY_PASSWORD; Java before 19 does not read what OpenSSL encrypts keys with by "
-        "default: openssl pkcs8 -topk8 -v1 PBE-SHA1-3DES -in OLD.pem -out NEW.pem makes one that it reads"
-    )
-    return AccessError("Spark cannot read the key of our certificate", where=where, fix=fix)
-
-
-_JVM_ERRORS: dict[str, Callable[[str, str], AccessError]] = {
-    "SaslAuthenticationException": _jvm_login_error,
-    "LoginException": _jvm_login_error,
-    "SslAuthenticationException": _jvm_tls_error,
-    "Could not read properties from file": _jvm_secret_error,
-    "Invalid PEM keystore configs": _jvm_key_error,
-}
 _ASK_AGAIN = 0.5
 """Seconds that one question waits: after a refusal no answer ever comes."""
-_GROUPS = "spark-kafka-relation --resource-pattern-type prefixed"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import TypeVar
 
+import pyarrow as pa
 from confluent_kafka import (
     Consumer,
     IsolationLevel,
@@ -19,13 +20,12 @@ from confluent_kafka import (
     TopicPartition,
 )
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec  # type: ignore[attr-defined]  # not in __all__
-from pyspark.sql import DataFrame, SparkSession
 
 from hindcast.common.errors import TopicError
-from hindcast.common.settings import Settings
 from hindcast.kafka import access_errors
+from hindcast.kafka.record_batches import build_batches
 from hindcast.kafka.security import Security, client_config, read_security
-from hindcast.kafka.topics import OffsetRange, read_topics
+from hindcast.kafka.topics import OffsetRange
 
 A = TypeVar("A")
 
@@ -167,11 +167,11 @@ class Cluster:
         finally:
             self._consumer.unassign()
 
-    def read_topics(
-        self, spark: SparkSession, settings: Settings, ranges: Mapping[str, Mapping[int, OffsetRange]]
-    ) -> DataFrame:
-        """Return the records of these ranges, read by Spark's connector (`topics.read_topics`)."""
-        return read_topics(spark, settings, ranges)
+    def read_batches(
+        self, topic: str, ranges: Mapping[int, OffsetRange], patience: float = TIMEOUT
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the `read_committed_records` of these ranges in batches (`record_batches.build_batches`)."""
+        return build_batches(self.read_committed_records(topic, ranges, patience))
 
     def _poll_messages(self) -> tuple[list[Message], list[Message]]:
         """Return the records received from the assigned partitions, and ends of these and errors; wait a second for

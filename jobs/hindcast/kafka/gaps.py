@@ -27,8 +27,6 @@ RETENTION = "retention took them before they were replayed"
 DELETED = "their topic was deleted before they were replayed"
 COMPACTION = "compaction took them before they were replayed"
 NO_RECORD = "an aborted record or a transaction's marker"
-DATA_LOSS_MESSAGE = "Some data may have been lost because they are not available in Kafka any more"
-"""The error of Spark's connector when offsets disappear while it reads."""
 _COLUMNS = "partition int, offset long, offsets long"
 _LOST_COLUMNS = f"{_COLUMNS}, fate string, reason string"
 

@@ -6,15 +6,15 @@ records with the same code as Kafka's.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import NamedTuple
 
-from pyspark.sql import DataFrame, SparkSession
+import pyarrow as pa
 
-from hindcast.common.settings import Settings
+from hindcast.kafka import record_batches
 from hindcast.kafka.cluster import floor_to_millis
-from hindcast.kafka.topics import RECORD_SCHEMA, OffsetRange
+from hindcast.kafka.topics import OffsetRange
 
 
 class GivenRecord(NamedTuple):
@@ -69,14 +69,18 @@ class GivenTopics:
             for n, records in enumerate(self._logs[topic])
         }
 
-    def read_topics(
-        self, spark: SparkSession, _: Settings, ranges: Mapping[str, Mapping[int, OffsetRange]]
-    ) -> DataFrame:
-        """Return the records of these ranges, with their `topic` and the columns of `RECORD_SCHEMA`."""
-        rows = [
-            (topic, partition, offset, floor_to_millis(r.timestamp), 0, r.key, r.value, [*r.headers] or None)
-            for topic, parts in ranges.items()
-            for partition, (start, end) in parts.items()
-            for offset, r in enumerate(self._logs[topic][partition][start:end], start)
-        ]
-        return spark.createDataFrame(rows, f"topic string, {RECORD_SCHEMA}")
+    def read_batches(
+        self,
+        topic: str,
+        ranges: Mapping[int, OffsetRange],
+        patience: float = 0.0,  # noqa: ARG002  # of a broker
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the records of these ranges, a batch for each partition."""
+        for partition, (start, end) in ranges.items():
+            rows = [
+                (partition, offset, floor_to_millis(r.timestamp), 0, r.key, r.value, [*r.headers] or None)
+                for offset, r in enumerate(self._logs[topic][partition][start:end], start)
+            ]
+            if rows:
+                columns = zip(record_batches.SCHEMA.names, zip(*rows, strict=True), strict=True)
+                yield pa.RecordBatch.from_pydict(dict(columns), record_batches.SCHEMA)

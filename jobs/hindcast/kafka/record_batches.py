@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import TypeAlias, cast
 
@@ -11,9 +11,7 @@ import numpy as np
 import pyarrow as pa
 from confluent_kafka import Message
 
-from hindcast.common.errors import TopicError
-from hindcast.kafka.cluster import TIMEOUT, Cluster
-from hindcast.kafka.topics import UNREADABLE_HEADERS, OffsetRange
+from hindcast.kafka.topics import UNREADABLE_HEADERS
 
 Headers: TypeAlias = list[tuple[str, bytes | None]]
 
@@ -36,48 +34,38 @@ _RECORDS, _BYTES = 20_000, 32 << 20
 _MAX_MILLIS = (2**63 - 1) // 1000
 
 
-class UnreadableHeadersError(TopicError):
-    """A record has a header whose name is not UTF-8: Kafka's client cannot read its headers, Spark's connector can."""
+def build_batches(received: Iterable[list[Message]]) -> Iterator[pa.RecordBatch]:
+    """Yield records in batches of one partition each, in the order in which they were received.
 
-
-def read_batches(
-    cluster: Cluster,
-    topic: str,
-    ranges: Mapping[int, OffsetRange],
-    *,
-    all_headers: bool = True,
-    patience: float = TIMEOUT,
-) -> Iterator[pa.RecordBatch]:
-    """Yield the committed records of these ranges in batches of one partition each, its records in offset order.
-
-    A timestamp whose microseconds overflow becomes the nearest that Spark has. Without `all_headers` a record whose
-    headers cannot be read has one, `UNREADABLE_HEADERS`; else it raises UnreadableHeadersError. `patience` is that of
-    `Cluster.read_committed_records`, which says what else it raises.
+    A timestamp whose microseconds overflow becomes the nearest that Spark has. A record of which a header's name is not
+    UTF-8 has only the header `UNREADABLE_HEADERS`: Kafka's client reads none of its headers.
     """
     waiting: dict[int, list[Message]] = defaultdict(list)
     size = 0
-    for messages in cluster.read_committed_records(topic, ranges, patience):
-        groups = _group_by_partition(messages) if len(ranges) > 1 else dict.fromkeys(ranges, messages)
-        for partition, own in groups.items():
+    for messages in received:
+        for partition, own in _group_by_partition(messages).items():
             waiting[partition] += own
         size += sum(map(len, messages))
         full = [*waiting] if size >= _BYTES else [p for p, own in waiting.items() if len(own) >= _RECORDS]
         for partition in full:
-            yield _build_batch(waiting.pop(partition), all_headers=all_headers)
+            yield _build_batch(waiting.pop(partition))
         size = size if waiting else 0
     for own in waiting.values():
-        yield _build_batch(own, all_headers=all_headers)
+        yield _build_batch(own)
 
 
 def _group_by_partition(messages: list[Message]) -> dict[int, list[Message]]:
+    partitions = [cast("int", message.partition()) for message in messages]
+    if len({*partitions}) == 1:
+        return {partitions[0]: messages}
     groups: dict[int, list[Message]] = defaultdict(list)
-    for message in messages:
-        groups[cast("int", message.partition())].append(message)
+    for partition, message in zip(partitions, messages, strict=True):
+        groups[partition].append(message)
     return groups
 
 
-def _build_batch(messages: Sequence[Message], *, all_headers: bool) -> pa.RecordBatch:
-    """Return messages of a partition as rows of Spark's connector."""
+def _build_batch(messages: Sequence[Message]) -> pa.RecordBatch:
+    """Return messages of a partition as records."""
     kinds_and_times = chain.from_iterable([message.timestamp() for message in messages])
     times = np.fromiter(kinds_and_times, np.int64, 2 * len(messages)).reshape(-1, 2)
     micros = np.clip(times[:, 1], -_MAX_MILLIS, _MAX_MILLIS) * 1000
@@ -88,25 +76,22 @@ def _build_batch(messages: Sequence[Message], *, all_headers: bool) -> pa.Record
         pa.array(times[:, 0] - 1, pa.int32()),
         pa.array([message.key() for message in messages], pa.binary()),
         pa.array([message.value() for message in messages], pa.binary()),
-        _build_headers(_read_all_headers(messages, all_headers=all_headers)),
+        _build_headers(_read_all_headers(messages)),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
-def _read_all_headers(messages: Sequence[Message], *, all_headers: bool) -> Sequence[Headers | None]:
+def _read_all_headers(messages: Sequence[Message]) -> Sequence[Headers | None]:
     try:
         return [cast("Headers | None", message.headers()) for message in messages]
     except SystemError:  # of one of them
-        return [_read_headers(message, all_headers=all_headers) for message in messages]
+        return [_read_headers(message) for message in messages]
 
 
-def _read_headers(message: Message, *, all_headers: bool) -> Headers | None:
+def _read_headers(message: Message) -> Headers | None:
     try:
         return cast("Headers | None", message.headers())
-    except SystemError as error:  # a name is not UTF-8
-        if all_headers:
-            place = f"topic {message.topic()}, partition {message.partition()}, offset {message.offset()}"
-            raise UnreadableHeadersError("the name of a header is not UTF-8", where=place) from error
+    except SystemError:  # a name is not UTF-8
         return [(UNREADABLE_HEADERS, None)]
 
 

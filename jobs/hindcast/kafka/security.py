@@ -1,11 +1,11 @@
-"""Security of connections to Kafka: TLS and SASL, from the environment, for both clients that we use.
+"""Security of connections to Kafka: TLS and SASL, from the environment.
 
 | variable                     | default        | meaning                                                          |
 | ---------------------------- | -------------- | ---------------------------------------------------------------- |
 | HINDCAST_KAFKA_SECURITY      | plaintext      | `plaintext`, `ssl`, `sasl_ssl` or `sasl_plaintext`               |
 | HINDCAST_KAFKA_CA            | this machine's | PEM file of the authorities that sign the brokers' certificates  |
 | HINDCAST_KAFKA_CERT          | none           | for mutual TLS: PEM file of our certificate and its chain        |
-| HINDCAST_KAFKA_KEY           | none           | PEM file of its key (PKCS#8)                                     |
+| HINDCAST_KAFKA_KEY           | none           | PEM file of its key                                              |
 | HINDCAST_KAFKA_KEY_PASSWORD  | none           | what that key is encrypted with                                  |
 | HINDCAST_KAFKA_MECHANISM     | SCRAM-SHA-512  | SASL: `SCRAM-SHA-512`, `SCRAM-SHA-256`, `PLAIN` or `OAUTHBEARER` |
 | HINDCAST_KAFKA_USERNAME      | none           | SASL: who we are; OAUTHBEARER: the client's id                   |
@@ -13,7 +13,7 @@
 | HINDCAST_KAFKA_PASSWORD_FILE | none           | a file that holds the password, instead                          |
 | HINDCAST_KAFKA_TOKEN_URL     | none           | OAUTHBEARER: where tokens are had                                |
 | HINDCAST_KAFKA_SCOPE         | none           | OAUTHBEARER: the scope that is asked for                         |
-| HINDCAST_KAFKA_HANDOVER      | environment    | how Spark's JVMs learn secrets: `environment` or `file`          |
+| HINDCAST_KAFKA_HANDOVER      | environment    | how tasks of Spark learn all this: `environment` or `file`       |
 | HINDCAST_KAFKA_CONN_ID       | none           | the Airflow connection that gives all of this to tasks           |
 
 Nothing here stands in a contract, and no secret is shown: not by `repr`, nor in errors.
@@ -126,7 +126,7 @@ def read_security(servers: str, environ: Mapping[str, str] | None = None) -> Sec
     if bool(values["cert"]) != bool(values["key"]):
         one, other = ("CERT", "KEY") if values["cert"] else ("KEY", "CERT")
         raise SettingsError(f"{PREFIX}{one} is set but {PREFIX}{other} is not", fix="mutual TLS takes both files")
-    ca, cert, key = (_find_key_file(name, values[name.lower()]) for name in ("CA", "CERT", "KEY"))
+    ca, cert, key = (find_pem_file(f"{PREFIX}{name}", values[name.lower()]) for name in ("CA", "CERT", "KEY"))
     security = Security(protocol, ca, cert, key, values["key_password"], handover=handover)
     if protocol.startswith("sasl"):
         security = _add_sasl(security, values)
@@ -268,18 +268,6 @@ def _refuse_open_token_url(url: str) -> None:
         )
 
 
-def _find_key_file(name: str, text: str) -> Path | None:
-    variable = f"{PREFIX}{name}"
-    path = find_pem_file(variable, text)
-    if (
-        path
-        and name == "KEY"
-        and not re.search(r"-----BEGIN (ENCRYPTED )?PRIVATE KEY-----", _read_file(variable, text))
-    ):
-        raise SettingsError(f"{variable} is not a PKCS#8 key, which Java needs", where=str(path), fix=_PKCS8)
-    return path
-
-
 def _read_file(variable: str, text: str) -> str:
     """Return the text of the file that a variable names, without the newline that editors add."""
     if not text:
@@ -308,4 +296,3 @@ _ADDRESS = re.compile(r"(?:\w+://)?(\[[0-9A-Fa-f:.%]+\]|[^\s:,/\[\]]+):(\d{1,5})
 _OF_KUBERNETES = re.compile(rf"{PREFIX}(SERVICE_(HOST|PORT\w*)|PORT_\d+_\w+)")
 _PORTS = 65536
 PEM = "give a file with -----BEGIN CERTIFICATE----- (from a Java keystore: keytool -exportcert -rfc)"
-_PKCS8 = "convert it: openssl pkcs8 -topk8 -in OLD.pem -out NEW.pem"

@@ -18,7 +18,8 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import NamedTuple, Protocol, TypeVar
 
-from pyspark.sql import Column, DataFrame, SparkSession
+import pyarrow as pa
+from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from hindcast.common.errors import TopicError, suggest_nearest
@@ -58,9 +59,9 @@ class TopicSource(OffsetSource, Protocol):
     def list_topics(self) -> dict[str, list[int]]: ...
     def has_topic(self, topic: str) -> bool: ...
     def is_compacted(self, topic: str) -> bool: ...
-    def read_topics(
-        self, spark: SparkSession, settings: Settings, ranges: Mapping[str, Mapping[int, OffsetRange]]
-    ) -> DataFrame: ...
+    def read_batches(
+        self, topic: str, ranges: Mapping[int, OffsetRange], patience: float = ...
+    ) -> Iterator[pa.RecordBatch]: ...
 
 
 @contextmanager
@@ -184,11 +185,6 @@ def describe_partitions(members: MemberPartitions, partitions: Iterable[int]) ->
     )
 
 
-def log_partition(members: MemberPartitions, topic: str, partition: int) -> int:
-    """Return the partition of an entry's log for a partition of a topic."""
-    return next((n for n, member in members.items() if member[:2] == (topic, partition)), partition)
-
-
 def group_by_topic(kafka: str, members: MemberPartitions, partitions: Iterable[int]) -> dict[str, list[int]]:
     """Return partitions of an entry's log by their topics in Kafka."""
     groups: dict[str, list[int]] = {}
@@ -222,28 +218,6 @@ def member_columns(members: MemberPartitions, partition: str = "partition") -> d
         "topic": each(lambda member: member.topic),
         "topicPartition": each(lambda member: member.partition),
     }
-
-
-def read_records(
-    spark: SparkSession,
-    source: TopicSource,
-    settings: Settings,
-    kafka: str,
-    members: MemberPartitions,
-    ranges: Mapping[int, OffsetRange],
-) -> DataFrame:
-    """Return the records of these ranges of an entry, as `topics.read_records` does."""
-    if not members:
-        return source.read_topics(spark, settings, {kafka: ranges}).drop("topic")
-    by_topic: dict[str, dict[int, OffsetRange]] = {}
-    for n, offsets in ranges.items():
-        by_topic.setdefault(members[n].topic, {})[members[n].partition] = offsets
-    numbers = spark.createDataFrame(
-        [(n, members[n].topic, members[n].partition) for n in ranges], "_number int, topic string, partition int"
-    )
-    read = source.read_topics(spark, settings, by_topic)
-    named = read.join(F.broadcast(numbers), ["topic", "partition"]).withColumn("partition", F.col("_number"))
-    return named.select(*(column for column in read.columns if column != "topic"))
 
 
 def _format_partitions(members: MemberPartitions, partitions: Iterable[int]) -> str:

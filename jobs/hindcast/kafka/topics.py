@@ -1,16 +1,11 @@
-"""Kafka: available offsets, those within an interval, and the records themselves."""
+"""Offsets of topics, available and within an interval, and the columns of records."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from pyspark.sql import DataFrame, SparkSession
-
 from hindcast.common.errors import TopicError
-from hindcast.common.settings import Settings
-from hindcast.kafka import jvm_credentials
 
 
 class OffsetRange(NamedTuple):
@@ -53,46 +48,6 @@ def split_ranges(ranges: Mapping[int, OffsetRange], size: int) -> list[dict[int,
     return [piece for piece in pieces if piece]
 
 
-def read_records(spark: SparkSession, settings: Settings, topic: str, ranges: Mapping[int, OffsetRange]) -> DataFrame:
-    """Return the committed records of these ranges, with the columns of `RECORD_SCHEMA` and the bytes as sent.
-
-    Reads read_committed, and fails rather than return fewer records where Kafka has lost some. Tasks read about
-    `_PER_TASK` offsets each: several read a large partition, and one reads several small ones.
-    """
-    return read_topics(spark, settings, {topic: ranges}).drop("topic")
-
-
-def read_topics(spark: SparkSession, settings: Settings, ranges: Mapping[str, Mapping[int, OffsetRange]]) -> DataFrame:
-    """Return the `read_records` of several topics, read at once, each with its `topic`."""
-    by_topic = {
-        topic: nonempty
-        for topic, parts in ranges.items()
-        if (nonempty := {str(p): r for p, r in parts.items() if r.end > r.start})
-    }
-    if not by_topic:
-        return spark.createDataFrame([], f"topic string, {RECORD_SCHEMA}")
-    every = [r for parts in by_topic.values() for r in parts.values()]
-    tasks = max(_TASKS, sum(r.end - r.start for r in every) // _PER_TASK)
-    frame = (
-        spark.read.format("kafka")
-        .options(**jvm_credentials.kafka_options(settings))
-        .option("kafka.isolation.level", "read_committed")
-        .option("kafka.max.partition.fetch.bytes", str(8 << 20))
-        .option("kafka.fetch.max.bytes", str(64 << 20))
-        .option("assign", json.dumps({topic: [int(p) for p in parts] for topic, parts in by_topic.items()}))
-        .option(
-            "startingOffsets", json.dumps({t: {p: r.start for p, r in parts.items()} for t, parts in by_topic.items()})
-        )
-        .option("endingOffsets", json.dumps({t: {p: r.end for p, r in parts.items()} for t, parts in by_topic.items()}))
-        .option("includeHeaders", "true")
-        .option("failOnDataLoss", "true")
-        .option("minPartitions", str(tasks if tasks > _TASKS else 1))
-        .load()
-    )
-    read = frame.select("topic", "partition", "offset", "timestamp", "timestampType", "key", "value", "headers")
-    return read.coalesce(tasks) if len(every) > tasks else read
-
-
 def refuse_lost_offsets(topic: str, ends: Mapping[int, int], available: Mapping[int, OffsetRange]) -> None:
     """Raise TopicError if Kafka has less of a topic than was replayed already, up to `ends`."""
     for partition, end in sorted(ends.items()):
@@ -118,7 +73,7 @@ def recreated_topic_error(topic: str, run: int) -> TopicError:
 
 
 UNREADABLE_HEADERS = "(headers that cannot be read)"
-"""The name of the only header of a record whose headers could not be read (`timestamp_overflow`)."""
+"""The name of the only header of a record whose headers could not be read (`record_batches`)."""
 HEADERS_SCHEMA = "headers array<struct<key: string, value: binary>>"
 
 
@@ -126,10 +81,6 @@ RECORD_SCHEMA = (
     f"partition int, offset long, timestamp timestamp, timestampType int, key binary, value binary, {HEADERS_SCHEMA}"
 )
 """The columns of a record."""
-
-
-_TASKS, _PER_TASK = 8, 100_000
-"""The tasks for few records, and the records of a task for many."""
 
 
 _RECREATED_FIX = "the topic was recreated: replay it into a new pipeline (another pipeline: name in the contract)"

@@ -10,14 +10,11 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it ha
 from pyspark.errors import PySparkException
 
 from hindcast.common import time_limits
-from hindcast.common.errors import ContractError, PlatformError, RecordError, RunError, TopicError, describe_cause
+from hindcast.common.errors import ContractError, PlatformError, RecordError, RunError, describe_cause
 from hindcast.contract import Contract, locate_complaint, valid_time
 from hindcast.contract.bound import BoundContract
 from hindcast.contract.sensitive import REDACTED, has_sensitive_columns, redact_message
 from hindcast.ingest import topic_log
-from hindcast.kafka import access_errors, gaps
-from hindcast.kafka.cluster import LOST_OFFSETS, LOST_OFFSETS_FIX
-from hindcast.kafka.security import read_security
 from hindcast.runs.expression_errors import explain_slow_patterns
 from hindcast.store import table_creation
 from hindcast.streams.join_processors import NULL_KEY, NULL_KEY_FIX
@@ -44,11 +41,6 @@ def explain_spark_errors(contract: BoundContract, name: str) -> Iterator[None]:
             topic = contract.kafka_topic(list(contract.topics)[int(number)])
             found = f"{NULL_KEY}: topic {topic}, partition {partition}, offset {offset}; Kafka Streams fails on it"
             raise RecordError(found, where=where, fix=NULL_KEY_FIX) from None
-        if gaps.DATA_LOSS_MESSAGE in text:
-            raise TopicError(LOST_OFFSETS, where=where, fix=LOST_OFFSETS_FIX) from None
-        servers = contract.settings.kafka
-        if (access := access_errors.find_access_error(text, where, servers, read_security(servers))) is not None:
-            raise access from None
         if time_limits.TOO_SLOW in text and (slow := _find_slow_valid_time(contract, name)) is not None:
             raise slow from None
         if (memory := re.search(_MEMORY, text)) is not None:
