@@ -116,7 +116,7 @@ PLACES = {
     "is_small": (files, "is_small"),
     "size": (record_tasks, "_MOST_PER_TASK"),
     "least": (record_tasks, "_LEAST_PER_TASK"),
-    "decoding": (topic_segments, "plan_decoding"),
+    "by_tasks": (topic_segments, "_is_decoded_by_tasks"),
 }
 
 
@@ -154,8 +154,8 @@ def replay(
 
 @pytest.mark.parametrize("text", [CONTRACT, DATED])
 def test_a_replay_is_the_same_whoever_reads(spark: SparkSession, broker: str, tmp_path: Path, text: str) -> None:
-    """Decoded as Spark's expressions, or where they are read: in this process, in tasks of a few offsets, or in one."""
-    by_spark, none = replay(spark, broker, tmp_path / "spark", text, decoding=lambda *_: None)
+    """Decoded as Spark hands them over, or where they are read: in this process, in tasks of a few offsets, or in one."""
+    by_spark, none = replay(spark, broker, tmp_path / "spark", text, by_tasks=lambda *_: False)
     here, few = replay(spark, broker, tmp_path / "here", text)
     one, whole = replay(spark, broker, tmp_path / "one", text, is_small=lambda *_: False)
     several, many = replay(spark, broker, tmp_path / "several", text, is_small=lambda *_: False, size=4, least=1)

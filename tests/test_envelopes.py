@@ -7,12 +7,16 @@ from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
+from hindcast.bitemporal.intervals import to_micros
 from hindcast.common.errors import ContractError
 from hindcast.contract import Topic, load
+from hindcast.contract.avro_compatibility import parse_declared_type
 from hindcast.formats import envelopes
 from hindcast.formats.decode import decode_records
+from hindcast.formats.json.columns import arrow_type
 from pipelines import T0, at, pipeline
 from test_decode import LATEST, NOON
 
@@ -520,22 +524,20 @@ def test_a_number_keeps_all_its_digits(spark: SparkSession) -> None:
     assert [it.value and it.value.price for it in found] == exact
 
 
-def test_a_format_with_types_of_its_own_gives_decimals_and_dates_as_they_are(spark: SparkSession) -> None:
-    columns = ", ".join(
-        f"`{name}`: {kind}" for name, kind in envelopes.value_parser_columns(DECLARED, json=False).items()
-    )
+def test_a_format_with_types_of_its_own_gives_decimals_and_dates_as_they_are() -> None:
+    avro = DECLARED.model_copy(update={"value_format": "avro", "key_format": "avro"})
+    shape = envelopes.shape_envelope(avro)
     row = (Decimal("8.00"), 20454, T * 1000, b"ab", ["a"])
     said = [("c", row), ("d", None), ("u", None), ("c", (*row[:2], 2**62, *row[3:]))]
     values = [{"op": op, "source": {"ts_ms": T}, "after": after} for op, after in said]
-    frame = spark.createDataFrame(
-        [(n, NOON, (1,), value, None) for n, value in enumerate(values)],
-        f"n int, timestamp timestamp, _key struct<id: int>, _value struct<{columns}>, _problem string",
-    )
-    avro = DECLARED.model_copy(update={"value_format": "avro", "key_format": "avro"})
-    found = sorted(envelopes.read_changes(frame, avro).collect(), key=lambda it: it.n)
-    typed = (Decimal("8.00"), date(2026, 1, 1), NEW_YEAR, bytearray(b"ab"), ["a"])
-    assert [it["_value"] and tuple(it["_value"]) for it in found] == [typed, None, None, None]
-    assert [it["_problem"] for it in found][:3] == [None, None, "op u has no after: the row is not there"]
-    assert found[3]["_problem"].startswith("column at is no timestamp")
-    assert {tuple(it["_key"]) for it in found} == {(1,)}
-    assert [it["_at"] for it in found] == [NEW_YEAR, NEW_YEAR, None, None]
+    fields = envelopes.value_parser_columns(shape).items()
+    parsed = pa.array(values, pa.struct([(name, arrow_type(parse_declared_type(kind))) for name, kind in fields]))
+    keys, none = pa.array([{"id": 1}] * 4, pa.struct([("id", pa.int32())])), pa.nulls(4, pa.string())
+    key, value, problem, at = envelopes.EnvelopeReader(shape).read_changes(keys, parsed, none)
+    typed = (Decimal("8.00"), date(2026, 1, 1), T0, b"ab", ["a"])
+    assert [it and tuple(it.values()) for it in value.to_pylist()] == [typed, None, None, None]
+    problems = problem.to_pylist()
+    assert problems[:3] == [None, None, "op u has no after: the row is not there"]
+    assert problems[3].startswith("column at is no timestamp")
+    assert key == keys
+    assert at.to_pylist() == [to_micros(T0), to_micros(T0), None, None]

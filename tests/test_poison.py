@@ -12,7 +12,6 @@ import pytest
 from pyspark.sql import functions as F
 
 import fuzz
-from arrow_decoding import assert_arrow_decodes
 from hindcast.common.errors import RecordError
 from hindcast.contract import Topic
 from hindcast.formats import limits
@@ -198,7 +197,6 @@ def decoded(spark: SparkSession, topic: Topic, records: list[tuple[bytes | None,
     rows = [(n, NOON, *record) for n, record in enumerate(records)]
     sent = spark.createDataFrame(rows, "n int, timestamp timestamp, key binary, value binary").coalesce(1)
     read = decode_records(sent, topic, NOON)
-    assert_arrow_decodes(topic, sent, read, NOON)
     return sorted(read.collect(), key=lambda row: int(row.n))
 
 
@@ -272,8 +270,7 @@ def test_a_record_has_at_most_so_many_bytes(spark: SparkSession) -> None:
     ]
     schema = "n int, timestamp timestamp, key binary, value binary, headers array<struct<key: string, value: binary>>"
     records = spark.createDataFrame(rows, schema)
-    read = limits.decode_within_limit(records, topic, lambda some: decode_records(some, topic, NOON))
-    assert_arrow_decodes(topic, records, read, NOON)
+    read = decode_records(records, topic, NOON, within_limit=True)
     found = read.sort("n").collect()
     assert [row.fate for row in found] == [
         *[None, "malformed", None, "malformed", "malformed", "malformed", "no_timestamp", None]
@@ -292,8 +289,7 @@ def test_what_is_too_large_is_so_whatever_its_valid_time(spark: SparkSession) ->
 def _refuse_oversized(spark: SparkSession, topic: Topic) -> None:
     rows = [(n, NOON, b"2026-01-01", value) for n, value in enumerate([b'{"n": 1}', b'{"n": 1, "text": "x"}'])]
     records = spark.createDataFrame(rows, "n int, timestamp timestamp, key binary, value binary")
-    read = limits.decode_within_limit(records, topic, lambda some: decode_records(some, topic, NOON))
-    assert_arrow_decodes(topic, records, read, NOON)
+    read = decode_records(records, topic, NOON, within_limit=True)
     found = read.sort("n").collect()
     assert [row.fate for row in found] == [None, "malformed"]
     assert found[1].reason == "oversized: 31 bytes, 20 may be"

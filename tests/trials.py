@@ -64,7 +64,7 @@ _TESTS = {
     "engine.window_operator": "test_kernels_windows.py",
     "bitemporal.processing_order": "test_processing_order.py",
     "bitemporal.valid_time": "test_valid_time.py",
-    "formats.arrow_decode": "test_valid_time.py",
+    "formats.dating": "test_valid_time.py",
     "ingest.segment_fates": "test_segments.py",
     "ingest.segments": "test_segments.py",
 }

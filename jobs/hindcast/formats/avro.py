@@ -8,26 +8,66 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from operator import and_
+from typing import Literal, TypeAlias
 
-from pyspark.sql import Column
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro
 
 from hindcast.contract import avro, avro_compatibility
 from hindcast.contract.avro import ArrayType, FieldType, MapType, RecordType, ScalarType
-from hindcast.formats import exact
-from hindcast.formats.record_part import RecordPart, part_result, shorten_bytes
+from hindcast.formats.record_part import RecordPart
 
+PartName: TypeAlias = Literal["key", "value"]
 HEADER_SIZE = 5
 """The bytes before the Avro of a value that names its schema."""
 
 _END = secrets.token_bytes(16)
 """What nobody who sends a record can know."""
 
+_FEW = 8
+"""Up to so many columns a step is compiled together with what is around it."""
+
 _OPTIONS = {"mode": "PERMISSIVE", "enableStableIdentifiersForUnionType": "true"}
+
+
+def list_parts(*parts: RecordPart) -> list[PartName]:
+    """Return the names of those parts of a record that are Avro."""
+    return [part.name for part in parts if part.format == "avro"]
+
+
+def read_parts(records: DataFrame, parts: Sequence[RecordPart], limit: int | None = None) -> DataFrame:
+    """Return records with a struct `_avro`: of each part that is Avro its columns (`struct`) and what is wrong with it
+    (`problem`); as they came if none is. Bytes beyond the `limit` are not read.
+    """
+    ours = {part.name: part for part in parts if part.format == "avro"}
+    if not ours:
+        return records
+    raw = {name: F.when(F.octet_length(name) <= limit, F.col(name)) if limit else F.col(name) for name in ours}
+    found = dict.fromkeys(ours, F.lit(None))
+    for n, step in enumerate((parse_bytes, build_record, read_value)):
+        struct = F.struct(
+            *(step(raw[name], found[name], part).alias(name) for name, part in ours.items()), *_barrier(ours)
+        )
+        # Computed in a projection of its own and exploded of one: else Spark would compute a step again for each use.
+        records = records.withColumn(f"_step{n}", struct).withColumn(f"_step{n}", F.explode(F.array(f"_step{n}")))
+        found = {name: F.col(f"_step{n}.{name}") for name in ours}
+    return records.withColumn("_avro", F.struct(*(it.alias(name) for name, it in found.items()))).drop(
+        "_step0", "_step1", "_step2"
+    )
+
+
+def _barrier(parts: Mapping[PartName, RecordPart]) -> list[Column]:
+    """Return a column, a higher-order function, that keeps a step with many columns out of whole-stage code.
+
+    There all columns would be one method, which would soon be too large for Java to compile.
+    """
+    if sum(len(part.columns) for part in parts.values()) <= _FEW:
+        return []
+    return [F.exists(F.array(F.col(next(iter(parts)))), lambda it: it.isNull()).alias("_apart")]
 
 
 def schema_id(raw: Column) -> Column:
@@ -65,7 +105,7 @@ def build_record(_: Column, parsed: Column, part: RecordPart) -> Column:
 
 
 def read_value(raw: Column, record: Column, part: RecordPart) -> Column:
-    """Return `struct` and `problem` (`record_part.part_result`) for a result of `build_record`."""
+    """Return a struct of the columns (`struct`) and what is wrong (`problem`) for a result of `build_record`."""
     if part.schema is not None:
         message = F.lit(f"the {part.name} is not Avro of the contract's {part.name}_schema: ")
     else:
@@ -79,11 +119,9 @@ def read_value(raw: Column, record: Column, part: RecordPart) -> Column:
             .otherwise(F.concat(F.lit(f"the {part.name} is not Avro of schema "), id_, F.lit(": ")))
         )
     found, wrong = record["record"], F.concat(F.lit(f"the {part.name}'s "), record["wrong"])
-    problem = F.when(found.isNull(), F.concat(message, shorten_bytes(raw))).otherwise(wrong)
-    return part_result(F.when(record["wrong"].isNull(), found), F.when(raw.isNotNull(), problem))
-
-
-STEPS = (parse_bytes, build_record, read_value)
+    problem = F.when(found.isNull(), F.concat(message, _show_hex(raw))).otherwise(wrong)
+    struct, reason = F.when(record["wrong"].isNull(), found), F.when(raw.isNotNull(), problem)
+    return F.struct(struct.alias("struct"), reason.alias("problem"))
 
 
 def _group_schemas(part: RecordPart) -> list[tuple[str, list[int]]]:
@@ -200,7 +238,7 @@ def _describe_misfit(field: Column, given: FieldType, wanted: FieldType, path: s
             return F.coalesce(*misfits)
     kind = str(wanted)
     value = field.try_cast(kind)
-    fits = exact.is_in_years(value, kind) if kind in ("date", "timestamp") else value.isNotNull()
+    fits = _is_in_years(value, kind) if kind in ("date", "timestamp") else value.isNotNull()
     return F.when(field.isNotNull() & ~fits, F.concat(F.lit(f"{path} is not a {kind}: "), field.cast("string")))
 
 
@@ -225,3 +263,14 @@ def _is_utf8(value: Column, kind: FieldType) -> Column:
         case _:
             right = F.is_valid_utf8(value)
     return F.coalesce(right, F.lit(True))
+
+
+def _show_hex(raw: Column) -> Column:
+    """Return the beginning of bytes in hex (`primitive.show_hex`)."""
+    more = F.when(F.length(raw) > 50, F.lit("...")).otherwise(F.lit(""))
+    return F.concat(F.lit("0x"), F.hex(F.substring(raw, 1, 50)), more)
+
+
+def _is_in_years(value: Column, kind: str) -> Column:
+    """Return whether a date or a timestamp is in the years 1 to 9999, as Python requires."""
+    return value.between(F.lit("0001-01-01 00:00:00").cast(kind), F.lit("9999-12-31 23:59:59.999999").cast(kind))

@@ -1,21 +1,35 @@
-"""Bytes into keys and values, and the fate of what cannot be decoded. Pure: DataFrame in, DataFrame out."""
+"""Bytes into keys and values, and the fate of what cannot be decoded. Pure: DataFrame in, DataFrame out.
+
+Records are decoded in Python, in Arrow's batches (`decoder`); Spark reads Avro before, and computes a `valid_time` that
+is an expression between.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
+from functools import partial
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.functions import arrow_udf
 
-from hindcast import formats
 from hindcast.bitemporal import valid_time
+from hindcast.common.spark_workers import freeze_modules
 from hindcast.contract import Topic
-from hindcast.formats import WriterSchemas, envelopes, headers
+from hindcast.formats import WriterSchemas, avro
+from hindcast.formats.decoder import MOMENT, Decoder, Decoding, ParsedRecords, RecordFacts, TimeBounds, plan_decoding
+from hindcast.formats.record_part import ddl_columns
+from hindcast.kafka.topics import HEADERS_SCHEMA
 
-FATES = ("no_timestamp", "malformed", "null_key", "no_change", "time_skew")
-"""The fates that decoding decides, by precedence."""
+Columns = Mapping[str, pa.Array]
+BatchDecoder = Callable[[Decoder, Columns], pa.StructArray]
 
-NO_KEY = "a table's record needs a key"
+_FATES = "fate: string, reason: string"
+_TIMES = "timestamp: timestamp, recordTimestamp: timestamp"
+_FACTS = "problem: string, at: timestamp, has_key: boolean, has_value: boolean, has_bytes: boolean"
+"""The fields of `RecordFacts`."""
 
 
 def decode_records(
@@ -24,11 +38,13 @@ def decode_records(
     latest: datetime | Column | None = None,
     earliest: datetime | Column | None = None,
     writers: WriterSchemas | None = None,
+    *,
+    within_limit: bool = False,
 ) -> DataFrame:
     """Return Kafka's records with their key and value as the contract types them.
 
     In: `timestamp`, `key` and `value` as bytes (null allowed), `headers` if the topic has columns of them, any further
-    columns. `writers`: the schemas that keys and values name by id.
+    columns. `writers`: the schemas that keys and values name by id. `within_limit`: as `plan_decoding` has it.
     Out: the same, but `key` a struct of the contract's key columns or null, `value` a struct of its value columns or
     null, and also `fate` and `reason`: null for what is decided later (accepted, expired), otherwise
 
@@ -38,37 +54,90 @@ def decode_records(
     - no_change: Debezium's tombstone, a record of an envelope's topic that has a key and no value
     - time_skew: dated after `latest`, or before `earliest`
 
-    and `timestamp` and `recordTimestamp` as `valid_time.add_valid_time` returns them. Without `latest` the records come
-    from a log: they keep their `timestamp`, and no fate depends on time.
+    `timestamp` is the valid time, or Kafka's if there is none, within what tables can hold (years 1 to 9999), and
+    `recordTimestamp` Kafka's if it differs, else null. Without `latest` the records come from a log: they keep their
+    `timestamp`, and no fate depends on time.
     """
-    parts = {"key": formats.record_part(topic, "key", writers), "value": formats.record_part(topic, "value", writers)}
-    read = formats.parse_parts(records, parts, "_read")
-    key, value = F.col("_read.key.struct"), F.col("_read.value.struct")
-    value_problem = F.col("_read.value.problem")
-    if topic.headers:
-        value, header_problem = headers.add_header_columns(value, topic.value, topic.headers)
-        value_problem = F.coalesce(value_problem, header_problem)
-    problem = F.coalesce("_read.key.problem", value_problem)
-    decided = read.withColumns({"_problem": problem, "_key": key, "_value": value})
-    if topic.envelope is not None:
-        decided = envelopes.read_changes(decided, topic)
-    problem, timeless, skewed = F.col("_problem"), F.lit(False), F.lit(None).cast("string")
+    decoding = plan_decoding(topic, writers, within_limit=within_limit)
+    given = avro.read_parts(records, [decoding.key, decoding.value], decoding.max_bytes)
+    arguments = {"timestamp": F.col("timestamp"), "key": F.col("key"), "value": F.col("value")}
+    arguments |= {f"avro_{part}": F.col(f"_avro.{part}") for part in avro.list_parts(decoding.key, decoding.value)}
+    if topic.headers or (decoding.max_bytes is not None and "headers" in records.columns):
+        arguments["headers"] = F.col("headers").cast(HEADERS_SCHEMA.partition(" ")[2])
+    bounds: dict[str, Column] = {}
     if latest is not None:
-        decided = valid_time.add_valid_time(decided, topic)
-        # What does not decode cannot be asked for its valid time; Kafka's own is there before it is decoded.
-        timeless = F.col("_valid").isNull() & (problem.isNull() | F.lit(topic.valid_time is None))
         first = valid_time.timestamp_literal(valid_time.FIRST_MOMENT) if earliest is None else F.lit(earliest)
-        skewed = valid_time.describe_skew(F.lit(latest), first)
-    keyless = F.col("_key").isNull() & F.lit(topic.read == "table")
-    unchanged = F.col("value").isNull() & F.lit(topic.envelope is not None)
-    reasons = {
-        "no_timestamp": F.when(timeless, valid_time.describe_missing_time(topic)),
-        "malformed": problem,
-        "null_key": F.when(keyless, NO_KEY),
-        "no_change": F.when(unchanged, "Debezium's tombstone: the change event before it has ended the row"),
-        "time_skew": skewed,
-    }
-    fate = F.coalesce(*(F.when(reasons[name].isNotNull(), name) for name in FATES))
-    reason = F.coalesce(*(reasons[name] for name in FATES))
-    columns = {"fate": fate, "reason": reason, "key": F.col("_key"), "value": F.col("_value")}
-    return decided.withColumns(columns).drop("_key", "_value", "_problem", "_read", "_at", "_valid")
+        bounds = {"latest": F.lit(latest), "earliest": first}
+    parts = {"key": f"struct<{ddl_columns(topic.key, ': ')}>", "value": f"struct<{ddl_columns(topic.value, ': ')}>"}
+    columns = ", ".join(f"{name}: {kind}" for name, kind in parts.items())
+    verdict = f"{_FATES}, {_TIMES}" if bounds else _FATES
+    if not (bounds and decoding.dating.is_computed):
+        read = _add_struct(given, decoding, _decode, arguments | bounds, f"struct<{columns}, {verdict}>", "_read")
+        found = {"fate": "_read.fate", "reason": "_read.reason"}
+        found |= {name: f"_read.{name}" for name in ("timestamp", "recordTimestamp") if bounds}
+    else:
+        form = f"struct<{columns}, {_FACTS}>"
+        parsed = _add_struct(given, decoding, _parse, arguments, form, "_read")
+        dated = valid_time.add_computed_time(parsed, topic, {"key": "_read.key", "value": "_read.value"})
+        facts = {name: F.col(f"_read.{name}") for name in RecordFacts._fields}
+        facts |= {"timestamp": F.col("timestamp"), "computed": F.col("_computed"), **bounds}
+        read = _add_struct(dated, decoding, _judge, facts, f"struct<{verdict}>", "_verdict")
+        found = {name: f"_verdict.{name}" for name in ("fate", "reason", "timestamp", "recordTimestamp")}
+    found |= {"key": "_read.key", "value": "_read.value"}
+    return read.withColumns({name: F.col(place) for name, place in found.items()}).drop(
+        "_read", "_verdict", "_computed", "_avro"
+    )
+
+
+def _add_struct(
+    records: DataFrame, how: Decoding, work: BatchDecoder, arguments: Mapping[str, Column], form: str, name: str
+) -> DataFrame:
+    """Return records with a struct of what a function makes of some columns, in Python."""
+    run = partial(_run_batches, how, work, [*arguments])
+
+    def read(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
+        return run(batches)
+
+    struct = arrow_udf(read, form)(*arguments.values())  # type: ignore[call-overload]  # its stubs know no type hints
+    # Exploded of one: else Spark would compute it again wherever a part of it is named.
+    return records.withColumn(name, F.explode(F.array(struct)))
+
+
+def _run_batches(
+    how: Decoding, work: BatchDecoder, names: list[str], batches: Iterator[tuple[pa.Array, ...]]
+) -> Iterator[pa.Array]:
+    freeze_modules()
+    decoder = Decoder(how)
+    for batch in batches:
+        yield work(decoder, dict(zip(names, batch, strict=True)))
+
+
+def _decode(decoder: Decoder, given: Columns) -> pa.StructArray:
+    parsed = _parse_columns(decoder, given)
+    found = decoder.read_times(parsed, given["timestamp"])
+    verdict = decoder.judge(parsed.facts, given["timestamp"], found, _take_bounds(given))
+    return pa.StructArray.from_arrays([parsed.key, parsed.value, *verdict.values()], ["key", "value", *verdict])
+
+
+def _parse(decoder: Decoder, given: Columns) -> pa.StructArray:
+    parsed = _parse_columns(decoder, given)
+    facts = parsed.facts._replace(at=parsed.facts.at.view(MOMENT))
+    return pa.StructArray.from_arrays([parsed.key, parsed.value, *facts], ["key", "value", *facts._fields])
+
+
+def _judge(decoder: Decoder, given: Columns) -> pa.StructArray:
+    facts = RecordFacts(*(given[name] for name in RecordFacts._fields))
+    facts, computed = facts._replace(at=facts.at.cast(pa.int64())), given["computed"].cast(pa.int64())
+    verdict = decoder.judge(facts, given["timestamp"], computed, _take_bounds(given))
+    return pa.StructArray.from_arrays([*verdict.values()], [*verdict])
+
+
+def _parse_columns(decoder: Decoder, given: Columns) -> ParsedRecords:
+    read = {name.removeprefix("avro_"): it for name, it in given.items() if name.startswith("avro_")}
+    return decoder.parse(given["key"], given["value"], given.get("headers"), read)
+
+
+def _take_bounds(given: Columns) -> TimeBounds | None:
+    if "latest" not in given:
+        return None
+    return TimeBounds(given["latest"].cast(pa.int64()), given["earliest"].cast(pa.int64()))

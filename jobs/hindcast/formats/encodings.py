@@ -1,4 +1,4 @@
-"""Encodings of decimals, dates and moments in JSON, as Debezium and Connect write them. Pure: columns to columns.
+"""Encodings of decimals, dates and moments in JSON, as Debezium and Connect write them.
 
 A record's own schema names a field's encoding; without schemas the contract does (`encoded`). Never is one guessed: a
 number for a timestamp, of which nobody says what it counts, does not fit.
@@ -17,13 +17,18 @@ too.
 
 from __future__ import annotations
 
+import base64
+import json
 import re
-from collections.abc import Callable
+from datetime import date, timedelta
+from decimal import Context, Decimal
+from typing import Any, NamedTuple
 
-from pyspark.sql import Column
-from pyspark.sql import functions as F
+import pyarrow as pa
 
-from hindcast.formats.exact import decimal_places
+from hindcast.contract.avro_compatibility import parse_declared_type
+from hindcast.formats.json.columns import arrow_type
+from hindcast.formats.json.values import decimal_digits, parse_text
 
 LOGICAL = {
     "org.apache.kafka.connect.data.Decimal": "Decimal",
@@ -40,14 +45,30 @@ LOGICAL = {
 FIELD = "struct<field: string, name: string, parameters: struct<scale: string>>"
 """What is read of a field's schema."""
 
-_MICROS = {"Timestamp": (1000, 1), "MicroTimestamp": (1, 1), "NanoTimestamp": (1, 1000)}
-_FIRST, _LAST = -62_135_596_800_000_000, 253_402_300_799_999_999
-_FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
-_WORD = 2**32 - 1
+FIRST_MICROS, LAST_MICROS = -62_135_596_800_000_000, 253_402_300_799_999_999
+"""The bounds of the years 1 to 9999."""
+MICROS = {"Timestamp": (1000, 1), "MicroTimestamp": (1, 1), "NanoTimestamp": (1, 1000)}
+"""By the encoding of a moment: its number, times the first and divided by the second, is in microseconds."""
+_EPOCH, _FIRST_DAY, _LAST_DAY = date(1970, 1, 1), -719_162, 2_932_896
+_LONGEST = 1_000
+"""So many characters a number may have."""
+_WHOLE = re.compile("-?[0-9]{1,19}")
+_BASE64 = re.compile("(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{4}|[A-Za-z0-9+/]{3}=|[A-Za-z0-9+/]{2}==)")
+_NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]{1,3})?")
+_DAY = re.compile("([0-9]{4}-[0-9]{2}-[0-9]{2})Z?")
+_MOMENT = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:.*", re.DOTALL)
+_WIDE = Context(prec=_LONGEST)
+
+
+class FieldSchema(NamedTuple):
+    """What a record's own schema says of a field: the name of its encoding, and its scale; None for nothing."""
+
+    name: str | None = None
+    scale: str | None = None
 
 
 def is_encodable(kind: str) -> bool:
-    """Return whether values of a column type can have an encoding; if so, they are read by `decode_value`."""
+    """Return whether values of a column type can have an encoding; if so, they are read by `decode_values`."""
     return kind.startswith("decimal") or kind in ("date", "timestamp")
 
 
@@ -72,140 +93,107 @@ def typed_parser_type(kind: str, declared: str | None) -> str:
     return kind if declared in (None, "Decimal", "Number") else parser_type(kind, declared)
 
 
-def decode_typed_value(raw: Column, kind: str, declared: str | None) -> Column:
-    """Return `decode_value` of a value of type `typed_parser_type`."""
+def decode_typed_values(raw: pa.Array, kind: str, declared: str | None) -> pa.Array:
+    """Return `decode_values` of values of type `typed_parser_type`."""
     if declared is None or declared in ("Decimal", "Number"):
         return raw
-    return _decode_as(raw, kind, declared, F.lit(None).cast("string"))
+    return decode_values(raw, kind, declared, [FieldSchema()] * len(raw))
 
 
-def decode_value(raw: Column, kind: str, declared: str | None, name: Column, scale: Column) -> Column:
-    """Return a value in its column's type `kind`; null if it does not fit.
+def decode_values(raw: pa.Array, kind: str, declared: str | None, schemas: list[FieldSchema]) -> pa.Array:
+    """Return values in their column's type `kind`; null if they do not fit.
 
-    `raw` has the type `parser_type`, string for a variant; `declared` is the contract's encoding, or None; `name` and
-    `scale` are strings from the field's schema, null without one.
+    `raw` has the type `parser_type`, string for a variant; `declared` is the contract's encoding, or None; `schemas`:
+    what the schema of each record says of the field.
 
         "AyA=" decimal(8,2), Decimal: 8.00    1767225600000 timestamp, Timestamp: 2026-01-01T00:00:00Z
     """
-    own = _named_encoding(name)
+    values = [
+        None if value is None else _decode_value(value, kind, declared, schema)
+        for value, schema in zip(raw.to_pylist(), schemas, strict=True)
+    ]
+    return pa.array(values, arrow_type(parse_declared_type(kind)))
+
+
+def _decode_value(value: Any, kind: str, declared: str | None, schema: FieldSchema) -> Any:
+    own = None if schema.name is None else LOGICAL.get(schema.name)
     if declared == "Number":  # also where Connect's decimal.format is NUMERIC
-        return F.when(own.isNull() | (own == "Decimal"), _parse_number(raw, kind))
+        return _parse_decimal(value, kind) if own in (None, "Decimal") else None
     if declared is not None:
-        found = _decode_as(raw, kind, declared, scale)
-        return F.when(own.isNull() | (own == declared), found)
-    return F.when(own.isNull(), _parse_text(raw, kind)).otherwise(_decode_named(raw, kind, own, scale))
+        return _decode_as(value, kind, declared, schema.scale) if own in (None, declared) else None
+    return _parse_text(value, kind) if own is None else _decode_named(value, kind, own, schema.scale)
 
 
-def micros(number: Column, unit: str) -> Column:
-    """Return a number in microseconds, as decimal(38,0).
-
-    `unit`: its encoding (`Timestamp`, `MicroTimestamp`, `NanoTimestamp`).
-    """
-    times, by = _MICROS[unit]
-    wide = number.cast("decimal(20,0)")
-    return (F.floor(wide / by) if by > 1 else wide * times).cast("decimal(38,0)")
-
-
-def timestamp_from_micros(microseconds: Column) -> Column:
-    """Return microseconds since 1970 as a timestamp; null beyond the years 1 to 9999."""
-    return F.when(microseconds.between(_FIRST, _LAST), F.timestamp_micros(microseconds.cast("bigint")))
-
-
-def _named_encoding(name: Column) -> Column:
-    """Return the encoding that a schema names; null if it names none of ours."""
-    found = F.lit(None).cast("string")
-    for logical, encoding in LOGICAL.items():
-        found = F.when(name == logical, encoding).otherwise(found)
-    return found
-
-
-def _decode_as(raw: Column, kind: str, encoding: str, scale: Column) -> Column:
+def _decode_as(value: Any, kind: str, encoding: str, scale: str | None) -> Any:
     match encoding:
         case "Decimal":
-            return _scaled_decimal(raw, F.coalesce(scale, F.lit(str(_precision_and_scale(kind)[1]))), kind)
+            return _scale_number(value, str(decimal_digits(kind)[1]) if scale is None else scale, kind)
         case "VariableScaleDecimal":
-            return _scaled_decimal(raw["value"], raw["scale"].cast("string"), kind)
+            own, unscaled = value["scale"], value["value"]
+            return None if own is None or unscaled is None else _scale_number(unscaled, str(own), kind)
         case "Date":
-            days = F.when(raw.between(_FIRST_DAY, _LAST_DAY), raw.cast("int"))
-            return F.date_add(F.lit("1970-01-01").cast("date"), days)
-        case _:
-            return timestamp_from_micros(micros(raw, encoding))
+            return _EPOCH + timedelta(value) if _FIRST_DAY <= value <= _LAST_DAY else None
+    times, by = MICROS[encoding]
+    micros = value * times // by
+    return micros if FIRST_MICROS <= micros <= LAST_MICROS else None
 
 
-def _decode_named(text: Column, kind: str, encoding: Column, scale: Column) -> Column:
+def _decode_named(text: str, kind: str, encoding: str, scale: str | None) -> Any:
     """Return text decoded by the encoding that the record's schema names."""
-    number = F.when(text.rlike("^-?[0-9]{1,19}$"), text.try_cast("bigint"))
-    if kind == "timestamp":
-        found = F.lit(None).cast(kind)
-        for unit in _MICROS:
-            found = F.when(encoding == unit, _decode_as(number, kind, unit, scale)).otherwise(found)
-        return found
-    if kind == "date":
-        return F.when(encoding == "Date", _decode_as(number, kind, "Date", scale))
-    unscaled = F.when(text.rlike(_BASE64) & ~text.rlike(_NUMBER), F.try_to_binary(text, F.lit("base64")))
-    decimal = F.coalesce(_decode_as(unscaled, kind, "Decimal", scale), _parse_text(text, kind))
-    variable = F.from_json(text, "struct<scale: int, value: binary>")
-    return (
-        F.when(encoding == "Decimal", decimal)
-        .when(encoding == "VariableScaleDecimal", _decode_as(variable, kind, "VariableScaleDecimal", scale))
-        .cast(kind)
-    )
+    if kind in ("date", "timestamp"):
+        fits = encoding == "Date" if kind == "date" else encoding in MICROS
+        number = int(text) if fits and _WHOLE.fullmatch(text) else 1 << 63
+        return _decode_as(number, kind, encoding, scale) if -(1 << 63) <= number < 1 << 63 else None
+    if encoding == "VariableScaleDecimal":
+        return _decode_as(_parse_variable(text), kind, encoding, scale)
+    if encoding != "Decimal":
+        return None
+    if _BASE64.fullmatch(text) and not _NUMBER.fullmatch(text):
+        return _decode_as(base64.b64decode(text), kind, encoding, scale)
+    return _parse_text(text, kind)
 
 
-_BASE64 = "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{4}|[A-Za-z0-9+/]{3}=|[A-Za-z0-9+/]{2}==)$"
-_NUMBER = r"^[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]{1,3})?$"
+def _parse_variable(text: str) -> dict[str, Any]:
+    """Return the scale and the bytes of a decimal with its own scale; None for what is not such."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    scale, value = (found.get("scale"), found.get("value")) if isinstance(found, dict) else (None, None)
+    if type(scale) is not int or not isinstance(value, str) or not _BASE64.fullmatch(value):
+        return {"scale": None, "value": None}
+    return {"scale": scale, "value": base64.b64decode(value)}
 
 
-def _parse_text(text: Column, kind: str) -> Column:
+def _parse_text(text: str, kind: str) -> Any:
     """Return text that describes itself as a value."""
     if kind == "timestamp":
-        return F.when(text.rlike("^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:"), text.try_cast(kind))
+        return parse_text(text, kind) if _MOMENT.fullmatch(text) else None
     if kind == "date":
-        return F.when(text.rlike("^[0-9]{4}-[0-9]{2}-[0-9]{2}Z?$"), F.substring(text, 1, 10).try_cast(kind))
-    return _parse_number(F.when(~text.rlike(_BASE64), text), kind)
+        match = _DAY.fullmatch(text)
+        return parse_text(match[1], kind) if match else None
+    return None if _BASE64.fullmatch(text) else _parse_decimal(text, kind)
 
 
-def _parse_number(text: Column, kind: str) -> Column:
-    return exact_decimal(F.when(text.rlike(_NUMBER), text), kind)
+def _parse_decimal(text: str, kind: str) -> Decimal | None:
+    """Return the text of a number as a decimal, never rounded; None if the type cannot hold its digits."""
+    if len(text) > _LONGEST or not _NUMBER.fullmatch(text):
+        return None
+    return _fit_decimal(Decimal(text), kind)
 
 
-def exact_decimal(text: Column, kind: str) -> Column:
-    """Return the text of a number as a decimal type `kind`, never rounded; null if the type cannot hold its digits."""
-    _, scale = _precision_and_scale(kind)
-    return _compute_once(text, lambda it: F.when(decimal_places(it) <= scale, it.try_cast(kind)))
+def _scale_number(unscaled: bytes, scale: str, kind: str) -> Decimal | None:
+    """Return a big-endian two's-complement number with its scale as a decimal; None if it does not fit."""
+    if not 1 <= len(unscaled) <= 16 or not re.fullmatch("[-+]?[0-9]{1,3}", scale):
+        return None
+    return _fit_decimal(Decimal(int.from_bytes(unscaled, signed=True)).scaleb(-int(scale), _WIDE), kind)
 
 
-def _compute_once(column: Column, use: Callable[[Column], Column]) -> Column:
-    """Return what is computed from a column that is used several times, as an element of an array of one.
-
-    Else Spark would plan and compute it again for each use.
-    """
-    return F.get(F.transform(F.array(column), use), F.lit(0))
-
-
-def _precision_and_scale(kind: str) -> tuple[int, int]:
-    """Return precision and scale of a decimal type, with Spark's defaults."""
-    given = [int(number) for number in re.findall("[0-9]+", kind)]
-    digits, scale = [*given, *(10, 0)[len(given) :]]
-    return digits, scale
-
-
-def _scaled_decimal(unscaled: Column, scale: Column, kind: str) -> Column:
-    """Return a big-endian two's-complement number with its scale (string) as a decimal; null if too large."""
-
-    def number(hexed: Column) -> Column:
-        negative = F.substring(hexed, 1, 1) >= "8"
-        total = F.lit(0).cast("decimal(38,0)")
-        for start in (1, 9, 17, 25):
-            word = F.conv(F.substring(hexed, start, 8), 16, 10).cast("decimal(10,0)")
-            word = F.when(negative, F.lit(_WORD).cast("decimal(10,0)") - word).otherwise(word)
-            total = F.try_add(F.try_multiply(total, F.lit(_WORD + 1).cast("decimal(10,0)")), word).cast("decimal(38,0)")
-        magnitude = F.try_add(total, F.when(negative, 1).otherwise(0)).cast("string")
-        return F.concat(F.when(negative, "-").otherwise(""), magnitude)
-
-    def pad_digits(hexed: Column) -> Column:
-        filling = F.when(F.substring(hexed, 1, 1) >= "8", "F").otherwise("0")
-        return F.when(F.length(hexed).between(1, 32), F.lpad(hexed, 32, filling))
-
-    digits = _compute_once(_compute_once(F.hex(unscaled), pad_digits), number)
-    return exact_decimal(F.concat(digits, F.lit("E-"), scale), kind)
+def _fit_decimal(number: Decimal, kind: str) -> Decimal | None:
+    digits, scale = decimal_digits(kind)
+    sign, own, exponent = number.as_tuple()
+    places, unscaled = int(exponent) + scale, int("".join(map(str, own)))
+    unscaled, lost = divmod(unscaled * 10 ** max(places, 0), 10 ** max(-places, 0))
+    if lost or unscaled >= 10**digits:
+        return None
+    return Decimal(-unscaled if sign else unscaled).scaleb(-scale, _WIDE)

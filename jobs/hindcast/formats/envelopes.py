@@ -1,4 +1,4 @@
-"""Change events of Debezium: a record's envelope as a change of a row. Pure: columns in, columns out.
+"""Change events of Debezium: a record's envelope as a change of a row, in Arrow's batches.
 
     {"op": "u", "before": ..., "after": {"id": 1, "price": 8}, "source": {"ts_us": 1767225600000000, "lsn": 7}, ...}
 
@@ -9,84 +9,70 @@
 | t, m, any other | malformed: a truncated table, a message: no change of one row |
 | (no value) | no change: Debezium's own tombstone, which follows a delete so that compaction can forget the key |
 
-A format reads the `value_parser_columns` of an envelope; `read_changes` turns them into the value that the contract
+A format reads the `value_parser_columns` of an envelope; `EnvelopeReader` turns them into the value that the contract
 describes. With `schemas.enable` the envelope is the `payload` beside its `schema`; both forms are read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import reduce
-from operator import or_
+import base64
+import json
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from hindcast.contract import Topic
+from hindcast.contract.avro_compatibility import parse_declared_type
 from hindcast.formats import encodings
+from hindcast.formats.dating import state
+from hindcast.formats.encodings import FIRST_MICROS, LAST_MICROS, FieldSchema
+from hindcast.formats.json.columns import arrow_type
 
 PLACEHOLDER = "__debezium_unavailable_value"
 """What Debezium writes for a value that the database did not send: one stored apart (TOAST) that did not change."""
 
 _TIMES = {"ts_us": "MicroTimestamp", "ts_ns": "NanoTimestamp", "ts_ms": "Timestamp"}
 _PAYLOAD, _SCHEMA = "payload", "schema"
+_SHOWN, _MOST = 200, (1 << 63) - 1
+_NO_TEXT = pa.scalar(None, pa.string())
+_NOT_SENT = "did not come: it was not changed, and the database sends only what was (REPLICA IDENTITY FULL sends all)"
 
 
-class EnvelopeChange(NamedTuple):
-    """The content of an envelope; `value`: struct, null if the row is gone.
-
-    `problem`: what is wrong (string, null: nothing); `timestamp`: when the row was changed (null: unknown).
+class EnvelopeShape(NamedTuple):
+    """What to read of a topic's envelopes: the contract's columns, those `metadata` has from outside the row, and how
+    others are `encoded`. `has_json_key`, `has_json_value`: the formats of the parts.
     """
 
-    value: Column
-    problem: Column
-    timestamp: Column
+    key: Mapping[str, str]
+    value: Mapping[str, str]
+    metadata: Mapping[str, str]
+    encoded: Mapping[str, str]
+    has_json_key: bool
+    has_json_value: bool
 
 
-def read_changes(records: DataFrame, topic: Topic) -> DataFrame:
-    """Return parsed records as changes of rows.
-
-    In: `_key` and `_value` as parsed (`value_parser_columns`; null: none, or malformed), `_problem` (string, null:
-    none). Out: the same, but `_key` and `_value` as the contract types them, `_problem` also with what is wrong with
-    the envelope, and `_at`: the time of the change (timestamp), null if unknown.
-    """
-    json = topic.value_format == "json"
-    # Exploded of one: else Spark would compute each part again wherever it is named.
-    envelope = records.withColumn("_envelope", F.explode(F.array(unwrap_envelope(F.col("_value"), topic, json=json))))
-    row = F.struct(*(_read_column(F.col("_envelope"), name, topic, json=json).alias(name) for name in topic.value))
-    read = envelope.withColumn("_row", F.explode(F.array(row)))
-    it = read_change(F.col("_envelope"), F.col("_row"), topic, json=json)
-    parts = F.struct(it.value.alias("value"), it.problem.alias("problem"), it.timestamp.alias("timestamp"))
-    found = read.withColumn("_change", F.explode(F.array(parts)))
-    if topic.effective_key_format == "json":
-        found = found.withColumn("_key", read_key(F.col("_key"), topic))
-    keyless = F.when(
-        F.col("_key").isNotNull() & reduce(or_, (F.col("_key")[name].isNull() for name in topic.key)),
-        f"the key has not all of its columns: {', '.join(topic.key)}",
-    )
-    found = found.withColumn("_problem", F.coalesce("_problem", keyless, "_change.problem"))
-    right = F.col("_problem").isNull()
-    columns = {"_at": F.when(right, F.col("_change.timestamp")), "_value": F.when(right, F.col("_change.value"))}
-    return found.withColumns(columns).drop("_envelope", "_row", "_change")
+def shape_envelope(topic: Topic) -> EnvelopeShape:
+    """Return what to read of a topic's envelopes."""
+    formats = (topic.effective_key_format == "json", topic.value_format == "json")
+    return EnvelopeShape(topic.key, topic.value, topic.metadata, topic.encoded, *formats)
 
 
-def value_parser_columns(topic: Topic, *, json: bool = True) -> dict[str, str]:
-    """Return the columns of the value, with types, that a parser must read.
-
-    `json`: false for a format with its own types (Avro).
-    """
+def value_parser_columns(shape: EnvelopeShape) -> dict[str, str]:
+    """Return the columns of the value, with types, that a parser must read."""
     own = {"op": "string", **dict.fromkeys(_TIMES, "bigint")}
-    structs = {"source": dict.fromkeys(_TIMES, "bigint"), "after": _row_columns(topic, json=json)}
-    for column, path in topic.metadata.items():
+    structs = {"source": dict.fromkeys(_TIMES, "bigint"), "after": _row_columns(shape)}
+    for column, path in shape.metadata.items():
         struct, _, field = path.rpartition(".")
         fields = structs.setdefault(struct, {}) if struct else own
-        fields.setdefault(field, "bigint" if field in _TIMES else topic.value[column])
+        fields.setdefault(field, "bigint" if field in _TIMES else shape.value[column])
     columns = {**own, **{name: _struct_type(fields) for name, fields in structs.items()}}
-    if not json:
+    if not shape.has_json_value:
         return columns
     schema = _struct_type({"fields": f"array<struct<field: string, fields: array<{encodings.FIELD}>>>"})
-    return _add_payload_columns(columns, schema if _has_encodable(topic) else None)
+    return _add_payload_columns(columns, schema if _has_encodable(shape) else None)
 
 
 def key_parser_columns(topic: Topic) -> dict[str, str]:
@@ -94,48 +80,102 @@ def key_parser_columns(topic: Topic) -> dict[str, str]:
     return _add_payload_columns(topic.key, None)
 
 
-def read_key(parsed: Column, topic: Topic) -> Column:
-    """Return a parsed JSON key as a struct of the contract's key columns, null where `parsed` is."""
-    own = F.when(parsed[_PAYLOAD].isNotNull(), parsed[_PAYLOAD]).otherwise(F.struct(*_select_fields(parsed, topic.key)))
-    return F.when(parsed.isNotNull(), own)
+class EnvelopeReader:
+    """Reads batches of parsed envelopes."""
 
+    def __init__(self, shape: EnvelopeShape) -> None:
+        self._shape, self._row = shape, _row_columns(shape)
+        self._type = pa.struct([(name, arrow_type(parse_declared_type(kind))) for name, kind in shape.value.items()])
 
-def unwrap_envelope(parsed: Column, topic: Topic, *, json: bool = True) -> Column:
-    """Return the envelope of a parsed value, with its `schema` if required: a struct, null where `parsed` is."""
-    if not json:
-        return parsed
-    wrapped = parsed[_PAYLOAD].isNotNull()
-    found = {
-        name: F.when(wrapped, parsed[_PAYLOAD][name]).otherwise(parsed[name])
-        for name in value_parser_columns(topic)
-        if name not in (_PAYLOAD, _SCHEMA)
-    }
-    parts = [column.alias(name) for name, column in found.items()]
-    fields = [_field_schemas(parsed).alias(_SCHEMA)] if _has_encodable(topic) else []
-    return F.when(parsed.isNotNull(), F.struct(*parts, *fields))
+    def read_changes(
+        self, key: pa.StructArray, parsed: pa.StructArray, problem: pa.Array
+    ) -> tuple[pa.StructArray, pa.StructArray, pa.Array, pa.Array]:
+        """Return parsed records as changes of rows: `key` and `value` as the contract types them, `problem`, also with
+        what is wrong with the envelope, and the time of the change in microseconds since 1970, null if unknown.
 
+        `key`, `parsed`: as parsed (`value_parser_columns`; null: none, or malformed).
+        """
+        if self._shape.has_json_key:
+            key = _unwrap(key, [*self._shape.key])
+        keyless = _any(_field(key, name).is_null() for name in self._shape.key)
+        without = f"the key has not all of its columns: {', '.join(self._shape.key)}"
+        envelope = _unwrap(parsed, _names(parsed)) if self._shape.has_json_value else parsed
+        row, wrong = self._read_row(envelope, self._read_schemas(parsed))
+        at, is_bad = _find_times(envelope)
+        op, after = _field(envelope, "op"), _field(envelope, "after")
+        kept = pc.is_in(op, pa.array(["c", "u", "r"]))
+        gone = pc.equal(op, "d").fill_null(False)
+        shown = pc.utf8_slice_codeunits(op, 0, _SHOWN)
+        problems = [
+            state(op.is_null(), "the value is no change event of Debezium: it has no op"),
+            state(pc.equal(op, "t"), "op t: the table was truncated, which ends every row; no key tells which"),
+            pc.if_else(pc.or_(kept, gone), _NO_TEXT, _join("op ", shown, " is no change of a row")),
+            pc.if_else(
+                pc.and_(kept, after.is_null()), _join("op ", op, " has no after: the row is not there"), _NO_TEXT
+            ),
+            state(is_bad, "the time of its source is not in the years 1 to 9999"),
+            pc.if_else(kept, wrong, _NO_TEXT),
+        ]
+        of_change = pc.if_else(envelope.is_valid(), pc.coalesce(*problems), _NO_TEXT)
+        problem = pc.coalesce(problem, state(pc.and_(key.is_valid(), keyless), without), of_change)
+        taken = pc.and_(pc.and_(problem.is_null(), envelope.is_valid()), kept)
+        value = pa.StructArray.from_arrays(row, fields=list(self._type), mask=pc.invert(taken))
+        return key, value, problem, pc.if_else(problem.is_null(), at, pa.scalar(None, pa.int64()))
 
-def read_change(envelope: Column, row: Column, topic: Topic, *, json: bool = True) -> EnvelopeChange:
-    """Return the change in an envelope (`unwrap_envelope`) with its `row`, as the contract types it; nulls if null."""
-    op, after = envelope["op"], envelope["after"]
-    kept, gone = op.isin("c", "u", "r"), op == "d"
-    at = _change_micros(envelope)
-    problem = (
-        F.when(op.isNull(), "the value is no change event of Debezium: it has no op")
-        .when(op == "t", "op t: the table was truncated, which ends every row; no key tells which")
-        .when(~(kept | gone), F.concat(F.lit("op "), _shorten_text(op), F.lit(" is no change of a row")))
-        .when(kept & after.isNull(), F.concat(F.lit("op "), op, F.lit(" has no after: the row is not there")))
-        .when(
-            at.isNotNull() & encodings.timestamp_from_micros(at).isNull(),
-            "the time of its source is not in the years 1 to 9999",
-        )
-        .when(kept, F.coalesce(*_find_problems(envelope, row, topic, json=json), F.lit(None).cast("string")))
-    )
-    return EnvelopeChange(
-        F.when(envelope.isNotNull() & problem.isNull() & kept, row),
-        F.when(envelope.isNotNull(), problem),
-        encodings.timestamp_from_micros(at),
-    )
+    def _read_row(
+        self, envelope: pa.StructArray, schemas: Mapping[str, list[FieldSchema]]
+    ) -> tuple[list[pa.Array], pa.Array]:
+        """Return the contract's columns of each row, null also where they do not fit, and what is wrong with it."""
+        columns, problems = [], [pa.nulls(len(envelope), pa.string())]
+        after = _field(envelope, "after")
+        for name, kind in self._shape.value.items():
+            type_ = self._type.field(name).type
+            if name in self._shape.metadata:
+                columns.append(_read_metadata(envelope, self._shape.metadata[name].split("."), kind).cast(type_))
+                continue
+            raw = _field(after, name)
+            found = self._decode(name, kind, raw, schemas).cast(type_)
+            columns.append(found)
+            if encodings.is_encodable(kind):
+                problems.append(self._describe_misfits(name, kind, raw, found))
+            if (missing := _is_placeholder(raw, kind)) is not None:
+                problems.append(state(missing, f"column {name} {_NOT_SENT}"))
+        return columns, pc.coalesce(*problems)
+
+    def _decode(self, name: str, kind: str, raw: pa.Array, schemas: Mapping[str, list[FieldSchema]]) -> pa.Array:
+        if not encodings.is_encodable(kind):
+            return raw
+        declared = self._shape.encoded.get(name)
+        if not self._shape.has_json_value:
+            return encodings.decode_typed_values(raw, kind, declared)
+        return encodings.decode_values(raw, kind, declared, schemas.get(name) or [FieldSchema()] * len(raw))
+
+    def _describe_misfits(self, name: str, kind: str, raw: pa.Array, found: pa.Array) -> pa.Array:
+        """Return what is wrong with the values of a column that were not found in its type."""
+        how = _describe_encoding(self._shape.encoded, name) or ", or no one says how it is encoded"
+        problems = np.full(len(raw), None)
+        wrong = pc.and_(raw.is_valid(), found.is_null()).to_numpy(zero_copy_only=False)
+        for place in np.flatnonzero(wrong).tolist():
+            value = raw[place].as_py()
+            text = value if self._row[name] == "variant" else _show_value(name, value)
+            problems[place] = f"column {name} is no {kind}{how}: {text[:_SHOWN]}"
+        return pa.array(problems, pa.string())
+
+    def _read_schemas(self, parsed: pa.StructArray) -> dict[str, list[FieldSchema]]:
+        """Return, by column, what the schema of each record says of it; nothing for columns of which none does."""
+        if not self._shape.has_json_value or not _has_encodable(self._shape):
+            return {}
+        structs = _field(_field(parsed, _SCHEMA), "fields")
+        fields = _take_first(structs, "after")
+        found = {}
+        for name, kind in self._shape.value.items():
+            if name in self._shape.metadata or not encodings.is_encodable(kind):
+                continue
+            of_field = _take_first(_field(fields, "fields"), name)
+            names, scales = _field(of_field, "name"), _field(_field(of_field, "parameters"), "scale")
+            if names.null_count < len(names):
+                found[name] = list(map(FieldSchema, names.to_pylist(), scales.to_pylist()))
+        return found
 
 
 def describe_expected(topic: Topic, name: str) -> str:
@@ -143,104 +183,121 @@ def describe_expected(topic: Topic, name: str) -> str:
     if name == "key":
         return f"a JSON object of {', '.join(f'{column} {kind}' for column, kind in topic.key.items())}"
     kinds = {column: kind for column, kind in topic.value.items() if column not in topic.metadata}
-    described = (f"{column} {kind}{_describe_encoding(topic, column)}" for column, kind in kinds.items())
+    described = (f"{column} {kind}{_describe_encoding(topic.encoded, column)}" for column, kind in kinds.items())
     return f"a change event of Debezium of a row with {', '.join(described)}"
 
 
-def _describe_encoding(topic: Topic, column: str) -> str:
-    declared = topic.encoded.get(column)
+def _describe_encoding(encoded: Mapping[str, str], column: str) -> str:
+    declared = encoded.get(column)
     return f" encoded as {declared}" if declared else ""
 
 
-def _row_columns(topic: Topic, *, json: bool) -> dict[str, str]:
+def _row_columns(shape: EnvelopeShape) -> dict[str, str]:
     """Return the row's own columns, with the types that a parser must read."""
-    own = {name: kind for name, kind in topic.value.items() if name not in topic.metadata}
-    asked = encodings.parser_type if json else encodings.typed_parser_type
-    return {name: asked(kind, topic.encoded.get(name)) for name, kind in own.items()}
+    own = {name: kind for name, kind in shape.value.items() if name not in shape.metadata}
+    asked = encodings.parser_type if shape.has_json_value else encodings.typed_parser_type
+    return {name: asked(kind, shape.encoded.get(name)) for name, kind in own.items()}
 
 
-def _add_payload_columns(columns: dict[str, str], schema: str | None) -> dict[str, str]:
+def _add_payload_columns(columns: Mapping[str, str], schema: str | None) -> dict[str, str]:
     """Return columns with and without the `payload` around them."""
     return {**columns, _PAYLOAD: _struct_type(columns), **({_SCHEMA: schema} if schema else {})}
 
 
-def _struct_type(fields: dict[str, str]) -> str:
+def _struct_type(fields: Mapping[str, str]) -> str:
     return f"struct<{', '.join(f'`{name}`: {kind}' for name, kind in fields.items())}>"
 
 
-def _select_fields(parsed: Column, columns: dict[str, str]) -> list[Column]:
-    return [parsed[name].alias(name) for name in columns]
+def _has_encodable(shape: EnvelopeShape) -> bool:
+    return any(encodings.is_encodable(kind) for name, kind in shape.value.items() if name not in shape.metadata)
 
 
-def _has_encodable(topic: Topic) -> bool:
-    return any(encodings.is_encodable(kind) for name, kind in topic.value.items() if name not in topic.metadata)
+def _names(parsed: pa.StructArray) -> list[str]:
+    return [field.name for field in parsed.type if field.name not in (_PAYLOAD, _SCHEMA)]
 
 
-def _field_schemas(parsed: Column) -> Column:
-    """Return the schemas of the fields of `after`; null without schemas."""
-    return F.get(F.filter(parsed[_SCHEMA]["fields"], lambda field: field["field"] == "after"), F.lit(0))["fields"]
+def _unwrap(parsed: pa.StructArray, names: list[str]) -> pa.StructArray:
+    """Return what is in the `payload` of records that have one, and in the others themselves."""
+    payload = _field(parsed, _PAYLOAD)
+    if not payload.null_count:
+        return payload
+    wrapped = payload.is_valid()
+    own = [_field(parsed, name) for name in names]
+    if payload.null_count < len(parsed):
+        own = [pc.if_else(wrapped, _field(payload, name), it) for name, it in zip(names, own, strict=True)]
+    return pa.StructArray.from_arrays(own, names, mask=parsed.is_null())
 
 
-def _read_column(envelope: Column, name: str, topic: Topic, *, json: bool) -> Column:
-    """Return a column of the contract; null also where it does not fit."""
-    kind = topic.value[name]
-    if name in topic.metadata:
-        path = topic.metadata[name].split(".")
-        found = envelope
-        for part in path:
-            found = found[part]
-        return (
-            encodings.timestamp_from_micros(encodings.micros(found, _TIMES[path[-1]])) if kind == "timestamp" else found
-        )
-    raw = envelope["after"][name]
-    if not encodings.is_encodable(kind):
-        return raw
-    if not json:
-        return encodings.decode_typed_value(raw, kind, topic.encoded.get(name))
-    field = F.get(F.filter(envelope[_SCHEMA], lambda it: it["field"] == name), F.lit(0))
-    return encodings.decode_value(raw, kind, topic.encoded.get(name), field["name"], field["parameters"]["scale"])
+def _field(struct: pa.Array, name: str) -> pa.Array:
+    """Return a field of structs, null where they are."""
+    return pc.struct_field(struct, struct.type.get_field_index(name))
 
 
-def _find_problems(envelope: Column, row: Column, topic: Topic, *, json: bool) -> Iterator[Column]:
-    """Yield what is wrong with each of the row's columns; null where nothing is."""
-    for name, kind in topic.value.items():
-        if name in topic.metadata:
-            continue
-        raw = envelope["after"][name]
-        if encodings.is_encodable(kind):
-            text = raw if _row_columns(topic, json=json)[name] == "variant" else F.to_json(F.struct(raw.alias(name)))
-            how = _describe_encoding(topic, name) or ", or no one says how it is encoded"
-            problem = F.concat(F.lit(f"column {name} is no {kind}{how}: "), _shorten_text(text))
-            yield F.when(raw.isNotNull() & row[name].isNull(), problem)
-        if (missing := _is_placeholder(raw, kind)) is not None:
-            yield F.when(
-                missing,
-                f"column {name} did not come: it was not changed, and the database sends only what was (REPLICA "
-                "IDENTITY FULL sends all)",
-            )
+def _take_first(lists: pa.ListArray, name: str) -> pa.Array:
+    """Return the first struct whose `field` is a name, of each list; null without one."""
+    flat, parents = lists.flatten(), pc.list_parent_indices(lists).to_numpy()
+    named = np.flatnonzero(pc.equal(_field(flat, "field"), name).fill_null(False).to_numpy(zero_copy_only=False))
+    places = np.full(len(lists), -1)
+    places[parents[named][::-1]] = named[::-1]  # of several the first
+    return flat.take(pa.array(places, mask=places < 0))
 
 
-def _is_placeholder(raw: Column, kind: str) -> Column | None:
-    """Return whether a value is the placeholder; None for a type that cannot have it."""
-    match kind:
-        case "string":
-            return raw.contains(PLACEHOLDER)
-        case "binary":
-            return raw == F.lit(PLACEHOLDER).cast("binary")
-        case _ if kind.upper() == "ARRAY<STRING>":
-            return F.array_contains(raw, PLACEHOLDER)
-        case _:
-            return None
+def _read_metadata(envelope: pa.StructArray, path: list[str], kind: str) -> pa.Array:
+    found: pa.Array = envelope
+    for part in path:
+        found = _field(found, part)
+    return found if kind != "timestamp" else _count_micros(found, _TIMES[path[-1]])[0]
 
 
-def _change_micros(envelope: Column) -> Column:
-    """Return when the row was changed: microseconds since 1970 as decimal(38,0); null if the envelope does not say.
+def _count_micros(numbers: pa.Array, unit: str) -> tuple[pa.Array, pa.Array]:
+    """Return numbers as microseconds since 1970, null beyond the years 1 to 9999; and whether they are beyond."""
+    times, by = encodings.MICROS[unit]
+    first, last = (max(-_MOST, min(it * by // times, _MOST)) for it in (FIRST_MICROS, LAST_MICROS))
+    held = pc.and_(pc.greater_equal(numbers, first), pc.less_equal(numbers, last)).fill_null(False)
+    known = pc.if_else(held, numbers, 0).to_numpy(zero_copy_only=False)
+    found = pc.if_else(held, pa.array(known * times // by), pa.scalar(None, pa.int64()))
+    return found, pc.and_(numbers.is_valid(), pc.invert(held))
+
+
+def _find_times(envelope: pa.StructArray) -> tuple[pa.Array, pa.Array]:
+    """Return when rows were changed, in microseconds since 1970, null if unknown; and whether no table has that time.
 
     The source's own time, the finest first; else when Debezium processed it. A number of 0 or less is none.
     """
-    times = [(place[name], unit) for place in (envelope["source"], envelope) for name, unit in _TIMES.items()]
-    return F.coalesce(*(F.when(number > 0, encodings.micros(number, unit)) for number, unit in times))
+    at, is_bad = pa.nulls(len(envelope), pa.int64()), pa.repeat(pa.scalar(False), len(envelope))
+    for place in (_field(envelope, "source"), envelope):
+        for name, unit in _TIMES.items():
+            numbers = _field(place, name)
+            open_ = pc.and_(pc.and_(at.is_null(), pc.invert(is_bad)), pc.greater(numbers, 0).fill_null(False))
+            found, beyond = _count_micros(pc.if_else(open_, numbers, pa.scalar(None, pa.int64())), unit)
+            at, is_bad = pc.coalesce(at, found), pc.or_(is_bad, beyond)
+    return at, is_bad
 
 
-def _shorten_text(text: Column) -> Column:
-    return F.substring(F.make_valid_utf8(text), 1, 200)
+def _is_placeholder(raw: pa.Array, kind: str) -> pa.Array | None:
+    """Return whether values are the placeholder; None for a type that cannot have it."""
+    match kind:
+        case "string":
+            return pc.match_substring(raw, PLACEHOLDER)
+        case "binary":
+            return pc.equal(raw, pa.scalar(PLACEHOLDER.encode()))
+        case _ if kind.upper() == "ARRAY<STRING>":
+            named = pc.list_parent_indices(raw).filter(pc.equal(raw.flatten(), PLACEHOLDER).fill_null(False))
+            return pc.is_in(pa.array(range(len(raw)), pa.int64()), named.cast(pa.int64()))
+    return None
+
+
+def _any(conditions: Iterator[pa.Array]) -> pa.Array:
+    first = next(conditions)
+    for it in conditions:
+        first = pc.or_(first, it)
+    return first
+
+
+def _join(before: str, texts: pa.Array, after: str) -> pa.Array:
+    return pc.binary_join_element_wise(before, texts, after, "")
+
+
+def _show_value(name: str, value: object) -> str:
+    fields = {it: part for it, part in value.items() if part is not None} if isinstance(value, dict) else value
+    return json.dumps({name: fields}, separators=(",", ":"), default=lambda it: base64.b64encode(it).decode())

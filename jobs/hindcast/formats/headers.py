@@ -1,38 +1,74 @@
-"""Columns of the value that are read from a record's headers."""
+"""Columns of the value that are read from a record's headers, and the size that headers add to a record."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from pyspark.sql import Column
-from pyspark.sql import functions as F
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from hindcast.formats import text
-from hindcast.formats.record_part import shorten_text
+from hindcast.formats.text import TextColumn
 from hindcast.kafka.topics import UNREADABLE_HEADERS
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
-def add_header_columns(value: Column, columns: Mapping[str, str], headers: Mapping[str, str]) -> tuple[Column, Column]:
-    """Return a value with the columns read from headers, in the order of `columns`, and what is wrong with those.
+UNREADABLE = "the record's headers cannot be read: a name is not UTF-8"
 
-    The records have `headers` (array of key and value, or null); of several of one name the last counts, as in Kafka's
-    `lastHeader`, and without one the column is null. A null value stays null, whatever the headers say.
+
+class HeaderReader:
+    """Adds the columns of a value that are read from headers.
+
+    Of several of one name the last counts, as in Kafka's `lastHeader`, and without one the column is null. A null value
+    stays null, whatever the headers say.
     """
-    found = {name: _last_header(header) for name, header in headers.items()}
-    read = {name: text.cast_text(raw, columns[name]) for name, raw in found.items()}
-    fields = [(read[name][0] if name in read else value.getField(name)).alias(name) for name in columns]
-    problems = [
-        F.when(bad, _describe_problem(headers[name], columns[name], found[name])) for name, (_, bad) in read.items()
-    ]
-    unreadable = F.exists("headers", lambda header: header["key"] == UNREADABLE_HEADERS)
-    problems.insert(0, F.when(unreadable, "the record's headers cannot be read: a name is not UTF-8"))
-    return F.when(value.isNotNull(), F.struct(*fields)), F.when(value.isNotNull(), F.coalesce(*problems))
+
+    def __init__(self, columns: Mapping[str, str], headers: Mapping[str, str]) -> None:
+        self._columns, self._headers = columns, headers
+        self._read = {
+            column: TextColumn(columns[column], f"the header {name} is not {columns[column]}: ")
+            for column, name in headers.items()
+        }
+
+    def add_columns(self, value: pa.StructArray, headers: pa.ListArray) -> tuple[pa.StructArray, pa.Array]:
+        """Return values with the columns from headers, in the contract's order, and what is wrong with those."""
+        unreadable = pa.array(_find_last(headers, UNREADABLE_HEADERS) >= 0)
+        found, problems = {}, [pc.if_else(unreadable, pa.scalar(UNREADABLE), pa.scalar(None, pa.string()))]
+        for column, name in self._headers.items():
+            found[column], problem = self._read[column].read(_take_values(headers, _find_last(headers, name)))
+            problems.append(problem)
+        fields = [
+            found[name] if name in found else pc.struct_field(value, value.type.get_field_index(name))
+            for name in self._columns
+        ]
+        problem = pc.if_else(value.is_valid(), pc.coalesce(*problems), None)
+        return pa.StructArray.from_arrays(fields, [*self._columns], mask=value.is_null()), problem
 
 
-def _last_header(name: str) -> Column:
-    of_name = F.filter(F.col("headers"), lambda header: header["key"] == name)
-    return F.try_element_at(of_name, F.lit(-1))["value"]
+def measure_records(key: pa.Array, value: pa.Array, headers: pa.ListArray) -> NDArray[np.int64]:
+    """Return the size in bytes of each record's key, value and headers (names and values); null counts as 0."""
+    flat, parents = headers.flatten(), pc.list_parent_indices(headers).to_numpy()
+    of_headers = _measure(flat.field("key")) + _measure(flat.field("value"))
+    sizes = np.bincount(parents, weights=of_headers, minlength=len(headers)).astype(np.int64)
+    found: NDArray[np.int64] = _measure(key) + _measure(value) + sizes
+    return found
 
 
-def _describe_problem(name: str, kind: str, raw: Column) -> Column:
-    return F.concat(F.lit(f"the header {name} is not {kind}: "), shorten_text(raw.cast("string")))
+def _find_last(headers: pa.ListArray, name: str) -> NDArray[np.int64]:
+    """Return where in the flat headers each record's last one with a name is; -1 without one."""
+    flat, parents = headers.flatten(), pc.list_parent_indices(headers).to_numpy()
+    named = np.flatnonzero(pc.equal(flat.field("key"), name).to_numpy(zero_copy_only=False))
+    places = np.full(len(headers), -1)
+    places[parents[named]] = named  # of several the last
+    return places
+
+
+def _take_values(headers: pa.ListArray, places: NDArray[np.int64]) -> pa.Array:
+    return headers.flatten().field("value").take(pa.array(places, mask=places < 0))
+
+
+def _measure(values: pa.Array) -> NDArray[np.int64]:
+    lengths: NDArray[np.int64] = pc.binary_length(values).fill_null(0).to_numpy().astype(np.int64)
+    return lengths

@@ -13,47 +13,61 @@ Another number of bytes is malformed, and so is a boolean of another byte.
 
 from __future__ import annotations
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Column
 from pyspark.sql import functions as F
-from pyspark.sql.avro.functions import from_avro
 
-from hindcast.formats import text
-from hindcast.formats.record_part import RecordPart, part_result, shorten_bytes
+from hindcast.contract.avro_compatibility import parse_declared_type
+from hindcast.formats.json.columns import arrow_type
+from hindcast.formats.record_part import RecordPart, part_result
+from hindcast.formats.text import TextReader
 
-_SIZES = {"smallint": 2, "int": 4, "bigint": 8, "float": 4, "double": 8, "boolean": 1}
-
-
-def read_value(raw: Column, before: Column, part: RecordPart) -> Column:
-    """Return `struct` and `problem` (`record_part.part_result`): 0x0000002A is int 42; other sizes are malformed."""
-    name, kind = part.single_column
-    if kind not in _SIZES:
-        return text.read_value(raw, before, part)
-    size = _SIZES[kind]
-    value = F.when(F.length(raw) == size, _parse_value(raw, kind, size))
-    problem = F.when(
-        raw.isNotNull() & value.isNull(),
-        F.concat(F.lit(f"the {part.name} is not {kind} in {size} byte{'s' * (size > 1)}: "), shorten_bytes(raw)),
-    )
-    return part_result(F.when(value.isNotNull(), F.struct(value.alias(name))), problem)
+_TYPES = {"smallint": ">i2", "int": ">i4", "bigint": ">i8", "float": ">f4", "double": ">f8", "boolean": "u1"}
+"""The types that numpy reads from the bytes."""
+_SHOWN = 50
 
 
-STEPS = (read_value,)
+def open_reader(part: RecordPart) -> PrimitiveReader | TextReader:
+    """Return what reads such keys or values; `string` and `binary` are read as text."""
+    return PrimitiveReader(part) if part.single_column[1] in _TYPES else TextReader(part)
+
+
+class PrimitiveReader:
+    """Reads batches of records of one number or boolean."""
+
+    def __init__(self, part: RecordPart) -> None:
+        self._name, self._kind = part.single_column
+        self._bytes, self._type = np.dtype(_TYPES[self._kind]), arrow_type(parse_declared_type(self._kind))
+        size = self._bytes.itemsize
+        self._refusal = f"the {part.name} is not {self._kind} in {size} byte{'s' * (size > 1)}: "
+
+    def read(self, raw: pa.Array) -> pa.StructArray:
+        """Return `part_result` for each record: 0x0000002A is int 42."""
+        right = pc.equal(pc.binary_length(raw), self._bytes.itemsize).fill_null(False)
+        found = np.zeros(len(raw), self._bytes)
+        places = np.flatnonzero(right.to_numpy(zero_copy_only=False))
+        found[places] = np.frombuffer(b"".join(raw.filter(right).to_pylist()), self._bytes)
+        if self._kind == "boolean":
+            right = pc.and_(right, pa.array(found <= 1))
+            found = found.astype(bool)
+        null = pc.invert(right).to_numpy(zero_copy_only=False)
+        values = pa.array(found.astype(found.dtype.newbyteorder("=")), self._type, mask=null)
+        problems = np.full(len(raw), None)
+        for place in np.flatnonzero(null & raw.is_valid().to_numpy(zero_copy_only=False)).tolist():
+            problems[place] = f"{self._refusal}{show_hex(raw[place].as_py())}"
+        return part_result(self._name, values, pa.array(problems, pa.string()))
 
 
 def serialize_value(value: Column, kind: str) -> Column:
     """Return an integer as these serializers write it, and any other value as text in UTF-8."""
     if kind not in ("smallint", "int", "bigint"):
         return value.cast("string").cast("binary")
-    return F.unhex(F.right(F.lpad(F.hex(value.cast("bigint")), 16, "0"), F.lit(2 * _SIZES[kind])))
+    digits = 2 * np.dtype(_TYPES[kind]).itemsize
+    return F.unhex(F.right(F.lpad(F.hex(value.cast("bigint")), 16, "0"), F.lit(digits)))
 
 
-def _parse_value(raw: Column, kind: str, size: int) -> Column:
-    if kind in ("float", "double"):
-        # Avro writes the same bytes, the lowest first; Spark has no other function that reads them.
-        turned = F.concat(*(F.substring(raw, place, 1) for place in range(size, 0, -1)))
-        return from_avro(turned, f'"{kind}"')
-    if kind == "boolean":
-        return F.when(F.hex(raw) == "00", False).when(F.hex(raw) == "01", True)
-    sign = F.lit("F" * (16 - 2 * size))
-    digits = F.when(F.substring(F.hex(raw), 1, 1) > "7", F.concat(sign, F.hex(raw))).otherwise(F.hex(raw))
-    return F.conv(digits, 16, -10).cast(kind)
+def show_hex(raw: bytes) -> str:
+    """Return the beginning of bytes in hex for an error message: 0x00000A."""
+    return f"0x{raw[:_SHOWN].hex().upper()}{'...' if len(raw) > _SHOWN else ''}"

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-from pyspark.sql import Column
-from pyspark.sql import functions as F
+import pyarrow as pa
 
 
 class RecordPart(NamedTuple):
@@ -33,9 +32,10 @@ class RecordPart(NamedTuple):
         return name, kind
 
 
-def part_result(struct: Column, problem: Column) -> Column:
-    """Return the result of a format's `read_value`: a struct of `struct` and `problem`."""
-    return F.struct(struct.alias("struct"), problem.alias("problem"))
+def part_result(name: str, values: pa.Array, problems: pa.Array) -> pa.StructArray:
+    """Return what a part of one column is: `struct`, null where the value is, and `problem`, what is wrong with it."""
+    struct = pa.StructArray.from_arrays([values], [name], mask=values.is_null())
+    return pa.StructArray.from_arrays([struct, problems], ["struct", "problem"])
 
 
 def ddl_columns(columns: Mapping[str, str], between: str = " ") -> str:
@@ -46,20 +46,3 @@ def ddl_columns(columns: Mapping[str, str], between: str = " ") -> str:
 def quote_name(name: str) -> str:
     """Return a name quoted for Spark's DDL."""
     return f"`{name.replace('`', '``')}`"
-
-
-def is_utf8(raw: Column) -> Column:
-    """Return whether bytes are UTF-8."""
-    return F.is_valid_utf8(raw.cast("string"))
-
-
-def shorten_text(text: Column) -> Column:
-    """Return the beginning of a text for an error message, always valid UTF-8."""
-    valid = F.make_valid_utf8(text)
-    return F.when(F.length(valid) > 200, F.concat(F.substring(valid, 1, 200), F.lit("..."))).otherwise(valid)
-
-
-def shorten_bytes(raw: Column) -> Column:
-    """Return the beginning of bytes in hex for an error message: 0x00000A."""
-    more = F.when(F.length(raw) > 50, F.lit("...")).otherwise(F.lit(""))
-    return F.concat(F.lit("0x"), F.hex(F.substring(raw, 1, 50)), more)

@@ -1,27 +1,52 @@
-"""`string`: the text of one column, in UTF-8, read exactly (`exact.parse_text`). For a binary column the bytes."""
+"""`string`: the text of one column, in UTF-8, read exactly (`json.values.parse_text`); for a binary one the bytes."""
 
 from __future__ import annotations
 
-from pyspark.sql import Column
-from pyspark.sql import functions as F
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from hindcast.formats import exact
-from hindcast.formats.record_part import RecordPart, is_utf8, part_result, shorten_text
-
-
-def read_value(raw: Column, _: Column, part: RecordPart) -> Column:
-    """Return `struct` and `problem` (`record_part.part_result`): `2026-01-01` as a date, `4.20` as a decimal."""
-    name, kind = part.single_column
-    typed, bad = cast_text(raw, kind)
-    problem = F.when(bad, F.concat(F.lit(f"the {part.name} is not {kind}: "), shorten_text(raw.cast("string"))))
-    return part_result(F.when(raw.isNotNull() & ~bad, F.struct(typed.alias(name))), problem)
+from hindcast.contract.avro_compatibility import parse_declared_type
+from hindcast.formats.json.batches import decode_texts
+from hindcast.formats.json.columns import arrow_type
+from hindcast.formats.json.records import show_bytes
+from hindcast.formats.json.values import parse_text
+from hindcast.formats.record_part import RecordPart, part_result
 
 
-STEPS = (read_value,)
+class TextReader:
+    """Reads batches of records whose one column is their text; of a binary column, their bytes."""
+
+    def __init__(self, part: RecordPart) -> None:
+        self._name, kind = part.single_column
+        self._column = TextColumn(kind, f"the {part.name} is not {kind}: ")
+
+    def read(self, raw: pa.Array) -> pa.StructArray:
+        """Return `part_result` for each record: `2026-01-01` as a date, `4.20` as a decimal."""
+        return part_result(self._name, *self._column.read(raw))
 
 
-def cast_text(raw: Column, kind: str) -> tuple[Column, Column]:
-    """Return bytes as a value of a type, and whether they are invalid; null bytes are null."""
-    text = raw.cast("string")
-    typed = raw.cast("binary") if kind == "binary" else exact.parse_text(text, kind)
-    return typed, raw.isNotNull() & (typed.isNull() | (~is_utf8(raw) if kind != "binary" else F.lit(False)))
+class TextColumn:
+    """Reads texts as values of a type; `refusal`: the beginning of a message for what is none."""
+
+    def __init__(self, kind: str, refusal: str) -> None:
+        self._kind, self._refusal = kind, refusal
+        self._type = arrow_type(parse_declared_type(kind))
+
+    def read(self, raw: pa.Array) -> tuple[pa.Array, pa.Array]:
+        """Return the values of texts, null where there is none, or no such one; and what is wrong with each."""
+        values = self._read_values(raw)
+        bad = pc.and_(raw.is_valid(), values.is_null()).to_numpy(zero_copy_only=False)
+        problems = np.full(len(raw), None)
+        for place in np.flatnonzero(bad).tolist():
+            problems[place] = f"{self._refusal}{show_bytes(raw[place].as_py())}"
+        return values, pa.array(problems, pa.string())
+
+    def _read_values(self, raw: pa.Array) -> pa.Array:
+        if self._kind == "binary":
+            return raw
+        texts = decode_texts(raw)
+        if self._kind == "string":
+            return texts
+        values = (None if text is None else parse_text(text, self._kind) for text in texts.to_pylist())
+        return pa.array(values, self._type)

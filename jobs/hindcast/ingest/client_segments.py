@@ -14,7 +14,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from hindcast.common.settings import Settings
 from hindcast.common.spark_workers import BatchConverter
-from hindcast.formats.arrow_decode import ArrowDecoding
+from hindcast.formats.decoder import Decoder, Decoding, TimeBounds
 from hindcast.ingest import record_tasks, segments
 from hindcast.ingest.record_tasks import TopicPlace
 from hindcast.ingest.segment_fates import FateRule
@@ -27,30 +27,30 @@ def read_decoded_segments(
     spark: SparkSession,
     source: TopicSource,
     settings: Settings,
-    decoding: ArrowDecoding,
+    decoding: Decoding,
+    bounds: TimeBounds,
     place: TopicPlace,
     rule: FateRule,
     origin: Origin,
 ) -> Segments:
     """Return the records of ranges of a topic as segments, decoded where they are read."""
-    decoder = decoding.open_decoder()
+    pack = _open_packer(decoding, bounds)
     none = pa.RecordBatch.from_pylist([], record_batches.SCHEMA)
-    schema = from_arrow_schema(decoder.decode_batch(none).schema)
+    schema = from_arrow_schema(Decoder(decoding).decode_batch(none, bounds).schema)
     few = record_tasks.read_few(source, place, origin.ranges)
     if few is not None:
-        packed = segments.pack_batches(map(decoder.decode_batch, few))
-        held = record_tasks.hold_batches(source, packed)
+        held = record_tasks.hold_batches(source, pack(few))
         if held is not None:
             return segments.hold_segments(spark, held, schema, rule, origin)
-    convert = partial(_open_packer, decoding)
+    convert = partial(_open_packer, decoding, bounds)
     frame = record_tasks.read_in_tasks(spark, settings, place, origin.ranges, convert, segments.PACKED_SCHEMA)
     return segments.read_segments(frame, schema, rule, origin, few=False)
 
 
-def _open_packer(decoding: ArrowDecoding) -> BatchConverter:
-    decoder = decoding.open_decoder()
+def _open_packer(decoding: Decoding, bounds: TimeBounds) -> BatchConverter:
+    decoder = Decoder(decoding)
 
     def pack_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return segments.pack_batches(map(decoder.decode_batch, batches))
+        return segments.pack_batches(decoder.decode_batch(batch, bounds) for batch in batches)
 
     return pack_batches

@@ -19,7 +19,6 @@ from hindcast.common.json_values import JsonObject, list_objects
 from hindcast.contract import Contract
 from hindcast.contract.bound import BoundContract
 from hindcast.contract.sensitive import REDACTED
-from hindcast.formats import limits
 from hindcast.formats.decode import decode_records
 from hindcast.ingest import erasure_marks, requeued_records, retimestamping, schemas, topic_log
 from hindcast.kafka import topic_patterns
@@ -116,7 +115,7 @@ def decide_records(
     )
     span, writers = valid_time.skew_bounds(topic, known_at), schemas.resolve_schemas(contract, name, bytes_, plan)
     marked = erasure_marks.mark_forgotten(bytes_, journal.read_runs(warehouse, contract.pipeline), topic, name, writers)
-    decoded = limits.decode_within_limit(marked, topic, lambda part: decode_records(part, topic, *span, writers))
+    decoded = decode_records(marked, topic, *span, writers, within_limit=True)
     taken = decoded.withColumn("fate", F.coalesce("fate", F.lit("accepted")))
     judged = fates.redecide_fates(taken, topic_log.retention_column(topic))
     refused = {"fate": F.lit("malformed"), "reason": F.lit(FORGOTTEN_REASON)}

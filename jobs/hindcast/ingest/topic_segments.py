@@ -12,12 +12,12 @@ from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StructType, TimestampType
 
 from hindcast.bitemporal import valid_time
+from hindcast.bitemporal.intervals import to_micros
 from hindcast.common.spark_workers import raise_worker_errors
 from hindcast.contract import Topic
 from hindcast.contract.bound import BoundContract
-from hindcast.formats import limits
-from hindcast.formats.arrow_decode import ArrowDecoding, plan_decoding
 from hindcast.formats.decode import decode_records
+from hindcast.formats.decoder import TimeBounds, plan_decoding
 from hindcast.ingest import erasure_marks, record_tasks, schemas, segments, stream_times, topic_log
 from hindcast.ingest.client_segments import read_decoded_segments
 from hindcast.ingest.segment_fates import FateRule
@@ -86,26 +86,31 @@ def read_segments(
     `store`: whether to store the schemas that records name beside the log (schemas.py).
     """
     rule, place = _fate_rule(contract.topics[name]), (contract.kafka_topic(name), plan.topics[name].members)
-    decoding = _plan_arrow_decoding(contract, plan, name, origin)
 
     def decode_part(part: Mapping[int, OffsetRange]) -> DataFrame:
         raw = record_tasks.read_records(spark, source, contract.settings, place, part)
         return _decode_raw_records(contract, plan, name, part, raw, store=store)
 
     with raise_worker_errors():
-        if decoding is not None:
-            return read_decoded_segments(spark, source, contract.settings, decoding, place, rule, origin)
+        if _is_decoded_by_tasks(contract, name, origin):
+            topic = contract.topics[name]
+            latest, earliest = (
+                it(topic, plan.known_at) for it in (valid_time.latest_within_skew, valid_time.earliest_within_skew)
+            )
+            bounds = TimeBounds(to_micros(latest), to_micros(earliest))
+            decoding = plan_decoding(topic)
+            return read_decoded_segments(spark, source, contract.settings, decoding, bounds, place, rule, origin)
         decoded = topic_log.union_frames(map(decode_part, origin.ranges))
         few = files.is_small(origin.count_offsets())
         return segments.read_segments(segments.pack_records(decoded), decoded.schema, rule, origin, few=few)
 
 
-def _plan_arrow_decoding(contract: BoundContract, plan: Plan, name: str, origin: Origin) -> ArrowDecoding | None:
-    """Return how to decode records where they are read; None if they need Spark."""
+def _is_decoded_by_tasks(contract: BoundContract, name: str, origin: Origin) -> bool:
+    """Return whether the tasks that read records can decode them: nothing of Spark is needed, and none is forgotten."""
     past = journal.read_runs(contract.warehouse, contract.pipeline)
     if any(erasure_marks.has_passed(past, name, part) for part in origin.ranges):
-        return None
-    return plan_decoding(contract.topics[name], plan.known_at)
+        return False
+    return not plan_decoding(contract.topics[name]).needs_spark
 
 
 def select_log_rows(read: Segments, plan: Plan, name: str) -> TaskRows:
@@ -160,7 +165,7 @@ def _decode_raw_records(
     span = valid_time.skew_bounds(topic, plan.known_at)
     past = journal.read_runs(contract.warehouse, contract.pipeline)
     marked = erasure_marks.mark_forgotten(with_bytes, past, topic, name, writers, ranges)
-    decoded = limits.decode_within_limit(marked, topic, lambda some: decode_records(some, topic, *span, writers))
+    decoded = decode_records(marked, topic, *span, writers, within_limit=True)
     rows = decoded.select(
         "partition",
         "offset",

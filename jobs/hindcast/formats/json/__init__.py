@@ -13,33 +13,9 @@ Records are read in Python, in Arrow's batches: `batches` reads plain ones fast,
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import pyarrow as pa
-from pyspark.sql import Column
-from pyspark.sql.pandas.functions import arrow_udf
-
-from hindcast.common.spark_workers import freeze_modules
 from hindcast.contract.avro_compatibility import parse_declared_type
-from hindcast.formats.json.batches import BatchReader
 from hindcast.formats.json.records import ColumnShape, RecordShape
 from hindcast.formats.record_part import RecordPart, ddl_columns
-
-
-def read_value(raw: Column, _: Column, part: RecordPart) -> Column:
-    """Return `struct` and `problem` (`record_part.part_result`) of JSON objects; a variant is a string."""
-    shape = record_shape(part)
-
-    def read(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
-        freeze_modules()
-        return map(BatchReader(shape).read, batches)
-
-    struct = ddl_columns({name: str(type_) for name, _, type_ in shape.columns}, ": ").replace(": variant", ": string")
-    result = f"struct<struct: struct<{struct}>, problem: string>"
-    return arrow_udf(read, result)(raw)  # type: ignore[call-overload,no-any-return]  # its stubs know no type hints
-
-
-STEPS = (read_value,)
 
 
 def record_shape(part: RecordPart) -> RecordShape:

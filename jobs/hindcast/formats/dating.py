@@ -1,0 +1,107 @@
+"""When decoded records are true, and which times a run accepts (KIP-32), in Arrow's batches.
+
+A record is dated by its topic's `valid_time`, else by Kafka's own timestamp; Kafka's negative ones are none. A record
+without a value, of which the expression names a column, is dated by Kafka's own. A change event's own time, `at`, takes
+the place of Kafka's.
+
+    valid_time: timestamp_millis(ts)    {"ts": 1000} sent @9: @1    {"ts": null} @9: none    null @9: @9
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hindcast.bitemporal import valid_time
+from hindcast.bitemporal.intervals import LAST_MICROS, format_micros, to_micros
+from hindcast.contract import Topic
+from hindcast.contract import valid_time as expression
+from hindcast.contract.valid_time import TimeColumn
+
+FIRST_MICROS = to_micros(valid_time.FIRST_MOMENT)
+_LATEST_CLAMPED = to_micros(valid_time.LATEST_CLAMPED)
+_NO_MICROS = pa.scalar(None, pa.int64())
+
+
+class Dating(NamedTuple):
+    """What dates records: a `column`, an expression that Spark computes (`is_computed`), or Kafka's timestamp.
+
+    `needs_value`: only those with a value; `missing`: the reason of a record that it does not date.
+    """
+
+    column: TimeColumn | None
+    is_computed: bool
+    needs_value: bool
+    missing: str
+
+
+def plan_dating(topic: Topic) -> Dating:
+    """Return what dates a topic's records."""
+    if topic.valid_time is None:
+        return Dating(None, False, False, valid_time.NO_TIMESTAMP)
+    column, missing = expression.find_time_column(topic), valid_time.describe_no_time(topic)
+    return Dating(column, column is None, expression.needs_value(topic), missing)
+
+
+def read_time_column(column: TimeColumn, sent: pa.Array, key: pa.StructArray, value: pa.StructArray) -> pa.Array:
+    """Return the microseconds since 1970 of the column that dates records; null for none. `sent`: Kafka's."""
+    if column.part is None:
+        return pc.if_else(pc.greater_equal(sent, 0), sent, _NO_MICROS)
+    struct = key if column.part == "key" else value
+    found = pc.struct_field(struct, struct.type.get_field_index(column.name)).cast(pa.int64())
+    most = ((1 << 63) - 1) // column.micros
+    # rule: a time that overflows is none
+    held = pc.and_(pc.less_equal(found, most), pc.greater_equal(found, -most - (column.micros == 1)))
+    return pc.if_else(held, pc.multiply(pc.if_else(held, found, 0), column.micros), _NO_MICROS)
+
+
+def date_records(
+    how: Dating, found: pa.Array | None, sent: pa.Array, at: pa.Array, has_value: pa.Array
+) -> tuple[pa.Array, pa.Array]:
+    """Return the valid times of records, null for none, and why they have none; all times in microseconds since 1970.
+
+    `found`: the times by `valid_time`, None for a topic without; `sent`: Kafka's timestamps; `at`: those of change
+    events, null for none.
+    """
+    own = pc.coalesce(at, pc.if_else(pc.greater_equal(sent, 0), sent, _NO_MICROS))  # rule: Kafka's -1 is no time
+    if found is None:
+        return own, state(own.is_null(), how.missing)
+    missing = state(found.is_null(), how.missing)  # rule: a record whose valid_time is null has no time
+    if how.needs_value:
+        missing = pc.if_else(has_value, missing, state(own.is_null(), valid_time.NO_TIMESTAMP))
+        found = pc.if_else(has_value, found, own)  # rule: a tombstone has Kafka's timestamp
+    return found, missing  # rule: a valid time may be before 1970
+
+
+def describe_skew(at: pa.Array, latest: pa.Array | int, earliest: pa.Array | int) -> pa.Array:
+    """Return the reason why the time of a record is not accepted; null if it is. The bounds: of all, or of each."""
+    # rule: both bounds of the time skew are taken
+    reasons = [
+        state(pc.greater(at, LAST_MICROS), valid_time.AFTER_LAST_DAY),
+        state(pc.less(at, FIRST_MICROS), valid_time.BEFORE_FIRST_DAY),
+        _describe_bound(pc.greater(at, latest), latest, valid_time.AFTER_LATEST),
+        _describe_bound(pc.less(at, earliest), earliest, valid_time.BEFORE_EARLIEST),
+    ]
+    return pc.coalesce(*reasons)
+
+
+def clamp_moments(micros: pa.Array) -> pa.Array:
+    """Return moments, moved to the bounds of what tables hold (years 1 to 9999)."""
+    within = pc.max_element_wise(micros, FIRST_MICROS, skip_nulls=False)
+    return pc.min_element_wise(within, _LATEST_CLAMPED, skip_nulls=False)
+
+
+def state(is_so: pa.Array, text: str) -> pa.Array:
+    """Return a text where something is so, and null elsewhere."""
+    return pc.if_else(is_so.fill_null(False), pa.scalar(text), pa.scalar(None, pa.string()))
+
+
+def _describe_bound(is_beyond: pa.Array, bound: pa.Array | int, words: tuple[str, str]) -> pa.Array:
+    reasons = np.full(len(is_beyond), None)
+    for place in np.flatnonzero(is_beyond.fill_null(False).to_numpy(zero_copy_only=False)).tolist():
+        micros = bound if isinstance(bound, int) else bound[place].as_py()
+        reasons[place] = format_micros(micros).replace(" ", "T").join(words)
+    return pa.array(reasons, pa.string())

@@ -1,0 +1,205 @@
+"""Bytes into keys and values, and the fate of what cannot be decoded, in Arrow's batches.
+
+Tasks that read a topic decode its records so where they read them; `decode.decode_records` does for any others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hindcast import formats
+from hindcast.contract import Topic
+from hindcast.formats import dating, json, primitive
+from hindcast.formats.dating import Dating, state
+from hindcast.formats.envelopes import EnvelopeReader, EnvelopeShape, shape_envelope
+from hindcast.formats.headers import HeaderReader, measure_records
+from hindcast.formats.json.batches import BatchReader
+from hindcast.formats.record_part import RecordPart
+from hindcast.formats.text import TextReader
+from hindcast.kafka.record_batches import HEADERS
+
+FATES = ("no_timestamp", "malformed", "null_key", "no_change", "time_skew")
+"""The fates that decoding decides, by precedence."""
+
+NO_KEY = "a table's record needs a key"
+NO_CHANGE = "Debezium's tombstone: the change event before it has ended the row"
+OVERSIZED = "oversized: ", " bytes, ", " may be"
+"""The reason of a record with too many bytes: between these are how many it has, and how many it may have."""
+
+PartReader: TypeAlias = BatchReader | TextReader | primitive.PrimitiveReader
+MOMENT = pa.timestamp("us", "UTC")
+
+
+class TimeBounds(NamedTuple):
+    """The times that a run accepts, both included, in microseconds since 1970: of all records, or of each."""
+
+    latest: pa.Array | int
+    earliest: pa.Array | int
+
+
+class Decoding(NamedTuple):
+    """How to decode records of a topic: their parts, the columns of a value with those from `headers`, the envelope,
+    what dates them, how many bytes a record may have, and whether it needs a key.
+    """
+
+    key: RecordPart
+    value: RecordPart
+    columns: Mapping[str, str]
+    headers: Mapping[str, str]
+    envelope: EnvelopeShape | None
+    dating: Dating
+    max_bytes: int | None
+    needs_key: bool
+
+    @property
+    def needs_spark(self) -> bool:
+        """Whether Spark has to read a part (Avro), or compute valid times."""
+        return "avro" in (self.key.format, self.value.format) or self.dating.is_computed
+
+
+class RecordFacts(NamedTuple):
+    """What decides the fates of records: what is wrong with them, the time of a change event in microseconds since 1970
+    (`at`), whether they have a key, a value, and bytes of a value.
+    """
+
+    problem: pa.Array
+    at: pa.Array
+    has_key: pa.Array
+    has_value: pa.Array
+    has_bytes: pa.Array
+
+
+class ParsedRecords(NamedTuple):
+    """Keys and values of records, null for none or a wrong one, and what decides their fates."""
+
+    key: pa.StructArray
+    value: pa.StructArray
+    facts: RecordFacts
+
+
+def plan_decoding(topic: Topic, writers: formats.WriterSchemas | None = None, *, within_limit: bool = True) -> Decoding:
+    """Return how to decode a topic's records. `writers`: the schemas that keys and values name by id.
+
+    `within_limit`: records of more than `max_record_bytes` are malformed, and not decoded. That is so where a record is
+    replayed or requeued; a new limit makes no accepted record malformed.
+    """
+    parts = formats.record_part(topic, "key", writers), formats.record_part(topic, "value", writers)
+    envelope = None if topic.envelope is None else shape_envelope(topic)
+    limit = topic.max_record_bytes if within_limit else None
+    how = dating.plan_dating(topic)
+    return Decoding(*parts, topic.value, topic.headers, envelope, how, limit, topic.read == "table")
+
+
+class Decoder:
+    """Decodes batches of records."""
+
+    def __init__(self, how: Decoding) -> None:
+        self._how = how
+        self._readers: dict[str, PartReader] = {
+            part.name: open_reader(part) for part in (how.key, how.value) if part.format != "avro"
+        }
+        self._headers = HeaderReader(how.columns, how.headers) if how.headers else None
+        self._envelope = EnvelopeReader(how.envelope) if how.envelope else None
+
+    def decode_batch(self, records: pa.RecordBatch, bounds: TimeBounds) -> pa.RecordBatch:
+        """Return Kafka's records (`record_batches.SCHEMA`) with what `decode.decode_records` adds to them.
+
+        `timestamp` and `recordTimestamp` are those that it returns, `_key` and `_value` its `key` and `value`.
+        """
+        parsed = self.parse(*(records.column(name) for name in ("key", "value", "headers")))
+        sent = records.column("timestamp")
+        verdict = self.judge(parsed.facts, sent, self.read_times(parsed, sent), bounds)
+        columns = {name: records.column(name) for name in records.schema.names}
+        return pa.RecordBatch.from_pydict(columns | verdict | {"_key": parsed.key, "_value": parsed.value})
+
+    def parse(
+        self,
+        key: pa.Array,
+        value: pa.Array,
+        headers: pa.ListArray | None,
+        avro: Mapping[str, pa.StructArray] | None = None,
+    ) -> ParsedRecords:
+        """Return the keys and values in these bytes. `avro`: what Spark has read of Avro (`avro.read_parts`)."""
+        headers = pa.nulls(len(key), HEADERS) if headers is None else headers
+        oversized, raw_key, raw_value = self._refuse_oversized(key, value, headers)
+        read = {
+            name: (avro or {})[name] if reader is None else reader.read(raw)
+            for name, raw in (("key", raw_key), ("value", raw_value))
+            for reader in (self._readers.get(name),)
+        }
+        problem = read["value"].field("problem")
+        keys, values = (
+            pc.if_else(oversized.is_null(), it.field("struct"), None) for it in (read["key"], read["value"])
+        )
+        if self._headers is not None:
+            values, of_headers = self._headers.add_columns(values, headers)
+            problem = pc.coalesce(problem, of_headers)
+        problem, at = pc.coalesce(oversized, read["key"].field("problem"), problem), pa.nulls(len(key), pa.int64())
+        if self._envelope is not None:
+            keys, values, problem, at = self._envelope.read_changes(keys, values, problem)
+        facts = RecordFacts(problem, at, keys.is_valid(), values.is_valid(), value.is_valid())
+        return ParsedRecords(keys, values, facts)
+
+    def judge(
+        self, facts: RecordFacts, timestamp: pa.Array, found: pa.Array | None, bounds: TimeBounds | None
+    ) -> dict[str, pa.Array]:
+        """Return the columns `fate` and `reason` of records, null for what is decided later.
+
+        `found`: their times by `valid_time`, None for a topic without. Without `bounds` no fate depends on time; with
+        them there are also `timestamp`, the valid time or Kafka's if there is none, and `recordTimestamp`, Kafka's if
+        that differs.
+        """
+        reasons = {
+            "malformed": facts.problem,
+            "null_key": state(pc.and_(pc.invert(facts.has_key), self._how.needs_key), NO_KEY),
+            "no_change": state(pc.and_(pc.invert(facts.has_bytes), self._envelope is not None), NO_CHANGE),
+        }
+        times = {}
+        if bounds is not None:
+            sent = timestamp.cast(pa.int64())
+            valid, missing = dating.date_records(self._how.dating, found, sent, facts.at, facts.has_value)
+            if found is not None:  # what does not decode cannot be asked for its valid time
+                missing = pc.if_else(facts.problem.is_null(), missing, pa.scalar(None, pa.string()))
+            reasons |= {"no_timestamp": missing, "time_skew": dating.describe_skew(valid, *bounds)}
+            at, kafkas = dating.clamp_moments(pc.coalesce(valid, sent)), dating.clamp_moments(sent)
+            differing = pc.if_else(pc.not_equal(at, kafkas), kafkas, pa.scalar(None, pa.int64()))
+            times = {"timestamp": at.view(MOMENT), "recordTimestamp": differing.view(MOMENT)}
+        decided = [name for name in FATES if name in reasons]
+        fate = pc.coalesce(*(state(reasons[name].is_valid(), name) for name in decided))
+        return {"fate": fate, "reason": pc.coalesce(*(reasons[name] for name in decided)), **times}
+
+    def read_times(self, parsed: ParsedRecords, timestamp: pa.Array) -> pa.Array | None:
+        """Return the times of records by the column that dates them; None if Kafka does."""
+        column = self._how.dating.column
+        if column is None:
+            return None
+        return dating.read_time_column(column, timestamp.cast(pa.int64()), parsed.key, parsed.value)
+
+    def _refuse_oversized(
+        self, key: pa.Array, value: pa.Array, headers: pa.ListArray
+    ) -> tuple[pa.Array, pa.Array, pa.Array]:
+        """Return why records have too many bytes, null for those that have not; and the keys and values of these."""
+        if self._how.max_bytes is None or not len(key):
+            return pa.nulls(len(key), pa.string()), key, value
+        sizes = measure_records(key, value, headers)
+        large = sizes > self._how.max_bytes
+        reasons = np.full(len(sizes), None)
+        reasons[large] = [
+            f"{OVERSIZED[0]}{size}{OVERSIZED[1]}{self._how.max_bytes}{OVERSIZED[2]}" for size in sizes[large].tolist()
+        ]
+        return pa.array(reasons, pa.string()), *(pc.if_else(pa.array(large), None, part) for part in (key, value))
+
+
+def open_reader(part: RecordPart) -> PartReader:
+    """Return what reads a part of records that is not Avro."""
+    match part.format:
+        case "json":
+            return BatchReader(json.record_shape(part))
+        case "primitive":
+            return primitive.open_reader(part)
+    return TextReader(part)
