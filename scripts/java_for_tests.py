@@ -1,4 +1,4 @@
-"""Programs in Java that tests run beside Hindcast, and that `make setup` leaves out: their jars and classes, in .venv.
+"""Programs in Java that tests and benches run beside Hindcast, and that `make setup` leaves out, in .venv.
 
 Each function returns the command that runs one; its arguments go behind. What it needs is fetched and compiled when it
 is first asked for, into a .venv that `make setup` has made: nothing of that is made again.
@@ -50,6 +50,28 @@ def registry() -> tuple[str, ...]:
 
     bring_up(place.venv, [Part("registry", "Apicurio Registry, for tests", [place.ivy], is_there, make)])
     return (str(place.java), "-Xmx512m", *QUICK, "-jar", str(next(jars.glob("*-runner.jar"))))
+
+
+@cache
+def connector() -> tuple[Path, ...]:
+    """The jars of Spark's Kafka connector, which benches copy bytes with."""
+    place = _place()
+    jars = _jars(place, "connector")
+
+    def make() -> None:
+        setup_parts.retrieve(place, jars.parent, "connector")
+
+    parts = [
+        Part(
+            "connector",
+            "Spark's Kafka connector, for benches",
+            [place.ivy],
+            lambda: setup_parts.has_all_jars(jars.parent),
+            make,
+        )
+    ]
+    bring_up(place.venv, parts)
+    return tuple(sorted(jars.glob("*.jar")))
 
 
 def _compiled(name: str, called: str, main: str, memory: str) -> tuple[str, ...]:

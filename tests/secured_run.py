@@ -65,7 +65,7 @@ def _read(spark: SparkSession, environ: dict[str, str], topic: str) -> Any:
     os.environ.update(environ)
     try:
         place, ranges = (topic, {}), [{0: OffsetRange(0, 1)}]
-        rows = record_tasks.read_in_tasks(spark, read_settings(), place, ranges, lambda: iter, RECORD_SCHEMA)
+        rows = record_tasks.read_in_tasks(spark, read_settings(), place, ranges, iter, RECORD_SCHEMA)
         with raise_worker_errors():
             return [row["value"].decode() for row in rows.collect()]
     except HindcastError as error:

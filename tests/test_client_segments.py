@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from hindcast.common import spark_workers
 from hindcast.common.errors import AccessError, HindcastError, TopicError
 from hindcast.common.settings import read_settings
-from hindcast.ingest import record_tasks, topic_segments
+from hindcast.ingest import client_segments, record_tasks, topic_segments
 from hindcast.kafka import produce, record_batches
 from hindcast.kafka.cluster import LOST_OFFSETS, Cluster
 from hindcast.kafka.produce import ProducerRecord
@@ -116,7 +116,7 @@ PLACES = {
     "is_small": (files, "is_small"),
     "size": (record_tasks, "_MOST_PER_TASK"),
     "least": (record_tasks, "_LEAST_PER_TASK"),
-    "by_tasks": (topic_segments, "_is_decoded_by_tasks"),
+    "forgotten": (topic_segments, "_has_forgotten"),
 }
 
 
@@ -129,14 +129,14 @@ def replay(
     with pipeline(spark, broker, folder, text) as p, pytest.MonkeyPatch.context() as patch:
         for name, value in patches.items():
             patch.setattr(*PLACES[name], value)
-        read = topic_segments.read_decoded_segments
+        read = client_segments.read_decoded
 
         def watch(*args: Any) -> Any:
             segments = read(*args)
             found.append(len(segments.starts))
             return segments
 
-        patch.setattr(topic_segments, "read_decoded_segments", watch)
+        patch.setattr(client_segments, "read_decoded", watch)
         records = [
             ProducerRecord(*pair, at(seconds))
             for n, seconds in enumerate((0, 30, 5, 25, 31, 2, 60))
@@ -154,8 +154,8 @@ def replay(
 
 @pytest.mark.parametrize("text", [CONTRACT, DATED])
 def test_a_replay_is_the_same_whoever_reads(spark: SparkSession, broker: str, tmp_path: Path, text: str) -> None:
-    """Decoded as Spark hands them over, or where they are read: in this process, in tasks of a few offsets, or in one."""
-    by_spark, none = replay(spark, broker, tmp_path / "spark", text, by_tasks=lambda *_: False)
+    """Decoded as Spark hands them over, or where they are read: in this process, in tasks of few offsets, in one."""
+    by_spark, none = replay(spark, broker, tmp_path / "spark", text, forgotten=lambda *_: True)
     here, few = replay(spark, broker, tmp_path / "here", text)
     one, whole = replay(spark, broker, tmp_path / "one", text, is_small=lambda *_: False)
     several, many = replay(spark, broker, tmp_path / "several", text, is_small=lambda *_: False, size=4, least=1)
@@ -163,6 +163,32 @@ def test_a_replay_is_the_same_whoever_reads(spark: SparkSession, broker: str, tm
     assert len(by_spark) > 30
     assert {row.get("fate") for row in by_spark} >= {"accepted", "expired", "malformed", "no_timestamp"}
     assert by_spark == here == one == several
+
+
+def test_a_batch_is_read_however_much_zstd_unpacks(broker: str) -> None:
+    """Java's producer makes such batches when its estimate of the compression is off."""
+    produce.create_topics(broker, "client.unpacked")
+    own = {"compression.type": "zstd", "batch.size": 200 << 20, "linger.ms": 60_000, "batch.num.messages": 100_000}
+    producer = Producer({"bootstrap.servers": broker, "message.max.bytes": 500 << 20, **own})
+    for _ in range(6_000):
+        producer.produce("client.unpacked", b"a" * 10_000)
+    producer.flush(60)
+    with Cluster(broker) as cluster:
+        ranges = cluster.read_offset_ranges("client.unpacked")
+        assert sum(batch.num_rows for batch in cluster.read_batches("client.unpacked", ranges)) == 6_000
+
+
+def test_a_topic_that_is_deleted_while_it_is_read_says_so(broker: str) -> None:
+    produce.create_topics(broker, "client.deleted")
+    produce.send_records(broker, "client.deleted", [ProducerRecord(b"k", b"{}", at(0))])
+    with Cluster(broker) as cluster:
+        read = cluster.read_committed_records("client.deleted", {0: OffsetRange(0, 5)}, 3.0)
+        assert len(next(read)) == 1
+        admin = AdminClient({"bootstrap.servers": broker})
+        admin.delete_topics(["client.deleted"])["client.deleted"].result(20)
+        with pytest.raises(TopicError, match=r"deleted while it was read|does not exist") as caught:
+            list(read)
+    assert caught.value.fix
 
 
 def test_a_reader_that_stops_early_is_an_error(broker: str) -> None:
@@ -201,10 +227,10 @@ def test_errors_of_workers_say_in_this_process_what_they_say_there(
 
 
 class Sent:
-    """A message of 10 bytes."""
+    """A message of 10 bytes, and more of headers."""
 
-    def __init__(self, partition: int, offset: int) -> None:
-        self.place = partition, offset
+    def __init__(self, partition: int, offset: int, header: bytes = b"") -> None:
+        self.place, self.header = (partition, offset), header
 
     def __len__(self) -> int:
         return 10
@@ -221,7 +247,17 @@ class Sent:
     def key(self) -> None:
         return None
 
-    value = headers = key
+    def headers(self) -> list[tuple[str, bytes]] | None:
+        return [("h", self.header)] if self.header else None
+
+    value = key
+
+
+def test_keys_and_headers_count_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record_batches, "_BYTES", 1_000)
+    received: Any = [[Sent(0, offset, b"x" * 300) for offset in range(10)]]
+    found = [it.column("offset").to_pylist() for it in record_batches.build_batches(received)]
+    assert found == [[*range(6)], [*range(6, 10)]]
 
 
 def test_few_bytes_wait_for_others_of_their_partitions(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -753,10 +753,13 @@ class Unreadable(NamedTuple):
     def value(self) -> bytes:
         return b'{"n": 1}'
 
+    def __len__(self) -> int:
+        return 8
+
 
 def test_headers_that_kafkas_client_cannot_read_make_a_record_malformed_where_they_matter(spark: SparkSession) -> None:
     message: Any = Unreadable()
-    batch = record_batches._build_batch([message])
+    (batch,) = record_batches.build_batches([[message]])
     frame = spark.createDataFrame(pa.Table.from_batches([batch]), RECORD_SCHEMA)
     for names, fate in (({}, None), ({"by": "by"}, "malformed")):
         value = {"n": "int", **dict.fromkeys(names, "string")}

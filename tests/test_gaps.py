@@ -85,7 +85,7 @@ def before_reading(decodes: str, work: Callable[[], Any]) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(record_tasks, "read_few", read_after)
         if decodes == "spark":
-            patch.setattr(topic_segments, "_is_decoded_by_tasks", lambda *_: False)
+            patch.setattr(topic_segments, "_has_forgotten", lambda *_: True)
         yield
 
 

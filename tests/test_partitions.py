@@ -96,5 +96,5 @@ def test_a_large_partition_is_read_by_several_tasks_and_small_ones_share_them(sp
     settings = replace(read_settings(), kafka="localhost:1")  # only planned
     for count, size, tasks in ((1, 4_000_000, 20), (10, 5, 1), (3, 8_000, 3), (300, 100, 3)):
         ranges = {n: OffsetRange(0, size) for n in range(count)}
-        read = record_tasks.read_in_tasks(spark, settings, ("p", {}), [ranges], lambda: iter, RECORD_SCHEMA)
+        read = record_tasks.read_in_tasks(spark, settings, ("p", {}), [ranges], iter, RECORD_SCHEMA)
         assert read.rdd.getNumPartitions() == tasks

@@ -224,6 +224,8 @@ def read_fake(monkeypatch: pytest.MonkeyPatch, polls: Iterable[list[Sent]]) -> I
     clock, came = itertools.count(0, 5), iter(polls)
     spent = [0.0]
     cluster = Cluster.__new__(Cluster)
+    cluster.servers = "broker:9092"
+    monkeypatch.setattr(cluster, "has_topic", lambda _: True)
     consumer = SimpleNamespace(assign=lambda _: None, unassign=lambda: None)
     monkeypatch.setattr(cluster, "_consumer", consumer, raising=False)
     monkeypatch.setattr(cluster, "_ask", lambda question, *_: question())
@@ -238,7 +240,7 @@ def test_a_partition_that_sends_nothing_is_missed_while_others_send_more(monkeyp
     polls = ([Sent(0, n)] for n in range(100))
     with pytest.raises(TopicError, match="the broker sends no records") as caught:
         list(read_fake(monkeypatch, polls))
-    assert caught.value.where == "menu partition 1"
+    assert caught.value.where == "broker:9092, topic menu, partition 1"
     assert 5 < next(polls)[0].its_offset < 20
 
 

@@ -1,6 +1,6 @@
 """`make bench`: measures, stores, and prints what was asked for beside what was measured.
 
-    PYTHONPATH=jobs:scripts:tests .venv/bin/python -m bench.speed [a b c d e f g h] [--rounds 3] [--memory 10g]
+    PYTHONPATH=jobs:scripts:tests .venv/bin/python -m bench.speed [a b c d e f g h i] [--rounds 3] [--memory 10g]
         [--data uniform,zipf] [--peers all|few] [--profile] [--sizes EVENTS,VERSIONS,KEYS] [--out FILE]
 
 Inputs are kept in `--folder` and taken again. Results go to bench/results/speed.json, those that were measured now in
@@ -18,6 +18,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import java_for_tests
+
 from bench.speed import data, inputs, measuring, plot, profiling, quick, table
 from bench.speed.measuring import Measured, Watch
 from bench.speed.names import HOT, UNIFORM, ZIPF
@@ -27,14 +29,14 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS, PICTURE = ROOT / "bench" / "results" / "speed.json", ROOT / "docs" / "pictures" / "speed.svg"
-CODES = "abcdefgh"
+CODES = "abcdefghi"
 MILLIONS = 20
 
 
 def main() -> int:
     """Measures what is asked for; exit code 1 where `--quick` finds a slow-down."""
     parser = argparse.ArgumentParser(prog="bench.speed", description=__doc__)
-    parser.add_argument("operations", nargs="*", help="of a to h (default: all)")
+    parser.add_argument("operations", nargs="*", help="of a to i (default: all)")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--memory", default="10g", help="heap of Spark's driver")
     parser.add_argument("--data", default=f"{UNIFORM},{ZIPF}", help="how often keys come, for a, c and d")
@@ -121,6 +123,9 @@ def _others(
 
     return {
         "e": lambda: replaying.measure(spark, asked.folder, asked.rounds, int(replaying.COUNT * scale), watch),
+        "i": lambda: replaying.measure_forms(
+            spark, asked.folder, asked.rounds, int(replaying.FORM_COUNT * scale), watch
+        ),
         "f": lambda: growing.measure(spark, asked.folder, asked.rounds, scale, watch),
         "g": lambda: small.measure(spark, asked.folder, asked.rounds, watch),
         "h": lambda: reading.measure(asked.folder, MILLIONS * scale, asked.rounds),
@@ -135,6 +140,8 @@ def _session(asked: argparse.Namespace) -> SparkSession:
     conf = {"spark.driver.memory": asked.memory}
     if asked.profile:
         conf |= profiling.logged(asked.folder / "events")
+    if set(asked.operations) & {"e", "i"}:
+        conf["spark.jars"] = ",".join(map(str, java_for_tests.connector()))
     spark = open_session("hindcast-bench-speed", conf)
     spark.sparkContext.setLogLevel("ERROR")
     return spark

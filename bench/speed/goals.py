@@ -44,6 +44,7 @@ GOALS = (
     *(Goal("c", kind, names.DUCKDB_TWO, 1.5) for kind in ("uniform", "zipf")),
     *(Goal("d", kind, names.DUCKDB_SUMS, 1.5) for kind in ("uniform", "zipf")),
     Goal("e", names.RECORDS, names.BYTES, 1.6),
+    *(Goal("i", form, names.BYTES, 4) for form in names.FORMS),
     Goal("f", names.LARGE, ACROSS["f", names.LARGE][2], 1.3),
     Goal("f", names.LARGE, names.MERGE, 0.2),
     Goal("g", names.SUBMIT, OURS, 10),

@@ -15,6 +15,7 @@ EMPTY = "the same DAG, empty tasks"
 
 UNIFORM, ZIPF, HOT = KINDS = ("uniform", "zipf", "hot")
 RECORDS = "5 million"
+FORMS = ("20 decimals", "40 decimals", "nested", "Debezium", "Avro")
 SMALL, LARGE = "2 million", "20 million"
 SUBMIT, SHARED, BUILD, DAG = "spark-submit", "shared session", "shared, a view", "DAG run"
 POINT, SPAN = "point", "range"

@@ -15,6 +15,7 @@ TITLES = {
     "c": "c  table-table join",
     "d": "d  aggregate of a table over time",
     "e": "e  replay of JSON records",
+    "i": "i  replay of other records",
     "f": "f  a run of 100,000 records",
     "g": "g  a run of 10 records",
     "h": "h  as-of queries without Spark",

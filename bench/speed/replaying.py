@@ -1,4 +1,7 @@
-"""Operation e: JSON records from a real broker into log and bitemporal table, beside copying their bytes to Delta."""
+"""Operation e: JSON records from a real broker into log and bitemporal table, beside copying their bytes to Delta.
+
+Operation i: records of other forms (forms_of_records.py), in the same way.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,8 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,13 +23,8 @@ if TYPE_CHECKING:
 
     from hindcast.kafka.produce import ProducerRecord
 
-COUNT, KEYS, PARTITIONS = 5_000_000, 100_000, 4
-CONTRACT = """
-pipeline: replayed
-start: 2026-01-01
-topics:
-  prices: {read: table, key: {item: string}, value: {price: int, category: int, note: string}}
-"""
+COUNT, FORM_COUNT, KEYS, PARTITIONS = 5_000_000, 1_000_000, 100_000, 4
+PRICES = "{read: table, key: {item: string}, value: {price: int, category: int, note: string}}"
 
 
 def measure(
@@ -35,26 +34,60 @@ def measure(
 
     Hindcast's time is that of a run's plan and replay, which commits the log in chunks, then the table.
     """
+    with run_topic(folder, PRICES, _records(count)) as servers:
+        return _measure("e", RECORDS, spark, servers, rounds, count, watch)
+
+
+def measure_forms(
+    spark: SparkSession, folder: Path, rounds: int, count: int = FORM_COUNT, watch: Watch = unwatched
+) -> list[Measured]:
+    """The same of each form of records, one topic after the other."""
+    from bench.speed import forms_of_records
+
+    measured = []
+    for form in forms_of_records.list_forms():
+        with (
+            forms_of_records.open_registry(folder, form) as entry,
+            run_topic(folder, entry, form.records(count)) as servers,
+        ):
+            measured += _measure("i", form.name, spark, servers, rounds, count, watch)
+    return measured
+
+
+@contextmanager
+def run_topic(folder: Path, entry: str, records: Iterable[ProducerRecord]) -> Iterator[str]:
+    """A broker with these records in `prices`, and a contract whose entry of that topic this is."""
     from hindcast.kafka import produce
     from hindcast_local.broker import run_broker
 
-    ours, raw = Measured("e", RECORDS, OURS, writes="Delta"), Measured("e", RECORDS, BYTES, writes="Delta")
     with tempfile.TemporaryDirectory(dir=folder) as made, run_broker(Path(made) / "broker") as servers:
         place = Path(made)
         (place / "schemas").mkdir()
-        (place / "schemas" / "replayed.yaml").write_text(CONTRACT.lstrip(), encoding="utf-8")
-        os.environ |= {"HINDCAST_SCHEMAS": str(place / "schemas"), "HINDCAST_KAFKA": servers}
+        text = f"pipeline: replayed\nstart: 2026-01-01\ntopics:\n  prices: {entry}\n"
+        (place / "schemas" / "replayed.yaml").write_text(text, encoding="utf-8")
+        os.environ |= {
+            "HINDCAST_SCHEMAS": str(place / "schemas"),
+            "HINDCAST_KAFKA": servers,
+            **dict.fromkeys(("HINDCAST_WAREHOUSE", "HINDCAST_VAR"), str(place / "output")),
+        }
         produce.create_topics(servers, "prices", partitions=PARTITIONS)
-        produce.send_records(servers, "prices", _records(count))
-        for number in range(rounds):
-            for it, work in ((ours, _replayed), (raw, _copied)):
-                output = place / "output"
-                shutil.rmtree(output, ignore_errors=True)
-                begun = time.monotonic()
-                rows = watch(f"e {it.peer}", partial(work, spark, output, servers))
-                it.seconds.append(time.monotonic() - begun)
-                assert rows() == count, f"{rows()} of {count} records"
-                print(f"e {RECORDS} round {number + 1}  {it.peer:34} {it.seconds[-1]:7.2f} s", flush=True)
+        produce.send_records(servers, "prices", records)
+        yield servers
+
+
+def _measure(
+    operation: str, data: str, spark: SparkSession, servers: str, rounds: int, count: int, watch: Watch
+) -> list[Measured]:
+    ours, raw = Measured(operation, data, OURS, writes="Delta"), Measured(operation, data, BYTES, writes="Delta")
+    output = Path(os.environ["HINDCAST_WAREHOUSE"])
+    for number in range(rounds):
+        for it, work in ((ours, _replayed), (raw, _copied)):
+            shutil.rmtree(output, ignore_errors=True)
+            begun = time.monotonic()
+            rows = watch(f"{operation} {it.peer}", partial(work, spark, output, servers))
+            it.seconds.append(time.monotonic() - begun)
+            assert rows() == count, f"{rows()} of {count} records"
+            print(f"{operation} {data} round {number + 1}  {it.peer:34} {it.seconds[-1]:7.2f} s", flush=True)
     return [ours, raw]
 
 
@@ -63,7 +96,6 @@ def _replayed(spark: SparkSession, output: Path, servers: str) -> Any:  # noqa: 
     from hindcast.runs import run_steps
     from hindcast.store import tables
 
-    os.environ |= {"HINDCAST_WAREHOUSE": str(output), "HINDCAST_VAR": str(output)}
     settings = read_settings()
     run = run_steps.plan_run(settings, "replayed", f"bench-{time.time_ns()}")
     run_steps.replay_topic(spark, settings, "replayed", run, "prices")

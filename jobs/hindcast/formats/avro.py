@@ -22,6 +22,7 @@ from hindcast.contract.avro import ArrayType, FieldType, MapType, RecordType, Sc
 from hindcast.formats.record_part import RecordPart
 
 PartName: TypeAlias = Literal["key", "value"]
+COLUMN = "_avro"
 HEADER_SIZE = 5
 """The bytes before the Avro of a value that names its schema."""
 
@@ -40,7 +41,7 @@ def list_parts(*parts: RecordPart) -> list[PartName]:
 
 
 def read_parts(records: DataFrame, parts: Sequence[RecordPart], limit: int | None = None) -> DataFrame:
-    """Return records with a struct `_avro`: of each part that is Avro its columns (`struct`) and what is wrong with it
+    """Return records with a struct `COLUMN`: of each part that is Avro its columns (`struct`) and what is wrong with it
     (`problem`); as they came if none is. Bytes beyond the `limit` are not read.
     """
     ours = {part.name: part for part in parts if part.format == "avro"}
@@ -55,7 +56,7 @@ def read_parts(records: DataFrame, parts: Sequence[RecordPart], limit: int | Non
         # Computed in a projection of its own and exploded of one: else Spark would compute a step again for each use.
         records = records.withColumn(f"_step{n}", struct).withColumn(f"_step{n}", F.explode(F.array(f"_step{n}")))
         found = {name: F.col(f"_step{n}.{name}") for name in ours}
-    return records.withColumn("_avro", F.struct(*(it.alias(name) for name, it in found.items()))).drop(
+    return records.withColumn(COLUMN, F.struct(*(it.alias(name) for name, it in found.items()))).drop(
         "_step0", "_step1", "_step2"
     )
 

@@ -9,6 +9,7 @@ the place of Kafka's.
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +22,7 @@ from hindcast.contract import Topic
 from hindcast.contract import valid_time as expression
 from hindcast.contract.valid_time import TimeColumn
 
+MOMENT = pa.timestamp("us", "UTC")
 FIRST_MICROS = to_micros(valid_time.FIRST_MOMENT)
 _LATEST_CLAMPED = to_micros(valid_time.LATEST_CLAMPED)
 _NO_MICROS = pa.scalar(None, pa.int64())
@@ -36,6 +38,19 @@ class Dating(NamedTuple):
     is_computed: bool
     needs_value: bool
     missing: str
+
+
+class TimeBounds(NamedTuple):
+    """The times that a run accepts, both included, in microseconds since 1970: of all records, or of each."""
+
+    latest: pa.Array | int
+    earliest: pa.Array | int
+
+
+def find_time_bounds(topic: Topic, known_at: datetime) -> TimeBounds:
+    """Return the times that a run which is known at a moment accepts of a topic."""
+    bounds = valid_time.latest_within_skew, valid_time.earliest_within_skew
+    return TimeBounds(*(to_micros(find(topic, known_at)) for find in bounds))
 
 
 def plan_dating(topic: Topic) -> Dating:

@@ -19,7 +19,8 @@ from hindcast.bitemporal import valid_time
 from hindcast.common.spark_workers import freeze_modules
 from hindcast.contract import Topic
 from hindcast.formats import WriterSchemas, avro
-from hindcast.formats.decoder import MOMENT, Decoder, Decoding, ParsedRecords, RecordFacts, TimeBounds, plan_decoding
+from hindcast.formats.dating import MOMENT, TimeBounds
+from hindcast.formats.decoder import Decoder, Decoding, ParsedRecords, RecordFacts, plan_decoding
 from hindcast.formats.record_part import ddl_columns
 from hindcast.kafka.topics import HEADERS_SCHEMA
 
@@ -61,7 +62,9 @@ def decode_records(
     decoding = plan_decoding(topic, writers, within_limit=within_limit)
     given = avro.read_parts(records, [decoding.key, decoding.value], decoding.max_bytes)
     arguments = {"timestamp": F.col("timestamp"), "key": F.col("key"), "value": F.col("value")}
-    arguments |= {f"avro_{part}": F.col(f"_avro.{part}") for part in avro.list_parts(decoding.key, decoding.value)}
+    arguments |= {
+        f"avro_{part}": F.col(f"{avro.COLUMN}.{part}") for part in avro.list_parts(decoding.key, decoding.value)
+    }
     if topic.headers or (decoding.max_bytes is not None and "headers" in records.columns):
         arguments["headers"] = F.col("headers").cast(HEADERS_SCHEMA.partition(" ")[2])
     bounds: dict[str, Column] = {}
@@ -85,7 +88,7 @@ def decode_records(
         found = {name: f"_verdict.{name}" for name in ("fate", "reason", "timestamp", "recordTimestamp")}
     found |= {"key": "_read.key", "value": "_read.value"}
     return read.withColumns({name: F.col(place) for name, place in found.items()}).drop(
-        "_read", "_verdict", "_computed", "_avro"
+        "_read", "_verdict", "_computed", avro.COLUMN
     )
 
 

@@ -14,11 +14,13 @@ import pyarrow.compute as pc
 
 from hindcast import formats
 from hindcast.contract import Topic
-from hindcast.formats import dating, json, primitive
-from hindcast.formats.dating import Dating, state
+from hindcast.contract.avro_compatibility import parse_declared_type
+from hindcast.formats import avro, dating, json, primitive
+from hindcast.formats.dating import MOMENT, Dating, TimeBounds, state
 from hindcast.formats.envelopes import EnvelopeReader, EnvelopeShape, shape_envelope
 from hindcast.formats.headers import HeaderReader, measure_records
 from hindcast.formats.json.batches import BatchReader
+from hindcast.formats.json.columns import arrow_type
 from hindcast.formats.record_part import RecordPart
 from hindcast.formats.text import TextReader
 from hindcast.kafka.record_batches import HEADERS
@@ -32,14 +34,6 @@ OVERSIZED = "oversized: ", " bytes, ", " may be"
 """The reason of a record with too many bytes: between these are how many it has, and how many it may have."""
 
 PartReader: TypeAlias = BatchReader | TextReader | primitive.PrimitiveReader
-MOMENT = pa.timestamp("us", "UTC")
-
-
-class TimeBounds(NamedTuple):
-    """The times that a run accepts, both included, in microseconds since 1970: of all records, or of each."""
-
-    latest: pa.Array | int
-    earliest: pa.Array | int
 
 
 class Decoding(NamedTuple):
@@ -107,14 +101,15 @@ class Decoder:
         self._envelope = EnvelopeReader(how.envelope) if how.envelope else None
 
     def decode_batch(self, records: pa.RecordBatch, bounds: TimeBounds) -> pa.RecordBatch:
-        """Return Kafka's records (`record_batches.SCHEMA`) with what `decode.decode_records` adds to them.
+        """Return Kafka's records (`record_batches.SCHEMA`, `avro.read_parts`) with what `decode.decode_records` adds.
 
         `timestamp` and `recordTimestamp` are those that it returns, `_key` and `_value` its `key` and `value`.
         """
-        parsed = self.parse(*(records.column(name) for name in ("key", "value", "headers")))
-        sent = records.column("timestamp")
-        verdict = self.judge(parsed.facts, sent, self.read_times(parsed, sent), bounds)
         columns = {name: records.column(name) for name in records.schema.names}
+        given = columns.pop(avro.COLUMN, None)
+        read = {} if given is None else {field.name: given.field(field.name) for field in given.type}
+        parsed = self.parse(columns["key"], columns["value"], columns["headers"], read)
+        verdict = self.judge(parsed.facts, columns["timestamp"], self.read_times(parsed, columns["timestamp"]), bounds)
         return pa.RecordBatch.from_pydict(columns | verdict | {"_key": parsed.key, "_value": parsed.value})
 
     def parse(
@@ -122,13 +117,13 @@ class Decoder:
         key: pa.Array,
         value: pa.Array,
         headers: pa.ListArray | None,
-        avro: Mapping[str, pa.StructArray] | None = None,
+        given: Mapping[str, pa.StructArray],
     ) -> ParsedRecords:
-        """Return the keys and values in these bytes. `avro`: what Spark has read of Avro (`avro.read_parts`)."""
+        """Return the keys and values in these bytes. `given`: what Spark has read of Avro (`avro.read_parts`)."""
         headers = pa.nulls(len(key), HEADERS) if headers is None else headers
         oversized, raw_key, raw_value = self._refuse_oversized(key, value, headers)
         read = {
-            name: (avro or {})[name] if reader is None else reader.read(raw)
+            name: given[name] if reader is None else reader.read(raw)
             for name, raw in (("key", raw_key), ("value", raw_value))
             for reader in (self._readers.get(name),)
         }
@@ -203,3 +198,9 @@ def open_reader(part: RecordPart) -> PartReader:
         case "primitive":
             return primitive.open_reader(part)
     return TextReader(part)
+
+
+def part_type(part: RecordPart) -> pa.StructType:
+    """Return the type of what is read of a part: `struct`, its columns, and `problem`."""
+    columns = {name: arrow_type(parse_declared_type(kind)) for name, kind in part.columns.items()}
+    return pa.struct({"struct": pa.struct(columns), "problem": pa.string()})

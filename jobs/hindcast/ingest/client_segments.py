@@ -1,6 +1,7 @@
-"""The segments of a topic whose records need nothing of Spark but its tasks.
+"""The segments of a topic whose records are decoded and packed at once, in one go through Arrow's batches.
 
-A task reads some offsets, decodes them in Arrow and packs them; of a few this process does. The JVM sees no record.
+Of most topics the task that reads some offsets does so; of a few records this process. The JVM then sees no record. Of
+Avro a task does so after Spark has read it.
 """
 
 from __future__ import annotations
@@ -9,12 +10,15 @@ from collections.abc import Iterator
 from functools import partial
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
 
 from hindcast.common.settings import Settings
-from hindcast.common.spark_workers import BatchConverter
-from hindcast.formats.decoder import Decoder, Decoding, TimeBounds
+from hindcast.common.spark_workers import map_in_workers
+from hindcast.formats import avro, decoder
+from hindcast.formats.dating import TimeBounds
+from hindcast.formats.decoder import Decoder, Decoding
 from hindcast.ingest import record_tasks, segments
 from hindcast.ingest.record_tasks import TopicPlace
 from hindcast.ingest.segment_fates import FateRule
@@ -23,7 +27,7 @@ from hindcast.kafka import record_batches
 from hindcast.kafka.topic_patterns import TopicSource
 
 
-def read_decoded_segments(
+def read_decoded(
     spark: SparkSession,
     source: TopicSource,
     settings: Settings,
@@ -34,23 +38,35 @@ def read_decoded_segments(
     origin: Origin,
 ) -> Segments:
     """Return the records of ranges of a topic as segments, decoded where they are read."""
-    pack = _open_packer(decoding, bounds)
-    none = pa.RecordBatch.from_pylist([], record_batches.SCHEMA)
-    schema = from_arrow_schema(Decoder(decoding).decode_batch(none, bounds).schema)
+    schema = decoded_schema(decoding, bounds)
     few = record_tasks.read_few(source, place, origin.ranges)
     if few is not None:
-        held = record_tasks.hold_batches(source, pack(few))
+        held = record_tasks.hold_batches(source, _pack_batches(decoding, bounds, few))
         if held is not None:
             return segments.hold_segments(spark, held, schema, rule, origin)
-    convert = partial(_open_packer, decoding, bounds)
+    convert = partial(_pack_batches, decoding, bounds)
     frame = record_tasks.read_in_tasks(spark, settings, place, origin.ranges, convert, segments.PACKED_SCHEMA)
     return segments.read_segments(frame, schema, rule, origin, few=False)
 
 
-def _open_packer(decoding: Decoding, bounds: TimeBounds) -> BatchConverter:
-    decoder = Decoder(decoding)
+def pack_avro(raw: DataFrame, decoding: Decoding, bounds: TimeBounds) -> DataFrame:
+    """Return records (`topics.RECORD_SCHEMA`) with parts in Avro as packed segments, a row for each."""
+    given = avro.read_parts(raw, [decoding.key, decoding.value], decoding.max_bytes)
+    return map_in_workers(given, partial(_pack_batches, decoding, bounds), segments.PACKED_SCHEMA)
 
-    def pack_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return segments.pack_batches(decoder.decode_batch(batch, bounds) for batch in batches)
 
-    return pack_batches
+def decoded_schema(decoding: Decoding, bounds: TimeBounds) -> StructType:
+    """Return the columns of the records of such segments."""
+    none = pa.Table.from_pylist([], record_batches.SCHEMA)
+    parts = {part.name: decoder.part_type(part) for part in (decoding.key, decoding.value) if part.format == "avro"}
+    if parts:
+        none = none.append_column(avro.COLUMN, pa.array([], pa.struct(parts)))
+    (batch,) = none.to_batches() or [pa.RecordBatch.from_pylist([], none.schema)]
+    return from_arrow_schema(Decoder(decoding).decode_batch(batch, bounds).schema)
+
+
+def _pack_batches(
+    decoding: Decoding, bounds: TimeBounds, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    decode = Decoder(decoding).decode_batch
+    yield from segments.pack_batches(decode(batch, bounds) for batch in batches)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 import pyarrow as pa
@@ -34,20 +34,19 @@ class TopicRanges(NamedTuple):
 
 
 class TaskReader(NamedTuple):
-    """How tasks read records: from these brokers, each task some ranges; `open_converter` gives what converts them."""
+    """How tasks read records: from these brokers, each task some ranges, and what converts their batches."""
 
     servers: str
     security_file: str | None
     tasks: Sequence[list[TopicRanges]]
-    open_converter: Callable[[], BatchConverter]
+    convert: BatchConverter
 
     def read_batches(self, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield what the tasks of these numbers read, for Spark's mapInArrow."""
-        convert = self.open_converter()
         how = task_credentials.load_security(self.servers, self.security_file)
         with pass_errors(), Cluster(self.servers, how) as cluster:
-            for number in (number for batch in numbers for number in batch.column(0).to_pylist()):
-                yield from convert(read_ranges(cluster, self.tasks[number]))
+            ranges = (self.tasks[number] for batch in numbers for number in batch.column(0).to_pylist())
+            yield from self.convert(batch for some in ranges for batch in read_ranges(cluster, some))
 
 
 def read_in_tasks(
@@ -55,7 +54,7 @@ def read_in_tasks(
     settings: Settings,
     place: TopicPlace,
     parts: Sequence[Mapping[int, OffsetRange]],
-    open_converter: Callable[[], BatchConverter],
+    convert: BatchConverter,
     schema: str,
 ) -> DataFrame:
     """Return what a converter makes of the records of these parts, which are read one after the other.
@@ -66,7 +65,7 @@ def read_in_tasks(
     total = sum(r.end - r.start for part in parts for r in part.values())
     size = min(max(total // _TASKS, _LEAST_PER_TASK), _MOST_PER_TASK)
     tasks = [task for part in parts for task in divide_ranges(part, place, size)]
-    reader = TaskReader(settings.kafka, task_credentials.write_security(settings), tasks, open_converter)
+    reader = TaskReader(settings.kafka, task_credentials.write_security(settings), tasks, convert)
     return map_in_workers(spark.range(0, len(tasks), 1, max(len(tasks), 1)), reader.read_batches, schema)
 
 
@@ -101,7 +100,7 @@ def read_records(
     few = read_few(source, place, [ranges])
     if few is not None and (held := hold_batches(source, few)) is not None:
         return spark.createDataFrame(pa.Table.from_batches(held, record_batches.SCHEMA), RECORD_SCHEMA)
-    return read_in_tasks(spark, settings, place, [ranges], _open_reader, RECORD_SCHEMA)
+    return read_in_tasks(spark, settings, place, [ranges], iter, RECORD_SCHEMA)
 
 
 def read_ranges(source: TopicSource, reading: Sequence[TopicRanges]) -> Iterator[pa.RecordBatch]:
@@ -134,7 +133,3 @@ def divide_ranges(
                 task, room = [], size
     if task:
         yield task
-
-
-def _open_reader() -> BatchConverter:
-    return iter

@@ -67,7 +67,7 @@ def read_schemas(spark: SparkSession, contract: BoundContract, name: str) -> Sch
     Raises RecordError if a record was accepted whose schema does not fit, or no longer fits, the contract's columns.
     """
     topic = contract.topics[name]
-    if not _list_parts_with_ids(topic):
+    if not list_parts_with_ids(topic):
         return {}
     stored = _read_stored(contract, name)
     if stored != (fitting := _select_fitting(topic, stored)):
@@ -86,7 +86,7 @@ def resolve_schemas(contract: BoundContract, name: str, records: DataFrame, plan
     storing anything, if a schema does not fit the contract's columns; it shows the first record that names it.
     """
     topic = contract.topics[name]
-    if not _list_parts_with_ids(topic):
+    if not list_parts_with_ids(topic):
         return {}
     uses, schemas_by_id = _find_schema_uses(records, topic), _read_stored(contract, name)
     missing = {use.id for use in uses if use.id not in schemas_by_id[use.part]}
@@ -105,7 +105,7 @@ def schemas_table(warehouse: str, pipeline: str, topic: str) -> Table:
     return Table(warehouse, pipeline, f"schemas/{topic}", "schemas")
 
 
-def _list_parts_with_ids(topic: Topic) -> list[PartName]:
+def list_parts_with_ids(topic: Topic) -> list[PartName]:
     """Return the parts of a record that name their schema."""
     given = {"key": topic.key_schema, "value": topic.value_schema}
     return [part for part in PARTS if part_format(topic, part) == "avro" and given[part] is None]
@@ -114,7 +114,7 @@ def _list_parts_with_ids(topic: Topic) -> list[PartName]:
 def _find_schema_uses(records: DataFrame, topic: Topic) -> list[SchemaUse]:
     """Return the first use of each schema in keys and in values; in one pass."""
     named = [
-        F.struct(F.lit(part).alias("part"), schema_id(F.col(part)).alias("id")) for part in _list_parts_with_ids(topic)
+        F.struct(F.lit(part).alias("part"), schema_id(F.col(part)).alias("id")) for part in list_parts_with_ids(topic)
     ]
     each = records.select("partition", "offset", F.explode(F.array(*named)).alias("_named")).select("*", "_named.*")
     first = each.where("id IS NOT NULL").groupBy("part", "id").agg(F.min(F.struct("partition", "offset")).alias("at"))

@@ -25,9 +25,11 @@ from pyspark.sql.types import IntegerType, LongType, StructType
 
 from hindcast.common.arrow_streams import pack_rows
 from hindcast.common.spark_workers import map_in_workers
+from hindcast.formats.headers import measure_records
 from hindcast.ingest.erasure_marks import MARK
 from hindcast.ingest.segment_fates import FateRule, decide_fates
 from hindcast.ingest.stream_times import StreamTimes
+from hindcast.kafka.record_batches import HEADERS
 from hindcast.kafka.topics import OffsetRange
 from hindcast.store import files
 from hindcast.store.task_rows import TaskRows, collect_table
@@ -248,8 +250,9 @@ def pack_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def _split_batch(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """Yield the records of each partition, about `_MAX_BYTES` at a time."""
-    sizes = sum(pc.binary_length(batch.column(name)).fill_null(0).to_numpy() for name in ("key", "value"))
-    parts = np.cumsum(sizes, dtype=np.int64) // _MAX_BYTES
+    headers = batch.column("headers") if "headers" in batch.schema.names else pa.nulls(batch.num_rows, HEADERS)
+    sizes = measure_records(batch.column("key"), batch.column("value"), headers)
+    parts = np.cumsum(sizes) // _MAX_BYTES
     cuts = np.flatnonzero((np.diff(batch.column("partition").to_numpy()) != 0) | (np.diff(parts) != 0)) + 1
     for start, end in pairwise([0, *cuts.tolist(), batch.num_rows]):
         yield batch.slice(start, end - start)

@@ -6,20 +6,21 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
 import pyarrow as pa
+from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StructType, TimestampType
 
 from hindcast.bitemporal import valid_time
-from hindcast.bitemporal.intervals import to_micros
 from hindcast.common.spark_workers import raise_worker_errors
 from hindcast.contract import Topic
 from hindcast.contract.bound import BoundContract
+from hindcast.formats.dating import find_time_bounds
 from hindcast.formats.decode import decode_records
-from hindcast.formats.decoder import TimeBounds, plan_decoding
-from hindcast.ingest import erasure_marks, record_tasks, schemas, segments, stream_times, topic_log
-from hindcast.ingest.client_segments import read_decoded_segments
+from hindcast.formats.decoder import plan_decoding
+from hindcast.ingest import client_segments, erasure_marks, record_tasks, schemas, segments, stream_times, topic_log
+from hindcast.ingest.schemas import SchemasById
 from hindcast.ingest.segment_fates import FateRule
 from hindcast.ingest.segments import Origin, Segments
 from hindcast.kafka import gaps, topic_patterns
@@ -85,32 +86,37 @@ def read_segments(
 
     `store`: whether to store the schemas that records name beside the log (schemas.py).
     """
-    rule, place = _fate_rule(contract.topics[name]), (contract.kafka_topic(name), plan.topics[name].members)
+    topic, rule, few = contract.topics[name], _fate_rule(contract.topics[name]), files.is_small(origin.count_offsets())
+    place, decoding = (contract.kafka_topic(name), plan.topics[name].members), plan_decoding(topic)
+    bounds = find_time_bounds(topic, plan.known_at)
+
+    def read_raw(part: Mapping[int, OffsetRange]) -> tuple[DataFrame, SchemasById]:
+        raw = record_tasks.read_records(spark, source, contract.settings, place, part)
+        if schemas.list_parts_with_ids(topic) and not few:  # read twice
+            raw = raw.localCheckpoint(eager=False, storageLevel=StorageLevel.DISK_ONLY)
+        return raw, schemas.resolve_schemas(contract, name, raw, plan if store else None)
+
+    def pack_part(part: Mapping[int, OffsetRange]) -> DataFrame:
+        raw, writers = read_raw(part)
+        return client_segments.pack_avro(raw, plan_decoding(topic, writers), bounds)
 
     def decode_part(part: Mapping[int, OffsetRange]) -> DataFrame:
-        raw = record_tasks.read_records(spark, source, contract.settings, place, part)
-        return _decode_raw_records(contract, plan, name, part, raw, store=store)
+        return _decode_raw_records(contract, plan, name, part, *read_raw(part))
 
     with raise_worker_errors():
-        if _is_decoded_by_tasks(contract, name, origin):
-            topic = contract.topics[name]
-            latest, earliest = (
-                it(topic, plan.known_at) for it in (valid_time.latest_within_skew, valid_time.earliest_within_skew)
-            )
-            bounds = TimeBounds(to_micros(latest), to_micros(earliest))
-            decoding = plan_decoding(topic)
-            return read_decoded_segments(spark, source, contract.settings, decoding, bounds, place, rule, origin)
-        decoded = topic_log.union_frames(map(decode_part, origin.ranges))
-        few = files.is_small(origin.count_offsets())
-        return segments.read_segments(segments.pack_records(decoded), decoded.schema, rule, origin, few=few)
+        if decoding.dating.is_computed or _has_forgotten(contract, name, origin):
+            decoded = topic_log.union_frames(map(decode_part, origin.ranges))
+            return segments.read_segments(segments.pack_records(decoded), decoded.schema, rule, origin, few=few)
+        if not decoding.needs_spark:
+            return client_segments.read_decoded(spark, source, contract.settings, decoding, bounds, place, rule, origin)
+        packed = topic_log.union_frames(map(pack_part, origin.ranges))
+        return segments.read_segments(packed, client_segments.decoded_schema(decoding, bounds), rule, origin, few=few)
 
 
-def _is_decoded_by_tasks(contract: BoundContract, name: str, origin: Origin) -> bool:
-    """Return whether the tasks that read records can decode them: nothing of Spark is needed, and none is forgotten."""
+def _has_forgotten(contract: BoundContract, name: str, origin: Origin) -> bool:
+    """Return whether records of these ranges may be of a key that was forgotten."""
     past = journal.read_runs(contract.warehouse, contract.pipeline)
-    if any(erasure_marks.has_passed(past, name, part) for part in origin.ranges):
-        return False
-    return not plan_decoding(contract.topics[name]).needs_spark
+    return any(erasure_marks.has_passed(past, name, part) for part in origin.ranges)
 
 
 def select_log_rows(read: Segments, plan: Plan, name: str) -> TaskRows:
@@ -153,15 +159,13 @@ def _decode_raw_records(
     name: str,
     ranges: Mapping[int, OffsetRange],
     raw: DataFrame,
-    *,
-    store: bool,
+    writers: SchemasById,
 ) -> DataFrame:
     """Return the `raw` records of these ranges, decoded: `_LOG_COLUMNS` as far as no stream time is needed, of which
     `fate` is null where that decides it, and `_DECODED_COLUMNS`.
     """
     topic = contract.topics[name]
     with_bytes = raw.withColumns({"_rawKey": F.col("key"), "_rawValue": F.col("value")})
-    writers = schemas.resolve_schemas(contract, name, raw, plan if store else None)
     span = valid_time.skew_bounds(topic, plan.known_at)
     past = journal.read_runs(contract.warehouse, contract.pipeline)
     marked = erasure_marks.mark_forgotten(with_bytes, past, topic, name, writers, ranges)

@@ -56,6 +56,8 @@ class Cluster:
             "auto.offset.reset": "error",
             "check.crcs": True,
             "fetch.queue.backoff.ms": 10,
+            "receive.message.max.bytes": _MOST_BYTES,
+            "queued.min.messages": 30_000,
             "enable.partition.eof": True,
         }
         self._admin = access_errors.connect_client(AdminClient, config, self._errors, self._how)
@@ -152,7 +154,7 @@ class Cluster:
                 if any(message.partition() in left for message in (*others, *records)):
                     last_progress = time.monotonic()
                 elif time.monotonic() - last_progress > patience:
-                    raise TopicError("the broker sends no records", where=f"{topic} partition {min(left)}")
+                    raise self._explain_silence(topic, min(left))
                 if len(ranges) > 1 or not records or (records[-1].offset() or 0) >= min(left.values()) - 1:
                     records = _take_own(records, left)
                 for message in others:
@@ -172,6 +174,14 @@ class Cluster:
     ) -> Iterator[pa.RecordBatch]:
         """Yield the `read_committed_records` of these ranges in batches (`record_batches.build_batches`)."""
         return build_batches(self.read_committed_records(topic, ranges, patience))
+
+    def _explain_silence(self, topic: str, partition: int) -> TopicError:
+        where = f"{self.servers}, topic {topic}, partition {partition}"
+        if not self.has_topic(topic):
+            fix = "if its deletion was not meant, restore the topic; retry the run, which says what it can go on with"
+            return TopicError("the topic was deleted while it was read", where=where, fix=fix)
+        fix = "check that the partition has a leader and its broker is well, then retry"
+        return TopicError("the broker sends no records", where=where, fix=fix)
 
     def _poll_messages(self) -> tuple[list[Message], list[Message]]:
         """Return the records received from the assigned partitions, and ends of these and errors; wait a second for
@@ -284,6 +294,10 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 
 _AT_ONCE = 9_999
+
+
+_MOST_BYTES = (1 << 31) - 1
+"""So many bytes an answer, and a batch that zstd has unpacked, may have: librdkafka's most."""
 
 
 _NO_TOPIC = ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
-from typing import TypeAlias, cast
+from itertools import chain, pairwise
+from typing import NamedTuple, TypeAlias, cast
 
 import numpy as np
 import pyarrow as pa
@@ -34,18 +34,26 @@ _RECORDS, _BYTES = 20_000, 32 << 20
 _MAX_MILLIS = (2**63 - 1) // 1000
 
 
+class ReceivedRecord(NamedTuple):
+    """A message of Kafka's client, with what it is asked for only once."""
+
+    message: Message
+    key: bytes | None
+    headers: Headers | None
+
+
 def build_batches(received: Iterable[list[Message]]) -> Iterator[pa.RecordBatch]:
     """Yield records in batches of one partition each, in the order in which they were received.
 
     A timestamp whose microseconds overflow becomes the nearest that Spark has. A record of which a header's name is not
     UTF-8 has only the header `UNREADABLE_HEADERS`: Kafka's client reads none of its headers.
     """
-    waiting: dict[int, list[Message]] = defaultdict(list)
+    waiting: dict[int, list[ReceivedRecord]] = defaultdict(list)
     size = 0
-    for messages in received:
-        for partition, own in _group_by_partition(messages).items():
+    for records, bytes_ in _split_received(received):
+        for partition, own in _group_by_partition(records).items():
             waiting[partition] += own
-        size += sum(map(len, messages))
+        size += bytes_
         full = [*waiting] if size >= _BYTES else [p for p, own in waiting.items() if len(own) >= _RECORDS]
         for partition in full:
             yield _build_batch(waiting.pop(partition))
@@ -54,18 +62,39 @@ def build_batches(received: Iterable[list[Message]]) -> Iterator[pa.RecordBatch]
         yield _build_batch(own)
 
 
-def _group_by_partition(messages: list[Message]) -> dict[int, list[Message]]:
-    partitions = [cast("int", message.partition()) for message in messages]
+def _split_received(received: Iterable[list[Message]]) -> Iterator[tuple[list[ReceivedRecord], int]]:
+    """Yield records, at most about `_BYTES` of them at a time, and how many bytes these are."""
+    for messages in received:
+        keys: list[bytes | None] = [message.key() for message in messages]
+        headers = _read_all_headers(messages)
+        records = list(map(ReceivedRecord, messages, keys, headers))
+        sizes = np.fromiter(map(len, messages), np.int64, len(messages))
+        sizes += np.fromiter((len(key) if key else 0 for key in keys), np.int64, len(messages))
+        if any(headers):
+            sizes += np.fromiter(map(_measure_headers, headers), np.int64, len(messages))
+        parts = np.cumsum(sizes) // _BYTES
+        cuts = [0, *(np.flatnonzero(np.diff(parts)) + 1).tolist(), len(messages)]
+        for start, end in pairwise(cuts):
+            yield records[start:end], int(sizes[start:end].sum())
+
+
+def _measure_headers(headers: Headers | None) -> int:
+    return sum(len(name) + len(value or b"") for name, value in headers or ())
+
+
+def _group_by_partition(records: list[ReceivedRecord]) -> dict[int, list[ReceivedRecord]]:
+    partitions = [cast("int", record.message.partition()) for record in records]
     if len({*partitions}) == 1:
-        return {partitions[0]: messages}
-    groups: dict[int, list[Message]] = defaultdict(list)
-    for partition, message in zip(partitions, messages, strict=True):
-        groups[partition].append(message)
+        return {partitions[0]: records}
+    groups: dict[int, list[ReceivedRecord]] = defaultdict(list)
+    for partition, record in zip(partitions, records, strict=True):
+        groups[partition].append(record)
     return groups
 
 
-def _build_batch(messages: Sequence[Message]) -> pa.RecordBatch:
+def _build_batch(records: Sequence[ReceivedRecord]) -> pa.RecordBatch:
     """Return messages of a partition as records."""
+    messages = [record.message for record in records]
     kinds_and_times = chain.from_iterable([message.timestamp() for message in messages])
     times = np.fromiter(kinds_and_times, np.int64, 2 * len(messages)).reshape(-1, 2)
     micros = np.clip(times[:, 1], -_MAX_MILLIS, _MAX_MILLIS) * 1000
@@ -74,9 +103,9 @@ def _build_batch(messages: Sequence[Message]) -> pa.RecordBatch:
         pa.array([message.offset() for message in messages], pa.int64()),
         pa.array(micros).view(SCHEMA.field("timestamp").type),
         pa.array(times[:, 0] - 1, pa.int32()),
-        pa.array([message.key() for message in messages], pa.binary()),
+        pa.array([record.key for record in records], pa.binary()),
         pa.array([message.value() for message in messages], pa.binary()),
-        _build_headers(_read_all_headers(messages)),
+        _build_headers([record.headers for record in records]),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
