@@ -24,7 +24,8 @@ from hindcast.cli.arguments import build_parser
 from hindcast.cli.help import EXAMPLES
 from hindcast.contract import Contract, Topic
 from hindcast.contract.names import FOLDERS
-from hindcast.formats import FORMATS
+from hindcast.formats import avro, json, primitive
+from hindcast.formats import text as text_format
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 
@@ -75,7 +76,7 @@ def topics() -> str:
     head, _, *rows = _fields(Topic.model_json_schema())
     told = [f"{row.replace('](#', '](contract.md#')} {_explained(row.split('`')[1])} |" for row in rows]
     fields = [f"{head} more |", "| --- | --- | --- | --- | --- |", *told]
-    formats = [f"| {_summary(module)} |" for module in FORMATS.values()]
+    formats = [f"| {_summary(module)} |" for module in (json, text_format, primitive, avro)]
     fates = [f"| `{fate}` | {told} |" for fate, told in _fates()]
     return (
         _TOPICS.replace("<fields>", "\n".join(fields))

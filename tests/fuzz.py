@@ -1,5 +1,5 @@
 """Mutations of valid records, and an oracle that says what a JSON record is: Python's own parser, and the rules of
-exact.py written down a second time.
+`json.values` written down a second time.
 """
 
 from __future__ import annotations

@@ -281,7 +281,10 @@ SCHEMED: list[tuple[list[dict[str, Any]], str, list[Case]]] = [
     (
         field("price", "io.debezium.data.VariableScaleDecimal"),
         "price",
-        [({"scale": 1, "value": "Dw=="}, Decimal("1.50")), ({"scale": 3, "value": "Dw=="}, BAD), ("1.5", BAD)],
+        [
+            *(({"scale": 1, "value": "Dw=="}, Decimal("1.50")), ({"scale": 3, "value": "Dw=="}, BAD), ("1.5", BAD)),
+            ({"scale": -1, "value": "Dw=="}, Decimal("150.00")),
+        ],
     ),
     (field("day", "io.debezium.time.Date"), "day", [(20454, date(2026, 1, 1)), (-2147472692, BAD)]),
     (field("day", f"{CONNECT}Date"), "day", [(20454, date(2026, 1, 1))]),

@@ -162,8 +162,8 @@ def test_every_record_is_dated_or_refused(spark: SparkSession) -> None:
 
 
 def test_the_latest_time_that_a_plan_believes_has_a_bound() -> None:
-    assert valid_time.latest_within_skew(WIDE, NOON) == LAST
-    assert valid_time.latest_within_skew(topic(), NOON) == NOON + DAY
+    assert valid_time.skew_bounds(WIDE, NOON).latest == LAST
+    assert valid_time.skew_bounds(topic(), NOON).latest == NOON + DAY
 
 
 def test_the_reason_says_which(spark: SparkSession) -> None:

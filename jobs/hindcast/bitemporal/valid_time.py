@@ -9,7 +9,7 @@ from typing import NamedTuple
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from hindcast.bitemporal.intervals import ALL_TIME, LAST_MOMENT, to_micros
+from hindcast.bitemporal.intervals import LAST_MOMENT, to_micros
 from hindcast.bitemporal.pattern_limits import expression_column
 from hindcast.contract import Topic
 from hindcast.contract import valid_time as expression
@@ -31,28 +31,17 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 class SkewBounds(NamedTuple):
     """The times that a run accepts, both included."""
 
-    latest: Column
-    earliest: Column
+    latest: datetime
+    earliest: datetime
 
 
-def skew_bounds(topic: Topic, known_at: datetime | Column) -> SkewBounds:
+def skew_bounds(topic: Topic, known_at: datetime) -> SkewBounds:
     """Return the bounds of `max_time_skew` around a run's known-at, within `FIRST_MOMENT` and `LAST_MOMENT`."""
-    now, skew = F.lit(known_at), topic.time_skew
-    latest = F.least(now + F.lit(min(skew.after, ALL_TIME)), timestamp_literal(LAST_MOMENT))
-    if skew.before is None:
-        return SkewBounds(latest, timestamp_literal(FIRST_MOMENT))
-    return SkewBounds(latest, F.greatest(now - F.lit(min(skew.before, ALL_TIME)), timestamp_literal(FIRST_MOMENT)))
-
-
-def latest_within_skew(topic: Topic, known_at: datetime) -> datetime:
-    """Return the `latest` of `skew_bounds` as a moment."""
-    return known_at + topic.time_skew.after if topic.time_skew.after < LAST_MOMENT - known_at else LAST_MOMENT
-
-
-def earliest_within_skew(topic: Topic, known_at: datetime) -> datetime:
-    """Return the `earliest` of `skew_bounds` as a moment."""
-    before = topic.time_skew.before
-    return FIRST_MOMENT if before is None or before > known_at - FIRST_MOMENT else known_at - before
+    after, before = topic.time_skew.after, topic.time_skew.before
+    latest = known_at + after if after < LAST_MOMENT - known_at else LAST_MOMENT
+    if before is None or before > known_at - FIRST_MOMENT:
+        return SkewBounds(latest, FIRST_MOMENT)
+    return SkewBounds(latest, known_at - before)
 
 
 def timestamp_literal(at: datetime) -> Column:

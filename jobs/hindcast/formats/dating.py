@@ -49,8 +49,7 @@ class TimeBounds(NamedTuple):
 
 def find_time_bounds(topic: Topic, known_at: datetime) -> TimeBounds:
     """Return the times that a run which is known at a moment accepts of a topic."""
-    bounds = valid_time.latest_within_skew, valid_time.earliest_within_skew
-    return TimeBounds(*(to_micros(find(topic, known_at)) for find in bounds))
+    return TimeBounds(*map(to_micros, valid_time.skew_bounds(topic, known_at)))
 
 
 def plan_dating(topic: Topic) -> Dating:

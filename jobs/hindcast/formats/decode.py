@@ -6,7 +6,7 @@ is an expression between.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from functools import partial
 
@@ -61,35 +61,42 @@ def decode_records(
     """
     decoding = plan_decoding(topic, writers, within_limit=within_limit)
     given = avro.read_parts(records, [decoding.key, decoding.value], decoding.max_bytes)
-    arguments = {"timestamp": F.col("timestamp"), "key": F.col("key"), "value": F.col("value")}
-    arguments |= {
-        f"avro_{part}": F.col(f"{avro.COLUMN}.{part}") for part in avro.list_parts(decoding.key, decoding.value)
-    }
-    if topic.headers or (decoding.max_bytes is not None and "headers" in records.columns):
-        arguments["headers"] = F.col("headers").cast(HEADERS_SCHEMA.partition(" ")[2])
-    bounds: dict[str, Column] = {}
-    if latest is not None:
-        first = valid_time.timestamp_literal(valid_time.FIRST_MOMENT) if earliest is None else F.lit(earliest)
-        bounds = {"latest": F.lit(latest), "earliest": first}
+    arguments = _list_arguments(records, topic, decoding)
     parts = {"key": f"struct<{ddl_columns(topic.key, ': ')}>", "value": f"struct<{ddl_columns(topic.value, ': ')}>"}
     columns = ", ".join(f"{name}: {kind}" for name, kind in parts.items())
-    verdict = f"{_FATES}, {_TIMES}" if bounds else _FATES
-    if not (bounds and decoding.dating.is_computed):
-        read = _add_struct(given, decoding, _decode, arguments | bounds, f"struct<{columns}, {verdict}>", "_read")
-        found = {"fate": "_read.fate", "reason": "_read.reason"}
-        found |= {name: f"_read.{name}" for name in ("timestamp", "recordTimestamp") if bounds}
-    else:
-        form = f"struct<{columns}, {_FACTS}>"
-        parsed = _add_struct(given, decoding, _parse, arguments, form, "_read")
-        dated = valid_time.add_computed_time(parsed, topic, {"key": "_read.key", "value": "_read.value"})
-        facts = {name: F.col(f"_read.{name}") for name in RecordFacts._fields}
-        facts |= {"timestamp": F.col("timestamp"), "computed": F.col("_computed"), **bounds}
-        read = _add_struct(dated, decoding, _judge, facts, f"struct<{verdict}>", "_verdict")
-        found = {name: f"_verdict.{name}" for name in ("fate", "reason", "timestamp", "recordTimestamp")}
-    found |= {"key": "_read.key", "value": "_read.value"}
-    return read.withColumns({name: F.col(place) for name, place in found.items()}).drop(
-        "_read", "_verdict", "_computed", avro.COLUMN
-    )
+    if latest is None:
+        read = _add_struct(given, decoding, _decode, arguments, f"struct<{columns}, {_FATES}>", "_read")
+        return _take_columns(read, {"_read": (*parts, "fate", "reason")})
+    moments = {"latest": latest, "earliest": valid_time.FIRST_MOMENT if earliest is None else earliest}
+    literal = valid_time.timestamp_literal
+    bounds = {name: literal(it) if isinstance(it, datetime) else it for name, it in moments.items()}
+    verdict = ("fate", "reason", "timestamp", "recordTimestamp")
+    if not decoding.dating.is_computed:
+        form = f"struct<{columns}, {_FATES}, {_TIMES}>"
+        read = _add_struct(given, decoding, _decode, arguments | bounds, form, "_read")
+        return _take_columns(read, {"_read": (*parts, *verdict)})
+    parsed = _add_struct(given, decoding, _parse, arguments, f"struct<{columns}, {_FACTS}>", "_read")
+    dated = valid_time.add_computed_time(parsed, topic, {name: f"_read.{name}" for name in parts})
+    facts = {name: F.col(f"_read.{name}") for name in RecordFacts._fields}
+    facts |= {"timestamp": F.col("timestamp"), "computed": F.col("_computed"), **bounds}
+    judged = _add_struct(dated, decoding, _judge, facts, f"struct<{_FATES}, {_TIMES}>", "_verdict")
+    return _take_columns(judged, {"_read": parts, "_verdict": verdict}).drop("_computed")
+
+
+def _list_arguments(records: DataFrame, topic: Topic, decoding: Decoding) -> dict[str, Column]:
+    """Return what is decoded of records (`avro.read_parts`)."""
+    arguments = {name: F.col(name) for name in ("timestamp", "key", "value")}
+    for part in avro.list_parts(decoding.key, decoding.value):
+        arguments[f"avro_{part}"] = F.col(f"{avro.COLUMN}.{part}")
+    if topic.headers or (decoding.max_bytes is not None and "headers" in records.columns):
+        arguments["headers"] = F.col("headers").cast(HEADERS_SCHEMA.partition(" ")[2])
+    return arguments
+
+
+def _take_columns(records: DataFrame, fields: Mapping[str, Iterable[str]]) -> DataFrame:
+    """Return records with the fields of structs as columns of their own, and without the structs."""
+    columns = {name: F.col(f"{struct}.{name}") for struct, names in fields.items() for name in names}
+    return records.withColumns(columns).drop(*fields, avro.COLUMN)
 
 
 def _add_struct(

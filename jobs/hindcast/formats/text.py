@@ -1,4 +1,4 @@
-"""`string`: the text of one column, in UTF-8, read exactly (`json.values.parse_text`); for a binary one the bytes."""
+"""`string`: the text of one column, in UTF-8, read exactly; of a binary column the bytes."""
 
 from __future__ import annotations
 

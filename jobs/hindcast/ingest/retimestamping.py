@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 
 from hindcast.bitemporal import valid_time
 from hindcast.bitemporal.fates import decide_fates, redecide_fates
+from hindcast.bitemporal.intervals import ALL_TIME, LAST_MOMENT
 from hindcast.contract import Topic
 from hindcast.contract.bound import BoundContract
 from hindcast.contract.definition import parse_fields
@@ -147,18 +148,20 @@ def _load_topic_plans(runs: list[Run], name: str) -> dict[int, TopicPlan]:
     return {run.number: run.plan.topics[name] for run in runs if name in run.plan.topics}
 
 
-def _skew_bounds(topic: Topic, skews: Mapping[int, TimeSkew]) -> valid_time.SkewBounds:
-    """Return the times that a record of a log may have, if it is one of a run in `skews`."""
+def _skew_bounds(skews: Mapping[int, TimeSkew]) -> tuple[Column, Column]:
+    """Return the latest and the earliest time that a record of a log may have, if it is one of a run in `skews`."""
     latest = earliest = F.lit(None).cast("timestamp")
     runs: dict[TimeSkew, list[int]] = {}
     for run, skew in skews.items():
         runs.setdefault(skew, []).append(run)
     for skew, numbers in runs.items():
-        bounds = valid_time.skew_bounds(topic.model_copy(update={"max_time_skew": skew}), F.col("systemFrom"))
+        first, last = map(valid_time.timestamp_literal, (valid_time.FIRST_MOMENT, LAST_MOMENT))
         of_these = F.col("run").isin(numbers)
-        latest = F.when(of_these, bounds.latest).otherwise(latest)
-        earliest = F.when(of_these, bounds.earliest).otherwise(earliest)
-    return valid_time.SkewBounds(latest, earliest)
+        after = F.least(F.col("systemFrom") + F.lit(min(skew.after, ALL_TIME)), last)
+        before = first if skew.before is None else F.col("systemFrom") - F.lit(min(skew.before, ALL_TIME))
+        latest = F.when(of_these, after).otherwise(latest)
+        earliest = F.when(of_these, F.greatest(before, first)).otherwise(earliest)
+    return latest, earliest
 
 
 def _retimestamp_rows(
@@ -174,7 +177,7 @@ def _retimestamp_rows(
     previous = {"was": F.col("fate"), "_why": F.col("reason"), "_dated": F.col("timestamp"), "timestamp": own}
     before = rows.withColumns(previous)
     before = before.withColumns({"_rawKey": F.col("key"), "_rawValue": F.col("value")})
-    decoded = decode_records(before, topic, *_skew_bounds(topic, skews), writers)
+    decoded = decode_records(before, topic, *_skew_bounds(skews), writers)
     current = ~F.col("run").isin(*skews)  # dated so, and judged, by the run that ingested it
     forgotten = erasure_marks.is_forgotten(rows)
     settled = F.col("was").isin(*_UNREAD, *gaps.FATES) | (forgotten & ~current)

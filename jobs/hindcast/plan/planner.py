@@ -251,7 +251,7 @@ def _plan_topic(
     ends = {p: before.ranges[p].end for p in before.start_offsets} if before else {}
     held |= topic_patterns.find_deleted_ranges(contract, name, known, before.ranges if before else {}, held)
     refuse_lost_offsets(kafka, ends, held)
-    latest = valid_time.latest_within_skew(topic, known_at)
+    latest = valid_time.skew_bounds(topic, known_at).latest
     since = (
         source.find_offsets_for_time(kafka, topic.since, latest)
         if topic.since and _needs_start_offsets(topic.since, before, held)
