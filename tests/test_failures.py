@@ -72,7 +72,7 @@ def failed(up: Up, dag: str, task: str) -> tuple[int, list[str]]:
     up.web.unpause(dag)
     run = up.web.wait(dag, up.web.trigger(dag), state="failed")
     (told,) = (told for told in up.web.tasks(dag, run) if told["task_id"] == task)
-    return told["try_number"], up.web.log(dag, run, task, told["try_number"])
+    return told["try_number"], up.web.read_log(dag, run, task, told["try_number"])
 
 
 @pytest.mark.long

@@ -51,7 +51,7 @@ def test_a_password_is_in_no_log_no_database_no_page_and_no_command_line(
         with watched_processes() as lines, running(stack, contract, HINDCAST_KAFKA=broker.sasl_ssl) as (now, web):
             web.unpause("guarded")
             failed = web.wait("guarded", web.trigger("guarded"), state="failed")
-            assert any("nobody.may.read" in line for line in web.log("guarded", failed, "plan"))
+            assert any("nobody.may.read" in line for line in web.read_log("guarded", failed, "plan"))
             broker.allow(READER, "READ", topic="nobody.may.read")
             done = web.wait("guarded", web.trigger("guarded"))
             assert journal.read_runs(now.warehouse, "guarded")[-1].state == "completed"
