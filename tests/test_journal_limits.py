@@ -24,7 +24,7 @@ from hindcast.plan.journal_rows import UnreadJournalError
 from hindcast.plan.parsed_journals import JournalLimits, ParsedJournals
 from hindcast.plan.plans import TopicPlan
 from hindcast.plan.runs import Completed, Run, StoredReport
-from hindcast.store import table_cache
+from hindcast.store import own_files, table_cache
 from test_pages import GUEST, client, twin
 from warehouses import T0, shop
 
@@ -70,9 +70,10 @@ def test_an_entry_that_no_run_writes_is_refused_before_it_is_parsed(
 
 
 def test_opening_a_journal_counts_as_time_of_the_overview(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that is kept open is shown."""
+    """One that is kept open is shown, and its folders are not listed again unless something in them has changed."""
     web = client("shop")
     monkeypatch.setattr(reading_limits, "_SPENT", {})
+    monkeypatch.setattr(own_files, "_SETTLED", -1 << 62)  # the test has just changed them
     table_cache._CACHE.clear()
     (line,) = twin(web, "/quality")["pipelines"]
     assert line["problems"] == []
@@ -80,7 +81,12 @@ def test_opening_a_journal_counts_as_time_of_the_overview(settings: Settings, mo
     monkeypatch.setattr(reading_limits, "OPENING_SECONDS", 0)
     (line,) = twin(web, "/quality")["pipelines"]
     assert line["problems"] == []
-    del table_cache._CACHE[journal.runs_table(settings.warehouse, "shop").path]
+    path = journal.runs_table(settings.warehouse, "shop").path
+    Path(path, "x").mkdir()
+    (line,) = twin(web, "/quality")["pipelines"]
+    assert line["problems"][0]["found"] == "the runs were not read: opening their table took more than 0 s"
+    Path(path, "x").rmdir()
+    del table_cache._CACHE[path]
     (line,) = twin(web, "/quality")["pipelines"]
     assert line["problems"][0]["found"] == "the runs were not read: opening their table took more than 0 s"
 

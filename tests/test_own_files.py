@@ -8,7 +8,7 @@ import struct
 import time
 from base64 import b85encode
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import UUID, uuid4
@@ -32,6 +32,7 @@ from hindcast.store import (
     duckdb_reader,
     log_limits,
     own_files,
+    own_tables,
     pinning,
     row_reader,
     table_cache,
@@ -154,6 +155,85 @@ def test_a_link_made_after_a_table_was_opened_is_found(
         tables.open_table(table)
     assert listed
     assert {*listed} == {table.path}
+
+
+class UnknownEntry:
+    """An entry of a listing that does not tell kinds: like one that was removed since, it is neither file nor folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.name = str(path), path.name
+
+    def is_dir(self, **_: bool) -> bool:
+        return False
+
+    is_file = is_dir
+
+
+def list_entries(monkeypatch: pytest.MonkeyPatch, *paths: Path) -> None:
+    """Have the next listings give unknown entries."""
+    monkeypatch.setattr(os, "scandir", lambda _: nullcontext(map(UnknownEntry, paths)))
+
+
+def test_a_file_that_was_removed_while_its_folder_was_listed_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "again.parquet").touch()
+    os.mkfifo(tmp_path / "pipe")
+    list_entries(monkeypatch, tmp_path / "removed.parquet", tmp_path / "again.parquet")
+    own_files.refuse_odd_files(tmp_path)
+    list_entries(monkeypatch, tmp_path / "removed.parquet", tmp_path / "pipe")
+    with pytest.raises(TableError, match=f"{tmp_path}/pipe"):
+        own_files.refuse_odd_files(tmp_path)
+
+
+def test_a_table_has_only_so_many_folders(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one folder or in many; of those in one only so many are listed."""
+    monkeypatch.setattr(own_files, "MAX_FOLDERS", 20)
+    for n in range(5):
+        Path(table.path, f"a{n}", "b", "c").mkdir(parents=True)
+    assert tables.open_table(table) is not None
+    for n in range(5):
+        Path(table.path, f"d{n}").mkdir()
+    for open_table in (tables.open_table, tables.open_latest):
+        with pytest.raises(TableError, match="has more than 20 folders: no table has so many"):
+            open_table(table)
+    for n in range(100):
+        Path(table.path, f"e{n}").mkdir()
+    assert len(own_files._list_folders(table.path)) == 21
+
+
+def test_listing_folders_counts_as_opening_once(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of a table that is kept open, if something in its folders has changed."""
+    taken = list[str]()
+
+    @contextmanager
+    def watch() -> Iterator[None]:
+        taken.append("listed")
+        yield
+
+    with table_cache.watch_opening(watch):
+        tables.open_table(table)
+        assert len(taken) == 3, "it was opened, and after that its folder and that of its log listed"
+        monkeypatch.setattr(own_files, "_SETTLED", -1 << 62)  # the test has just changed them
+        for _ in range(2):
+            tables.open_table(table)
+            assert len(taken) == 5, "nothing has changed"
+        Path(table.path, "x").mkdir()
+        tables.open_table(table)
+        assert len(taken) == 7, "its folder, and the new one"
+
+
+def test_folders_that_no_path_names_are_told(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By all that opens a table, or looks for links in it."""
+    monkeypatch.chdir(table.path)
+    for _ in range(40):
+        Path("d" * 200).mkdir()
+        os.chdir("d" * 200)
+    os.chdir("/")
+    places = (Path(table.path), own_files.refuse_odd_files), (Path(table.path), own_files.refuse_links)
+    for place, read in (*places, (table.path, own_tables.open_whole), (table, tables.open_latest)):
+        with pytest.raises(TableError, match="nested deeper than a path can name"):
+            read(place)  # type: ignore[operator]
 
 
 def test_what_an_engine_may_not_open_is_explained(table: Table, tmp_path: Path) -> None:

@@ -5,16 +5,20 @@ Whoever may write to one table must not have the files of another read, or remov
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import stat
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import islice
 from pathlib import Path
 from typing import NoReturn
 from urllib.parse import unquote
 
-from hindcast.common.errors import TableError
-from hindcast.store import log_limits
+from hindcast.common.errors import TableError, show_briefly
+from hindcast.store import log_limits, table_cache
 
 
 def refuse_odd_log(folder: Path) -> None:
@@ -58,41 +62,75 @@ _DECODED = 4
 
 
 def refuse_odd_files(folder: Path) -> None:
-    """Raise TableError if there is anything but files and folders in a table's folder, at any depth.
+    """Raise TableError if there is anything but files and folders in a table's folder, at any depth, or if it has more
+    folders than any table.
 
     The folder itself may be a link: to another disk. A folder within is listed again only after something in it was
-    created, removed or renamed.
+    created, removed or renamed; that counts as opening a table (`table_cache.watch_opening`).
     """
-    waiting = [str(folder)]
+    waiting, count = [str(folder)], 0
     while waiting:
-        waiting += _list_folders(waiting.pop())
+        found = _list_folders(waiting.pop())
+        waiting += found
+        if (count := count + len(found)) > MAX_FOLDERS:
+            excess = f"has more than {MAX_FOLDERS:,} folders: no table has so many"
+            raise TableError(excess, where=str(folder), fix=log_limits.FIX)
+
+
+MAX_FOLDERS = 10_000
+"""The most folders in a table's folder. Ours have one for each belief or bucket; random prefixes of files are 3,844."""
 
 
 def _list_folders(place: str) -> tuple[str, ...]:
-    """Return the folders in a folder, which has only files else; none if it is not there."""
+    """Return the folders in a folder, which has only files else, at most one more than `MAX_FOLDERS`; none if it is not
+    there.
+    """
     try:
-        status = os.stat(place)  # noqa: PTH116  # of half the cost
-        state = (status.st_dev, status.st_ino, status.st_ctime_ns)
-        if (listed := _LISTED.get(place)) is not None and listed[0] == state:
-            return listed[1]
-        folders = []
-        with os.scandir(place) as entries:
-            for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
-                    folders.append(entry.path)
-                elif not entry.is_file(follow_symlinks=False):
-                    _refuse_file(entry.path)
+        with _explain_depth(place):
+            status = os.stat(place)  # noqa: PTH116  # of half the cost
+            state = (status.st_dev, status.st_ino, status.st_ctime_ns)
+            if (listed := _LISTED.get(place)) is not None and listed[0] == state:
+                return listed[1]
+            with table_cache.count_opening(), os.scandir(place) as entries:
+                folders = tuple(islice((entry.path for entry in entries if _is_folder(entry)), MAX_FOLDERS + 1))
     except (FileNotFoundError, NotADirectoryError):
         return ()
-    if time.time_ns() - status.st_ctime_ns > _SETTLED:
+    if time.time_ns() - status.st_ctime_ns > _SETTLED and len(folders) <= MAX_FOLDERS:
         if len(_LISTED) >= _MAX_LISTED:
             _LISTED.clear()
-        _LISTED[place] = state, tuple(folders)
-    return tuple(folders)
+        _LISTED[place] = state, folders
+    return folders
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    """Return whether an entry is a folder; raise TableError if it is no file either.
+
+    It is neither if it was removed since it was listed, where listings do not tell kinds.
+    """
+    if entry.is_dir(follow_symlinks=False):
+        return True
+    if not entry.is_file(follow_symlinks=False):
+        with suppress(FileNotFoundError):
+            mode = os.lstat(entry.path).st_mode
+            if not stat.S_ISREG(mode):
+                _refuse_file(entry.path)
+    return False
 
 
 def _refuse_file(path: str) -> NoReturn:
     raise TableError("is no file, but a link or a pipe", where=path, fix=log_limits.FIX)
+
+
+@contextmanager
+def _explain_depth(place: str | Path) -> Iterator[None]:
+    """Raise TableError where the block finds folders that are nested deeper than a path can name."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        found = "has folders that are nested deeper than a path can name"
+        raise TableError(found, where=show_briefly(str(place)), fix=log_limits.FIX) from None
 
 
 _LISTED: dict[str, tuple[tuple[int, int, int], tuple[str, ...]]] = {}
@@ -122,8 +160,9 @@ _COMMIT_FILE = re.compile(r"[0-9]{20}\.json|.*checkpoint.*")
 
 def refuse_links(folder: Path) -> None:
     """Raise TableError if there is a link in a table's folder: what removes old files would follow it."""
-    for link in find_links(folder):
-        raise TableError(f"is a link to {link.resolve()}", where=str(link), fix="remove it")
+    with _explain_depth(folder):
+        for link in find_links(folder):
+            raise TableError(f"is a link to {link.resolve()}", where=str(link), fix="remove it")
 
 
 def find_links(folder: Path) -> Iterator[Path]:

@@ -52,12 +52,23 @@ def open_cached(path: str, open_latest: Callable[[], DeltaTable | None]) -> Delt
 
 @contextmanager
 def watch_opening(watch: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
-    """Open each table that the block opens, and that is not kept open, within what `watch` returns."""
+    """Open each table that the block opens, and that is not kept open, within what `watch` returns; list its folders
+    there, too.
+    """
     token = _WATCH.set(watch)
     try:
         yield
     finally:
         _WATCH.reset(token)
+
+
+@contextmanager
+def count_opening() -> Iterator[None]:
+    """Do the block within what `watch_opening` says, as a part of opening a table; parts of the block are not counted
+    again.
+    """
+    with _WATCH.get()(), watch_opening(nullcontext):
+        yield
 
 
 _WATCH: ContextVar[Callable[[], AbstractContextManager[None]]] = ContextVar("watch of opening", default=nullcontext)
@@ -72,7 +83,7 @@ def _open_or_refuse(path: str, log: Path, open_latest: Callable[[], DeltaTable |
         raise TableError(refused.error.found, where=refused.error.where, fix=refused.error.fix)
     start = time.monotonic()
     try:
-        with _WATCH.get()():
+        with count_opening():
             return open_latest()
     except TableError as error:
         if time.monotonic() - start > SLOW_SECONDS and state is not None:
