@@ -253,7 +253,7 @@ def test_the_ledgers_page_reads_reports_no_longer_than_it_may_and_keeps_what_it_
     told = twin(web, "/ledger/shop")
     assert (told["unread"], [topic["rows"] for topic in told["topics"]]) == ([1, 2], [[]] * 5)
     shown = text(web, "/ledger/shop")
-    assert "The reports of runs 1, 2 were not read: what they replayed is not shown." in shown
+    assert "Reports or logs of runs 1, 2 were not read: what they replayed is not shown." in shown
     assert "load the page again in 30 seconds" in shown
     for seconds in (60.0, -1.0):
         monkeypatch.setattr(reading_limits, "REPORTS_SECONDS", seconds)

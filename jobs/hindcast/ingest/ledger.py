@@ -11,22 +11,24 @@ from typing import TypeVar
 import pyarrow as pa
 
 from hindcast.bitemporal.fates import FATES
-from hindcast.bitemporal.predicates import sql_literal
+from hindcast.bitemporal.predicates import ColumnBound, sql_literal
 from hindcast.common.column_values import ColumnValue
+from hindcast.common.errors import PlatformError
 from hindcast.common.json_values import StoredObject
 from hindcast.ingest import erasure_marks, trim_ledger
 from hindcast.ingest.requeued_records import requeued_sql
 from hindcast.kafka.topic_patterns import MemberPartition, MemberPartitions
 from hindcast.plan import journal
 from hindcast.plan.runs import last_members
-from hindcast.store import duckdb_reader, row_reader, tables
+from hindcast.store import duckdb_reader, odd_tables, tables
+from hindcast.store.duckdb_reader import EngineFactory
 from hindcast.store.tables import Table
 
 _REVISIONS = """
     WITH moved AS (
         SELECT run, "partition", any_value(systemFrom) AS knownAt, min("offset") AS first, max("offset") AS last,
                was, fate, count(*) AS n, count(*) FILTER ({requeued}) AS requeued
-        FROM log WHERE ? IS NULL OR run = ? GROUP BY run, "partition", was, fate
+        FROM rows WHERE ? IS NULL OR run = ? GROUP BY run, "partition", was, fate
     )
     SELECT run, "partition", any_value(knownAt), min(first), max(last),
            list({{'was': was, 'fate': fate, 'n': n, 'requeued': requeued}} ORDER BY was, fate)
@@ -34,19 +36,20 @@ _REVISIONS = """
 """
 _MEMBERS = """
     SELECT DISTINCT "partition", topic, topicPartition, topicId FROM (
-        SELECT run, "partition", topic, topicPartition, topicId FROM log
+        SELECT run, "partition", topic, topicPartition, topicId FROM rows
         UNION ALL SELECT run, "partition", topic, topicPartition, topicId FROM trimmed
     ) WHERE ? IS NULL OR run = ? ORDER BY "partition"
 """
 _DATED = """
-    SELECT count(*) FROM log WHERE fate = 'accepted' AND "timestamp" < {moment} AND (? IS NULL OR run = ?)
+    SELECT count(*) FROM rows WHERE fate = 'accepted' AND "timestamp" < {moment} AND (? IS NULL OR run = ?)
 """
 _PIECES = """
     WITH slim AS (
-        SELECT run, "partition", "offset", offsets, fate, systemFrom, topicId, epoch,
+        SELECT run, "partition", "offset", offsets, {fate} AS fate, systemFrom,
+               left(topicId, {most}) AS topicId, epoch,
                coalesce("timestamp" < streamTime, false) AS late,
                fate = 'accepted' AND "value" IS NULL AND {not_forgotten} AS without
-        FROM log WHERE $1 IS NULL OR run = $2
+        FROM rows WHERE $1 IS NULL OR run = $2
     ), known AS (
         SELECT run, "partition", first, any_value("after") AS "after" FROM trimmed GROUP BY run, "partition", first
     ), placed AS (
@@ -74,7 +77,8 @@ _PIECES = """
            map(list(fate ORDER BY fate), list(n::BIGINT ORDER BY fate)), sum(late)::BIGINT, sum(without)::BIGINT
     FROM summed GROUP BY run, "partition", known, piece ORDER BY run, "partition", min(first)
 """
-
+_KNOWN_FATE = f"if(fate IN ({', '.join(map(sql_literal, FATES))}), fate, 'unknown')"
+"""The fate of a record in the log, however long the text is that somebody else wrote there."""
 
 R = TypeVar("R")
 
@@ -141,13 +145,19 @@ def read_fate_revisions(entered: Table, run: int | None = None) -> list[FateRevi
     return _query_table(entered, _REVISIONS.format(requeued=requeued_sql(columns)), run, build)
 
 
-def read_ingested_ranges(log: Table, run: int | None = None) -> list[IngestedRange]:
+def read_ingested_ranges(
+    log: Table,
+    run: int | None = None,
+    open_engine: EngineFactory = duckdb_reader.open_engine,
+    most: int | None = None,
+) -> list[IngestedRange]:
     """Return the ranges that a log has, or had before a trim, of one run or of all; by run, partition and offset.
 
-    Empty if there is no log yet.
+    Empty if there is no log yet. `open_engine` opens what reads them; PlatformError if there are more than `most`.
     """
     not_forgotten = erasure_marks.not_forgotten_sql(tables.open_table(log))
-    return _query_table(log, _PIECES.format(not_forgotten=not_forgotten), run, IngestedRange)
+    query = _PIECES.format(not_forgotten=not_forgotten, fate=_KNOWN_FATE, most=trim_ledger.MAX_TEXT)
+    return _query_table(log, query, run, IngestedRange, open_engine, most)
 
 
 def count_dated_before(log: Table, run: int, moment: datetime) -> int:
@@ -214,15 +224,31 @@ SCHEMA = pa.schema(
 )
 
 
-def _query_table(log: Table, query: str, run: int | None, build: Callable[..., R]) -> list[R]:
-    """Return what `build` makes of each row of a query over a table, `log`, of one run or of all; [] without it."""
+def _query_table(
+    log: Table,
+    query: str,
+    run: int | None,
+    build: Callable[..., R],
+    open_engine: EngineFactory = duckdb_reader.open_engine,
+    most: int | None = None,
+) -> list[R]:
+    """Return what `build` makes of each row of a query over a table, `rows`, and what was `trimmed` of it; of one run
+    or of all; [] without the table. PlatformError if there are more than `most` rows.
+    """
     delta_table = tables.open_table(log)
     if delta_table is None:
         return []
-    with duckdb_reader.open_arrow_engine() as engine:
-        engine.register("log", row_reader.open_dataset(delta_table))
-        engine.register("trimmed", trim_ledger.read_trim_counts(log))
-        return [build(*row) for row in engine.execute(query, [run, run]).fetchall()]
+    limit = None if most is None else most + 1
+    with odd_tables.refuse_unreadable_rows(trim_ledger.trim_table(log)):
+        trimmed = trim_ledger.read_trim_counts(log, run, open_engine, limit)
+    with odd_tables.refuse_unreadable_rows(log), open_engine(delta_table) as engine:
+        duckdb_reader.register_rows(engine, delta_table, [] if run is None else [ColumnBound("run", run, run)])
+        engine.register("trimmed", trimmed)
+        found = engine.execute(query if limit is None else f"{query} LIMIT {limit}", [run, run]).fetchall()
+    if limit is not None and limit in (len(found), trimmed.num_rows):
+        excess = f"has more than {most:,} ranges of offsets of a run, which is more than a page reads"
+        raise PlatformError(excess, where=log.path, fix=f"hindcast ledger {log.pipeline} lists them")
+    return [build(*row) for row in found]
 
 
 def _ledger_place(topic: str, known: MemberPartitions, partition: int) -> dict[str, ColumnValue]:

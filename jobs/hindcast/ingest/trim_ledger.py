@@ -20,9 +20,10 @@ from datetime import datetime
 from typing import NamedTuple
 
 import pyarrow as pa
-import pyarrow.dataset as ds
 
-from hindcast.store import row_reader, tables
+from hindcast.bitemporal.predicates import ColumnBound
+from hindcast.store import duckdb_reader, tables
+from hindcast.store.duckdb_reader import EngineFactory
 from hindcast.store.tables import Table
 
 PART = "trim"
@@ -47,6 +48,14 @@ COUNTS_SCHEMA = pa.schema(
 )
 """The columns of `read_trim_counts`."""
 
+MAX_TEXT = 250
+"""The most characters of a text in them: names in Kafka have at most 249."""
+
+_COUNTS = ", ".join(
+    f'left("{field.name}", {MAX_TEXT}) AS "{field.name}"' if pa.types.is_string(field.type) else f'"{field.name}"'
+    for field in COUNTS_SCHEMA
+)
+
 
 class LogTrim(NamedTuple):
     """How far a log is trimmed, of runs up to `run`: of each key the record in force at `horizon` is left, and no
@@ -62,23 +71,41 @@ def trim_table(log: Table) -> Table:
     return Table(log.warehouse, log.pipeline, f"trimmed/{log.name.removeprefix('logs/')}", "trimmed")
 
 
-def read_trim_counts(log: Table) -> pa.Table:
-    """Return the counts of removed records of a log, by run, partition and fate; no rows for any other table."""
-    rows = _read_last_trim(log, COUNTS_SCHEMA.names)
+def read_trim_counts(
+    log: Table,
+    run: int | None = None,
+    open_engine: EngineFactory = duckdb_reader.open_engine,
+    most: int | None = None,
+) -> pa.Table:
+    """Return the counts of removed records of a log, by run, partition and fate; no rows for any other table.
+
+    Of one `run` or of all; at most `most` rows. `open_engine` opens what reads them. Texts are cut to `MAX_TEXT`.
+    """
+    condition = "true" if run is None else f"run = {run:d}"
+    rows = _read_last_trim(log, _COUNTS, condition, most, open_engine)
     return COUNTS_SCHEMA.empty_table() if rows is None else rows.cast(COUNTS_SCHEMA)
 
 
 def read_log_trim(log: Table) -> LogTrim | None:
     """Return the last trim of a log; None if no record was removed yet."""
-    rows = _read_last_trim(log, ["horizon", "through"])
-    first = rows.slice(0, 1).to_pylist() if rows is not None else []
+    rows = _read_last_trim(log, "horizon, through", most=1)
+    first = rows.to_pylist() if rows is not None else []
     return LogTrim(first[0]["horizon"], first[0]["through"]) if first else None
 
 
-def _read_last_trim(log: Table, columns: list[str]) -> pa.Table | None:
-    """Return the rows of the last trim of a log that has removed records; None for any other table."""
+def _read_last_trim(
+    log: Table,
+    columns: str,
+    condition: str = "true",
+    most: int | None = None,
+    open_engine: EngineFactory = duckdb_reader.open_engine,
+) -> pa.Table | None:
+    """Return `columns`, as SQL, of the last trim of a log that has removed records; None for any other table."""
     delta_table = tables.open_table(trim_table(log)) if log.name.startswith("logs/") else None
     if delta_table is None:
         return None
-    is_last = ds.field("trim") == tables.read_last_run(log, PART)
-    return row_reader.open_dataset(delta_table).to_table(columns, filter=is_last)
+    trim = tables.read_last_run(log, PART)
+    text = f"SELECT {columns} FROM rows WHERE trim = {trim} AND {condition}"  # noqa: S608  # names and numbers of ours
+    with open_engine(delta_table) as engine:
+        duckdb_reader.register_rows(engine, delta_table, [ColumnBound("trim", trim, trim)])
+        return engine.sql(text if most is None else f"{text} LIMIT {most}").to_arrow_table()

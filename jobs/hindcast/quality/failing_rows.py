@@ -32,7 +32,8 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructField, St
 
 from hindcast.common.errors import TableError
 from hindcast.plan import journal
-from hindcast.store import duckdb_reader, odd_tables, row_reader, table_creation, tables
+from hindcast.store import duckdb_reader, odd_tables, table_creation, tables
+from hindcast.store.duckdb_reader import EngineFactory
 from hindcast.store.tables import Table
 
 SCHEMA = StructType(
@@ -91,7 +92,7 @@ def read_last_entry_time(warehouse: str, pipeline: str) -> datetime:
 
 RECORD_ORDER = 'topic, "partition", "offset", gate, "change"'
 """Orders the rows of one key by their records."""
-Parameter: TypeAlias = int | str | list[str] | None
+Parameter: TypeAlias = int | str | list[str] | list[int] | None
 
 
 def query_entries(
@@ -99,17 +100,23 @@ def query_entries(
     pipeline: str,
     query: str,
     values: Sequence[Parameter] | Mapping[str, Parameter],
+    open_engine: EngineFactory = duckdb_reader.open_engine,
 ) -> pa.Table:
-    """Return what a query of the view `failing` finds; TableError if the table is damaged."""
+    """Return what a query of the view `failing` finds; TableError if the table is damaged. `open_engine` opens what
+    reads it.
+    """
     table = failing_table(warehouse, pipeline)
     delta_table = tables.open_table(table)
-    with odd_tables.refuse_unreadable_rows(table), duckdb_reader.open_arrow_engine() as engine:
-        empty = table_creation.arrow_schema(SCHEMA).empty_table()
-        entered = empty if delta_table is None else row_reader.open_dataset(delta_table)
-        engine.register("entered", entered)
-        unit = "" if "unit" in entered.schema.names else ", NULL::VARCHAR AS unit"  # older tables lack the column
-        engine.execute(f"CREATE TEMP VIEW failing AS SELECT *{unit} FROM entered")  # noqa: S608  # ours
+    opened = duckdb_reader.open_arrow_engine() if delta_table is None else open_engine(delta_table)
+    with odd_tables.refuse_unreadable_rows(table), opened as engine:
         try:
+            if delta_table is None:
+                engine.register("rows", table_creation.arrow_schema(SCHEMA).empty_table())
+            else:
+                duckdb_reader.register_rows(engine, delta_table)
+            is_older = "unit" not in engine.sql("FROM rows").columns  # such tables lack the column
+            unit = ", NULL::VARCHAR AS unit" if is_older else ""
+            engine.execute(f"CREATE TEMP VIEW failing AS SELECT *{unit} FROM rows")  # noqa: S608  # ours
             found = engine.sql(query, params=values).to_arrow_table()
         except duckdb.BinderException as error:
             raise build_columns_error(table, str(error).partition("\n")[0]) from None

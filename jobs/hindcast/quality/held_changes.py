@@ -21,8 +21,9 @@ from hindcast.common.errors import BusyError, RunError
 from hindcast.plan import journal, notices
 from hindcast.quality.entry_rows import format_key
 from hindcast.quality.failing_rows import RECORD_ORDER, SCHEMA, Parameter, failing_table, query_entries
-from hindcast.store import commit_history, row_reader, table_creation, tables
+from hindcast.store import commit_history, duckdb_reader, row_reader, table_creation, tables
 from hindcast.store.commit_notes import TableNote
+from hindcast.store.duckdb_reader import EngineFactory
 from hindcast.store.tables import Table
 
 
@@ -99,10 +100,13 @@ def read_held_rows(warehouse: str, pipeline: str, upto: int | None = None) -> pa
     return query_entries(warehouse, pipeline, _HELD_ROWS_QUERY, [_list_void_entries(warehouse, pipeline), upto, upto])
 
 
-def find_beginning(warehouse: str, pipeline: str, name: str, condition: str, upto: int) -> tuple[int, int] | None:
+def find_beginning(
+    warehouse: str, pipeline: str, name: str, condition: str, upto: int, open_engine: EngineFactory
+) -> tuple[int, int] | None:
     """Return the run that began to hold back rows of a table, and `since` (failing_rows.py); None if none is held.
 
     `condition`: SQL over the columns of the held rows; `upto`: as of `read_held_rows`. Of several holds the first.
+    `open_engine` opens what reads the table.
     """
     query = f"""
         WITH held AS (SELECT DISTINCT key, unit, since FROM ({_HELD_CHANGES_QUERY}) WHERE {condition})
@@ -110,8 +114,8 @@ def find_beginning(warehouse: str, pipeline: str, name: str, condition: str, upt
         FROM held JOIN failing entered ON entered.key = held.key AND entered.unit IS NOT DISTINCT FROM held.unit
         WHERE entered."table" = {sql_literal(name)} AND entered.entry = 'held' AND entered.run > held.since
     """  # noqa: S608  # ours
-    values: list[Parameter] = [_list_void_entries(warehouse, pipeline), upto, upto, name]
-    (found,) = query_entries(warehouse, pipeline, query, values).to_pylist()
+    values: list[Parameter] = [_list_void_entries(warehouse, pipeline, name, open_engine), upto, upto, name]
+    (found,) = query_entries(warehouse, pipeline, query, values, open_engine).to_pylist()
     return None if found["began"] is None else (found["began"], found["since"])
 
 
@@ -223,21 +227,26 @@ def _list_units(warehouse: str, pipeline: str, query: str, upto: int | None) -> 
     return [_Unit(**row) for row in rows.to_pylist()]
 
 
-def _list_void_entries(warehouse: str, pipeline: str) -> list[str]:
-    """Return the entries of runs that ended before they published the table, as "entry run table": they are void."""
+def _list_void_entries(
+    warehouse: str, pipeline: str, name: str | None = None, open_engine: EngineFactory = duckdb_reader.open_engine
+) -> list[str]:
+    """Return the entries of runs that ended before they published the table, as "entry run table": they are void.
+
+    Of the table `name` or of all. `open_engine` opens what reads them.
+    """
     if tables.open_table(failing_table(warehouse, pipeline)) is None:
         return []
-    ended = query_entries(warehouse, pipeline, _ENDED_QUERY, []).to_pylist()
     past = journal.read_runs(warehouse, pipeline)
     unfinished = {run.number: run for run in past if run.state in ("stopped", "abandoned")}
-    names = {row["table"] for row in ended if row["run"] in unfinished}
+    if not unfinished:
+        return []
+    ended = query_entries(warehouse, pipeline, _ENDED_QUERY, [[*unfinished], name, name], open_engine).to_pylist()
+    names = {row["table"] for row in ended}
     done = {n: commit_history.read_notes(Table(warehouse, pipeline, n, "versions"), TableNote.from_json) for n in names}
     return [
         f"{row['entry']} {row['run']} {row['table']}"
         for row in ended
-        if row["run"] in unfinished
-        and not unfinished[row["run"]].had_published(row["table"])
-        and row["run"] not in done[row["table"]]
+        if not unfinished[row["run"]].had_published(row["table"]) and row["run"] not in done[row["table"]]
     ]
 
 
@@ -245,7 +254,10 @@ _ENDED_COUNTS_QUERY = """
     SELECT "table", entry, count(DISTINCT (key, unit)) AS units FROM failing
     WHERE entry IN ('released', 'mended') AND run = ? GROUP BY "table", entry ORDER BY "table", entry DESC
 """
-_ENDED_QUERY = "SELECT DISTINCT entry, run, \"table\" FROM failing WHERE entry IN ('released', 'mended')"
+_ENDED_QUERY = """
+    SELECT DISTINCT entry, run, "table" FROM failing
+    WHERE entry IN ('released', 'mended') AND list_contains(?, run) AND (? IS NULL OR "table" = ?)
+"""
 
 
 def reject_keys(

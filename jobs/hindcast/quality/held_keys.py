@@ -7,14 +7,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
+from functools import partial
+
+import duckdb
 
 from hindcast.bitemporal.predicates import sql_literal
 from hindcast.common.column_values import ColumnValue, Row
+from hindcast.common.errors import QueryError
 from hindcast.contract import Contract, list_shapes
 from hindcast.contract.shapes import PERIODS, Shape
 from hindcast.plan import journal
-from hindcast.quality import held_changes, held_units
+from hindcast.quality import failing_rows, held_changes, held_units
+from hindcast.query import explain_limits
 from hindcast.query.holds import Hold
+
+MEMORY = 320 << 20
+"""The memory that finding a hold may take; the time is that of an explanation."""
 
 
 @dataclass(frozen=True)
@@ -54,10 +62,22 @@ class HeldKeys:
         return list_shapes(self.contract)[self.name]
 
     def _find_hold(self, condition: str) -> Hold | None:
-        """Return the hold of the held rows that meet a condition over the table of failing rows."""
+        """Return the hold of the held rows that meet a condition over the table of failing rows; QueryError if finding
+        it takes too long, or too much memory.
+        """
         runs = journal.read_runs(self.warehouse, self.contract.pipeline)
         upto = max((run.number for run in runs if run.known_at <= self.known_at), default=0)
-        found = held_changes.find_beginning(self.warehouse, self.contract.pipeline, self.name, condition, upto)
+        place = self.warehouse, self.contract.pipeline
+        try:
+            engine = partial(explain_limits.open_limited_engine, memory=MEMORY)
+            found = held_changes.find_beginning(*place, self.name, condition, upto, engine)
+        except (explain_limits.EngineLimitError, duckdb.OutOfMemoryException):
+            limit = f"{explain_limits.MAX_SECONDS:g} s, or {MEMORY >> 20} MiB of memory"
+            raise QueryError(
+                f"finding out whether a change of the key is held back takes more than {limit}",
+                where=failing_rows.failing_table(*place).path,
+                fix=f"hindcast failing {self.contract.pipeline} --held lists what is held back",
+            ) from None
         if found is None:
             return None
         began, since = found

@@ -9,8 +9,7 @@ Rows that another row replaces with the same values, as the first one does here,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Literal, NamedTuple, TypeAlias
@@ -30,10 +29,9 @@ from hindcast.query import cut_values, read
 from hindcast.query.key_history import MASK
 from hindcast.query.show import format_cell
 from hindcast.store import duckdb_reader, row_reader, table_columns
-from hindcast.store.duckdb_reader import quote_name
+from hindcast.store.duckdb_reader import EngineFactory, quote_name
 from hindcast.store.tables import Table
 
-EngineFactory = Callable[[DeltaTable], AbstractContextManager[DuckDBPyConnection]]
 Order = Literal["size", "time"]
 """Lines with the greatest difference of a number first, or in the order of key and time."""
 

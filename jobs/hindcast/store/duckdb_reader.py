@@ -10,7 +10,8 @@ import ctypes
 import os
 import secrets
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,9 @@ from deltalake import DeltaTable
 from hindcast.bitemporal.predicates import LAST_MOMENT, ColumnBound
 from hindcast.common import private_folders
 from hindcast.store import deletion_vectors, delta_log, row_reader, store_formats, tables
+
+EngineFactory = Callable[[DeltaTable], AbstractContextManager[duckdb.DuckDBPyConnection]]
+"""Opens an engine that can open the files of a table, as `open_engine` does."""
 
 
 def open_engine(delta_table: DeltaTable | None = None, memory: int | None = None) -> duckdb.DuckDBPyConnection:

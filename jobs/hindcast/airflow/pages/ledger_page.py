@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from hindcast.airflow.pages import graph
 from hindcast.airflow.pages.kept_results import KeptResults
-from hindcast.airflow.pages.reading_limits import SlowReportError, limit_report
+from hindcast.airflow.pages.reading_limits import SlowReportError, limit_log, limit_report
 from hindcast.bitemporal.fates import FATES
 from hindcast.common.errors import PlatformError
 from hindcast.common.json_values import JsonObject, JsonValue
@@ -23,7 +23,8 @@ from hindcast.plan import journal
 from hindcast.plan.runs import Completed, Run
 from hindcast.query.cut_values import cut_text
 from hindcast.report.run_report import TopicReport
-from hindcast.store import tables
+from hindcast.store import duckdb_reader, tables
+from hindcast.store.duckdb_reader import EngineFactory
 
 MAX_RUNS = 24
 """How many runs a picture has."""
@@ -35,7 +36,9 @@ MAX_CELL_RANGES = 20
 """How many ranges of offsets it lists of a run and a partition."""
 
 MAX_RANGES = 200_000
-"""Roughly how many ranges of offsets of all reports are kept: each takes 300 bytes."""
+"""Roughly how many ranges of offsets of all reports are kept, and of all logs, and the most of a run and a topic: each
+takes 300 bytes.
+"""
 
 
 class RunOffsets(NamedTuple):
@@ -59,6 +62,7 @@ _Reports: TypeAlias = dict[str, _TopicReport]
 """What the report of a run says of its topics, of which it may say nothing."""
 
 _READ = KeptResults[_Reports](MAX_RANGES)
+_LOGGED = KeptResults[list[RunOffsets]](MAX_RANGES)
 
 
 @dataclass(frozen=True)
@@ -127,15 +131,16 @@ def build_page(
     read = {run.number: _read_report(settings.warehouse, run) for run in reversed(shown)}
     unread = {number: it.error for number, it in sorted(read.items()) if isinstance(it, _UnreadReport)}
     reports = {number: it for number, it in read.items() if not isinstance(it, _UnreadReport)}
-    offsets = {
-        name: [
-            list_run_offsets(settings.warehouse, run, name, reports[run.number].get(name))
-            if run.number in reports
-            else []
-            for run in shown
-        ]
-        for name in contract.topics
-    }
+    offsets: dict[str, list[list[RunOffsets]]] = {}
+    for name in contract.topics:
+        by_run = offsets[name] = []
+        for run in shown:
+            try:
+                is_read = run.number not in unread
+                by_run.append(_find_offsets(settings.warehouse, run, name, reports[run.number]) if is_read else [])
+            except PlatformError as error:
+                unread[run.number] = error
+                by_run.append([])
     late = {
         name: [own[name].late if name in (own := reports.get(run.number, {})) else 0 for run in shown]
         for name in contract.topics
@@ -144,7 +149,7 @@ def build_page(
         "pipeline": contract.pipeline,
         "before": before,
         "runs": [_format_run(run) for run in shown],
-        "unread": [*unread],
+        "unread": sorted(unread),
         "problems": [{"found": it.found, "where": it.where, "mend": it.fix} for it in [*unread.values()][:1]],
         "topics": [
             _build_topic(settings.warehouse, contract, name, late[name], by_run) for name, by_run in offsets.items()
@@ -155,16 +160,38 @@ def build_page(
     }
 
 
-def list_run_offsets(warehouse: str, run: Run, name: str, report: _TopicReport | None = None) -> list[RunOffsets]:
-    """Return what a run replayed of a topic, by its report; for an unfinished or abandoned run also what it planned."""
-    if report is not None:
-        return report.offsets
+def _find_offsets(warehouse: str, run: Run, name: str, reports: _Reports) -> list[RunOffsets]:
+    """Return what a run replayed of a topic, by its report or else by the log, of which it is kept; PlatformError if it
+    was not read (reading_limits.py).
+    """
+    if name in reports:
+        return reports[name].offsets
+    if name not in run.plan.topics:
+        return []
+    pipeline = run.plan.pipeline
+    log = tables.open_table(tables.log_table(warehouse, pipeline, name))
+    key = warehouse, pipeline, run.number, name, log.version() if log is not None else None
+
+    def read() -> list[RunOffsets]:
+        with limit_log(pipeline) as open_engine:
+            return list_run_offsets(warehouse, run, name, open_engine)
+
+    return _LOGGED.find(run, key, read, lambda pieces: 1 + len(pieces))
+
+
+def list_run_offsets(
+    warehouse: str, run: Run, name: str, open_engine: EngineFactory = duckdb_reader.open_engine
+) -> list[RunOffsets]:
+    """Return what a run replayed of a topic, by the log, and what it planned and has not replayed.
+
+    `open_engine` opens what reads the log; PlatformError if that has more than `MAX_RANGES` ranges of the run.
+    """
     if (plan := run.plan.topics.get(name)) is None:
         return []
     log = tables.log_table(warehouse, run.plan.pipeline, name)
     ingested = {
         (p.partition, p.start): RunOffsets(p.partition, p.start, p.end, p.fates)
-        for p in ledger.read_ingested_ranges(log, run.number)
+        for p in ledger.read_ingested_ranges(log, run.number, open_engine, MAX_RANGES)
     }
     planned = [RunOffsets(p, offsets.start, offsets.end, {}) for part in plan.parts for p, offsets in part.items()]
     done = [ingested.pop((piece.partition, piece.start), piece) for piece in planned]

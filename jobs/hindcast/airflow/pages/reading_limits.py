@@ -1,5 +1,5 @@
-"""How much of the API server reading journals and reports may take: whoever may write those of a pipeline must not slow
-other pages. What was read is kept, so that a page that is loaded again goes on with the rest.
+"""How much of the API server reading journals, reports and logs may take: whoever may write those of a pipeline must
+not slow other pages. What was read is kept, so that a page that is loaded again goes on with the rest.
 """
 
 from __future__ import annotations
@@ -9,12 +9,17 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from threading import Lock
+
+import duckdb
 
 from hindcast.common.errors import PlatformError
 from hindcast.common.processor_time import ExpiredError, limit_processor_time
 from hindcast.plan.journal_rows import UnreadJournalError
+from hindcast.query.explain_limits import EngineLimitError, open_limited_engine
 from hindcast.store import table_cache
+from hindcast.store.duckdb_reader import EngineFactory
 
 REPORT_SECONDS = 0.5
 """The time of a processor for one report. One of a thousand gates and 500 tables takes 0.05 s, and a page reads 20."""
@@ -40,6 +45,12 @@ OPENING_SECONDS = 1.5
 """The time of opening the tables of a pipeline's journal within the span: the log of one is read in 0.1 s."""
 
 
+LOG_SECONDS, LOGS_SECONDS, LOG_MEMORY = 2.0, 4.0, 320 << 20
+"""The time that a page may read what a run ingested of a topic, and the logs of a pipeline within the span; and the
+memory of that.
+"""
+
+
 class SlowReportError(ValueError):
     """A report takes too long to read."""
 
@@ -48,7 +59,8 @@ class _Spent:
     """The time of a processor that reading has taken of a pipeline since a moment."""
 
     def __init__(self) -> None:
-        self.since, self.reports, self.journal, self.opening = time.monotonic(), 0.0, 0.0, 0.0
+        self.since = time.monotonic()
+        self.reports = self.journal = self.opening = self.logs = 0.0
 
 
 class Allowance:
@@ -82,7 +94,7 @@ def limit_page(seconds: float) -> Iterator[Allowance]:
 def measure_lately(pipeline: str) -> float:
     """Return how many seconds reading has taken of a pipeline within the span."""
     spent = _SPENT.get(pipeline)
-    return spent.reports + spent.journal + spent.opening if spent is not None else 0.0
+    return spent.reports + spent.journal + spent.opening + spent.logs if spent is not None else 0.0
 
 
 @contextmanager
@@ -110,6 +122,32 @@ def limit_report(pipeline: str) -> Iterator[None]:
         seconds = time.thread_time() - start
         spent.reports += seconds
         page.spent += seconds
+
+
+@contextmanager
+def limit_log(pipeline: str) -> Iterator[EngineFactory]:
+    """Give what opens the engines by which the block reads the log of a topic; raise PlatformError if that takes too
+    long, or too much memory, or if the page or the logs of the pipeline have taken too much lately.
+    """
+    spent, page, fix = _find_spent(pipeline), _find_allowance(), f"hindcast ledger {pipeline} lists what runs replayed"
+    if page.is_spent:
+        found = "a log was not read yet: the page has taken long enough"
+        raise PlatformError(found, where=pipeline, fix="load the page again: it goes on with the rest")
+    if spent.logs > LOGS_SECONDS:
+        found = f"a log was not read: reading those of the pipeline took more than {LOGS_SECONDS:g} s"
+        raise PlatformError(found, where=pipeline, fix=f"load the page again in {SPAN:g} seconds; {fix}")
+    start = time.monotonic()  # of the clock: DuckDB reads in threads of its own
+    try:
+        yield partial(open_limited_engine, seconds=LOG_SECONDS, memory=LOG_MEMORY)
+    except EngineLimitError:
+        found = f"a log was not read: it takes more than {LOG_SECONDS:g} s"
+        raise PlatformError(found, where=pipeline, fix=fix) from None
+    except duckdb.OutOfMemoryException:
+        found = f"a log was not read: it takes more than {LOG_MEMORY >> 20} MiB of memory"
+        raise PlatformError(found, where=pipeline, fix=fix) from None
+    finally:
+        spent.logs += time.monotonic() - start
+        page.spent += time.monotonic() - start
 
 
 @contextmanager
