@@ -158,7 +158,7 @@ def test_a_link_made_after_a_table_was_opened_is_found(
 
 
 class UnknownEntry:
-    """An entry of a listing that does not tell kinds: like one that was removed since, it is neither file nor folder."""
+    """An entry of a listing that does not tell kinds: like one that is gone by now, it is neither file nor folder."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.name = str(path), path.name

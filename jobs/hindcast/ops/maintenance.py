@@ -47,7 +47,7 @@ from hindcast.plan import journal, journal_rows, notices
 from hindcast.query import show
 from hindcast.report import page
 from hindcast.runs import inventory
-from hindcast.store import commit_history, commit_once, own_files, own_tables, tables
+from hindcast.store import commit_history, commit_once, odd_tables, own_files, own_tables, tables
 from hindcast.store.commit_notes import parse_own_note
 from hindcast.store.tables import Table
 
@@ -162,10 +162,11 @@ def file_retention(settings: Settings, pipeline: str) -> timedelta:
         return setting
     spans: dict[int, tuple[datetime, datetime]] = {}
     ended = set()
-    for row in journal_rows.load_rows(table, delta_table, ("run", "entry", "at")):
-        first, last = spans.get(row["run"], (row["at"], row["at"]))
-        spans[row["run"]] = min(first, row["at"]), max(last, row["at"])
-        ended |= {row["run"]} if row["entry"] in ("completed", "abandoned") else set()
+    with odd_tables.refuse_unreadable_rows(table):
+        for row in journal_rows.load_rows(table, delta_table, ("run", "entry", "at")):
+            first, last = spans.get(row["run"], (row["at"], row["at"]))
+            spans[row["run"]] = min(first, row["at"]), max(last, row["at"])
+            ended |= {row["run"]} if row["entry"] in ("completed", "abandoned") else set()
     now = datetime.now(UTC)
     longest = max(((last if run in ended else now) - first for run, (first, last) in spans.items()), default=setting)
     return max(setting, 2 * longest)

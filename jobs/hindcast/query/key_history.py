@@ -28,7 +28,7 @@ from hindcast.query.cut_values import MAX_CHARACTERS, cut_nested, show_bytes
 from hindcast.query.explain_limits import EngineLimitError, open_limited_engine
 from hindcast.query.holds import HoldFinder
 from hindcast.query.show import plain_value
-from hindcast.store import duckdb_reader, tables
+from hindcast.store import duckdb_reader, row_reader, tables
 from hindcast.store.tables import Table
 
 MASK = "***"
@@ -182,7 +182,10 @@ def suggest_keys(table: Table, beginning: str) -> list[str]:
     lengths = "".join(f' AND length(CAST("{column}" AS VARCHAR)) <= {MAX_CHARACTERS}' for column in table.key)
     text = f"SELECT DISTINCT {columns} FROM rows WHERE {condition}{lengths} LIMIT {MAX_SUGGESTIONS}"  # noqa: S608  # literals
     try:
-        with open_limited_engine(delta_table, SUGGESTION_SECONDS) as engine:
+        with (
+            row_reader.refuse_broken_files(table),
+            open_limited_engine(delta_table, SUGGESTION_SECONDS) as engine,
+        ):
             duckdb_reader.register_rows(engine, delta_table)
             rows = engine.sql(text).to_arrow_table().to_pylist()
     except EngineLimitError:

@@ -10,6 +10,7 @@ from deltalake import DeltaTable
 
 from hindcast.common.json_values import StoredObject
 from hindcast.store.commit_notes import NOTE_ERRORS, parse_note
+from hindcast.store.odd_tables import refuse_unreadable_rows
 from hindcast.store.tables import PINNED_TABLES, Table, open_table
 
 Note = TypeVar("Note")
@@ -19,11 +20,14 @@ def read_notes(table: Table, parse: Callable[[StoredObject], Note], limit: int =
     """Return the notes of the last runs' commits (commit_notes.py), by the run's number, newest first; at least those
     of `limit` runs, if there are so many.
 
-    `parse` raises one of `NOTE_ERRORS` for what somebody else wrote, which is passed over.
+    `parse` raises one of `NOTE_ERRORS` for what somebody else wrote, which is passed over. TableError for a commit that
+    is none.
     """
     delta_table, most = open_table(table), limit
     while delta_table is not None:
-        commits, notes = _read_commits(delta_table, most), dict[int, Note]()
+        with refuse_unreadable_rows(table):
+            commits = _read_commits(delta_table, most)
+        notes = dict[int, Note]()
         for note in map(parse_note, commits):
             if type(note.get("run")) is int and note["run"] not in notes:
                 with suppress(*NOTE_ERRORS):  # written by somebody else

@@ -19,7 +19,7 @@ def parse_note(commit: StoredObject) -> StoredObject:
     """Return the note of a commit in Delta's log; none for the text that somebody else wrote there."""
     try:
         note = json.loads(commit.get("userMetadata") or "{}")
-    except ValueError:
+    except (RecursionError, ValueError):
         return {}
     return note if isinstance(note, dict) else {}
 

@@ -21,6 +21,7 @@ from hindcast.plan.runs import Run
 from hindcast.runs import inventory
 from hindcast.store import arrow_reader, commit_ids, duckdb_reader, tables
 from hindcast.store.commit_notes import parse_note
+from hindcast.store.odd_tables import refuse_unreadable_rows
 from hindcast.store.tables import Table
 
 
@@ -29,7 +30,8 @@ def check_emptied(log: Table, delta_table: DeltaTable) -> Iterator[Finding]:
 
     Repeats of killed forget runs did so in earlier versions.
     """
-    notes = [note for note in map(parse_note, delta_table.history(1000)) if _is_numbered(note)]
+    with refuse_unreadable_rows(log):
+        notes = [note for note in map(parse_note, delta_table.history(1000)) if _is_numbered(note)]
     epoch = next((note["epoch"] for note in notes if "epoch" in note), None)
     emptied = set()
     for note in notes:

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from pyarrow.fs import FileSystem, FileType
 
-from hindcast.common.errors import TableError
+from hindcast.common.errors import TableError, show_briefly
 from hindcast.common.plurals import format_count
 from hindcast.ops.verify.findings import Finding, backup_advice
 from hindcast.store import deletion_vectors, delta_log, tables
@@ -55,16 +55,18 @@ def check_files(table: Table, delta_table: DeltaTable) -> Iterator[Finding]:
 
 def _describe_damage(place: FileSystem, path: str, size: int, rows: int | None) -> tuple[str, str] | None:
     """Return how a file that has so many bytes and `rows` is damaged, and what shows it; None if it is not."""
-    (info,) = place.get_file_info([path])
-    if info.type == FileType.NotFound:
-        return "missing", f"it has {rows} rows"
-    if info.size != size:
-        return "cut or overwritten", f"it has {info.size:,} bytes, not {size:,}"
     try:
+        (info,) = place.get_file_info([path])
+        if info.type == FileType.NotFound:
+            return "missing", f"it has {rows} rows"
+        if info.type != FileType.File:
+            return "no file", "it is a folder"
+        if info.size != size:
+            return "cut or overwritten", f"it has {info.size:,} bytes, not {size:,}"
         with place.open_input_file(path) as opened:
             stored = sum(batch.num_rows for batch in pq.ParquetFile(opened).iter_batches())
     except (OSError, pa.ArrowException) as error:
-        return "unreadable", str(error).splitlines()[0]
+        return "unreadable", show_briefly(str(error).partition("\n")[0])
     if rows is not None and stored != rows:
         return "another one", f"it has {stored:,} rows, not {rows:,}"
     return None

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Literal, TypeAlias
 
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
-from hindcast.common.json_values import JsonValue
+from hindcast.common.json_values import JsonValue, StoredObject
 from hindcast.store import tables
 from hindcast.store.commit_notes import parse_note
 from hindcast.store.tables import Table
@@ -54,10 +57,13 @@ def rederive_command(pipeline: str, name: str) -> str:
 def restore_command(table: Table, delta_table: DeltaTable) -> str | None:
     """Return the command that undoes what others committed to a table last; None if the last commit of rows is ours.
 
-    Our commits have a note; maintenance and metadata change no row.
+    Our commits have a note; maintenance and metadata change no row. None, too, if a commit cannot be read.
     """
     foreign_version = None
-    for commit in delta_table.history():
+    commits: Sequence[StoredObject] = ()
+    with suppress(DeltaError):
+        commits = delta_table.history()
+    for commit in commits:
         if parse_note(commit):
             break
         if commit["operation"] in _ROW_OPERATIONS:
