@@ -74,7 +74,8 @@ def refuse_odd_files(folder: Path) -> None:
         waiting += found
         if (count := count + len(found)) > MAX_FOLDERS:
             excess = f"has more than {MAX_FOLDERS:,} folders: no table has so many"
-            raise TableError(excess, where=str(folder), fix=log_limits.FIX)
+            fix = "remove those that Hindcast did not make, or put back the table from a backup"
+            raise TableError(excess, where=str(folder), fix=fix)
 
 
 MAX_FOLDERS = 10_000

@@ -129,22 +129,23 @@ def limit_log(pipeline: str) -> Iterator[EngineFactory]:
     """Give what opens the engines by which the block reads the log of a topic; raise PlatformError if that takes too
     long, or too much memory, or if the page or the logs of the pipeline have taken too much lately.
     """
-    spent, page, fix = _find_spent(pipeline), _find_allowance(), f"hindcast ledger {pipeline} lists what runs replayed"
+    spent, page = _find_spent(pipeline), _find_allowance()
     if page.is_spent:
         found = "a log was not read yet: the page has taken long enough"
         raise PlatformError(found, where=pipeline, fix="load the page again: it goes on with the rest")
     if spent.logs > LOGS_SECONDS:
         found = f"a log was not read: reading those of the pipeline took more than {LOGS_SECONDS:g} s"
-        raise PlatformError(found, where=pipeline, fix=f"load the page again in {SPAN:g} seconds; {fix}")
+        fix = f"load the page again in {SPAN:g} seconds; hindcast ledger {pipeline} lists what runs replayed"
+        raise PlatformError(found, where=pipeline, fix=fix)
     start = time.monotonic()  # of the clock: DuckDB reads in threads of its own
     try:
         yield partial(open_limited_engine, seconds=LOG_SECONDS, memory=LOG_MEMORY)
     except EngineLimitError:
         found = f"a log was not read: it takes more than {LOG_SECONDS:g} s"
-        raise PlatformError(found, where=pipeline, fix=fix) from None
+        raise PlatformError(found, where=pipeline, fix=f"hindcast ledger {pipeline} lists what runs replayed") from None
     except duckdb.OutOfMemoryException:
         found = f"a log was not read: it takes more than {LOG_MEMORY >> 20} MiB of memory"
-        raise PlatformError(found, where=pipeline, fix=fix) from None
+        raise PlatformError(found, where=pipeline, fix=f"hindcast ledger {pipeline} lists what runs replayed") from None
     finally:
         spent.logs += time.monotonic() - start
         page.spent += time.monotonic() - start
