@@ -339,7 +339,8 @@ ODD_JOURNALS = ODD | {
     "a state": change_column("entry", pa.array(["x"])),
     "bytes": change_column("detail", pa.array([b"\xff"])),
 }
-ODD_FAILING = ODD | {"an object": change_column("key", pa.array([{"a": 1}]))}
+ODD_FAILING = {name: odd for name, odd in ODD.items() if name != "vectors"}  # which DuckDB's reader knows
+ODD_FAILING["an object"] = change_column("key", pa.array([{"a": 1}]))
 
 
 @pytest.mark.parametrize("odd", ODD_JOURNALS)
@@ -368,9 +369,8 @@ def test_odd_failing_rows_are_an_error_of_ours(tmp_path: Path, odd: str) -> None
     ODD_FAILING[odd](table, rows)
     with pytest.raises(TableError):
         failing_rows.list_entries(str(tmp_path), "mine")
-    if odd != "an object":
-        with pytest.raises(TableError):
-            failing_rows.read_last_entry_time(str(tmp_path), "mine")
+    with pytest.raises(TableError):
+        failing_rows.read_last_entry_time(str(tmp_path), "mine")
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "5", "{}", '{"what": 5}', "[" * 100_000, "\udcff"])

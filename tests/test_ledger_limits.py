@@ -15,7 +15,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from hindcast.airflow.pages import ledger_page, reading_limits
 from hindcast.airflow.pages.kept_results import KeptResults
-from hindcast.common.errors import PlatformError
+from hindcast.common.errors import PlatformError, TableError
 from hindcast.common.json_values import JsonObject
 from hindcast.common.settings import Settings
 from hindcast.contract import find
@@ -208,6 +208,14 @@ def test_a_missing_file_of_a_log_is_told(settings: Settings) -> None:
 def read_memory_limit(engine: duckdb.DuckDBPyConnection) -> str:
     ((limit,),) = engine.execute("SELECT current_setting('memory_limit')").fetchall()
     return str(limit)
+
+
+def test_other_columns_of_a_log_are_told(settings: Settings) -> None:
+    odd = pa.schema([("partition", pa.int32()), *(field for field in LOG if field.name in ("run", "fate"))])
+    log = tables.log_table(settings.warehouse, "shop", "orders")
+    write_rows(log, odd, [{"run": 3, "partition": 0, "fate": "accepted"}])
+    with pytest.raises(TableError, match="has what Hindcast does not write and cannot read: BinderException"):
+        ledger.read_ingested_ranges(log, 3)
 
 
 def write_held(settings: Settings, text: str) -> None:

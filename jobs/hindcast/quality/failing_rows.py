@@ -26,7 +26,6 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TypeAlias
 
-import duckdb
 import pyarrow as pa
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
@@ -109,17 +108,19 @@ def query_entries(
     delta_table = tables.open_table(table)
     opened = duckdb_reader.open_arrow_engine() if delta_table is None else open_engine(delta_table)
     with odd_tables.refuse_unreadable_rows(table), opened as engine:
-        try:
-            if delta_table is None:
-                engine.register("rows", table_creation.arrow_schema(SCHEMA).empty_table())
-            else:
-                duckdb_reader.register_rows(engine, delta_table)
-            is_older = "unit" not in engine.sql("FROM rows").columns  # such tables lack the column
-            unit = ", NULL::VARCHAR AS unit" if is_older else ""
-            engine.execute(f"CREATE TEMP VIEW failing AS SELECT *{unit} FROM rows")  # noqa: S608  # ours
-            found = engine.sql(query, params=values).to_arrow_table()
-        except duckdb.BinderException as error:
-            raise build_columns_error(table, str(error).partition("\n")[0]) from None
+        own = engine.from_arrow(table_creation.arrow_schema(SCHEMA).empty_table())
+        if delta_table is None:
+            engine.register("rows", own)
+        else:
+            duckdb_reader.register_rows(engine, delta_table)
+        rows = engine.sql("FROM rows")
+        kinds = dict(zip(rows.columns, rows.types, strict=True))
+        kinds.setdefault("unit", own.types[own.columns.index("unit")])  # older tables lack the column
+        if other := [name for name, kind in zip(own.columns, own.types, strict=True) if kinds.get(name) != kind]:
+            raise build_columns_error(table, ", ".join(other))
+        unit = "" if "unit" in rows.columns else ", NULL::VARCHAR AS unit"
+        engine.execute(f"CREATE TEMP VIEW failing AS SELECT *{unit} FROM rows")  # noqa: S608  # ours
+        found = engine.sql(query, params=values).to_arrow_table()
         odd_tables.refuse_odd_moments(found)
         return found
 

@@ -100,7 +100,8 @@ def _register_stored_rows(
     )
     listed = ", ".join(_quote_text(str(folder / path)) for path in paths)
     options = "hive_partitioning = false" + (", union_by_name = true" if evolved else "")
-    if tables.DELETION_VECTORS not in configuration:
+    features = delta_table.protocol().reader_features or ()
+    if tables.DELETION_VECTORS not in configuration and "deletionVectors" not in features:
         read = f"read_parquet([{listed}], {options})"
     else:
         engine.register("deleted", _read_deleted_rows(delta_table, folder, paths))

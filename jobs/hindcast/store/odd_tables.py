@@ -33,6 +33,7 @@ def refuse_unreadable_rows(table: Table) -> Iterator[None]:
 _ERRORS = (
     DeltaError,
     OverflowError,
+    duckdb.BinderException,
     duckdb.DataError,
     duckdb.InvalidInputException,
     duckdb.NotSupportedError,
