@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 from deltalake import DeltaTable
 
 from hindcast.common.json_values import JsonValue
-from hindcast.store import tables
+from hindcast.store import commit_history, tables
 from hindcast.store.commit_notes import parse_note
 from hindcast.store.tables import Table
 
@@ -57,7 +57,7 @@ def restore_command(table: Table, delta_table: DeltaTable) -> str | None:
     Our commits have a note; maintenance and metadata change no row.
     """
     foreign_version = None
-    for commit in delta_table.history():
+    for commit in commit_history.list_commits(delta_table):
         if parse_note(commit):
             break
         if commit["operation"] in _ROW_OPERATIONS:
