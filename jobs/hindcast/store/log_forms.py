@@ -194,5 +194,5 @@ def _refuse_foreign(where: str, path: object) -> NoReturn:
 
 
 def _refuse_form(where: str, why: str, fix: str = BACKUP_FIX) -> NoReturn:
-    found = f"is not as Delta's writers write logs: {show_briefly(why)}"
+    found = f"cannot be read: it is not as Delta's writers write logs: {show_briefly(why)}"
     raise TableError(found, where=where, fix=fix)
