@@ -18,6 +18,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
 
 from hindcast.common.errors import TableError
+from hindcast.ops import maintenance
+from hindcast.plan import journal_rows
 from hindcast.quality import gate_rows
 from hindcast.store import commit_history, log_limits, own_tables, parquet_pages, table_creation, tables
 from hindcast.store.tables import Table
@@ -99,6 +101,7 @@ ODD_FORMS: dict[str, Callable[[Table], None]] = {
     "an action in another case": lambda it: commit(it, OWN.replace("add", "Add")),
     "an unknown action": lambda it: commit(it, OWN.replace("add", "ad")),
     "another end of lines": lambda it: commit(it, INFO, REMOVE, end="\r"),
+    "many lines": lambda it: commit(it, *[""] * 1_000_001),
     "a byte-order mark": lambda it: commit(it, f"\ufeff{INFO}"),
     "quotes of another kind": lambda it: commit(it, OWN.replace('"', "'")),
     "no number": lambda it: commit(it, OWN.replace("true", "NaN")),
@@ -153,7 +156,9 @@ def test_what_writers_write_is_not_refused(table: Table) -> None:
     log_limits.refuse_odd_content(log)
 
 
-def test_what_spark_writes_is_not_refused_and_its_own_reading_is_asked(spark: SparkSession, tmp_path: Path) -> None:
+def test_what_spark_writes_is_not_refused_and_its_own_reading_is_asked(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With parts of checkpoints, deletion vectors, other names of columns, changes, and times of commits."""
     path = f"{tmp_path}/a b/runs"
     features = ("checkpointPolicy=v2", "enableDeletionVectors=true", "columnMapping.mode=name", "checkpointInterval=2")
@@ -181,6 +186,15 @@ def test_what_spark_writes_is_not_refused_and_its_own_reading_is_asked(spark: Sp
     )
     with pytest.raises(TableError, match="its log names a file out of its folder, as Spark reads it"):
         own_tables.refuse_foreign_to_spark(spark, str(moved))
+    monkeypatch.setattr(own_tables, "open_whole", DeltaTable)
+    delta_table, own = DeltaTable(str(moved)), Table(str(tmp_path), "", "moved", "runs")
+    for rewrite in (
+        lambda: own_tables.run_upkeep(spark, own.path, f"OPTIMIZE delta.`{moved}`"),
+        lambda: maintenance._optimize_files(spark, own, f"OPTIMIZE delta.`{moved}`"),
+    ):
+        with pytest.raises(TableError, match="as Spark reads it"):
+            rewrite()
+    assert DeltaTable(str(moved)).version() == delta_table.version()
 
 
 # Sizes
@@ -293,5 +307,17 @@ def test_what_is_no_page_is_an_error(data: bytes) -> None:
     column = SimpleNamespace(
         has_dictionary_page=False, data_page_offset=0, total_compressed_size=len(data) + (not data)
     )
-    with pytest.raises(ValueError, match="has a "):
+    with pytest.raises(pa.ArrowInvalid, match="has a "):
         parquet_pages.measure_column(SimpleNamespace(read_at=lambda *_: data), column)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["detail", "runId"])
+def test_a_journal_cannot_hide_what_it_takes(tmp_path: Path, name: str) -> None:
+    text = "x" * ((40 << 20) if name == "runId" else (20 << 20))
+    write_deltalake(tmp_path, pa.table({"run": [1], "entry": ["planned"], name: [text]}))
+    (path,) = tmp_path.glob("*.parquet")
+    pq.write_table(pq.read_table(path), path, compression="zstd", use_dictionary=False, write_statistics=False)
+    belittle(path)
+    read = journal_rows.load_rows(Table(str(tmp_path), "p", "runs", "runs"), DeltaTable(tmp_path), ("run", name))
+    with pytest.raises(journal_rows.LargeJournalError, match=f"bytes in the column {name}"):
+        next(read)

@@ -146,22 +146,23 @@ def _refuse_large_file(table: Table, fragment: ParquetFileFragment, columns: Seq
             raise _build_excess_error(
                 table, f"the file {_name_file(fragment)} has {count:,} {name}, more than {most:,}"
             )
-    largest, file = 0, fragment.open()
-    for group in map(metadata.row_group, range(metadata.num_row_groups)):
-        for column in map(group.column, range(group.num_columns)):
-            name = column.path_in_schema.partition(".")[0]
-            if name not in columns:
-                continue
-            size, stored = parquet_pages.measure_column(file, column).unpacked, column.total_compressed_size
-            if name == "detail":
-                largest = max(largest, size)
-                is_packed = size > _MAX_PACKED and size > _MAX_RATIO * stored
-                most = 0 if is_packed else min(group.num_rows * (MAX_DETAIL + _HEADER), MAX_ALL_DETAILS)
-            else:
-                most = min(group.num_rows * _MAX_OTHER, _MAX_OTHERS)
-            if size > most:
-                found = f"the file {_name_file(fragment)} has {size:,} bytes in the column {name}"
-                raise _build_excess_error(table, found)
+    largest = 0
+    with fragment.open() as file:
+        for group in map(metadata.row_group, range(metadata.num_row_groups)):
+            for column in map(group.column, range(group.num_columns)):
+                name = column.path_in_schema.partition(".")[0]
+                if name not in columns:
+                    continue
+                size, stored = parquet_pages.measure_column(file, column).unpacked, column.total_compressed_size
+                if name == "detail":
+                    largest = max(largest, size)
+                    is_packed = size > _MAX_PACKED and size > _MAX_RATIO * stored
+                    most = 0 if is_packed else min(group.num_rows * (MAX_DETAIL + _HEADER), MAX_ALL_DETAILS)
+                else:
+                    most = min(group.num_rows * _MAX_OTHER, _MAX_OTHERS)
+                if size > most:
+                    found = f"the file {_name_file(fragment)} has {size:,} bytes in the column {name}"
+                    raise _build_excess_error(table, found)
     return largest
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from itertools import count
 from pathlib import Path
 from typing import NoReturn
 
@@ -23,6 +24,9 @@ BACKUP_FIX = "put back the table from a backup"
 
 MAX_LINE = 16 << 20
 """The most bytes of a line of the log, which is parsed: the note of a run has a few MB at most."""
+
+_MAX_LINES = 1_000_000
+"""The most lines of a file of the log: twice the files that the largest commit names."""
 
 _FILE_ACTIONS = ("add", "remove", "cdc")
 _ACTIONS = (
@@ -41,9 +45,11 @@ _VECTOR = ("add.deletionVector.storageType", "add.deletionVector.pathOrInlineDv"
 def refuse_odd_lines(path: Path) -> None:
     """Raise TableError unless each line of a file is the JSON of one action, with paths in the table's folder."""
     with path.open("rb") as file:
-        number = 0
-        while line := file.readline(MAX_LINE + 1):
-            number += 1
+        for number in count(1):
+            if not (line := file.readline(MAX_LINE + 1)):
+                return
+            if number > _MAX_LINES:
+                _refuse_form(str(path), f"it has more than {_MAX_LINES:,} lines")
             if not line.isspace() or b"\r" in line:
                 where = f"{path}, line {number:,}"
                 _refuse_foreign_action(where, _parse_line(line, where, BACKUP_FIX))

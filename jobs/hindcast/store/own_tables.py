@@ -47,6 +47,12 @@ def refuse_foreign(delta_table: DeltaTable, paths: Collection[str]) -> None:
 def run_statement(spark: SparkSession, path: str, statement: str) -> None:
     """Let Spark run a statement that reads the files of a table to write others; TableError if it has any of others."""
     open_whole(path)
+    spark.sql(statement).collect()
+
+
+def run_upkeep(spark: SparkSession, path: str, statement: str) -> None:
+    """Do as `run_statement` does, and ask Spark before which files it would read: for that it needs a second."""
+    open_whole(path)
     refuse_foreign_to_spark(spark, path)
     spark.sql(statement).collect()
 

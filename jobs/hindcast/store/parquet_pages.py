@@ -45,7 +45,7 @@ class _Page(NamedTuple):
 
 
 def measure_column(file: _File, column: ColumnChunkMetaData) -> ColumnSizes:
-    """Return the sizes of a part of a column as readers will find them; ValueError if it has no pages as Parquet has.
+    """Return the sizes of a part of a column as readers will find them; ArrowInvalid if it has no pages as Parquet has.
 
     A text that begins as the one before it counts as if it were as long as all of them.
     """
@@ -63,7 +63,7 @@ def measure_column(file: _File, column: ColumnChunkMetaData) -> ColumnSizes:
 
 
 def refuse_false_sizes(file: _File, column: ColumnChunkMetaData) -> None:
-    """Raise ValueError if a page has more bytes than its header says, or a codec of which that is not known.
+    """Raise ArrowInvalid if a page has more bytes than its header says, or a codec of which that is not known.
 
     What the headers say has been bounded before: it is decompressed here.
     """
@@ -71,7 +71,7 @@ def refuse_false_sizes(file: _File, column: ColumnChunkMetaData) -> None:
     if name == "uncompressed":
         return
     if name not in _BOUNDED_CODECS:
-        raise ValueError(f"is compressed by {name}, not by one of {', '.join(_BOUNDED_CODECS)}")
+        raise pa.ArrowInvalid(f"is compressed by {name}, not by one of {', '.join(_BOUNDED_CODECS)}")
     codec = pa.Codec(name)
     for page in _list_pages(file, column):
         size, body = page.size, page.body
@@ -83,7 +83,7 @@ def refuse_false_sizes(file: _File, column: ColumnChunkMetaData) -> None:
         if size > 0:
             codec.decompress(pa.py_buffer(body), size)
         elif len(body) > _EMPTY:
-            raise ValueError("has a page of nothing with bytes in it")
+            raise pa.ArrowInvalid("has a page of nothing with bytes in it")
 
 
 _EMPTY = 16
@@ -91,22 +91,22 @@ _EMPTY = 16
 
 
 def _list_pages(file: _File, column: ColumnChunkMetaData) -> Iterator[_Page]:
-    """Yield the pages of a part of a column; ValueError for what is none."""
+    """Yield the pages of a part of a column; ArrowInvalid for what is none."""
     start = column.data_page_offset
     if column.has_dictionary_page:
         if not (0 < column.dictionary_page_offset < start or (start == 0 and column.num_values == 0)):
-            raise ValueError("has its dictionary after its values")
+            raise pa.ArrowInvalid("has its dictionary after its values")
         start = column.dictionary_page_offset
     data = memoryview(file.read_at(column.total_compressed_size, start))
     if len(data) < column.total_compressed_size:
-        raise ValueError("has a column that ends after the file")
+        raise pa.ArrowInvalid("has a column that ends after the file")
     place = 0
     while place < len(data):
         header, place = _read_struct(data, place)
         size, stored = _read_number(header, 2), _read_number(header, 3)
         details = header.get(_DETAILS.get(_read_number(header, 1), 0))
         if not isinstance(details, dict) or place + stored > len(data):
-            raise ValueError("has a page that is none")
+            raise pa.ArrowInvalid("has a page that is none")
         yield _Page(_read_number(header, 1), size, data[place : place + stored], details)
         place += stored
 
@@ -114,7 +114,7 @@ def _list_pages(file: _File, column: ColumnChunkMetaData) -> Iterator[_Page]:
 def _read_number(fields: Mapping[int, object], number: int) -> int:
     value = fields.get(number)
     if type(value) is not int or value < 0:
-        raise ValueError(f"has a page whose header says {value!r} in field {number}")
+        raise pa.ArrowInvalid(f"has a page whose header says {value!r} in field {number}")
     return value
 
 
@@ -130,10 +130,10 @@ def _read_struct(data: memoryview, place: int, depth: int = 0) -> tuple[dict[int
                 number, place = _read_integer(data, place)
             value, place = _read_value(data, place, kind & 15, depth)
             if number in fields:
-                raise ValueError(f"has a page whose header has field {number} twice")
+                raise pa.ArrowInvalid(f"has a page whose header has field {number} twice")
             fields[number] = value
     except IndexError:
-        raise ValueError("has a page whose header does not end") from None
+        raise pa.ArrowInvalid("has a page whose header does not end") from None
     return fields, place + 1
 
 
@@ -150,7 +150,7 @@ def _read_value(data: memoryview, place: int, kind: int, depth: int) -> tuple[ob
             return None, place + length
         case 12 if depth < _MAX_DEPTH:
             return _read_struct(data, place, depth + 1)
-    raise ValueError(f"has a page whose header has a field of kind {kind}")
+    raise pa.ArrowInvalid(f"has a page whose header has a field of kind {kind}")
 
 
 _MAX_DEPTH = 3
@@ -170,4 +170,4 @@ def _read_varint(data: memoryview, place: int) -> tuple[int, int]:
         if byte < 128:
             return value, place
         if shift > 63:
-            raise ValueError("has a page whose header has a number of more than 64 bits")
+            raise pa.ArrowInvalid("has a page whose header has a number of more than 64 bits")

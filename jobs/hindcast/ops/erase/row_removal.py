@@ -107,7 +107,7 @@ def empty_table(spark: SparkSession, table: Table, run: int) -> int:
     if count:
         with override_conf(spark, _note_conf(_note(run, count))):
             statement = f"DELETE FROM delta.`{table.path}`"  # noqa: S608  # a path of ours
-            commit_once.commit_repeatable(lambda: own_tables.run_statement(spark, table.path, statement))
+            commit_once.commit_repeatable(lambda: own_tables.run_upkeep(spark, table.path, statement))
     return count
 
 
@@ -200,7 +200,7 @@ def _merge_rows(rows: DataFrame, table: Table, by: Sequence[str], clause: str, n
     statement = f"MERGE INTO delta.`{table.path}` t USING {view} s ON {same} {clause}"  # names of ours
     try:
         with override_conf(spark, _note_conf(note)):
-            commit_once.commit_repeatable(lambda: own_tables.run_statement(spark, table.path, statement))
+            commit_once.commit_repeatable(lambda: own_tables.run_upkeep(spark, table.path, statement))
     finally:
         spark.catalog.dropTempView(view)
 
