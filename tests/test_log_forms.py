@@ -321,3 +321,19 @@ def test_a_journal_cannot_hide_what_it_takes(tmp_path: Path, name: str) -> None:
     read = journal_rows.load_rows(Table(str(tmp_path), "p", "runs", "runs"), DeltaTable(tmp_path), ("run", name))
     with pytest.raises(journal_rows.LargeJournalError, match=f"bytes in the column {name}"):
         next(read)
+
+
+@pytest.mark.parametrize("sizes", [[60, 60], [-1]])
+def test_columns_have_bytes_of_their_own(sizes: list[int]) -> None:
+    """Else a file of some kilobytes can name one page a million times."""
+    columns = [SimpleNamespace(total_compressed_size=it) for it in sizes]
+    group = SimpleNamespace(num_columns=len(columns), column=columns.__getitem__)
+    metadata = SimpleNamespace(num_row_groups=1, row_group=lambda _: group)
+    with pytest.raises(pa.ArrowInvalid, match="has columns of"):
+        parquet_pages.refuse_overlap(metadata, 100)  # type: ignore[arg-type]
+
+
+def test_a_part_of_a_column_is_read_up_to_a_size() -> None:
+    column = SimpleNamespace(has_dictionary_page=False, data_page_offset=0, total_compressed_size=600 << 20)
+    with pytest.raises(pa.ArrowInvalid, match="has a column of"):
+        parquet_pages.measure_column(None, column)  # type: ignore[arg-type]

@@ -148,6 +148,7 @@ def _refuse_large_file(table: Table, fragment: ParquetFileFragment, columns: Seq
             )
     largest = 0
     with fragment.open() as file:
+        parquet_pages.refuse_overlap(metadata, file.size())
         for group in map(metadata.row_group, range(metadata.num_row_groups)):
             for column in map(group.column, range(group.num_columns)):
                 name = column.path_in_schema.partition(".")[0]

@@ -125,7 +125,9 @@ def measure_files(
     rows = size = 0
     for path in paths:
         with filesystem.open_input_file(path) as file:
-            for columns, count in _list_groups(pq.read_metadata(file), first, last, is_whole=path in whole):
+            metadata = pq.read_metadata(file)
+            parquet_pages.refuse_overlap(metadata, file.size())
+            for columns, count in _list_groups(metadata, first, last, is_whole=path in whole):
                 rows += count
                 for column in columns:
                     unpacked = parquet_pages.measure_column(file, column).unpacked

@@ -172,6 +172,7 @@ def _measure_parquet(path: Path) -> _Sizes:
 
 
 def _measure_columns(path: Path, file: pa.NativeFile, metadata: pq.FileMetaData) -> _Sizes:
+    parquet_pages.refuse_overlap(metadata, file.size())
     groups = [metadata.row_group(n) for n in range(metadata.num_row_groups)]
     columns = [group.column(n) for group in groups for n in range(group.num_columns)]
     values, texts = dict[str, int](), dict[str, int]()
@@ -182,7 +183,7 @@ def _measure_columns(path: Path, file: pa.NativeFile, metadata: pq.FileMetaData)
         values[name] = values.get(name, 0) + max(found.values, it.num_values)
         if it.physical_type == "BYTE_ARRAY":
             texts[name] = texts.get(name, 0) + found.most
-    sizes = _Sizes(metadata.num_rows, max(values.values(), default=0), path.stat().st_size, packed, unpacked, 0)
+    sizes = _Sizes(metadata.num_rows, max(values.values(), default=0), file.size(), packed, unpacked, 0)
     if _is_packed(sizes):
         return sizes
     for it in columns:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple, Protocol
 
 import pyarrow as pa
-from pyarrow.parquet import ColumnChunkMetaData
+from pyarrow.parquet import ColumnChunkMetaData, FileMetaData
 
 _DATA_PAGE, _DICTIONARY_PAGE, _DATA_PAGE_V2 = 0, 2, 3
 _DETAILS = {_DATA_PAGE: 5, _DICTIONARY_PAGE: 7, _DATA_PAGE_V2: 8}
@@ -42,6 +42,14 @@ class _Page(NamedTuple):
     size: int
     body: memoryview
     details: Mapping[int, object]
+
+
+def refuse_overlap(metadata: FileMetaData, size: int) -> None:
+    """Raise ArrowInvalid if the columns of a file have more bytes than the file, of `size`: some are the same."""
+    groups = map(metadata.row_group, range(metadata.num_row_groups))
+    sizes = [group.column(n).total_compressed_size for group in groups for n in range(group.num_columns)]
+    if min(sizes, default=0) < 0 or sum(sizes) > size:
+        raise pa.ArrowInvalid(f"has columns of {sum(sizes):,} bytes in a file of {size:,}")
 
 
 def measure_column(file: _File, column: ColumnChunkMetaData) -> ColumnSizes:
@@ -97,8 +105,10 @@ def _list_pages(file: _File, column: ColumnChunkMetaData) -> Iterator[_Page]:
         if not (0 < column.dictionary_page_offset < start or (start == 0 and column.num_values == 0)):
             raise pa.ArrowInvalid("has its dictionary after its values")
         start = column.dictionary_page_offset
-    data = memoryview(file.read_at(column.total_compressed_size, start))
-    if len(data) < column.total_compressed_size:
+    if (stored := column.total_compressed_size) > _MAX_STORED:
+        raise pa.ArrowInvalid(f"has a column of {stored:,} bytes in one part")
+    data = memoryview(file.read_at(stored, start))
+    if len(data) < stored:
         raise pa.ArrowInvalid("has a column that ends after the file")
     place = 0
     while place < len(data):
@@ -109,6 +119,10 @@ def _list_pages(file: _File, column: ColumnChunkMetaData) -> Iterator[_Page]:
             raise pa.ArrowInvalid("has a page that is none")
         yield _Page(_read_number(header, 1), size, data[place : place + stored], details)
         place += stored
+
+
+_MAX_STORED = 512 << 20
+"""The most bytes of a part of a column, which are read together; writers begin another part after some 128 MB."""
 
 
 def _read_number(fields: Mapping[int, object], number: int) -> int:
