@@ -251,28 +251,33 @@ def link_log(log: Path) -> None:
     (log / "zz").symlink_to("/usr")
 
 
+def list_texts(*texts: str) -> pa.Table:
+    """Return the rows of a checkpoint with texts in them."""
+    return pa.table({"txn": [{"appId": text} for text in texts]})
+
+
 def write_checkpoint(log: Path, name: str = f"{1:020}.checkpoint.parquet", rows: pa.Table | None = None) -> None:
     """Write a checkpoint with one text of 70 MB, or others."""
     (log / name).parent.mkdir(exist_ok=True)
-    rows = rows or pa.table({"text": ["x" * (70 << 20)]})
+    rows = rows or list_texts("x" * (70 << 20))
     pq.write_table(rows, log / name, compression="zstd", row_group_size=100_000 if rows.num_rows > 1000 else 500)
 
 
 def write_long_checkpoint(log: Path) -> None:
-    write_checkpoint(log, rows=pa.table({"text": ["x"] * 200_000}))
+    write_checkpoint(log, rows=list_texts(*["x"] * 200_000))
 
 
 def hide_checkpoint(log: Path) -> None:
     """Write a packed checkpoint, and others whose names come after it, none of which is read."""
     write_checkpoint(log)
-    few = pa.table({"text": ["x"]})
+    few = list_texts("x")
     write_checkpoint(log, f"{10**20 - 1}.checkpoint.x.parquet", few)
     write_checkpoint(log, f"{10**18}.checkpoint.parquet", few)
 
 
 def write_parts(log: Path) -> None:
     """Write a checkpoint of three parts, each of which is just small enough."""
-    rows = pa.table({"text": ["x" * (30 << 20)]})
+    rows = list_texts("x" * (30 << 20))
     for n in range(3):
         write_checkpoint(log, f"{1:020}.checkpoint.{n + 1:010}.{3:010}.parquet", rows)
 
@@ -346,7 +351,7 @@ def test_a_usual_checkpoint_is_not_refused(tmp_path: Path) -> None:
     }
     pq.write_table(pa.table({"add": pa.table(add).to_struct_array()}), tmp_path / f"{1:020}.checkpoint.parquet")
     (tmp_path / f"{1:020}.json").touch()
-    log_limits.refuse_large_files(tmp_path)
+    log_limits.refuse_odd_content(tmp_path)
 
 
 def test_a_slow_refusal_is_kept(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:

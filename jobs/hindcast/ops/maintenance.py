@@ -246,6 +246,7 @@ def _optimize_files(spark: SparkSession, table: Table, statement: str) -> bool:
     The commit repeats the note of the last run: Delta forgets old commits, and what a run noted is needed.
     """
     own_tables.open_whole(table.path)
+    own_tables.refuse_foreign_to_spark(spark, table.path)
     note = next(iter(commit_history.read_notes(table, parse_own_note).values()), None)
     confs = {
         "spark.databricks.delta.optimize.minFileSize": str(file_layout.SMALL_FILE_BYTES),

@@ -170,7 +170,7 @@ def _remove_records(
     try:
         with override_conf(spark, confs):
             commit_once.commit_once(
-                lambda: own_tables.run_statement(spark, log.path, merge), read_last_trim, number, None, log.path
+                lambda: own_tables.run_upkeep(spark, log.path, merge), read_last_trim, number, None, log.path
             )
     finally:
         spark.catalog.dropTempView(view)

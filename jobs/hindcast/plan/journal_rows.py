@@ -18,6 +18,7 @@ from pyarrow.parquet import FileMetaData
 
 from hindcast.common.errors import PlatformError, RequestError, TableError, show_briefly
 from hindcast.plan.entries import RANKS, JournalEntry
+from hindcast.store import parquet_pages
 from hindcast.store.row_reader import open_dataset
 from hindcast.store.tables import Table
 
@@ -136,8 +137,8 @@ def refuse_large_entry(pipeline: str, run: int, state: str, detail: str) -> None
 
 
 def _refuse_large_file(table: Table, fragment: ParquetFileFragment, columns: Sequence[str]) -> int:
-    """Return the most bytes of details in a row group of a data file; raise TableError, without reading the file, if by
-    what its footer says it has too many rows, or too many bytes in one of these columns.
+    """Return the most bytes of details in a row group of a data file; raise TableError, without reading the rows, if it
+    has too many of them, or too many bytes in one of these columns.
     """
     metadata: FileMetaData = fragment.metadata
     for name, count, most in (("rows", metadata.num_rows, MAX_ROWS), ("parts", metadata.num_row_groups, MAX_GROUPS)):
@@ -146,19 +147,23 @@ def _refuse_large_file(table: Table, fragment: ParquetFileFragment, columns: Seq
                 table, f"the file {_name_file(fragment)} has {count:,} {name}, more than {most:,}"
             )
     largest = 0
-    for group in map(metadata.row_group, range(metadata.num_row_groups)):
-        for column in map(group.column, range(group.num_columns)):
-            name = column.path_in_schema.partition(".")[0]
-            size, stored = column.total_uncompressed_size, column.total_compressed_size
-            if name == "detail":
-                largest = max(largest, size)
-                is_packed = size > _MAX_PACKED and size > _MAX_RATIO * stored
-                most = 0 if is_packed else min(group.num_rows * (MAX_DETAIL + _HEADER), MAX_ALL_DETAILS)
-            else:
-                most = min(group.num_rows * _MAX_OTHER, _MAX_OTHERS)
-            if name in columns and size > most:
-                found = f"the file {_name_file(fragment)} has {size:,} bytes in the column {name}"
-                raise _build_excess_error(table, found)
+    with fragment.open() as file:
+        parquet_pages.refuse_overlap(metadata, file.size())
+        for group in map(metadata.row_group, range(metadata.num_row_groups)):
+            for column in map(group.column, range(group.num_columns)):
+                name = column.path_in_schema.partition(".")[0]
+                if name not in columns:
+                    continue
+                size, stored = parquet_pages.measure_column(file, column).unpacked, column.total_compressed_size
+                if name == "detail":
+                    largest = max(largest, size)
+                    is_packed = size > _MAX_PACKED and size > _MAX_RATIO * stored
+                    most = 0 if is_packed else min(group.num_rows * (MAX_DETAIL + _HEADER), MAX_ALL_DETAILS)
+                else:
+                    most = min(group.num_rows * _MAX_OTHER, _MAX_OTHERS)
+                if size > most:
+                    found = f"the file {_name_file(fragment)} has {size:,} bytes in the column {name}"
+                    raise _build_excess_error(table, found)
     return largest
 
 

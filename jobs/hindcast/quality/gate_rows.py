@@ -1,7 +1,7 @@
 """The rows of gate results as they are read from their files, and how many and how large they may be.
 
 A few kilobytes of a Parquet file can hold texts of gigabytes, and the API server reads these tables of all pipelines.
-So files are measured by their footers before they are read, and texts come as dictionaries, which have each text once.
+So files are measured by their pages before they are read, and texts come as dictionaries, which have each text once.
 Only those of one run are expanded, once it is known how large they are.
 """
 
@@ -12,14 +12,14 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from deltalake import DeltaTable
-from pyarrow.parquet import ColumnChunkMetaData, FileMetaData
 
 from hindcast.bitemporal.predicates import ColumnBound
 from hindcast.common.errors import TableError
 from hindcast.contract import bounds
 from hindcast.plan.journal_rows import count_parts
-from hindcast.store import arrow_reader, deletion_vectors, delta_log, duckdb_reader, row_reader
+from hindcast.store import arrow_reader, deletion_vectors, delta_log, duckdb_reader, parquet_pages, row_reader
 from hindcast.store.tables import Table
 
 TEXTS = ("table", "expectation", "kwargs", "onFailure", "outcome", "detail")
@@ -106,7 +106,7 @@ def _measure_texts(results: pa.Table, name: str) -> int:
 
 
 def _refuse_large_files(table: Table, delta_table: DeltaTable, paths: Sequence[str], first: int, last: int) -> None:
-    """Raise TableError for data files with too many rows or too large texts, by their footers alone."""
+    """Raise TableError for data files with too many rows or too large texts, which are not read for that."""
     rows, size = measure_files(delta_table, paths, first, last, TEXTS)
     if rows > MAX_STORED_ROWS or size > MAX_STORED_BYTES:
         found = f"the gate results of runs {first} to {last} are in files of {rows:,} rows with {size:,} bytes of text"
@@ -118,22 +118,31 @@ def measure_files(
 ) -> tuple[int, int]:
     """Return how many rows, and bytes of these columns, are in the parts of files that may have rows of some runs.
 
-    A file with deleted rows is read whole.
+    A file with deleted rows is read whole. Of other columns the bytes count that are more than their values have.
     """
     whole = deletion_vectors.read_deletion_vectors(delta_table, {*paths})
-    filesystem, schema = delta_log.open_filesystem(delta_table), pa.schema(delta_table.schema().to_arrow())
+    filesystem = delta_log.open_filesystem(delta_table)
     rows = size = 0
     for path in paths:
-        for fragment in arrow_reader.open_file(filesystem, path, schema).get_fragments():
-            for columns, count in _list_groups(fragment.metadata, first, last, is_whole=path in whole):
+        with filesystem.open_input_file(path) as file:
+            metadata = pq.read_metadata(file)
+            parquet_pages.refuse_overlap(metadata, file.size())
+            for columns, count in _list_groups(metadata, first, last, is_whole=path in whole):
                 rows += count
-                size += sum(column.total_uncompressed_size for column in columns if column.path_in_schema in texts)
+                for column in columns:
+                    unpacked = parquet_pages.measure_column(file, column).unpacked
+                    is_text = column.path_in_schema in texts
+                    size += unpacked if is_text else max(0, unpacked - _MAX_VALUE * count)
     return rows, size
 
 
+_MAX_VALUE = 16
+"""The most bytes of a value that is no text."""
+
+
 def _list_groups(
-    metadata: FileMetaData, first: int, last: int, *, is_whole: bool
-) -> Iterator[tuple[list[ColumnChunkMetaData], int]]:
+    metadata: pq.FileMetaData, first: int, last: int, *, is_whole: bool
+) -> Iterator[tuple[list[pq.ColumnChunkMetaData], int]]:
     """Yield the columns and the number of rows of each row group that may have results of these runs; or of all."""
     for group in map(metadata.row_group, range(metadata.num_row_groups)):
         columns = [group.column(n) for n in range(group.num_columns)]

@@ -1,4 +1,4 @@
-"""The notes of a table's commits (commit_notes.py), by run."""
+"""The commits to a table, and their notes (commit_notes.py) by run."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TypeVar
 from deltalake import DeltaTable
 
 from hindcast.common.json_values import StoredObject
+from hindcast.store import delta_log, log_limits
 from hindcast.store.commit_notes import NOTE_ERRORS, parse_note
 from hindcast.store.odd_tables import refuse_unreadable_rows
 from hindcast.store.tables import PINNED_TABLES, Table, open_table
@@ -38,15 +39,25 @@ def read_notes(table: Table, parse: Callable[[StoredObject], Note], limit: int =
     return {}
 
 
+def list_commits(delta_table: DeltaTable, limit: int | None = None) -> Sequence[StoredObject]:
+    """Return what the last commits to a table say of themselves, newest first, up to `limit` of them.
+
+    Raise TableError if they take too much memory: delta-rs reads them whole, also those that opening a table does not.
+    """
+    if (folder := delta_log.find_local_folder(delta_table)) is not None:
+        log_limits.refuse_large_history(folder / "_delta_log", limit)
+    return delta_table.history(limit)
+
+
 def _read_commits(delta_table: DeltaTable, limit: int) -> Sequence[StoredObject]:
     """Return the last commits to a table, newest first; of a pinned table none that came later.
 
     delta-rs lists later ones too, first, and numbers the others wrongly.
     """
     if PINNED_TABLES.get() is None:
-        return delta_table.history(limit)
+        return list_commits(delta_table, limit)
     while True:
         later = DeltaTable(delta_table.table_uri).version() - delta_table.version()
-        commits = delta_table.history(limit)
+        commits = list_commits(delta_table, limit)
         if DeltaTable(delta_table.table_uri).version() == delta_table.version() + later:
             return commits[later:]

@@ -102,7 +102,7 @@ def _find_checkpoint(names: set[str], version: int) -> tuple[int, list[str]]:
     return last, checkpoints.get(last, [])
 
 
-_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.\d{10}\.(\d{10}))?\.parquet")
+_CHECKPOINT = re.compile(r"([0-9]{20})\.checkpoint(?:\.[0-9]{10}\.([0-9]{10}))?\.parquet")
 
 
 def commit_actions(

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from hindcast.common.session import FEW_ROWS
-from hindcast.store import delta_log, own_files
+from hindcast.store import delta_log, own_paths
 
 
 def load_files(spark: SparkSession, delta_table: DeltaTable, schema: StructType, paths: Sequence[str]) -> DataFrame:
@@ -54,7 +54,7 @@ def _list_folder_columns(path: str) -> list[str]:
 def has_files_elsewhere(delta_table: DeltaTable) -> bool:
     """Return whether a table has files that are not in its folder, as a shallow clone has."""
     paths = pa.table(delta_table.get_add_actions(flatten=True)).column("path").to_pylist()
-    return any(map(own_files.leads_out, paths))
+    return any(map(own_paths.leads_out, paths))
 
 
 _MAX_FILES = 100

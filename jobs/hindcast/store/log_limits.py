@@ -8,20 +8,23 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable
 from itertools import product
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from hindcast.common.errors import TableError
+from hindcast.common.errors import TableError, show_briefly
+from hindcast.store import log_forms, parquet_pages
+from hindcast.store.own_paths import is_plain_name
 
 FIX = "remove it, or put back the table from a backup"
 
-_MAX_SIZES = {"_last_checkpoint": 1 << 20, ".crc": 64 << 20, ".json": 256 << 20}
+_MAX_SIZES = {"_last_checkpoint": 1 << 20, ".crc": log_forms.MAX_LINE, ".json": 256 << 20}
 """The most bytes of a file in the log, by the end of its name. A commit of 256 MB names half a million files."""
 
 _MAX_PACKED, _MAX_RATIO = 64 << 20, 200
@@ -32,8 +35,9 @@ _MANY_ROWS, _BYTES_PER_ROW, _MANY_VALUES = 100_000, 20, 1_000_000
 """A checkpoint with more rows stores at least so many bytes of each; one with more values in a column one of each."""
 _MAX_FOOTER = 16 << 20
 
-_NUMBERED = re.compile(r"(\d+)\..*")
-_CHECKPOINT = re.compile(r"\d{20}\.checkpoint\.parquet")
+_NUMBERED = re.compile(r"([0-9]+)\..*")
+_COMMIT = re.compile(r"[0-9]{20}\.json")
+_CHECKPOINT = re.compile(r"[0-9]{20}\.checkpoint\.parquet")
 
 
 class _Sizes(NamedTuple):
@@ -47,19 +51,45 @@ class _Sizes(NamedTuple):
     texts: int
 
 
-def refuse_large_files(log: Path) -> None:
-    """Raise TableError if a table's log has a file of those that are read that takes too much memory."""
+def refuse_odd_content(log: Path) -> None:
+    """Raise TableError if a file of a table's log that is read takes too much memory, or has what is not the table's.
+
+    What a file has is looked at once (log_forms.py).
+    """
     names = os.listdir(log)  # noqa: PTH208  # of a tenth of the cost
     numbers = {name: int(match[1][:30]) for name in names if (match := _NUMBERED.fullmatch(name))}
-    last = max((number for name, number in numbers.items() if name.endswith(".json")), default=-1)
+    last = max((number for name, number in numbers.items() if _COMMIT.fullmatch(name)), default=-1)
     start = max((n for name, n in numbers.items() if n <= last and _CHECKPOINT.fullmatch(name)), default=0)
     read = [log / name for name in names if numbers.get(name, start) >= start]
+    _refuse_large_files(read)
+    checkpoints = [it for it in read if it.name.endswith(".parquet")]
+    _refuse_packed_checkpoints([*checkpoints, *_list_sidecars(log)])
     for path in read:
+        if path.name == "_last_checkpoint" or (path.name in numbers and path.name.endswith(".crc")):
+            _look_once(path, log_forms.refuse_odd_object)
+        elif path.name.endswith(".json"):
+            _look_once(path, log_forms.refuse_odd_lines)
+
+
+def refuse_large_history(log: Path, limit: int | None) -> None:
+    """Raise TableError if the last commits of a table, whose notes are read, take too much memory."""
+    commits = sorted(filter(_COMMIT.fullmatch, os.listdir(log)), reverse=True)[:limit]  # noqa: PTH208
+    _refuse_large_files(paths := [log / name for name in commits])
+    if (size := sum(map(_measure_file, paths))) > _MAX_HISTORY:
+        found = f"has {size:,} bytes of commits, whose notes are not read"
+        raise TableError(found, where=str(log), fix=log_forms.BACKUP_FIX)
+
+
+_MAX_HISTORY = 2 << 30
+"""The most bytes of the commits that are read for their notes: each of a thousand has some kilobytes."""
+
+
+def _refuse_large_files(paths: Iterable[Path]) -> None:
+    for path in paths:
         for end, most in _MAX_SIZES.items():
             if path.name.endswith(end) and _measure_file(path) > most:
                 fix = f"rm {path}; if it is a commit, put back the table from a backup instead"
                 raise TableError("is too large for what it is", where=str(path), fix=fix)
-    _refuse_packed_checkpoints([*(it for it in read if it.name.endswith(".parquet")), *_list_sidecars(log)])
 
 
 def _measure_file(path: Path) -> int:
@@ -69,9 +99,9 @@ def _measure_file(path: Path) -> int:
         return 0
 
 
-def _list_sidecars(log: Path) -> Iterator[Path]:
+def _list_sidecars(log: Path) -> list[Path]:
     """Return the parts of checkpoints that are in a folder of their own."""
-    return (log / "_sidecars").glob("*.parquet")
+    return [path for path in (log / "_sidecars").glob("*") if is_plain_name(path.name) and not path.is_dir()]
 
 
 def _refuse_packed_checkpoints(paths: Iterable[Path]) -> None:
@@ -95,50 +125,73 @@ def _is_packed(it: _Sizes) -> bool:
 
 
 def _measure_checkpoint(path: Path) -> _Sizes | None:
-    """Return the sizes of a checkpoint; None if it cannot be read: whoever reads it says so. Each is measured once."""
+    """Return the sizes of a checkpoint; None if it was removed meanwhile."""
+    return _look_once(path, _measure_parquet)
+
+
+def _look_once(path: Path, look: Callable[[Path], _Found]) -> _Found | None:
+    """Return what a function returns for a file, which is called once for each state of it; None if it is gone."""
     try:
         status = path.stat()
         key = (str(path), status.st_ino, status.st_size, status.st_ctime_ns)
-        if key not in _MEASURED:
-            measured = _measure_parquet(path, status.st_size)
-            if len(_MEASURED) >= _MAX_MEASURED:
-                _MEASURED.clear()
-            _MEASURED[key] = measured
-        return _MEASURED[key]
-    except (OSError, pa.ArrowException):
+        found: _Found = _FOUND[key] if key in _FOUND else look(path)
+    except FileNotFoundError:
         return None
+    if time.time_ns() - status.st_ctime_ns > _SETTLED:
+        if len(_FOUND) >= _MAX_FOUND:
+            _FOUND.clear()
+        _FOUND[key] = found
+    return found
 
 
-_MEASURED: dict[tuple[str, int, int, int], _Sizes] = {}
-_MAX_MEASURED = 10_000
+_Found = TypeVar("_Found")
+_FOUND: dict[tuple[str, int, int, int], Any] = {}
+_MAX_FOUND = 100_000
+_SETTLED = 3_000_000_000
+"""The nanoseconds after a change in which another one may have the same time: file systems count in up to 2 s."""
 
 
-def _measure_parquet(path: Path, size: int) -> _Sizes:
-    with path.open("rb") as file:
-        file.seek(max(size - 8, 0))
-        if int.from_bytes(file.read(4), "little") > _MAX_FOOTER:
-            raise TableError("takes many times the memory of its size", where=str(path), fix=FIX)
-    metadata = pq.read_metadata(path)
+def _measure_parquet(path: Path) -> _Sizes:
+    """Return the sizes of a checkpoint; raise TableError if its columns or pages are none of Delta's writers."""
+    try:
+        with path.open("rb") as footer:
+            footer.seek(max(path.stat().st_size - 8, 0))
+            if int.from_bytes(footer.read(4), "little") > _MAX_FOOTER:
+                raise TableError("takes many times the memory of its size", where=str(path), fix=FIX)
+        metadata = pq.read_metadata(path)
+        with pa.OSFile(str(path)) as file:
+            sizes = _measure_columns(path, file, metadata)
+        if not _is_packed(sizes):
+            log_forms.refuse_odd_columns(path, metadata)
+    except (ValueError, OSError, pa.ArrowException) as error:
+        if isinstance(error, FileNotFoundError):
+            raise
+        found = f"is no checkpoint as Delta's writers write it: {show_briefly(str(error))}"
+        raise TableError(found, where=str(path), fix=FIX) from None
+    return sizes
+
+
+def _measure_columns(path: Path, file: pa.NativeFile, metadata: pq.FileMetaData) -> _Sizes:
+    parquet_pages.refuse_overlap(metadata, file.size())
     groups = [metadata.row_group(n) for n in range(metadata.num_row_groups)]
     columns = [group.column(n) for group in groups for n in range(group.num_columns)]
     values, texts = dict[str, int](), dict[str, int]()
+    packed = unpacked = 0
     for it in columns:
-        values[it.path_in_schema] = values.get(it.path_in_schema, 0) + it.num_values
-        if it.physical_type == "BYTE_ARRAY":  # no value is longer than all that is stored
-            most = it.num_values * it.total_uncompressed_size if it.has_dictionary_page else it.total_uncompressed_size
-            texts[it.path_in_schema] = texts.get(it.path_in_schema, 0) + most
-    sizes = _Sizes(
-        metadata.num_rows,
-        max(values.values(), default=0),
-        size,
-        sum(it.total_compressed_size for it in columns),
-        sum(it.total_uncompressed_size for it in columns),
-        0,
-    )
-    large = [name for name, most in texts.items() if most > _MAX_TEXTS]
-    if _is_packed(sizes) or not large:
+        found = parquet_pages.measure_column(file, it)
+        name, packed, unpacked = it.path_in_schema, packed + it.total_compressed_size, unpacked + found.unpacked
+        values[name] = values.get(name, 0) + max(found.values, it.num_values)
+        if it.physical_type == "BYTE_ARRAY":
+            texts[name] = texts.get(name, 0) + found.most
+    sizes = _Sizes(metadata.num_rows, max(values.values(), default=0), file.size(), packed, unpacked, 0)
+    if _is_packed(sizes):
         return sizes
-    return sizes._replace(texts=_measure_texts(path, large, max(_MAX_TEXTS, _MAX_RATIO * sizes.packed)))
+    for it in columns:
+        parquet_pages.refuse_false_sizes(file, it)
+    large = [name for name, most in texts.items() if most > _MAX_TEXTS]
+    if not large:
+        return sizes
+    return sizes._replace(texts=_measure_texts(path, large, max(_MAX_TEXTS, _MAX_RATIO * packed)))
 
 
 def _measure_texts(path: Path, columns: list[str], most: int) -> int:

@@ -15,10 +15,10 @@ from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import NoReturn
-from urllib.parse import unquote
 
 from hindcast.common.errors import TableError, show_briefly
 from hindcast.store import log_limits, table_cache
+from hindcast.store.own_paths import leads_out
 
 
 def refuse_odd_log(folder: Path) -> None:
@@ -30,7 +30,7 @@ def refuse_odd_log(folder: Path) -> None:
         if log.is_symlink():
             _refuse_file(str(log))
         refuse_odd_files(log)
-        log_limits.refuse_large_files(log)
+        log_limits.refuse_odd_content(log)
     except (FileNotFoundError, NotADirectoryError):
         return
 
@@ -45,20 +45,6 @@ def refuse_foreign_files(folder: Path, paths: Iterable[str]) -> None:
             found = "its log names a file out of its folder"
             raise TableError(found, where=f"{folder}, {path}", fix="put back the table from a backup")
     refuse_odd_files(folder)
-
-
-def leads_out(path: str) -> bool:
-    """Return whether a path is absolute, a URI, or goes up; as it is written, or as a reader may decode it."""
-    forms = [path]
-    while "%" in forms[-1] and len(forms) < _DECODED:
-        forms.append(unquote(forms[-1]))
-    return any(_ABSOLUTE.match(it) or (".." in it and ".." in it.split("/")) for it in forms)
-
-
-_ABSOLUTE = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*:")
-"""How an absolute path or a URI begins. A relative path that does so is none of a table: writers escape the colon."""
-_DECODED = 4
-"""In so many forms a path is looked at: Delta's log has it escaped, and some readers decode it again."""
 
 
 def refuse_odd_files(folder: Path) -> None:

@@ -6,14 +6,16 @@ or a link, could bring the rows of another's table where somebody else may read 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 from deltalake import DeltaTable
 
 from hindcast.common.errors import TableError, show_briefly
-from hindcast.store import delta_log, own_files
+from hindcast.store import delta_log, own_files, own_paths
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,3 +48,28 @@ def run_statement(spark: SparkSession, path: str, statement: str) -> None:
     """Let Spark run a statement that reads the files of a table to write others; TableError if it has any of others."""
     open_whole(path)
     spark.sql(statement).collect()
+
+
+def run_upkeep(spark: SparkSession, path: str, statement: str) -> None:
+    """Do as `run_statement` does, and ask Spark before which files it would read: for that it needs a second."""
+    open_whole(path)
+    refuse_foreign_to_spark(spark, path)
+    spark.sql(statement).collect()
+
+
+def refuse_foreign_to_spark(spark: SparkSession, path: str) -> None:
+    """Raise TableError if Spark, by its own reading of a table's log, would read a file out of the table's folder.
+
+    What any reader may find in the log has been looked at before (log_forms.py); this is about what that overlooks.
+    """
+    folder = _name_place(path if "://" in path else str(Path(path).absolute()))
+    for file in spark.read.format("delta").load(path).inputFiles():
+        place = _name_place(file)
+        if not place.startswith(folder + "/") or own_paths.leads_out(place.removeprefix(folder + "/")):
+            where = f"{path}, {show_briefly(file)}"
+            raise TableError("its log names a file out of its folder, as Spark reads it", where=where, fix=RESTORE_FIX)
+
+
+def _name_place(path: str) -> str:
+    """Return a path or a URI without its scheme, of which Spark has other ones, and without escapes."""
+    return unquote(re.sub(r"^[a-z][a-z0-9+.-]*:(//)?", "", path)).rstrip("/")

@@ -29,8 +29,8 @@ from hindcast.plan import notices
 from hindcast.store import delta_log, own_files, own_tables, tables
 from hindcast.store.folder import LOG_FOLDER, WarehouseFolder
 
-_COMMIT = re.compile(r"\d{20}\.json")
-_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint.*")
+_COMMIT = re.compile(r"[0-9]{20}\.json")
+_CHECKPOINT = re.compile(r"([0-9]{20})\.checkpoint.*")
 
 
 def purge_table(
@@ -47,7 +47,7 @@ def purge_table(
         own_files.refuse_links(place)
     if tables.DELETION_VECTORS in open_own(folder, name, path).metadata().configuration:
         notices.refuse_lost_notice()
-        own_tables.run_statement(spark, path, f"REORG TABLE delta.`{path}` APPLY (PURGE)")
+        own_tables.run_upkeep(spark, path, f"REORG TABLE delta.`{path}` APPLY (PURGE)")
     # VACUUM takes seconds for each table, for the sake of readers that there are not here.
     checksums = {file.path for file in folder.list_table_files(name) if _is_checksum(file.path)}
 

@@ -22,6 +22,7 @@ from hindcast.common.session import FEW_ROWS, override_conf
 from hindcast.ingest import erasure_marks, quarantine
 from hindcast.store import (
     closing,
+    commit_history,
     commit_once,
     delta_rs_writer,
     own_tables,
@@ -106,7 +107,7 @@ def empty_table(spark: SparkSession, table: Table, run: int) -> int:
     if count:
         with override_conf(spark, _note_conf(_note(run, count))):
             statement = f"DELETE FROM delta.`{table.path}`"  # noqa: S608  # a path of ours
-            commit_once.commit_repeatable(lambda: own_tables.run_statement(spark, table.path, statement))
+            commit_once.commit_repeatable(lambda: own_tables.run_upkeep(spark, table.path, statement))
     return count
 
 
@@ -199,7 +200,7 @@ def _merge_rows(rows: DataFrame, table: Table, by: Sequence[str], clause: str, n
     statement = f"MERGE INTO delta.`{table.path}` t USING {view} s ON {same} {clause}"  # names of ours
     try:
         with override_conf(spark, _note_conf(note)):
-            commit_once.commit_repeatable(lambda: own_tables.run_statement(spark, table.path, statement))
+            commit_once.commit_repeatable(lambda: own_tables.run_upkeep(spark, table.path, statement))
     finally:
         spark.catalog.dropTempView(view)
 
@@ -220,6 +221,6 @@ _MAX_COMMITS = 1000
 def count_removed(table: Table, run: int) -> int:
     """Return how many rows of a table all attempts of a run have removed or cleared, by the notes of its commits."""
     delta_table = tables.open_table(table)
-    notes = map(parse_note, delta_table.history(_MAX_COMMITS) if delta_table else ())
+    notes = map(parse_note, commit_history.list_commits(delta_table, _MAX_COMMITS) if delta_table else ())
     counts = (note.get("removed", 0) for note in notes if note.get("forgets") == run)
     return sum(count for count in counts if type(count) is int)

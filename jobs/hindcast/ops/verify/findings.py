@@ -10,8 +10,9 @@ from typing import Literal, TypeAlias
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
+from hindcast.common.errors import TableError
 from hindcast.common.json_values import JsonValue, StoredObject
-from hindcast.store import tables
+from hindcast.store import commit_history, tables
 from hindcast.store.commit_notes import parse_note
 from hindcast.store.tables import Table
 
@@ -61,8 +62,8 @@ def restore_command(table: Table, delta_table: DeltaTable) -> str | None:
     """
     foreign_version = None
     commits: Sequence[StoredObject] = ()
-    with suppress(DeltaError):
-        commits = delta_table.history()
+    with suppress(DeltaError, TableError):
+        commits = commit_history.list_commits(delta_table)
     for commit in commits:
         if parse_note(commit):
             break

@@ -1,0 +1,204 @@
+"""The form of a table's log: one that all readers understand alike, and paths of files in the table's folder only.
+
+delta-rs and Spark read a log in ways of their own. What one passes over (a second object in a line, a column with
+another case, a checkpoint that is not the first) can be what the other goes by. So whatever a reader may take from a
+file of the log has to be such that it does no harm.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from itertools import count
+from pathlib import Path
+from typing import NoReturn
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from hindcast.common.errors import TableError, show_briefly
+from hindcast.store.own_paths import is_plain_name, leads_out
+
+BACKUP_FIX = "put back the table from a backup"
+
+MAX_LINE = 16 << 20
+"""The most bytes of a line of the log, which is parsed: the note of a run has a few MB at most."""
+
+_MAX_LINES = 1_000_000
+"""The most lines of a file of the log: twice the files that the largest commit names."""
+
+_FILE_ACTIONS = ("add", "remove", "cdc")
+_ACTIONS = (
+    *_FILE_ACTIONS,
+    "checkpointMetadata",
+    "commitInfo",
+    "domainMetadata",
+    "metaData",
+    "protocol",
+    "sidecar",
+    "txn",
+)
+_VECTOR = ("add.deletionVector.storageType", "add.deletionVector.pathOrInlineDv")
+
+
+def refuse_odd_lines(path: Path) -> None:
+    """Raise TableError unless each line of a file is the JSON of one action, with paths in the table's folder."""
+    with path.open("rb") as file:
+        for number in count(1):
+            if not (line := file.readline(MAX_LINE + 1)):
+                return
+            if number > _MAX_LINES:
+                _refuse_form(str(path), f"it has more than {_MAX_LINES:,} lines")
+            if not line.isspace() or b"\r" in line:
+                where = f"{path}, line {number:,}"
+                _refuse_foreign_action(where, _parse_line(line, where, BACKUP_FIX))
+
+
+def refuse_odd_object(path: Path) -> None:
+    """Raise TableError unless a checksum, or the hint to a checkpoint, is a JSON object with paths in the folder."""
+    where = str(path)
+    with path.open("rb") as file:
+        it = _parse_line(file.read(MAX_LINE + 1), where, f"rm {path} (readers do without it)")
+    _refuse_similar(where, it)
+    for fields in _list_objects(it.get("allFiles")):
+        _refuse_foreign_action(where, {"add": fields})
+    for hint in _list_objects([it.get("v2Checkpoint")]):
+        _refuse_similar(where, hint)
+        for fields in [hint, *_list_objects(hint.get("sidecarFiles"))]:
+            _refuse_foreign_action(where, {"sidecar": fields})
+        for action in _list_objects(hint.get("nonFileActions")):
+            _refuse_foreign_action(where, action)
+
+
+def _refuse_foreign_action(where: str, action: Mapping[str, object]) -> None:
+    name, fields = next(iter(action.items()), ("", None))
+    if len(action) != 1 or name not in _ACTIONS or not isinstance(fields, dict):
+        _refuse_form(where, f"it is not one action, but {', '.join(action)}")
+    _refuse_similar(where, fields)
+    if name in _FILE_ACTIONS:
+        _refuse_foreign_file(where, fields)
+    elif name == "sidecar":
+        _refuse_sidecar(where, fields.get("path"))
+
+
+def _parse_line(line: bytes, where: str, fix: str) -> dict[str, object]:
+    """Return the JSON object in a line, which all parsers find in it; raise TableError if there is none."""
+    if len(line) > MAX_LINE or b"\r" in line:
+        _refuse_form(where, f"a line has more than {MAX_LINE:,} bytes, or another end than LF", fix)
+    try:
+        parsed = json.loads(line.decode(), object_pairs_hook=_build_object, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        _refuse_form(where, str(error), fix)
+    if not isinstance(parsed, dict):
+        _refuse_form(where, "it is no JSON object", fix)
+    return parsed
+
+
+def _build_object(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        raise ValueError(f"a key is there twice: {', '.join(name for name, _ in pairs)}")
+    return fields
+
+
+def _refuse_constant(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no number of JSON")
+
+
+def _refuse_similar(where: str, names: Iterable[str]) -> None:
+    """Raise TableError for names that differ only in case: some readers take one for the other."""
+    seen = [name.casefold() for name in names]
+    if len({*seen}) < len(seen):
+        _refuse_form(where, f"names are equal, or differ only in case: {', '.join(names)}")
+
+
+def _refuse_foreign_file(where: str, fields: Mapping[str, object]) -> None:
+    path, vector = fields.get("path"), fields.get("deletionVector")
+    if not isinstance(path, str) or leads_out(path):
+        _refuse_foreign(where, path)
+    if isinstance(vector, dict):
+        _refuse_foreign_vector(where, vector.get("storageType"), vector.get("pathOrInlineDv"))
+
+
+def _refuse_foreign_vector(where: str, storage: object, place: object) -> None:
+    """Raise TableError for a deletion vector that is neither in the log nor in a file of the table's folder."""
+    if storage not in ("i", "u") or not isinstance(place, str) or (storage == "u" and leads_out(place[:-_ENCODED])):
+        _refuse_foreign(where, place)
+
+
+_ENCODED = 20
+"""The characters of the id at the end of the place of a vector."""
+
+
+def _refuse_sidecar(where: str, path: object) -> None:
+    if not isinstance(path, str) or not is_plain_name(path):
+        found = "names a part of a checkpoint that is not in the log's own folder"
+        raise TableError(found, where=f"{where}, {show_briefly(str(path))}", fix=BACKUP_FIX)
+
+
+def _list_objects(values: object) -> list[dict[str, object]]:
+    return [it for it in values if isinstance(it, dict)] if isinstance(values, list) else []
+
+
+def refuse_odd_columns(path: Path, metadata: pq.FileMetaData) -> None:
+    """Raise TableError unless a checkpoint has the columns of Delta's actions, with paths in the table's folder.
+
+    The texts in it are read: they have been measured before (log_limits.py).
+    """
+    schema = metadata.schema.to_arrow_schema()
+    if other := {*schema.names} - {*_ACTIONS}:
+        _refuse_form(str(path), f"it has columns that are no actions: {', '.join(sorted(other))}")
+    _refuse_similar_fields(str(path), schema)
+    leaves = {metadata.schema.column(n).path for n in range(metadata.num_columns)}
+    texts = [name for it in (*_FILE_ACTIONS, "sidecar") if (name := f"{it}.path") in leaves]
+    columns = [*texts, *(_VECTOR if leaves.issuperset(_VECTOR) else ())]
+    with pq.ParquetFile(path) as file:
+        for batch in file.iter_batches(_BATCH_ROWS, columns=columns) if columns else ():
+            for name in texts:
+                paths = _take_field(batch, name)
+                if name == "sidecar.path":
+                    for it in paths.drop_null().to_pylist():
+                        _refuse_sidecar(str(path), it)
+                else:
+                    _refuse_foreign_paths(path, paths)
+            if len(columns) > len(texts):
+                vectors = zip(*(_take_field(batch, name).to_pylist() for name in _VECTOR), strict=True)
+                for storage, place in vectors:
+                    if (storage, place) != (None, None):
+                        _refuse_foreign_vector(str(path), storage, place)
+
+
+_BATCH_ROWS = 4096
+
+
+def _take_field(batch: pa.RecordBatch, name: str) -> pa.Array:
+    top, *others = name.split(".")
+    return pc.struct_field(batch.column(top), others)
+
+
+def _refuse_foreign_paths(where: Path, paths: pa.Array) -> None:
+    odd = paths.filter(pc.match_substring_regex(paths, _ODD))
+    if (found := next(filter(leads_out, odd.to_pylist()), None)) is not None:
+        _refuse_foreign(str(where), found)
+
+
+_ODD = r"^/|[\x00-\x1f%:\\]|\.\."
+"""What a path has that `leads_out` may find."""
+
+
+def _refuse_similar_fields(where: str, fields: pa.Schema | pa.StructType) -> None:
+    _refuse_similar(where, [field.name for field in fields])
+    for field in fields:
+        if pa.types.is_struct(field.type):
+            _refuse_similar_fields(where, field.type)
+
+
+def _refuse_foreign(where: str, path: object) -> NoReturn:
+    found = "its log names a file out of its folder"
+    raise TableError(found, where=f"{where}, {show_briefly(str(path))}", fix=BACKUP_FIX)
+
+
+def _refuse_form(where: str, why: str, fix: str = BACKUP_FIX) -> NoReturn:
+    found = f"cannot be read: it is not as Delta's writers write logs: {show_briefly(why)}"
+    raise TableError(found, where=where, fix=fix)
