@@ -21,7 +21,7 @@ from hindcast.common.errors import TableError
 from hindcast.ops import maintenance
 from hindcast.plan import journal_rows
 from hindcast.quality import gate_rows
-from hindcast.store import commit_history, log_limits, own_tables, parquet_pages, table_creation, tables
+from hindcast.store import commit_history, delta_log, log_limits, own_tables, parquet_pages, table_creation, tables
 from hindcast.store.tables import Table
 
 FOREIGN = "file:///theirs/secret.parquet"
@@ -224,7 +224,7 @@ def test_old_commits_are_read_for_their_notes_only_if_they_are_small(
     assert len(tables.open_latest(table).file_uris()) == 2  # type: ignore[union-attr]
     with pytest.raises(TableError, match="too large for what it is"):
         commit_history.read_notes(table, dict)
-    assert len(commit_history.list_commits(DeltaTable(table.path), 1)) == 1
+    assert len(delta_log.list_commits(DeltaTable(table.path), 1)) == 1
     stretch(old, 255 << 20)
     monkeypatch.setattr(log_limits, "_MAX_HISTORY", 255 << 20)
     with pytest.raises(TableError, match=r"has [0-9,]+ bytes of commits, whose notes are not read"):

@@ -66,7 +66,7 @@ def _exercise_spark(folder: Path) -> None:
     from pyspark.sql import functions as F
 
     spark = session.open_session("archive")
-    numbers = spark.range(10).mapInArrow(iter, "id long")
+    numbers = spark.range(10).mapInArrow(lambda batches: batches, "id long")
     rows = numbers.select(
         F.struct(F.lit(1).alias("k")).alias("key"),
         F.struct(F.col("id").alias("v")).alias("value"),

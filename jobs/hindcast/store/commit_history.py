@@ -9,7 +9,7 @@ from typing import TypeVar
 from deltalake import DeltaTable
 
 from hindcast.common.json_values import StoredObject
-from hindcast.store import delta_log, log_limits
+from hindcast.store import delta_log
 from hindcast.store.commit_notes import NOTE_ERRORS, parse_note
 from hindcast.store.odd_tables import refuse_unreadable_rows
 from hindcast.store.tables import PINNED_TABLES, Table, open_table
@@ -39,25 +39,15 @@ def read_notes(table: Table, parse: Callable[[StoredObject], Note], limit: int =
     return {}
 
 
-def list_commits(delta_table: DeltaTable, limit: int | None = None) -> Sequence[StoredObject]:
-    """Return what the last commits to a table say of themselves, newest first, up to `limit` of them.
-
-    Raise TableError if they take too much memory: delta-rs reads them whole, also those that opening a table does not.
-    """
-    if (folder := delta_log.find_local_folder(delta_table)) is not None:
-        log_limits.refuse_large_history(folder / "_delta_log", limit)
-    return delta_table.history(limit)
-
-
 def _read_commits(delta_table: DeltaTable, limit: int) -> Sequence[StoredObject]:
     """Return the last commits to a table, newest first; of a pinned table none that came later.
 
     delta-rs lists later ones too, first, and numbers the others wrongly.
     """
     if PINNED_TABLES.get() is None:
-        return list_commits(delta_table, limit)
+        return delta_log.list_commits(delta_table, limit)
     while True:
         later = DeltaTable(delta_table.table_uri).version() - delta_table.version()
-        commits = list_commits(delta_table, limit)
+        commits = delta_log.list_commits(delta_table, limit)
         if DeltaTable(delta_table.table_uri).version() == delta_table.version() + later:
             return commits[later:]

@@ -22,8 +22,8 @@ from deltalake.exceptions import CommitFailedError
 from deltalake.fs import DeltaStorageHandler
 from pyarrow.fs import FileSelector, FileSystem, LocalFileSystem, PyFileSystem, SubTreeFileSystem
 
-from hindcast.common.json_values import JsonObject
-from hindcast.store import own_files, tables
+from hindcast.common.json_values import JsonObject, StoredObject
+from hindcast.store import log_limits, own_files, tables
 
 FileEntry = JsonObject
 """What Delta's log says of a file: the fields of its last `add` action; `path` as it is written there."""
@@ -50,6 +50,16 @@ def open_filesystem(delta_table: DeltaTable) -> FileSystem:
 def list_paths(delta_table: DeltaTable) -> list[str]:
     """Return the paths of a table's files in it."""
     return [unquote(path) for path in pa.table(delta_table.get_add_actions(flatten=True)).column("path").to_pylist()]
+
+
+def list_commits(delta_table: DeltaTable, limit: int | None = None) -> Sequence[StoredObject]:
+    """Return what the last commits to a table say of themselves, newest first, up to `limit` of them.
+
+    Raise TableError if they take too much memory: delta-rs reads them whole, also those that opening a table does not.
+    """
+    if (folder := find_local_folder(delta_table)) is not None:
+        log_limits.refuse_large_history(folder / "_delta_log", limit)
+    return delta_table.history(limit)
 
 
 def refuse_foreign_files(delta_table: DeltaTable, paths: Iterable[str] | None = None) -> None:

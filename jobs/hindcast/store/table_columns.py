@@ -9,7 +9,7 @@ from deltalake import DeltaTable
 from pyspark.sql.types import StructType
 
 from hindcast.contract.shapes import PERIODS
-from hindcast.store import commit_history, store_formats
+from hindcast.store import delta_log, store_formats
 from hindcast.store.commit_notes import parse_note
 from hindcast.store.tables import EVOLUTION, WIDENING, Table, open_table, read_older_format
 
@@ -52,7 +52,7 @@ def read_widening(table: Table, known_at: datetime) -> tuple[dict[str, list[str]
     delta_table = open_table(table)
     if delta_table is None or EVOLUTION not in delta_table.metadata().configuration:
         return {}, False
-    notes = map(parse_note, commit_history.list_commits(delta_table, 1000))
+    notes = map(parse_note, delta_log.list_commits(delta_table, 1000))
     own = (note for note in notes if note.get("knownAt") == known_at.isoformat() and "widened" in note)
     note = next(own, {})
     return dict(note.get("widened", {})), "rewritten" in note

@@ -22,8 +22,8 @@ from hindcast.common.session import FEW_ROWS, override_conf
 from hindcast.ingest import erasure_marks, quarantine
 from hindcast.store import (
     closing,
-    commit_history,
     commit_once,
+    delta_log,
     delta_rs_writer,
     own_tables,
     row_reader,
@@ -221,6 +221,6 @@ _MAX_COMMITS = 1000
 def count_removed(table: Table, run: int) -> int:
     """Return how many rows of a table all attempts of a run have removed or cleared, by the notes of its commits."""
     delta_table = tables.open_table(table)
-    notes = map(parse_note, commit_history.list_commits(delta_table, _MAX_COMMITS) if delta_table else ())
+    notes = map(parse_note, delta_log.list_commits(delta_table, _MAX_COMMITS) if delta_table else ())
     counts = (note.get("removed", 0) for note in notes if note.get("forgets") == run)
     return sum(count for count in counts if type(count) is int)

@@ -31,7 +31,7 @@ from hindcast.plan.purposes import Upgrade, UpgradeMode
 from hindcast.report.run_report import RunReport
 from hindcast.runs import shadow_table, special_runs, store_migration
 from hindcast.store import (
-    commit_history,
+    delta_log,
     file_listing,
     lazy_migration,
     row_reader,
@@ -161,7 +161,7 @@ def plan_takeover(contract: Contract, table: Table, mode: UpgradeMode) -> Upgrad
 
 def _refuse_foreign_writes(table: Table, delta_table: DeltaTable) -> None:
     """Raise TableError if somebody else has written to a table since its downgrade."""
-    for commit in commit_history.list_commits(delta_table):
+    for commit in delta_log.list_commits(delta_table):
         if DOWNGRADE_NOTE in parse_note(commit):
             return
         if commit["operation"] in _WRITE_OPERATIONS:

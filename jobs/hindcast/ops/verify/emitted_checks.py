@@ -19,7 +19,7 @@ from hindcast.ops.verify.findings import (
 from hindcast.ops.verify.journal_checks import RunMoments
 from hindcast.plan.runs import Run
 from hindcast.runs import inventory
-from hindcast.store import arrow_reader, commit_history, commit_ids, duckdb_reader, tables
+from hindcast.store import arrow_reader, commit_ids, delta_log, duckdb_reader, tables
 from hindcast.store.commit_notes import parse_note
 from hindcast.store.odd_tables import refuse_unreadable_rows
 from hindcast.store.tables import Table
@@ -31,7 +31,7 @@ def check_emptied(log: Table, delta_table: DeltaTable) -> Iterator[Finding]:
     Repeats of killed forget runs did so in earlier versions.
     """
     with refuse_unreadable_rows(log):
-        commits = commit_history.list_commits(delta_table, 1000)
+        commits = delta_log.list_commits(delta_table, 1000)
     notes = [note for note in map(parse_note, commits) if _is_numbered(note)]
     epoch = next((note["epoch"] for note in notes if "epoch" in note), None)
     emptied = set()

@@ -12,7 +12,7 @@ from deltalake.exceptions import DeltaError
 
 from hindcast.common.errors import TableError
 from hindcast.common.json_values import JsonValue, StoredObject
-from hindcast.store import commit_history, tables
+from hindcast.store import delta_log, tables
 from hindcast.store.commit_notes import parse_note
 from hindcast.store.tables import Table
 
@@ -63,7 +63,7 @@ def restore_command(table: Table, delta_table: DeltaTable) -> str | None:
     foreign_version = None
     commits: Sequence[StoredObject] = ()
     with suppress(DeltaError, TableError):
-        commits = commit_history.list_commits(delta_table)
+        commits = delta_log.list_commits(delta_table)
     for commit in commits:
         if parse_note(commit):
             break
