@@ -34,12 +34,27 @@ _RECORDS, _BYTES = 20_000, 32 << 20
 _MAX_MILLIS = (2**63 - 1) // 1000
 
 
-class ReceivedRecord(NamedTuple):
-    """A message of Kafka's client, with what it is asked for only once."""
+class ReceivedRecords(NamedTuple):
+    """Messages of Kafka's client, with what each is asked for only once."""
 
-    message: Message
-    key: bytes | None
-    headers: Headers | None
+    messages: list[Message]
+    keys: list[bytes | None]
+    headers: list[Headers | None]
+
+    def slice(self, start: int, end: int) -> ReceivedRecords:
+        """Return some of them."""
+        return ReceivedRecords(self.messages[start:end], self.keys[start:end], self.headers[start:end])
+
+    def extend(self, others: ReceivedRecords) -> None:
+        """Add others."""
+        self.messages.extend(others.messages)
+        self.keys.extend(others.keys)
+        self.headers.extend(others.headers)
+
+    def measure(self) -> int:
+        """Return how many bytes their keys, values and headers have."""
+        of_headers = sum(map(_measure_headers, self.headers)) if any(self.headers) else 0
+        return sum(map(len, self.messages)) + sum(map(len, filter(None, self.keys))) + of_headers
 
 
 def build_batches(received: Iterable[list[Message]]) -> Iterator[pa.RecordBatch]:
@@ -48,13 +63,16 @@ def build_batches(received: Iterable[list[Message]]) -> Iterator[pa.RecordBatch]
     A timestamp whose microseconds overflow becomes the nearest that Spark has. A record of which a header's name is not
     UTF-8 has only the header `UNREADABLE_HEADERS`: Kafka's client reads none of its headers.
     """
-    waiting: dict[int, list[ReceivedRecord]] = defaultdict(list)
+    waiting: dict[int, ReceivedRecords] = {}
     size = 0
     for records, bytes_ in _split_received(received):
         for partition, own in _group_by_partition(records).items():
-            waiting[partition] += own
+            if partition in waiting:
+                waiting[partition].extend(own)
+            else:
+                waiting[partition] = own
         size += bytes_
-        full = [*waiting] if size >= _BYTES else [p for p, own in waiting.items() if len(own) >= _RECORDS]
+        full = [*waiting] if size >= _BYTES else [p for p, own in waiting.items() if len(own.messages) >= _RECORDS]
         for partition in full:
             yield _build_batch(waiting.pop(partition))
         size = size if waiting else 0
@@ -62,39 +80,38 @@ def build_batches(received: Iterable[list[Message]]) -> Iterator[pa.RecordBatch]
         yield _build_batch(own)
 
 
-def _split_received(received: Iterable[list[Message]]) -> Iterator[tuple[list[ReceivedRecord], int]]:
+def _split_received(received: Iterable[list[Message]]) -> Iterator[tuple[ReceivedRecords, int]]:
     """Yield records, at most about `_BYTES` of them at a time, and how many bytes these are."""
     for messages in received:
         keys: list[bytes | None] = [message.key() for message in messages]
-        headers = _read_all_headers(messages)
-        records = list(map(ReceivedRecord, messages, keys, headers))
-        sizes = np.fromiter(map(len, messages), np.int64, len(messages))
-        sizes += np.fromiter((len(key) if key else 0 for key in keys), np.int64, len(messages))
-        if any(headers):
-            sizes += np.fromiter(map(_measure_headers, headers), np.int64, len(messages))
-        parts = np.cumsum(sizes) // _BYTES
-        cuts = [0, *(np.flatnonzero(np.diff(parts)) + 1).tolist(), len(messages)]
-        for start, end in pairwise(cuts):
-            yield records[start:end], int(sizes[start:end].sum())
+        records = ReceivedRecords(messages, keys, _read_all_headers(messages))
+        size = records.measure()
+        if size <= _BYTES:
+            yield records, size
+            continue
+        every = [records.slice(n, n + 1).measure() for n in range(len(messages))]
+        cuts = (np.flatnonzero(np.diff(np.cumsum(every) // _BYTES)) + 1).tolist()
+        for start, end in pairwise([0, *cuts, len(messages)]):
+            yield records.slice(start, end), sum(every[start:end])
 
 
 def _measure_headers(headers: Headers | None) -> int:
     return sum(len(name) + len(value or b"") for name, value in headers or ())
 
 
-def _group_by_partition(records: list[ReceivedRecord]) -> dict[int, list[ReceivedRecord]]:
-    partitions = [cast("int", record.message.partition()) for record in records]
+def _group_by_partition(records: ReceivedRecords) -> dict[int, ReceivedRecords]:
+    partitions = [cast("int", message.partition()) for message in records.messages]
     if len({*partitions}) == 1:
         return {partitions[0]: records}
-    groups: dict[int, list[ReceivedRecord]] = defaultdict(list)
-    for partition, record in zip(partitions, records, strict=True):
-        groups[partition].append(record)
+    groups: dict[int, ReceivedRecords] = defaultdict(lambda: ReceivedRecords([], [], []))
+    for n, partition in enumerate(partitions):
+        groups[partition].extend(records.slice(n, n + 1))
     return groups
 
 
-def _build_batch(records: Sequence[ReceivedRecord]) -> pa.RecordBatch:
+def _build_batch(records: ReceivedRecords) -> pa.RecordBatch:
     """Return messages of a partition as records."""
-    messages = [record.message for record in records]
+    messages = records.messages
     kinds_and_times = chain.from_iterable([message.timestamp() for message in messages])
     times = np.fromiter(kinds_and_times, np.int64, 2 * len(messages)).reshape(-1, 2)
     micros = np.clip(times[:, 1], -_MAX_MILLIS, _MAX_MILLIS) * 1000
@@ -103,14 +120,14 @@ def _build_batch(records: Sequence[ReceivedRecord]) -> pa.RecordBatch:
         pa.array([message.offset() for message in messages], pa.int64()),
         pa.array(micros).view(SCHEMA.field("timestamp").type),
         pa.array(times[:, 0] - 1, pa.int32()),
-        pa.array([record.key for record in records], pa.binary()),
+        pa.array(records.keys, pa.binary()),
         pa.array([message.value() for message in messages], pa.binary()),
-        _build_headers([record.headers for record in records]),
+        _build_headers(records.headers),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
-def _read_all_headers(messages: Sequence[Message]) -> Sequence[Headers | None]:
+def _read_all_headers(messages: Sequence[Message]) -> list[Headers | None]:
     try:
         return [cast("Headers | None", message.headers()) for message in messages]
     except SystemError:  # of one of them
