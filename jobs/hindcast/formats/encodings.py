@@ -22,10 +22,11 @@ import json
 import re
 from datetime import date, timedelta
 from decimal import Context, Decimal
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 
+from hindcast.common.column_values import ColumnValue
 from hindcast.contract.avro_compatibility import parse_declared_type
 from hindcast.formats.json.columns import arrow_type
 from hindcast.formats.json.values import decimal_digits, parse_text
@@ -115,30 +116,33 @@ def decode_values(raw: pa.Array, kind: str, declared: str | None, schemas: list[
     return pa.array(values, arrow_type(parse_declared_type(kind)))
 
 
-def _decode_value(value: Any, kind: str, declared: str | None, schema: FieldSchema) -> Any:
+def _decode_value(value: ColumnValue, kind: str, declared: str | None, schema: FieldSchema) -> ColumnValue:
     own = None if schema.name is None else LOGICAL.get(schema.name)
+    if not isinstance(value, str):
+        return (
+            None if declared is None or own not in (None, declared) else _decode_as(value, kind, declared, schema.scale)
+        )
     if declared == "Number":  # also where Connect's decimal.format is NUMERIC
         return _parse_decimal(value, kind) if own in (None, "Decimal") else None
-    if declared is not None:
-        return _decode_as(value, kind, declared, schema.scale) if own in (None, declared) else None
     return _parse_text(value, kind) if own is None else _decode_named(value, kind, own, schema.scale)
 
 
-def _decode_as(value: Any, kind: str, encoding: str, scale: str | None) -> Any:
-    match encoding:
-        case "Decimal":
+def _decode_as(value: ColumnValue, kind: str, encoding: str, scale: str | None) -> ColumnValue:
+    match value:
+        case bytes():
             return _scale_number(value, str(decimal_digits(kind)[1]) if scale is None else scale, kind)
-        case "VariableScaleDecimal":
-            own, unscaled = value["scale"], value["value"]
-            return None if own is None or unscaled is None else _scale_number(unscaled, str(own), kind)
-        case "Date":
+        case {"scale": int(own), "value": bytes(unscaled)}:
+            return _scale_number(unscaled, str(own), kind)
+        case int() if encoding == "Date":
             return _EPOCH + timedelta(value) if _FIRST_DAY <= value <= _LAST_DAY else None
-    times, by = MICROS[encoding]
-    micros = value * times // by
-    return micros if FIRST_MICROS <= micros <= LAST_MICROS else None
+        case int():
+            times, by = MICROS[encoding]
+            micros = value * times // by
+            return micros if FIRST_MICROS <= micros <= LAST_MICROS else None
+    return None
 
 
-def _decode_named(text: str, kind: str, encoding: str, scale: str | None) -> Any:
+def _decode_named(text: str, kind: str, encoding: str, scale: str | None) -> ColumnValue:
     """Return text decoded by the encoding that the record's schema names."""
     if kind in ("date", "timestamp"):
         fits = encoding == "Date" if kind == "date" else encoding in MICROS
@@ -153,7 +157,7 @@ def _decode_named(text: str, kind: str, encoding: str, scale: str | None) -> Any
     return _parse_text(text, kind)
 
 
-def _parse_variable(text: str) -> dict[str, Any]:
+def _parse_variable(text: str) -> ColumnValue:
     """Return the scale and the bytes of a decimal with its own scale; None for what is not such."""
     try:
         found = json.loads(text)
@@ -161,11 +165,11 @@ def _parse_variable(text: str) -> dict[str, Any]:
         found = None
     scale, value = (found.get("scale"), found.get("value")) if isinstance(found, dict) else (None, None)
     if type(scale) is not int or not isinstance(value, str) or not _BASE64.fullmatch(value):
-        return {"scale": None, "value": None}
+        return None
     return {"scale": scale, "value": base64.b64decode(value)}
 
 
-def _parse_text(text: str, kind: str) -> Any:
+def _parse_text(text: str, kind: str) -> ColumnValue:
     """Return text that describes itself as a value."""
     if kind == "timestamp":
         return parse_text(text, kind) if _MOMENT.fullmatch(text) else None

@@ -24,6 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hindcast.common.column_values import ColumnValue
 from hindcast.contract import Topic
 from hindcast.contract.avro_compatibility import parse_declared_type
 from hindcast.formats import encodings
@@ -298,6 +299,6 @@ def _join(before: str, texts: pa.Array, after: str) -> pa.Array:
     return pc.binary_join_element_wise(before, texts, after, "")
 
 
-def _show_value(name: str, value: object) -> str:
+def _show_value(name: str, value: ColumnValue) -> str:
     fields = {it: part for it, part in value.items() if part is not None} if isinstance(value, dict) else value
     return json.dumps({name: fields}, separators=(",", ":"), default=lambda it: base64.b64encode(it).decode())

@@ -8,7 +8,7 @@ file of the log has to be such that it does no harm.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from itertools import count
 from pathlib import Path
 from typing import NoReturn
@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from hindcast.common.errors import TableError, show_briefly
+from hindcast.common.json_values import JsonObject, JsonValue, list_objects
 from hindcast.store.own_paths import is_plain_name, leads_out
 
 BACKUP_FIX = "put back the table from a backup"
@@ -61,17 +62,17 @@ def refuse_odd_object(path: Path) -> None:
     with path.open("rb") as file:
         it = _parse_line(file.read(MAX_LINE + 1), where, f"rm {path} (readers do without it)")
     _refuse_similar(where, it)
-    for fields in _list_objects(it.get("allFiles")):
+    for fields in list_objects(it.get("allFiles")):
         _refuse_foreign_action(where, {"add": fields})
-    for hint in _list_objects([it.get("v2Checkpoint")]):
+    for hint in list_objects([it.get("v2Checkpoint")]):
         _refuse_similar(where, hint)
-        for fields in [hint, *_list_objects(hint.get("sidecarFiles"))]:
+        for fields in [hint, *list_objects(hint.get("sidecarFiles"))]:
             _refuse_foreign_action(where, {"sidecar": fields})
-        for action in _list_objects(hint.get("nonFileActions")):
+        for action in list_objects(hint.get("nonFileActions")):
             _refuse_foreign_action(where, action)
 
 
-def _refuse_foreign_action(where: str, action: Mapping[str, object]) -> None:
+def _refuse_foreign_action(where: str, action: JsonObject) -> None:
     name, fields = next(iter(action.items()), ("", None))
     if len(action) != 1 or name not in _ACTIONS or not isinstance(fields, dict):
         _refuse_form(where, f"it is not one action, but {', '.join(action)}")
@@ -82,7 +83,7 @@ def _refuse_foreign_action(where: str, action: Mapping[str, object]) -> None:
         _refuse_sidecar(where, fields.get("path"))
 
 
-def _parse_line(line: bytes, where: str, fix: str) -> dict[str, object]:
+def _parse_line(line: bytes, where: str, fix: str) -> dict[str, JsonValue]:
     """Return the JSON object in a line, which all parsers find in it; raise TableError if there is none."""
     if len(line) > MAX_LINE or b"\r" in line:
         _refuse_form(where, f"a line has more than {MAX_LINE:,} bytes, or another end than LF", fix)
@@ -95,7 +96,7 @@ def _parse_line(line: bytes, where: str, fix: str) -> dict[str, object]:
     return parsed
 
 
-def _build_object(pairs: list[tuple[str, object]]) -> dict[str, object]:
+def _build_object(pairs: list[tuple[str, JsonValue]]) -> dict[str, JsonValue]:
     fields = dict(pairs)
     if len(fields) < len(pairs):
         raise ValueError(f"a key is there twice: {', '.join(name for name, _ in pairs)}")
@@ -113,7 +114,7 @@ def _refuse_similar(where: str, names: Iterable[str]) -> None:
         _refuse_form(where, f"names are equal, or differ only in case: {', '.join(names)}")
 
 
-def _refuse_foreign_file(where: str, fields: Mapping[str, object]) -> None:
+def _refuse_foreign_file(where: str, fields: JsonObject) -> None:
     path, vector = fields.get("path"), fields.get("deletionVector")
     if not isinstance(path, str) or leads_out(path):
         _refuse_foreign(where, path)
@@ -121,7 +122,7 @@ def _refuse_foreign_file(where: str, fields: Mapping[str, object]) -> None:
         _refuse_foreign_vector(where, vector.get("storageType"), vector.get("pathOrInlineDv"))
 
 
-def _refuse_foreign_vector(where: str, storage: object, place: object) -> None:
+def _refuse_foreign_vector(where: str, storage: JsonValue, place: JsonValue) -> None:
     """Raise TableError for a deletion vector that is neither in the log nor in a file of the table's folder."""
     if storage not in ("i", "u") or not isinstance(place, str) or (storage == "u" and leads_out(place[:-_ENCODED])):
         _refuse_foreign(where, place)
@@ -131,14 +132,10 @@ _ENCODED = 20
 """The characters of the id at the end of the place of a vector."""
 
 
-def _refuse_sidecar(where: str, path: object) -> None:
+def _refuse_sidecar(where: str, path: JsonValue) -> None:
     if not isinstance(path, str) or not is_plain_name(path):
         found = "names a part of a checkpoint that is not in the log's own folder"
         raise TableError(found, where=f"{where}, {show_briefly(str(path))}", fix=BACKUP_FIX)
-
-
-def _list_objects(values: object) -> list[dict[str, object]]:
-    return [it for it in values if isinstance(it, dict)] if isinstance(values, list) else []
 
 
 def refuse_odd_columns(path: Path, metadata: pq.FileMetaData) -> None:
@@ -194,7 +191,7 @@ def _refuse_similar_fields(where: str, fields: pa.Schema | pa.StructType) -> Non
             _refuse_similar_fields(where, field.type)
 
 
-def _refuse_foreign(where: str, path: object) -> NoReturn:
+def _refuse_foreign(where: str, path: JsonValue) -> NoReturn:
     found = "its log names a file out of its folder"
     raise TableError(found, where=f"{where}, {show_briefly(str(path))}", fix=BACKUP_FIX)
 
