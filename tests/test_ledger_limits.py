@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
+import slow_reading
 from hindcast.airflow.pages import ledger_page, reading_limits
 from hindcast.airflow.pages.kept_results import KeptResults
 from hindcast.common.errors import PlatformError, TableError
@@ -87,15 +88,7 @@ def prices_log(settings: Settings) -> Table:
 @pytest.fixture
 def slow_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reading any table takes DuckDB for ever."""
-
-    def register_slowly(engine: duckdb.DuckDBPyConnection, *arguments: Any) -> None:
-        register(engine, *arguments)
-        engine.execute("ALTER VIEW rows RENAME TO stored")
-        times = "range(1000000) AS a, range(1000000) AS b LIMIT 1000000000000"  # so it computes all before it filters
-        engine.execute(f"CREATE TEMP VIEW rows AS SELECT stored.* FROM stored, {times}")
-
-    register = duckdb_reader.register_rows
-    monkeypatch.setattr(duckdb_reader, "register_rows", register_slowly)
+    slow_reading.read_for_ever(monkeypatch)
     monkeypatch.setattr(reading_limits, "LOG_SECONDS", 0.1)
 
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+import slow_reading
 from hindcast.airflow.pages import changes_page, time_machine
 from hindcast.common.errors import QueryError
 from hindcast.common.json_values import JsonObject
@@ -185,15 +186,7 @@ def test_an_engine_that_computes_nothing_at_the_limit_is_interrupted_later(
 @pytest.fixture
 def slow_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reading any table takes DuckDB for ever."""
-
-    def register_slowly(engine: duckdb.DuckDBPyConnection, *arguments: Any) -> None:
-        register(engine, *arguments)
-        engine.execute("ALTER VIEW rows RENAME TO stored")
-        times = "range(1000000) AS a, range(1000000) AS b LIMIT 1000000000000"  # so it computes all before it filters
-        engine.execute(f"CREATE TEMP VIEW rows AS SELECT stored.* FROM stored, {times}")
-
-    register = duckdb_reader.register_rows
-    monkeypatch.setattr(duckdb_reader, "register_rows", register_slowly)
+    slow_reading.read_for_ever(monkeypatch)
     monkeypatch.setattr(key_history, "HISTORY_SECONDS", 0.2)
     monkeypatch.setattr(key_history, "SUGGESTION_SECONDS", 0.1)
 

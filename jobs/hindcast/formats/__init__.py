@@ -17,18 +17,17 @@ records that Spark has.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
 
 from hindcast.contract import Topic
 from hindcast.contract.formats import part_format, record_columns
 from hindcast.formats import envelopes
-from hindcast.formats.record_part import RecordPart
+from hindcast.formats.record_part import PartName, RecordPart
 
-WriterSchemas = Mapping[Literal["key", "value"], Mapping[int, str]]
+WriterSchemas = Mapping[PartName, Mapping[int, str]]
 """Of keys and of values, schemas of the schema registry by id, as JSON."""
 
 
-def parsed_columns(topic: Topic, name: Literal["key", "value"]) -> Mapping[str, str]:
+def parsed_columns(topic: Topic, name: PartName) -> Mapping[str, str]:
     """Return the columns, with types, that a format must parse: the contract's, or those of an envelope around them."""
     if topic.envelope is None or (name == "key" and part_format(topic, name) != "json"):
         return record_columns(topic, name)
@@ -37,7 +36,7 @@ def parsed_columns(topic: Topic, name: Literal["key", "value"]) -> Mapping[str, 
     return envelopes.value_parser_columns(envelopes.shape_envelope(topic))
 
 
-def record_part(topic: Topic, name: Literal["key", "value"], writers: WriterSchemas | None) -> RecordPart:
+def record_part(topic: Topic, name: PartName, writers: WriterSchemas | None) -> RecordPart:
     """Return the record part that describes how to parse a topic's keys or values.
 
     `writers`: the schemas that values name by id, for Avro from the registry.

@@ -11,7 +11,6 @@ import secrets
 from collections.abc import Mapping, Sequence
 from functools import reduce
 from operator import and_
-from typing import Literal, TypeAlias
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -19,9 +18,8 @@ from pyspark.sql.avro.functions import from_avro
 
 from hindcast.contract import avro, avro_compatibility
 from hindcast.contract.avro import ArrayType, FieldType, MapType, RecordType, ScalarType
-from hindcast.formats.record_part import RecordPart
+from hindcast.formats.record_part import PartName, RecordPart
 
-PartName: TypeAlias = Literal["key", "value"]
 COLUMN = "_avro"
 HEADER_SIZE = 5
 """The bytes before the Avro of a value that names its schema."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 from datetime import datetime
 from typing import NamedTuple
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -21,9 +20,11 @@ from hindcast.bitemporal.intervals import LAST_MICROS, format_micros, to_micros
 from hindcast.contract import Topic
 from hindcast.contract import valid_time as expression
 from hindcast.contract.valid_time import TimeColumn
+from hindcast.formats.reasons import state, state_each
+from hindcast.formats.record_part import take_field
 
 MOMENT = pa.timestamp("us", "UTC")
-FIRST_MICROS = to_micros(valid_time.FIRST_MOMENT)
+_FIRST_MICROS = to_micros(valid_time.FIRST_MOMENT)
 _LATEST_CLAMPED = to_micros(valid_time.LATEST_CLAMPED)
 _NO_MICROS = pa.scalar(None, pa.int64())
 
@@ -65,7 +66,7 @@ def read_time_column(column: TimeColumn, sent: pa.Array, key: pa.StructArray, va
     if column.part is None:
         return pc.if_else(pc.greater_equal(sent, 0), sent, _NO_MICROS)
     struct = key if column.part == "key" else value
-    found = pc.struct_field(struct, struct.type.get_field_index(column.name)).cast(pa.int64())
+    found = take_field(struct, column.name).cast(pa.int64())
     most = ((1 << 63) - 1) // column.micros
     # rule: a time that overflows is none
     held = pc.and_(pc.less_equal(found, most), pc.greater_equal(found, -most - (column.micros == 1)))
@@ -95,7 +96,7 @@ def describe_skew(at: pa.Array, latest: pa.Array | int, earliest: pa.Array | int
     # rule: both bounds of the time skew are taken
     reasons = [
         state(pc.greater(at, LAST_MICROS), valid_time.AFTER_LAST_DAY),
-        state(pc.less(at, FIRST_MICROS), valid_time.BEFORE_FIRST_DAY),
+        state(pc.less(at, _FIRST_MICROS), valid_time.BEFORE_FIRST_DAY),
         _describe_bound(pc.greater(at, latest), latest, valid_time.AFTER_LATEST),
         _describe_bound(pc.less(at, earliest), earliest, valid_time.BEFORE_EARLIEST),
     ]
@@ -104,18 +105,13 @@ def describe_skew(at: pa.Array, latest: pa.Array | int, earliest: pa.Array | int
 
 def clamp_moments(micros: pa.Array) -> pa.Array:
     """Return moments, moved to the bounds of what tables hold (years 1 to 9999)."""
-    within = pc.max_element_wise(micros, FIRST_MICROS, skip_nulls=False)
+    within = pc.max_element_wise(micros, _FIRST_MICROS, skip_nulls=False)
     return pc.min_element_wise(within, _LATEST_CLAMPED, skip_nulls=False)
 
 
-def state(is_so: pa.Array, text: str) -> pa.Array:
-    """Return a text where something is so, and null elsewhere."""
-    return pc.if_else(is_so.fill_null(False), pa.scalar(text), pa.scalar(None, pa.string()))
-
-
 def _describe_bound(is_beyond: pa.Array, bound: pa.Array | int, words: tuple[str, str]) -> pa.Array:
-    reasons = np.full(len(is_beyond), None)
-    for place in np.flatnonzero(is_beyond.fill_null(False).to_numpy(zero_copy_only=False)).tolist():
+    def describe(place: int) -> str:
         micros = bound if isinstance(bound, int) else bound[place].as_py()
-        reasons[place] = format_micros(micros).replace(" ", "T").join(words)
-    return pa.array(reasons, pa.string())
+        return format_micros(micros).replace(" ", "T").join(words)
+
+    return state_each(is_beyond, describe)

@@ -8,19 +8,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple, TypeAlias
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from hindcast import formats
 from hindcast.contract import Topic
-from hindcast.contract.avro_compatibility import parse_declared_type
 from hindcast.formats import avro, dating, json, primitive
-from hindcast.formats.dating import MOMENT, Dating, TimeBounds, state
+from hindcast.formats.dating import MOMENT, Dating, TimeBounds
 from hindcast.formats.envelopes import EnvelopeReader, EnvelopeShape, shape_envelope
 from hindcast.formats.headers import HeaderReader, measure_records
 from hindcast.formats.json.batches import BatchReader
-from hindcast.formats.json.columns import arrow_type
+from hindcast.formats.json.columns import column_type
+from hindcast.formats.reasons import state, state_each
 from hindcast.formats.record_part import RecordPart
 from hindcast.formats.text import TextReader
 from hindcast.kafka.record_batches import HEADERS
@@ -181,13 +180,10 @@ class Decoder:
         """Return why records have too many bytes, null for those that have not; and the keys and values of these."""
         if self._how.max_bytes is None or not len(key):
             return pa.nulls(len(key), pa.string()), key, value
-        sizes = measure_records(key, value, headers)
-        large = sizes > self._how.max_bytes
-        reasons = np.full(len(sizes), None)
-        reasons[large] = [
-            f"{OVERSIZED[0]}{size}{OVERSIZED[1]}{self._how.max_bytes}{OVERSIZED[2]}" for size in sizes[large].tolist()
-        ]
-        return pa.array(reasons, pa.string()), *(pc.if_else(pa.array(large), None, part) for part in (key, value))
+        sizes, most = measure_records(key, value, headers), self._how.max_bytes
+        large = pa.array(sizes > most)
+        reasons = state_each(large, lambda place: f"{OVERSIZED[0]}{sizes[place]}{OVERSIZED[1]}{most}{OVERSIZED[2]}")
+        return reasons, *(pc.if_else(large, None, part) for part in (key, value))
 
 
 def open_reader(part: RecordPart) -> PartReader:
@@ -202,5 +198,5 @@ def open_reader(part: RecordPart) -> PartReader:
 
 def part_type(part: RecordPart) -> pa.StructType:
     """Return the type of what is read of a part: `struct`, its columns, and `problem`."""
-    columns = {name: arrow_type(parse_declared_type(kind)) for name, kind in part.columns.items()}
+    columns = {name: column_type(kind) for name, kind in part.columns.items()}
     return pa.struct({"struct": pa.struct(columns), "problem": pa.string()})

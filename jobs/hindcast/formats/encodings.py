@@ -27,9 +27,8 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from hindcast.common.column_values import ColumnValue
-from hindcast.contract.avro_compatibility import parse_declared_type
-from hindcast.formats.json.columns import arrow_type
-from hindcast.formats.json.values import decimal_digits, parse_text
+from hindcast.formats.json.columns import column_type
+from hindcast.formats.json.values import MAX_MICROS, MIN_MICROS, decimal_digits, parse_text
 
 LOGICAL = {
     "org.apache.kafka.connect.data.Decimal": "Decimal",
@@ -46,8 +45,6 @@ LOGICAL = {
 FIELD = "struct<field: string, name: string, parameters: struct<scale: string>>"
 """What is read of a field's schema."""
 
-FIRST_MICROS, LAST_MICROS = -62_135_596_800_000_000, 253_402_300_799_999_999
-"""The bounds of the years 1 to 9999."""
 MICROS = {"Timestamp": (1000, 1), "MicroTimestamp": (1, 1), "NanoTimestamp": (1, 1000)}
 """By the encoding of a moment: its number, times the first and divided by the second, is in microseconds."""
 _EPOCH, _FIRST_DAY, _LAST_DAY = date(1970, 1, 1), -719_162, 2_932_896
@@ -113,7 +110,7 @@ def decode_values(raw: pa.Array, kind: str, declared: str | None, schemas: list[
         None if value is None else _decode_value(value, kind, declared, schema)
         for value, schema in zip(raw.to_pylist(), schemas, strict=True)
     ]
-    return pa.array(values, arrow_type(parse_declared_type(kind)))
+    return pa.array(values, column_type(kind))
 
 
 def _decode_value(value: ColumnValue, kind: str, declared: str | None, schema: FieldSchema) -> ColumnValue:
@@ -138,7 +135,7 @@ def _decode_as(value: ColumnValue, kind: str, encoding: str, scale: str | None) 
         case int():
             times, by = MICROS[encoding]
             micros = value * times // by
-            return micros if FIRST_MICROS <= micros <= LAST_MICROS else None
+            return micros if MIN_MICROS <= micros <= MAX_MICROS else None
     return None
 
 

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from functools import reduce
 from typing import NamedTuple
 
 import numpy as np
@@ -26,11 +27,12 @@ import pyarrow.compute as pc
 
 from hindcast.common.column_values import ColumnValue
 from hindcast.contract import Topic
-from hindcast.contract.avro_compatibility import parse_declared_type
 from hindcast.formats import encodings
-from hindcast.formats.dating import state
-from hindcast.formats.encodings import FIRST_MICROS, LAST_MICROS, FieldSchema
-from hindcast.formats.json.columns import arrow_type
+from hindcast.formats.encodings import FieldSchema
+from hindcast.formats.json.columns import column_type
+from hindcast.formats.json.values import MAX_MICROS, MIN_MICROS
+from hindcast.formats.reasons import state, state_each
+from hindcast.formats.record_part import take_field
 
 PLACEHOLDER = "__debezium_unavailable_value"
 """What Debezium writes for a value that the database did not send: one stored apart (TOAST) that did not change."""
@@ -86,7 +88,7 @@ class EnvelopeReader:
 
     def __init__(self, shape: EnvelopeShape) -> None:
         self._shape, self._row = shape, _row_columns(shape)
-        self._type = pa.struct([(name, arrow_type(parse_declared_type(kind))) for name, kind in shape.value.items()])
+        self._type = pa.struct([(name, column_type(kind)) for name, kind in shape.value.items()])
 
     def read_changes(
         self, key: pa.StructArray, parsed: pa.StructArray, problem: pa.Array
@@ -98,12 +100,12 @@ class EnvelopeReader:
         """
         if self._shape.has_json_key:
             key = _unwrap(key, [*self._shape.key])
-        keyless = _any(_field(key, name).is_null() for name in self._shape.key)
+        keyless = reduce(pc.or_, (take_field(key, name).is_null() for name in self._shape.key))
         without = f"the key has not all of its columns: {', '.join(self._shape.key)}"
         envelope = _unwrap(parsed, _names(parsed)) if self._shape.has_json_value else parsed
         row, wrong = self._read_row(envelope, self._read_schemas(parsed))
         at, is_bad = _find_times(envelope)
-        op, after = _field(envelope, "op"), _field(envelope, "after")
+        op, after = take_field(envelope, "op"), take_field(envelope, "after")
         kept = pc.is_in(op, pa.array(["c", "u", "r"]))
         gone = pc.equal(op, "d").fill_null(False)
         shown = pc.utf8_slice_codeunits(op, 0, _SHOWN)
@@ -128,13 +130,13 @@ class EnvelopeReader:
     ) -> tuple[list[pa.Array], pa.Array]:
         """Return the contract's columns of each row, null also where they do not fit, and what is wrong with it."""
         columns, problems = [], [pa.nulls(len(envelope), pa.string())]
-        after = _field(envelope, "after")
+        after = take_field(envelope, "after")
         for name, kind in self._shape.value.items():
             type_ = self._type.field(name).type
             if name in self._shape.metadata:
                 columns.append(_read_metadata(envelope, self._shape.metadata[name].split("."), kind).cast(type_))
                 continue
-            raw = _field(after, name)
+            raw = take_field(after, name)
             found = self._decode(name, kind, raw, schemas).cast(type_)
             columns.append(found)
             if encodings.is_encodable(kind):
@@ -154,26 +156,26 @@ class EnvelopeReader:
     def _describe_misfits(self, name: str, kind: str, raw: pa.Array, found: pa.Array) -> pa.Array:
         """Return what is wrong with the values of a column that were not found in its type."""
         how = _describe_encoding(self._shape.encoded, name) or ", or no one says how it is encoded"
-        problems = np.full(len(raw), None)
-        wrong = pc.and_(raw.is_valid(), found.is_null()).to_numpy(zero_copy_only=False)
-        for place in np.flatnonzero(wrong).tolist():
+
+        def describe(place: int) -> str:
             value = raw[place].as_py()
             text = value if self._row[name] == "variant" else _show_value(name, value)
-            problems[place] = f"column {name} is no {kind}{how}: {text[:_SHOWN]}"
-        return pa.array(problems, pa.string())
+            return f"column {name} is no {kind}{how}: {text[:_SHOWN]}"
+
+        return state_each(pc.and_(raw.is_valid(), found.is_null()), describe)
 
     def _read_schemas(self, parsed: pa.StructArray) -> dict[str, list[FieldSchema]]:
         """Return, by column, what the schema of each record says of it; nothing for columns of which none does."""
         if not self._shape.has_json_value or not _has_encodable(self._shape):
             return {}
-        structs = _field(_field(parsed, _SCHEMA), "fields")
+        structs = take_field(take_field(parsed, _SCHEMA), "fields")
         fields = _take_first(structs, "after")
         found = {}
         for name, kind in self._shape.value.items():
             if name in self._shape.metadata or not encodings.is_encodable(kind):
                 continue
-            of_field = _take_first(_field(fields, "fields"), name)
-            names, scales = _field(of_field, "name"), _field(_field(of_field, "parameters"), "scale")
+            of_field = _take_first(take_field(fields, "fields"), name)
+            names, scales = take_field(of_field, "name"), take_field(take_field(of_field, "parameters"), "scale")
             if names.null_count < len(names):
                 found[name] = list(map(FieldSchema, names.to_pylist(), scales.to_pylist()))
         return found
@@ -219,25 +221,20 @@ def _names(parsed: pa.StructArray) -> list[str]:
 
 def _unwrap(parsed: pa.StructArray, names: list[str]) -> pa.StructArray:
     """Return what is in the `payload` of records that have one, and in the others themselves."""
-    payload = _field(parsed, _PAYLOAD)
+    payload = take_field(parsed, _PAYLOAD)
     if not payload.null_count:
         return payload
     wrapped = payload.is_valid()
-    own = [_field(parsed, name) for name in names]
+    own = [take_field(parsed, name) for name in names]
     if payload.null_count < len(parsed):
-        own = [pc.if_else(wrapped, _field(payload, name), it) for name, it in zip(names, own, strict=True)]
+        own = [pc.if_else(wrapped, take_field(payload, name), it) for name, it in zip(names, own, strict=True)]
     return pa.StructArray.from_arrays(own, names, mask=parsed.is_null())
-
-
-def _field(struct: pa.Array, name: str) -> pa.Array:
-    """Return a field of structs, null where they are."""
-    return pc.struct_field(struct, struct.type.get_field_index(name))
 
 
 def _take_first(lists: pa.ListArray, name: str) -> pa.Array:
     """Return the first struct whose `field` is a name, of each list; null without one."""
     flat, parents = lists.flatten(), pc.list_parent_indices(lists).to_numpy()
-    named = np.flatnonzero(pc.equal(_field(flat, "field"), name).fill_null(False).to_numpy(zero_copy_only=False))
+    named = np.flatnonzero(pc.equal(take_field(flat, "field"), name).fill_null(False).to_numpy(zero_copy_only=False))
     places = np.full(len(lists), -1)
     places[parents[named][::-1]] = named[::-1]  # of several the first
     return flat.take(pa.array(places, mask=places < 0))
@@ -246,14 +243,14 @@ def _take_first(lists: pa.ListArray, name: str) -> pa.Array:
 def _read_metadata(envelope: pa.StructArray, path: list[str], kind: str) -> pa.Array:
     found: pa.Array = envelope
     for part in path:
-        found = _field(found, part)
+        found = take_field(found, part)
     return found if kind != "timestamp" else _count_micros(found, _TIMES[path[-1]])[0]
 
 
 def _count_micros(numbers: pa.Array, unit: str) -> tuple[pa.Array, pa.Array]:
     """Return numbers as microseconds since 1970, null beyond the years 1 to 9999; and whether they are beyond."""
     times, by = encodings.MICROS[unit]
-    first, last = (max(-_MOST, min(it * by // times, _MOST)) for it in (FIRST_MICROS, LAST_MICROS))
+    first, last = (max(-_MOST, min(it * by // times, _MOST)) for it in (MIN_MICROS, MAX_MICROS))
     held = pc.and_(pc.greater_equal(numbers, first), pc.less_equal(numbers, last)).fill_null(False)
     known = pc.if_else(held, numbers, 0).to_numpy(zero_copy_only=False)
     found = pc.if_else(held, pa.array(known * times // by), pa.scalar(None, pa.int64()))
@@ -266,9 +263,9 @@ def _find_times(envelope: pa.StructArray) -> tuple[pa.Array, pa.Array]:
     The source's own time, the finest first; else when Debezium processed it. A number of 0 or less is none.
     """
     at, is_bad = pa.nulls(len(envelope), pa.int64()), pa.repeat(pa.scalar(False), len(envelope))
-    for place in (_field(envelope, "source"), envelope):
+    for place in (take_field(envelope, "source"), envelope):
         for name, unit in _TIMES.items():
-            numbers = _field(place, name)
+            numbers = take_field(place, name)
             open_ = pc.and_(pc.and_(at.is_null(), pc.invert(is_bad)), pc.greater(numbers, 0).fill_null(False))
             found, beyond = _count_micros(pc.if_else(open_, numbers, pa.scalar(None, pa.int64())), unit)
             at, is_bad = pc.coalesce(at, found), pc.or_(is_bad, beyond)
@@ -286,13 +283,6 @@ def _is_placeholder(raw: pa.Array, kind: str) -> pa.Array | None:
             named = pc.list_parent_indices(raw).filter(pc.equal(raw.flatten(), PLACEHOLDER).fill_null(False))
             return pc.is_in(pa.array(range(len(raw)), pa.int64()), named.cast(pa.int64()))
     return None
-
-
-def _any(conditions: Iterator[pa.Array]) -> pa.Array:
-    first = next(conditions)
-    for it in conditions:
-        first = pc.or_(first, it)
-    return first
 
 
 def _join(before: str, texts: pa.Array, after: str) -> pa.Array:

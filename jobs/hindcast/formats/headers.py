@@ -9,6 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hindcast.formats.reasons import state
+from hindcast.formats.record_part import take_field
 from hindcast.formats.text import TextColumn
 from hindcast.kafka.topics import UNREADABLE_HEADERS
 
@@ -35,14 +37,11 @@ class HeaderReader:
     def add_columns(self, value: pa.StructArray, headers: pa.ListArray) -> tuple[pa.StructArray, pa.Array]:
         """Return values with the columns from headers, in the contract's order, and what is wrong with those."""
         unreadable = pa.array(_find_last(headers, UNREADABLE_HEADERS) >= 0)
-        found, problems = {}, [pc.if_else(unreadable, pa.scalar(UNREADABLE), pa.scalar(None, pa.string()))]
+        found, problems = {}, [state(unreadable, UNREADABLE)]
         for column, name in self._headers.items():
             found[column], problem = self._read[column].read(_take_values(headers, _find_last(headers, name)))
             problems.append(problem)
-        fields = [
-            found[name] if name in found else pc.struct_field(value, value.type.get_field_index(name))
-            for name in self._columns
-        ]
+        fields = [found[name] if name in found else take_field(value, name) for name in self._columns]
         problem = pc.if_else(value.is_valid(), pc.coalesce(*problems), None)
         return pa.StructArray.from_arrays(fields, [*self._columns], mask=value.is_null()), problem
 

@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from hindcast.contract.avro_compatibility import parse_declared_type
-from hindcast.formats.json.columns import arrow_type
+from hindcast.formats.json.columns import column_type
+from hindcast.formats.reasons import state_each
 from hindcast.formats.record_part import RecordPart, part_result
 from hindcast.formats.text import TextReader
 
@@ -39,7 +39,7 @@ class PrimitiveReader:
 
     def __init__(self, part: RecordPart) -> None:
         self._name, self._kind = part.single_column
-        self._bytes, self._type = np.dtype(_TYPES[self._kind]), arrow_type(parse_declared_type(self._kind))
+        self._bytes, self._type = np.dtype(_TYPES[self._kind]), column_type(self._kind)
         size = self._bytes.itemsize
         self._refusal = f"the {part.name} is not {self._kind} in {size} byte{'s' * (size > 1)}: "
 
@@ -52,12 +52,12 @@ class PrimitiveReader:
         if self._kind == "boolean":
             right = pc.and_(right, pa.array(found <= 1))
             found = found.astype(bool)
-        null = pc.invert(right).to_numpy(zero_copy_only=False)
-        values = pa.array(found.astype(found.dtype.newbyteorder("=")), self._type, mask=null)
-        problems = np.full(len(raw), None)
-        for place in np.flatnonzero(null & raw.is_valid().to_numpy(zero_copy_only=False)).tolist():
-            problems[place] = f"{self._refusal}{show_hex(raw[place].as_py())}"
-        return part_result(self._name, values, pa.array(problems, pa.string()))
+        null = pc.invert(right)
+        native = found.astype(found.dtype.newbyteorder("="))
+        values = pa.array(native, self._type, mask=null.to_numpy(zero_copy_only=False))
+        is_bad = pc.and_(null, raw.is_valid())
+        problems = state_each(is_bad, lambda place: f"{self._refusal}{show_hex(raw[place].as_py())}")
+        return part_result(self._name, values, problems)
 
 
 def serialize_value(value: Column, kind: str) -> Column:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
+
+PartName: TypeAlias = Literal["key", "value"]
 
 
 class RecordPart(NamedTuple):
@@ -16,7 +19,7 @@ class RecordPart(NamedTuple):
     part whose columns are not the contract's.
     """
 
-    name: Literal["key", "value"]
+    name: PartName
     columns: Mapping[str, str]
     format: str
     json: Literal["typed", "strict", "lenient"] = "typed"
@@ -36,6 +39,11 @@ def part_result(name: str, values: pa.Array, problems: pa.Array) -> pa.StructArr
     """Return what a part of one column is: `struct`, null where the value is, and `problem`, what is wrong with it."""
     struct = pa.StructArray.from_arrays([values], [name], mask=values.is_null())
     return pa.StructArray.from_arrays([struct, problems], ["struct", "problem"])
+
+
+def take_field(struct: pa.Array, name: str) -> pa.Array:
+    """Return a field of structs, null where they are."""
+    return pc.struct_field(struct, struct.type.get_field_index(name))
 
 
 def ddl_columns(columns: Mapping[str, str], between: str = " ") -> str:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hindcast.contract.avro_compatibility import parse_declared_type
 from hindcast.formats.json.batches import decode_texts
-from hindcast.formats.json.columns import arrow_type
+from hindcast.formats.json.columns import column_type
 from hindcast.formats.json.records import show_bytes
 from hindcast.formats.json.values import parse_text
+from hindcast.formats.reasons import state_each
 from hindcast.formats.record_part import RecordPart, part_result
 
 
@@ -31,16 +30,13 @@ class TextColumn:
 
     def __init__(self, kind: str, refusal: str) -> None:
         self._kind, self._refusal = kind, refusal
-        self._type = arrow_type(parse_declared_type(kind))
+        self._type = column_type(kind)
 
     def read(self, raw: pa.Array) -> tuple[pa.Array, pa.Array]:
         """Return the values of texts, null where there is none, or no such one; and what is wrong with each."""
         values = self._read_values(raw)
-        bad = pc.and_(raw.is_valid(), values.is_null()).to_numpy(zero_copy_only=False)
-        problems = np.full(len(raw), None)
-        for place in np.flatnonzero(bad).tolist():
-            problems[place] = f"{self._refusal}{show_bytes(raw[place].as_py())}"
-        return values, pa.array(problems, pa.string())
+        is_bad = pc.and_(raw.is_valid(), values.is_null())
+        return values, state_each(is_bad, lambda place: f"{self._refusal}{show_bytes(raw[place].as_py())}")
 
     def _read_values(self, raw: pa.Array) -> pa.Array:
         if self._kind == "binary":

@@ -23,7 +23,7 @@ from hindcast.ingest.segments import Origin, Segments
 from hindcast.ingest.stream_times import ReachedOffsets
 from hindcast.kafka import gaps, topic_patterns
 from hindcast.kafka.topic_patterns import TopicSource
-from hindcast.kafka.topics import OffsetRange, recreated_topic_error
+from hindcast.kafka.topics import OffsetRange, count_offsets, recreated_topic_error
 from hindcast.plan import journal, planner
 from hindcast.plan.plans import Plan
 from hindcast.store import commit_history, commits, files, table_creation, tables
@@ -126,8 +126,8 @@ class _TopicIngest(NamedTuple):
         field = f"topics.{name}.max_malformed"
         written = planner.describe_written(contract.warehouse, contract, plan, chunk - 1, len(self.chunks))
         place = partial(topic_patterns.describe_partition, kafka, topic_plan.members)
-        to_come = sum(r.end - r.start for some in later for part in some for r in part.values())
-        planned = sum(r.end - r.start for part in parts for r in part.values())
+        to_come = sum(map(count_offsets, later))
+        planned = count_offsets(parts)
         if len(self.chunks) > 1:
             whole = sum(topic_plan.planned_counts.values())
             step_events.add_fields(offsets_planned=whole, offsets_done=whole - to_come - planned)

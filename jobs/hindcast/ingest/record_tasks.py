@@ -13,7 +13,7 @@ from hindcast.common.spark_workers import BatchConverter, map_in_workers, pass_e
 from hindcast.kafka import record_batches, task_credentials
 from hindcast.kafka.cluster import Cluster
 from hindcast.kafka.topic_patterns import MemberPartitions, TopicSource, kafka_partition
-from hindcast.kafka.topics import RECORD_SCHEMA, OffsetRange
+from hindcast.kafka.topics import RECORD_SCHEMA, OffsetRange, count_offsets
 from hindcast.store import files
 
 _TASKS, _LEAST_PER_TASK, _MOST_PER_TASK = 8, 10_000, 200_000
@@ -62,8 +62,7 @@ def read_in_tasks(
     A task has the records of a partition in offset order, and no other task has any between them. Its errors are those
     of `Cluster.read_committed_records`, for `raise_worker_errors`.
     """
-    total = sum(r.end - r.start for part in parts for r in part.values())
-    size = min(max(total // _TASKS, _LEAST_PER_TASK), _MOST_PER_TASK)
+    size = min(max(count_offsets(parts) // _TASKS, _LEAST_PER_TASK), _MOST_PER_TASK)
     tasks = [task for part in parts for task in divide_ranges(part, place, size)]
     reader = TaskReader(settings.kafka, task_credentials.write_security(settings), tasks, convert)
     return map_in_workers(spark.range(0, len(tasks), 1, max(len(tasks), 1)), reader.read_batches, schema)
@@ -76,8 +75,7 @@ def read_few(
 
     Tasks read brokers only: all given records are read here.
     """
-    total = sum(r.end - r.start for part in parts for r in part.values())
-    if isinstance(source, Cluster) and not files.is_small(total):
+    if isinstance(source, Cluster) and not files.is_small(count_offsets(parts)):
         return None
     return read_ranges(source, [one for part in parts for task in divide_ranges(part, place, None) for one in task])
 

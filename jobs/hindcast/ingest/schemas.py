@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 from deltalake import write_deltalake
@@ -29,6 +29,7 @@ from hindcast.contract.bound import BoundContract
 from hindcast.contract.formats import part_format
 from hindcast.formats import parsed_columns, registry
 from hindcast.formats.avro import schema_id
+from hindcast.formats.record_part import PartName
 from hindcast.kafka.topic_patterns import describe_partition
 from hindcast.plan import journal, planner
 from hindcast.plan.plans import Plan
@@ -46,7 +47,6 @@ SCHEMA = StructType(
 )
 
 
-PartName = Literal["key", "value"]
 PARTS: tuple[PartName, ...] = ("key", "value")
 SchemasById = dict[PartName, dict[int, str]]
 """The schemas of keys and of values, by id."""

@@ -30,7 +30,7 @@ from hindcast.ingest.erasure_marks import MARK
 from hindcast.ingest.segment_fates import FateRule, decide_fates
 from hindcast.ingest.stream_times import StreamTimes
 from hindcast.kafka.record_batches import HEADERS
-from hindcast.kafka.topics import OffsetRange
+from hindcast.kafka.topics import OffsetRange, count_offsets
 from hindcast.store import files
 from hindcast.store.task_rows import TaskRows, collect_table
 
@@ -82,7 +82,7 @@ class Origin(NamedTuple):
 
     def count_offsets(self) -> int:
         """Return how many offsets the ranges have."""
-        return sum(r.end - r.start for part in self.ranges for r in part.values())
+        return count_offsets(self.ranges)
 
 
 def pack_records(records: DataFrame) -> DataFrame:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from hindcast.common.errors import TopicError
@@ -13,6 +13,11 @@ class OffsetRange(NamedTuple):
 
     start: int
     end: int
+
+
+def count_offsets(parts: Iterable[Mapping[int, OffsetRange]]) -> int:
+    """Return how many offsets ranges of partitions have."""
+    return sum(r.end - r.start for part in parts for r in part.values())
 
 
 def bound_ranges(

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hindcast.contract.avro import ArrayType, FieldType, RecordType
+from hindcast.contract.avro_compatibility import parse_declared_type
 from hindcast.formats.json.syntax import parse_json, read_number
 from hindcast.formats.json.values import BITS, decimal_digits, parse_scalar
 
@@ -49,6 +50,11 @@ def arrow_type(type_: FieldType) -> pa.DataType:
             return pa.list_(arrow_type(element))
     name = str(type_)
     return pa.decimal128(*decimal_digits(name)) if name.startswith("decimal") else _TYPES[name]
+
+
+def column_type(kind: str) -> pa.DataType:
+    """Return `arrow_type` of a type as a contract writes it."""
+    return arrow_type(parse_declared_type(kind))
 
 
 def build_column(values: list[Any], type_: FieldType) -> Column:

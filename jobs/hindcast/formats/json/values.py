@@ -46,7 +46,8 @@ _BASE64 = re.compile("[A-Za-z0-9+/]*={0,2}")
 _WIDE = Context(prec=40)
 _EPOCH, _CYCLE = date(1970, 1, 1).toordinal(), 146_097
 """The number of 1970's first day; the days in 400 years."""
-_FIRST, _LAST = -62_135_596_800_000_000, 253_402_300_799_999_999
+MIN_MICROS, MAX_MICROS = -62_135_596_800_000_000, 253_402_300_799_999_999
+"""The bounds of the years 1 to 9999, in microseconds since 1970."""
 _MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
 _SPACE = "".join(map(chr, [*range(33), 127]))
 _WHOLE = re.compile("[-+]?[0-9]+")
@@ -243,7 +244,7 @@ def _parse_timestamp(text: str) -> int | None:
     else:
         match = _MOMENT.fullmatch(text)
         found = _count_microseconds(match) if match else None
-    return found if found is not None and _FIRST <= found <= _LAST else None
+    return found if found is not None and MIN_MICROS <= found <= MAX_MICROS else None
 
 
 def _count_microseconds(match: re.Match[str]) -> int | None:

@@ -11,7 +11,7 @@ from hindcast.common.errors import AccessError, TopicError, suggest_nearest
 from hindcast.common.settings import Settings
 from hindcast.formats import registry
 from hindcast.kafka.cluster import Cluster
-from hindcast.kafka.topics import OffsetRange
+from hindcast.kafka.topics import OffsetRange, count_offsets
 from hindcast.ops.infer.sample import SampledRecord, TimestampType, TopicSample, find_wire_ids, plan_sample
 
 MAX_BYTES = 64 << 20
@@ -41,9 +41,9 @@ def _read_sample(cluster: Cluster, settings: Settings, topic: str, most: int) ->
     records: dict[tuple[int, int], SampledRecord] = {}
     parts = plan_sample(ranges, most)
     stopped = [_read_part(cluster, topic, part, records, most, MAX_BYTES // len(parts)) for part in parts]
-    planned = sum(r.end - r.start for part in parts for r in part.values())
+    planned = count_offsets(parts)
     is_sparse = len(records) < min(most, planned) // 2  # compaction or transactions left few records at these offsets
-    if is_sparse and planned < sum(r.end - r.start for r in ranges.values()) and not any(stopped):
+    if is_sparse and planned < count_offsets([ranges]) and not any(stopped):
         stopped.append(_read_part(cluster, topic, ranges, records, most, MAX_BYTES))
     if not records:
         raise _empty_topic_error(topic, max((r.end for r in ranges.values()), default=0))
