@@ -568,7 +568,9 @@ def _versions_form(ttl: int | None) -> VersionIncrement:
 def test_a_version_that_would_end_after_all_time_does_not_end() -> None:
     places = {"_partition": 0, "_offset": 0, "_epoch": 0, "_isTombstone": False, "_isNew": True}
     given = [{"k": key, "v": 1, "timestamp": at, **places} for key, at in (("a", 0), ("b", LAST_MICROS - 9))]
-    found = version_increments.derive_versions(_versions_form(10), table(given, OF_RECORDS), np.array([0, 1]))
+    found = version_increments.derive_versions(
+        _versions_form(10), version_increments.sort_records(table(given, OF_RECORDS), np.array([0, 1]))
+    )
     assert [row["validTo"] for row in list_rows(found.select(["k", "validTo"]))] == [10, None]
 
 

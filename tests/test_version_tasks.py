@@ -15,12 +15,13 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from hindcast.bitemporal import derivation
+from hindcast.bitemporal import derivation, ties
 from hindcast.contract import Contract, list_shapes, load
-from hindcast.engine import flat_records, increment_plans, version_tasks
+from hindcast.engine import flat_records, increment_plans, version_tasks, version_ties
 from hindcast.engine.spec import VersionIncrement
-from hindcast.runs import derive_whole
+from hindcast.runs import derive_whole, tie_counts
 from hindcast.store import table_columns, table_creation, tables
+from hindcast.store.commit_notes import TieCounts
 from hindcast.store.tables import ARROW_TIMESTAMP, Table
 from hindcast.store.task_rows import TaskRows, map_rows
 from pipelines import T0
@@ -61,6 +62,7 @@ def build_records(topic: str, dice: random.Random) -> pa.Table:
     """Decoded records of a topic in no order of time, many of them at one moment; every sixth is a tombstone."""
 
     def build_one(offset: int) -> dict[str, Any]:
+        usual = {"price": Decimal("1.00"), "share": dice.choice((0.0, -0.0, float("nan"))), "at": None, "text": ""}
         value = {
             "price": dice.choice((None, Decimal("0.00"), Decimal("-1.50"), Decimal("999999.99"))),
             "share": dice.choice((0.1, 0.0, -0.0, float("nan"), None)),
@@ -69,10 +71,10 @@ def build_records(topic: str, dice: random.Random) -> pa.Table:
         }
         return {
             "key": {column: dice.choice(values) for column, values in CHOICES[topic].items()},
-            "value": None if dice.random() < 1 / 6 else value,
+            "value": dice.choice((None, usual, usual, value, value, value)),
             "timestamp": T0 + timedelta(seconds=dice.randrange(40)),
             "epoch": dice.randrange(2),
-            "partition": dice.randrange(3),
+            "partition": dice.randrange(-1, 3),  # -1: a row of an adopted table
             "offset": offset,
             "run": 1,
         }
@@ -108,11 +110,15 @@ class Opened(NamedTuple):
         types = table_columns.spark_schema(found)
         return flat_records.flatten_new_records(list_shapes(self.contract)[self.name], types, records)
 
-    def write(self, records: DataFrame | Sequence[TaskRows], parts: int, cuts: Sequence[int]) -> list[pa.Table]:
-        """The rows of the files that tasks report, by file in the order of their starts."""
+    def write(
+        self, records: DataFrame | Sequence[TaskRows], parts: int, cuts: Sequence[int]
+    ) -> tuple[list[pa.Table], TieCounts]:
+        """The rows of the files that tasks report, by file in the order of their starts; and the ties they report."""
         reports = version_tasks.write_versions(self.form, self.flatten(records), parts, cuts).collect()
-        read = [pq.read_table(Path(self.table.path) / row["path"], partitioning=None) for row in reports]
-        return sorted(read, key=lambda rows: (rows.column("validFrom")[0].as_py(), rows.column("validTo")[0].is_valid))
+        paths = [Path(self.table.path) / row["path"] for row in reports if row["path"]]
+        read = [pq.read_table(path, partitioning=None) for path in paths]
+        read.sort(key=lambda rows: (rows.column("validFrom")[0].as_py(), rows.column("validTo")[0].is_valid))
+        return read, version_ties.sum_reports(row["ties"] for row in reports if row["ties"])
 
 
 def open_topic(spark: SparkSession, folder: Path, name: str) -> Opened:
@@ -155,8 +161,13 @@ def test_rows_of_tasks_give_the_versions_that_rows_of_spark_give(
     wanted = list_rows(derivation.derive_topic_versions(frame, opened.contract.topics[name].ttl).toArrow(), columns)
     assert len(wanted) > 20
     cuts = cut_time(12, 25)
+    (counted,) = ties.count_ties(ties.find_ties(derivation.add_position(frame))).collect()
+    expected = tie_counts.summarize_ties(counted.asDict(recursive=True)["ties"])
+    assert expected is not None
+    assert min(expected.scattered, expected.lost, expected.replaced) > 0
     for source in (chunks, frame):
-        read = opened.write(source, PARTS, cuts)
+        read, found = opened.write(source, PARTS, cuts)
+        assert found == expected
         assert list_rows(read, columns) == wanted
         # rule: a slice's files have the versions that begin in it, in order
         spans = [[moment.as_py() for moment in rows.column("validFrom")] for rows in read]
@@ -165,7 +176,9 @@ def test_rows_of_tasks_give_the_versions_that_rows_of_spark_give(
         assert all(len(numbers) == 1 for numbers in slices), "a file is of one slice"
         assert len({next(iter(numbers)) for numbers in slices}) == 3
         assert len(read) <= 6, "an open and a past one of each slice"
-        assert list_rows(opened.write(source, 1, []), columns) == wanted
+        whole, found = opened.write(source, 1, [])
+        assert list_rows(whole, columns) == wanted
+        assert found == expected
 
 
 @pytest.mark.parametrize("name", KEYS)

@@ -23,7 +23,7 @@ from hindcast.contract import Contract, list_shapes
 from hindcast.engine import eligibility, flat_records, increment_plans, spark_projection, time_slices
 from hindcast.engine.spec import EventSpec, KernelOutput, SlidingSpec, WindowSpec
 from hindcast.store import file_listing, table_columns, tables
-from hindcast.store.commit_notes import BY_SPARK, LeftOut, TableNote
+from hindcast.store.commit_notes import BY_SPARK, LeftOut, TableNote, TieCounts
 from hindcast.store.files import DataFile
 from hindcast.store.tables import Table
 from hindcast.store.task_rows import TaskRows
@@ -35,6 +35,7 @@ class StagedFiles:
 
     `operator`: as `TableNote.kernel` has it.
     `columns`: in the order of Spark's plan. `left_out`: for an aggregate, the input rows that it leaves out.
+    `ties`: for a topic, those of its records, if all of these are new.
     """
 
     table: Table
@@ -42,6 +43,7 @@ class StagedFiles:
     columns: tuple[str, ...]
     files: tuple[DataFile, ...]
     left_out: LeftOut | None
+    ties: TieCounts | None = None
 
     def build_note(self, run: int) -> TableNote:
         """Return the note of the commit by which a run adds the files."""
@@ -102,9 +104,14 @@ def stage_topic(
     count: int,
     table: Table,
     known_at: datetime,
+    *,
+    all_new: bool,
 ) -> StagedFiles | None:
-    """Write all rows of the table of a topic's decoded `records`, so many at most; as `stage_view` otherwise."""
-    from hindcast.engine import task, version_tasks
+    """Write all rows of the table of a topic's decoded `records`, so many at most; as `stage_view` otherwise.
+
+    `all_new`: no record was published before.
+    """
+    from hindcast.engine import task, version_tasks, version_ties
 
     form, found = increment_plans.plan_topic(contract, name, table, known_at), tables.open_table(table)
     if form is None or found is None or found.protocol().writer_features:
@@ -118,7 +125,8 @@ def stage_topic(
             reports = _collect(version_tasks.write_versions(form, flat, parts, cuts))
     except task.RefusalError:
         return None
-    return StagedFiles(table, form.operator, columns, _list_files(reports), None)
+    ties = version_ties.sum_reports(row["ties"] for row in reports if row["ties"])
+    return StagedFiles(table, form.operator, columns, _list_files(reports), None, ties if all_new else None)
 
 
 def _list_files(reports: list[Row]) -> tuple[DataFile, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 
@@ -20,11 +20,11 @@ from hindcast.store.tables import ARROW_TIMESTAMP
 
 REPORT_SCHEMA = (
     "path string, belief string, size bigint, rows bigint, statistics string, "
-    "no_key bigint, no_value bigint, too_late bigint, reached string"
+    "no_key bigint, no_value bigint, too_late bigint, reached string, ties string"
 )
-"""A row for each file that a task wrote; one without a path reports what was left out.
+"""A row for each file that a task wrote; one without a path reports what was left out, or ties.
 
-`reached`: the latest event of each partition in microseconds, as JSON.
+`reached`: the latest event of each partition in microseconds, as JSON. `ties`: as `version_ties` has them.
 """
 
 
@@ -217,6 +217,11 @@ class RefusalError(Exception):
 def report_files(output: KernelOutput, rows: pa.Table) -> pa.RecordBatch:
     """Write rows of a table to files; return a report of them, as rows of `REPORT_SCHEMA`."""
     return _report_batch([asdict(it) for it in _write_rows(output, rows)])
+
+
+def report_ties(ties: Sequence[str]) -> pa.RecordBatch:
+    """Return a report of ties."""
+    return _report_batch([{"ties": it} for it in ties])
 
 
 def _write_rows(output: KernelOutput, rows: pa.Table) -> Iterator[files.DataFile]:

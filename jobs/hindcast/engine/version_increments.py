@@ -6,7 +6,7 @@ The meaning is `plane.derive_versions`. Of a key only what is valid after its ea
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -51,7 +51,7 @@ def refresh_versions(form: VersionIncrement, records: pa.Table, read_view: ReadN
     columns = [name for name in form.columns if name not in PERIODS["versions"]]
     given = records.filter(pa.array(is_needed)).select([*columns, "timestamp", "_epoch", "_isTombstone"])
     rows = pa.concat_tables([given, _list_records(current, columns)], promote_options="default")
-    return Comparison(current, derive_versions(form, rows, np.concatenate([numbers[is_needed], units])))
+    return Comparison(current, derive_versions(form, sort_records(rows, np.concatenate([numbers[is_needed], units]))))
 
 
 def _find_latest_ends(at: Integers, ttl: int) -> Integers:
@@ -78,12 +78,25 @@ def _list_records(current: pa.Table, columns: Sequence[str]) -> pa.Table:
     return rows
 
 
-def derive_versions(form: VersionIncrement, records: pa.Table, keys: np.ndarray) -> pa.Table:
-    """Return `plane.derive_versions` of records whose keys are numbered."""
+class SortedRecords(NamedTuple):
+    """Records by key, timestamp and place, with the numbers of their keys and their timestamps in microseconds."""
+
+    records: pa.Table
+    keys: Integers
+    moments: Integers
+
+
+def sort_records(records: pa.Table, keys: Integers) -> SortedRecords:
+    """Return records in order, given the numbers of their keys."""
     at = read_moments(records, "timestamp")
     place = (records.column(name).to_numpy() for name in ("_offset", "_partition", "_epoch"))
     order = np.lexsort((*place, at, keys))
-    keys, at, records = keys[order], at[order], records.take(pa.array(order))
+    return SortedRecords(records.take(pa.array(order)), keys[order], at[order])
+
+
+def derive_versions(form: VersionIncrement, given: SortedRecords) -> pa.Table:
+    """Return `plane.derive_versions` of records."""
+    records, keys, at = given
     has_next = np.append(keys[1:] == keys[:-1], False)[: len(keys)]
     following = np.where(has_next, np.append(at[1:], FOREVER)[: len(at)], FOREVER)
     # rule: ttl shortens versions

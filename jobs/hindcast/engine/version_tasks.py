@@ -21,9 +21,10 @@ from pyspark.sql import functions as F
 from hindcast.common.arrow_streams import pack_rows
 from hindcast.common.spark_workers import map_in_workers
 from hindcast.contract.shapes import PERIODS
-from hindcast.engine import integer_encoding, slice_reader, task, version_increments
+from hindcast.engine import integer_encoding, slice_reader, task, version_increments, version_ties
 from hindcast.engine.increment_rows import read_moments
 from hindcast.engine.spec import SLICE, VersionIncrement
+from hindcast.engine.version_ties import TiesOfKeys
 from hindcast.store.task_rows import TaskRows, map_rows
 
 BATCH_LIMIT = {"spark.sql.execution.arrow.maxBytesPerBatch": str(64 << 20)}
@@ -53,7 +54,7 @@ def write_versions(
         by_key = reduce(DataFrame.union, divided).repartitionById(parts, _PART)
     if parts == 1:
         return map_in_workers(by_key, partial(_write_versions, form), task.REPORT_SCHEMA)
-    by_slice = map_in_workers(by_key, partial(_cut_versions, form, cuts), f"{SLICE} int, rows binary")
+    by_slice = map_in_workers(by_key, partial(_cut_versions, form, cuts), f"{SLICE} int, rows binary, ties string")
     return map_in_workers(by_slice.repartitionById(parts, SLICE), partial(_write_slices, form), task.REPORT_SCHEMA)
 
 
@@ -64,7 +65,8 @@ def _divide_records(key: Sequence[str], parts: int, given: Iterator[pa.RecordBat
             numbers = (integer_encoding.hash_keys(records, key) % np.uint64(parts)).astype(np.int64)
             order = np.argsort(numbers, kind="stable")
             places = np.searchsorted(numbers[order], np.arange(1, parts))
-            yield from _pack_groups(records.take(pa.array(order)), places.tolist(), _PART)
+            for number, value in _pack_groups(records.take(pa.array(order)), places.tolist()):
+                yield pa.record_batch([pa.array([number], pa.int32()), pa.array([value])], [_PART, "rows"])
 
 
 def _gather_batches(given: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
@@ -81,17 +83,18 @@ def _gather_batches(given: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(batches).combine_chunks()
 
 
-def _derive_versions(form: VersionIncrement, given: Iterator[pa.RecordBatch]) -> pa.Table | None:
-    """Return the versions of the records that a task is given, in the order of their starts; None if there are none.
+def _derive_versions(form: VersionIncrement, given: Iterator[pa.RecordBatch]) -> tuple[pa.Table, TiesOfKeys] | None:
+    """Return the versions of the records that a task is given, in the order of their starts, and the records' ties.
 
-    They are rows, or values with rows.
+    None if there are no records. They are rows, or values with rows.
     """
     if (records := task.collect_rows(_open_parts(given), form.output)) is None:
         return None
     (numbers,), _ = integer_encoding.encode_keys([records], [form.view.key], whole=None)
-    versions = version_increments.derive_versions(form, records, numbers)
+    in_order = version_increments.sort_records(records, numbers)
+    versions = version_increments.derive_versions(form, in_order)
     written = [name for name in versions.column_names if name in form.output.types.names]
-    return _sort_by_start(versions.select(written))
+    return _sort_by_start(versions.select(written)), version_ties.count_ties(form, in_order)
 
 
 def _sort_by_start(versions: pa.Table) -> pa.Table:
@@ -101,8 +104,10 @@ def _sort_by_start(versions: pa.Table) -> pa.Table:
 def _write_versions(form: VersionIncrement, given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Write the versions of all records to files, and report these, for Spark's mapInArrow."""
     with task.refuse_too_large():
-        if (versions := _derive_versions(form, given)) is not None:
+        if (derived := _derive_versions(form, given)) is not None:
+            versions, ties = derived
             yield task.report_files(form.output, versions)
+            yield task.report_ties([ties.as_text()])
 
 
 def _cut_versions(
@@ -110,16 +115,25 @@ def _cut_versions(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the versions of some keys, those of a slice in one value or a few, for Spark's mapInArrow."""
     with task.refuse_too_large():
-        if (versions := _derive_versions(form, given)) is None:
+        if (derived := _derive_versions(form, given)) is None:
             return
-        yield from _pack_groups(versions, np.searchsorted(read_moments(versions, _START), cuts).tolist(), SLICE)
+        versions, ties = derived
+        yield _hand_over(0, None, ties.as_text())
+        for number, value in _pack_groups(versions, np.searchsorted(read_moments(versions, _START), cuts).tolist()):
+            yield _hand_over(number, value, None)
 
 
-def _pack_groups(rows: pa.Table, places: Sequence[int], column: str) -> Iterator[pa.RecordBatch]:
-    """Yield groups of rows with their number, each in one value or a few. `places`: where all but the first begin."""
+def _hand_over(number: int, value: bytes | None, ties: str | None) -> pa.RecordBatch:
+    """Return a row for the task of a slice: versions, or the ties that it is to report."""
+    columns = [pa.array([number], pa.int32()), pa.array([value], pa.binary()), pa.array([ties], pa.string())]
+    return pa.record_batch(columns, [SLICE, "rows", "ties"])
+
+
+def _pack_groups(rows: pa.Table, places: Sequence[int]) -> Iterator[tuple[int, bytes]]:
+    """Yield groups of rows by their number, each in one value or a few. `places`: where all but the first begin."""
     for number, (start, end) in enumerate(pairwise([0, *places, rows.num_rows])):
         for some in _split_rows(rows.slice(start, end - start)):
-            yield pa.record_batch([pa.array([number], pa.int32()), pa.array([_format_rows(some)])], [column, "rows"])
+            yield number, _format_rows(some)
 
 
 _BYTES_PER_VALUE = 32 << 20
@@ -156,8 +170,10 @@ def _write_slices(form: VersionIncrement, given: Iterator[pa.RecordBatch]) -> It
     slices: dict[int, list[pa.Buffer]] = {}
     with task.refuse_too_large():
         for batch in given:
-            for number, value in zip(batch.column(SLICE).to_pylist(), batch.column("rows"), strict=True):
+            versions = batch.filter(batch.column("rows").is_valid())
+            for number, value in zip(versions.column(SLICE).to_pylist(), versions.column("rows"), strict=True):
                 slices.setdefault(number, []).append(value.as_buffer())
+            yield task.report_ties(batch.column("ties").drop_null().to_pylist())
         for number in sorted(slices):
             limited = list(slice_reader.limit_batches(_open_values(slices.pop(number)), form.output.uri))
             yield task.report_files(form.output, _sort_by_start(pa.Table.from_batches(limited)))

@@ -83,20 +83,21 @@ def derive_whole_topic(
     def derive_change(rows: DataFrame) -> DataFrame:
         return table_diff.diff_whole(spark, table, derive_topic_rows(topic, rows), frozen)
 
-    log_rows, tied = tables.count_rows(tables.log_table(table.warehouse, contract.pipeline, name)), None
-    if topic.read == "table" and tie_counts.needs_tie_counts(contract, plan, name, log_rows):
-        unpublished, published = records.select_unpublished(every, whole=True), records.select_published(every)
+    published, tied = records.select_published(every), None
+    if topic.read == "table" and tie_counts.needs_tie_counts(contract, plan, name):
+        unpublished = records.select_unpublished(every, whole=True)
         tied = tie_counts.find_ties_in_whole(plan, name, unpublished, published)
     rows = derive_topic_rows(topic, every)
     judged = judge_holds(contract, plan, name, records, every, derive_change, whole=True)
     changes = table_diff.diff_whole(spark, table, rows, frozen)
     change = DerivedChange(changes, tables.read_last_run(table), rows, frozen, judged=judged, ties=tied)
     is_first = topic.read == "table" and frozen is None and not records.has_holds and not tables.count_rows(table)
+    log_rows = tables.count_rows(tables.log_table(table.warehouse, contract.pipeline, name))
     if not is_first or not eligibility.is_worthwhile(log_rows, contract.settings):
         return change
     columns, at_hand = tuple(changes.columns[:-1]), records.find_ingested_rows() or every
     stage = partial(stage_topic, spark, columns, contract, name, at_hand, log_rows, table, plan.known_at)
-    return change._replace(stage=stage)
+    return change._replace(stage=partial(stage, all_new=published is None))
 
 
 def judge_holds(

@@ -112,12 +112,15 @@ def _count_change(
 ) -> _CountedChange:
     """Count a change in one job: rows, past answers by age, ties, and what an aggregate leaves out."""
     counts = [] if derived.left_out is None or staged is not None else [derived.left_out]
-    counts += [] if derived.ties is None else [ties.count_ties(derived.ties)]
+    in_tasks = None if staged is None else staged.ties
+    counts += [] if derived.ties is None or in_tasks is not None else [ties.count_ties(derived.ties)]
     if staged is None and derived.totals is None:
         counts.append(change.agg(*change_statistics.total_columns(table, plan.known_at, change)))
     counted = change_statistics.read_counts(reduce(DataFrame.crossJoin, counts)) if counts else {}
     fields = {**(derived.totals or {}), **counted}
-    tied = tie_counts.summarize_ties(fields["ties"]) if derived.ties is not None else None
+    tied = tie_counts.summarize_ties(fields["ties"]) if "ties" in fields else None
+    if in_tasks is not None and in_tasks.counts and derived.ties is not None:
+        tied = in_tasks
     if staged is not None:
         return _CountedChange(replace(staged.build_note(plan.run), ties=tied))
     left_out = LeftOut.from_json(fields)

@@ -3,8 +3,7 @@
 Held records tie with nothing; the run that publishes them counts their ties. Only the records that a run publishes and
 records near them are read, so the cost follows the change. In a topic of one partition only the run's records are read,
 because they come after any earlier ones. Ties are not counted in one partition without a gate, where none can be wrong.
-Nor are they, except for the gate `expect_ties_to_be_ordered`, where more than a million records are derived whole: all
-of them would have to be read once more.
+A kernel that derives a topic's first versions counts their ties, too (engine/version_ties.py).
 """
 
 from __future__ import annotations
@@ -15,10 +14,8 @@ from pyspark.sql import functions as F
 from hindcast.bitemporal import derivation, ties
 from hindcast.bitemporal.affected_periods import NearbyRows
 from hindcast.contract import Contract
-from hindcast.contract.expectation import TIES_RULE
 from hindcast.plan.plans import Plan
 from hindcast.runs.change_statistics import CountedRow
-from hindcast.store import tables
 from hindcast.store.commit_notes import TieCounts
 
 
@@ -27,12 +24,9 @@ def is_scattered(plan: Plan, name: str) -> bool:
     return name in plan.topics and len(plan.topics[name].ranges) > 1
 
 
-def needs_tie_counts(contract: Contract, plan: Plan, name: str, derived: int = 0) -> bool:
-    """Return whether a run counts the ties of a topic; `derived`: the number of records that are derived whole."""
-    gates = contract.expectations(name)
-    if any(gate.type == TIES_RULE for gate in gates):
-        return True
-    return derived <= tables.LARGE_ROWS and (bool(gates) or is_scattered(plan, name))
+def needs_tie_counts(contract: Contract, plan: Plan, name: str) -> bool:
+    """Return whether a run counts the ties of a topic."""
+    return bool(contract.expectations(name)) or is_scattered(plan, name)
 
 
 def find_ties_in_increment(

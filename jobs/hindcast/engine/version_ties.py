@@ -1,0 +1,129 @@
+"""The ties of the records that a kernel derives a topic's first versions from. The meaning is bitemporal/ties.py's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import astuple, dataclass
+from functools import reduce
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hindcast.contract.shapes import PLACE_COLUMNS
+from hindcast.engine import integer_encoding
+from hindcast.engine.spec import VersionIncrement
+from hindcast.engine.version_increments import SortedRecords
+from hindcast.store.commit_notes import TieCounts
+
+if TYPE_CHECKING:
+    from hindcast.common.jit import Booleans, Integers
+
+
+@dataclass(frozen=True)
+class TiesOfKeys:
+    """The ties of the records of some keys: counts as `TieCounts` has them, and the places of the first lost record and
+    of the one that it lost to: epoch, partition and offset.
+    """
+
+    scattered: int = 0
+    lost: int = 0
+    replaced: int = 0
+    first: tuple[list[int], list[int]] | None = None
+
+    def __add__(self, other: TiesOfKeys) -> TiesOfKeys:
+        """Return the ties of the records of all these keys; none is in both."""
+        first = min((it.first for it in (self, other) if it.first is not None), default=None)
+        counts = self.scattered + other.scattered, self.lost + other.lost, self.replaced + other.replaced
+        return TiesOfKeys(*counts, first)
+
+    def as_text(self) -> str:
+        """Return it as a task reports it (`sum_reports`)."""
+        return json.dumps(astuple(self))
+
+
+def sum_reports(reports: Iterable[str]) -> TieCounts:
+    """Return the counts that tasks report together."""
+    every = reduce(TiesOfKeys.__add__, (TiesOfKeys(*json.loads(report)) for report in reports), TiesOfKeys())
+    sides = [(partition, offset) for _, partition, offset in every.first or ()]
+    return TieCounts(every.scattered, every.lost, every.replaced, *sides)
+
+
+def count_ties(form: VersionIncrement, given: SortedRecords) -> TiesOfKeys:
+    """Return the ties of records, all of them new: `ties.count_ties` of `ties.find_ties`."""
+    scattered = _count_scattered_keys(given)
+    again = _number_equal_rows(given.keys, given.moments)
+    if not len(again) or again[-1] == len(again) - 1:
+        return TiesOfKeys(scattered)
+    is_tied = np.bincount(again)[again] > 1
+    records, times = given.records.filter(pa.array(is_tied)), _number_equal_rows(again[is_tied])
+    epoch, partition, offset = (records.column(name).to_numpy() for name in ("_epoch", *PLACE_COLUMNS))
+    epochs = _number_equal_rows(times, epoch)
+    partitions = _number_equal_rows(epochs, partition)
+    content = _number_contents(form, records)
+    is_kafka = partition >= 0  # rows of adopted tables have no partition
+    last, winner = _find_last(partitions), _find_last(times)
+    is_replaced = (content != content[last]) & is_kafka
+    is_unordered = _find_unordered(epochs, content, (last == np.arange(len(last))) & is_kafka)
+    is_beaten = (content != content[winner]) & (partition != partition[winner])
+    lost = np.flatnonzero(is_unordered & is_kafka & ~is_replaced & is_beaten)
+    if not len(lost):
+        return TiesOfKeys(scattered, 0, int(is_replaced.sum()))
+    loser = lost[np.lexsort((offset[lost], partition[lost], epoch[lost]))[0]]
+    first, other = ([int(column[row]) for column in (epoch, partition, offset)] for row in (loser, winner[loser]))
+    return TiesOfKeys(scattered, len(lost), int(is_replaced.sum()), (first, other))
+
+
+def _count_scattered_keys(given: SortedRecords) -> int:
+    """Return the number of keys that are in more than one partition of an epoch."""
+    epochs, partitions = (given.records.column(name).to_numpy() for name in ("_epoch", "_partition"))
+    if not len(partitions) or partitions.min() == partitions.max():
+        return 0
+    own = ((partitions >= 0) & (epochs == epoch) for epoch in np.unique(epochs))
+    found = [_find_scattered_keys(given.keys[rows], partitions[rows]) for rows in own]
+    return len(np.unique(np.concatenate(found)))
+
+
+def _find_scattered_keys(keys: Integers, partitions: Integers) -> Integers:
+    """Return the keys that are in more than one partition; keys are in order."""
+    if not len(keys):
+        return keys
+    starts = np.flatnonzero(np.append(True, keys[1:] != keys[:-1]))
+    found: Integers = keys[starts][np.minimum.reduceat(partitions, starts) != np.maximum.reduceat(partitions, starts)]
+    return found
+
+
+def _number_equal_rows(*columns: Integers) -> Integers:
+    """Return numbers from 0 that are equal for rows that are equal in all columns; equal rows follow each other."""
+    differs = reduce(np.logical_or, (column[1:] != column[:-1] for column in columns))
+    return np.append(0, np.cumsum(differs))[: len(columns[0])]
+
+
+def _find_last(numbers: Integers) -> Integers:
+    """Return for each row the place of the last with its number (`_number_equal_rows`)."""
+    return np.flatnonzero(np.append(numbers[1:] != numbers[:-1], True))[numbers]
+
+
+def _number_contents(form: VersionIncrement, records: pa.Table) -> Integers:
+    """Return numbers that are equal for records with equal values; a tombstone differs from all values."""
+    others = {*form.view.key, *PLACE_COLUMNS, "timestamp", "_epoch", "_isNew"}
+    columns = [name for name in records.column_names if name not in others]
+    for name in columns:
+        column, place = records.column(name), records.schema.get_field_index(name)
+        if pa.types.is_floating(column.type):
+            records = records.set_column(place, name, pc.add(column, pa.scalar(0.0, column.type)))  # -0.0 is 0.0
+    (numbers,), _ = integer_encoding.encode_keys([records], [columns], whole=None)
+    return numbers
+
+
+def _find_unordered(epochs: Integers, content: Integers, is_last: Booleans) -> Booleans:
+    """Return for each record whether the last ones of two partitions differ, of those of its time and epoch."""
+    found = np.zeros(len(epochs), bool)
+    if is_last.any():
+        own, values = epochs[is_last], content[is_last]
+        starts = np.flatnonzero(np.append(True, own[1:] != own[:-1]))
+        differ = np.minimum.reduceat(values, starts) != np.maximum.reduceat(values, starts)
+        found = np.isin(epochs, own[starts][differ])
+    return found
