@@ -50,7 +50,7 @@ topics:
     expect:
       - expect_column_values_to_be_between: {column: price, max_value: 20}
 """
-BY_KERNEL = ("items", "short")
+BY_KERNEL = ("items", "short", "nested")
 MOMENTS = ("0001-01-01T00:00:00.000001Z", "9999-12-31T23:59:59.998999Z", None)
 RECORDS = 300
 

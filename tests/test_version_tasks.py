@@ -34,14 +34,15 @@ pipeline: shop
 start: 2026-01-01
 topics:
   texts: {read: table, key: {shop: string, item: int}, value: &value
-    {price: "decimal(8,2)", share: double, at: timestamp, text: string}}
+    {price: "decimal(8,2)", share: double, at: timestamp, text: string,
+     lines: "array<struct<sku: string, part: double>>"}}
   days: {read: table, ttl: 3 seconds, key: {day: date}, value: *value}
   moments: {read: table, key: {at_: timestamp, is_new: boolean}, value: *value}
   numbers: {read: table, key: {tiny: tinyint, small: smallint, large: bigint}, value: *value}
 """
-VALUE = pa.struct(
-    [("price", pa.decimal128(8, 2)), ("share", pa.float64()), ("at", ARROW_TIMESTAMP), ("text", pa.string())]
-)
+LINES = pa.list_(pa.struct([("sku", pa.string()), ("part", pa.float64())]))
+PLAIN = [("price", pa.decimal128(8, 2)), ("share", pa.float64()), ("at", ARROW_TIMESTAMP), ("text", pa.string())]
+VALUE = pa.struct([*PLAIN, ("lines", LINES)])
 KEYS = {
     "texts": pa.struct([("shop", pa.string()), ("item", pa.int32())]),
     "days": pa.struct([("day", pa.date32())]),
@@ -62,12 +63,15 @@ def build_records(topic: str, dice: random.Random) -> pa.Table:
     """Decoded records of a topic in no order of time, many of them at one moment; every sixth is a tombstone."""
 
     def build_one(offset: int) -> dict[str, Any]:
-        usual = {"price": Decimal("1.00"), "share": dice.choice((0.0, -0.0, float("nan"))), "at": None, "text": ""}
+        part = dice.choice((0.0, -0.0, float("nan")))
+        lines = [{"sku": "x", "part": part}]
+        usual = {"price": Decimal("1.00"), "share": part, "at": None, "text": "", "lines": lines}
         value = {
             "price": dice.choice((None, Decimal("0.00"), Decimal("-1.50"), Decimal("999999.99"))),
             "share": dice.choice((0.1, 0.0, -0.0, float("nan"), None)),
             "at": dice.choice((T0, None)),
             "text": dice.choice(("", "x" * 300, None)),
+            "lines": dice.choice((None, [], [None], lines, lines * 2)),
         }
         return {
             "key": {column: dice.choice(values) for column, values in CHOICES[topic].items()},
@@ -130,7 +134,8 @@ def open_topic(spark: SparkSession, folder: Path, name: str) -> Opened:
     rows = derive_whole.derive_topic_rows(contract.topics[name], as_frame(spark, build_records(name, random.Random())))  # noqa: S311
     system = "*", "validFrom AS systemFrom", "validFrom AS systemTo", "'x' AS _belief"
     table_creation.ensure_table(table, table_creation.make_nullable(rows.selectExpr(*system).schema))
-    form = increment_plans.plan_topic(contract, name, table, T0)
+    assert increment_plans.plan_topic(contract, name, table, T0) is None, "increments compare values"
+    form = increment_plans.plan_topic(contract, name, table, T0, nested=True)
     assert form is not None
     return Opened(contract, name, table, form)
 

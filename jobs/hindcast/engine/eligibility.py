@@ -35,17 +35,20 @@ def is_worthwhile(rows: int, settings: Settings) -> bool:
 
 
 def describe_output(
-    name: str, found: Mapping[str, DeltaTable], table: Table, known_at: datetime
+    name: str, found: Mapping[str, DeltaTable], table: Table, known_at: datetime, *, nested: bool = False
 ) -> KernelOutput | None:
     """Return what a kernel writes for the view `name`; None if it cannot write to its table or read its inputs.
 
     `found`: by name, the opened tables of the inputs, at the version to read, and of the view; `known_at`: of its rows.
+    `nested`: whether the kernel copies nested values, which it cannot compare.
     """
     if any(tables.read_older_format(it) is not None for i, it in found.items() if i != name):
         return None
     schema = pa.schema(found[name].schema().to_arrow())
     types = pa.schema([field.remove_metadata() for field in schema if field.name != "_belief"])
-    return KernelOutput(table.path, _row_kind(table.kind), types, known_at) if all(map(is_flat, types.types)) else None
+    if not nested and not all(map(is_flat, types.types)):
+        return None
+    return KernelOutput(table.path, _row_kind(table.kind), types, known_at)
 
 
 def find_join(

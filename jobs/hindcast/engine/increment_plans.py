@@ -163,10 +163,15 @@ def _has_types(projection: Projection, form: AggregateSpec) -> bool:
     return all(projection.columns[column].kind == form.output.types.field(column).type for column in taken)
 
 
-def plan_topic(contract: Contract, name: str, table: Table, known_at: datetime) -> VersionIncrement | None:
-    """Return the specification of the increment of a topic read as a table; None if no kernel has one."""
+def plan_topic(
+    contract: Contract, name: str, table: Table, known_at: datetime, *, nested: bool = False
+) -> VersionIncrement | None:
+    """Return the specification of the increment of a topic read as a table; None if no kernel has one.
+
+    `nested`: for its first versions, whose values are not compared with others: they may be nested.
+    """
     found, shape, ttl = tables.open_table(table), list_shapes(contract)[name], contract.topics[name].ttl
-    output = None if found is None else eligibility.describe_output(name, {name: found}, table, known_at)
+    output = None if found is None else eligibility.describe_output(name, {name: found}, table, known_at, nested=nested)
     if found is None or output is None or tables.read_older_format(found) is not None:
         return None
     if not all(eligibility.is_key(output.types.field(column).type) for column in shape.key):

@@ -113,7 +113,7 @@ def stage_topic(
     """
     from hindcast.engine import task, version_tasks, version_ties
 
-    form, found = increment_plans.plan_topic(contract, name, table, known_at), tables.open_table(table)
+    form, found = increment_plans.plan_topic(contract, name, table, known_at, nested=True), tables.open_table(table)
     if form is None or found is None or found.protocol().writer_features:
         return None
     shape, types = list_shapes(contract)[name], table_columns.spark_schema(found)

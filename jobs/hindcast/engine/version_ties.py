@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hindcast.common.column_values import ColumnValue
 from hindcast.contract.shapes import PLACE_COLUMNS
 from hindcast.engine import integer_encoding
 from hindcast.engine.spec import VersionIncrement
@@ -109,13 +110,30 @@ def _find_last(numbers: Integers) -> Integers:
 def _number_contents(form: VersionIncrement, records: pa.Table) -> Integers:
     """Return numbers that are equal for records with equal values; a tombstone differs from all values."""
     others = {*form.view.key, *PLACE_COLUMNS, "timestamp", "_epoch", "_isNew"}
-    columns = [name for name in records.column_names if name not in others]
-    for name in columns:
-        column, place = records.column(name), records.schema.get_field_index(name)
-        if pa.types.is_floating(column.type):
-            records = records.set_column(place, name, pc.add(column, pa.scalar(0.0, column.type)))  # -0.0 is 0.0
-    (numbers,), _ = integer_encoding.encode_keys([records], [columns], whole=None)
+    values = records.select([name for name in records.column_names if name not in others])
+    values = pa.table({str(n): _make_comparable(column) for n, column in enumerate(values.columns)})
+    (numbers,), _ = integer_encoding.encode_keys([values], [values.column_names], whole=None)
     return numbers
+
+
+def _make_comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return values of which Arrow makes a dictionary, equal where Spark takes the given ones for equal."""
+    if pa.types.is_nested(column.type):
+        texts = (None if value is None else repr(_replace_zeros(value)) for value in column.to_pylist())
+        return pa.chunked_array([pa.array(texts, pa.string())])
+    return pc.add(column, pa.scalar(0.0, column.type)) if pa.types.is_floating(column.type) else column
+
+
+def _replace_zeros(value: ColumnValue) -> ColumnValue:
+    """Return a nested value without -0.0, which equals 0.0."""
+    match value:
+        case dict():
+            return {name: _replace_zeros(field) for name, field in value.items()}
+        case list():
+            return [_replace_zeros(item) for item in value]
+        case float():
+            return value + 0.0
+    return value
 
 
 def _find_unordered(epochs: Integers, content: Integers, is_last: Booleans) -> Booleans:
