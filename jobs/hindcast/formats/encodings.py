@@ -25,9 +25,11 @@ from decimal import Context, Decimal
 from typing import NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from hindcast.common.column_values import ColumnValue
-from hindcast.formats.json.columns import column_type
+from hindcast.contract.avro_compatibility import parse_declared_type
+from hindcast.formats.json.columns import column_type, match_all, parse_plain_texts
 from hindcast.formats.json.values import MAX_MICROS, MIN_MICROS, decimal_digits, parse_text
 
 LOGICAL = {
@@ -48,6 +50,7 @@ FIELD = "struct<field: string, name: string, parameters: struct<scale: string>>"
 MICROS = {"Timestamp": (1000, 1), "MicroTimestamp": (1, 1), "NanoTimestamp": (1, 1000)}
 """By the encoding of a moment: its number, times the first and divided by the second, is in microseconds."""
 _EPOCH, _FIRST_DAY, _LAST_DAY = date(1970, 1, 1), -719_162, 2_932_896
+_MOST = (1 << 63) - 1
 _LONGEST = 1_000
 """So many characters a number may have."""
 _WHOLE = re.compile("-?[0-9]{1,19}")
@@ -106,11 +109,51 @@ def decode_values(raw: pa.Array, kind: str, declared: str | None, schemas: list[
 
         "AyA=" decimal(8,2), Decimal: 8.00    1767225600000 timestamp, Timestamp: 2026-01-01T00:00:00Z
     """
+    if len({*schemas}) == 1 and (column := _decode_column(raw, kind, declared, schemas[0])) is not None:
+        return column
     values = [
         None if value is None else _decode_value(value, kind, declared, schema)
         for value, schema in zip(raw.to_pylist(), schemas, strict=True)
     ]
     return pa.array(values, column_type(kind))
+
+
+def _decode_column(raw: pa.Array, kind: str, declared: str | None, schema: FieldSchema) -> pa.Array | None:
+    """Return all values at once, if they have one schema and none is unusual; None otherwise."""
+    own = None if schema.name is None else LOGICAL.get(schema.name)
+    if not pa.types.is_string(raw.type):
+        return _count_column(raw, kind, declared) if pa.types.is_int64(raw.type) and own in (None, declared) else None
+    is_decimal = kind.startswith("decimal")
+    if own is None or (is_decimal and own == "Decimal"):
+        is_plain = not is_decimal or declared == "Number" or match_all(raw, r"\.")  # with a point it is no base64
+        return parse_plain_texts(raw, parse_declared_type(kind)) if is_plain else None
+    if own in (*MICROS, "Date") and match_all(raw, "^-?[0-9]{1,18}$"):
+        return _count_column(raw.cast(pa.int64()), kind, own)
+    return None
+
+
+def _count_column(numbers: pa.Array, kind: str, encoding: str | None) -> pa.Array | None:
+    """Return numbers of an encoding as dates or timestamps, null beyond the years 1 to 9999; None if they are none."""
+    if kind == "timestamp" and encoding in MICROS:
+        return count_micros(numbers, encoding).cast(column_type(kind))
+    if kind == "date" and encoding == "Date":
+        return _select_within(numbers, _FIRST_DAY, _LAST_DAY).cast(pa.int32()).cast(column_type(kind))
+    return None
+
+
+def count_micros(numbers: pa.Array, encoding: str) -> pa.Array:
+    """Return numbers of an encoding of moments in microseconds since 1970, null beyond the years 1 to 9999."""
+    times, by = MICROS[encoding]
+    first, last = (max(-_MOST - 1, min(it * by // times, _MOST)) for it in (MIN_MICROS, MAX_MICROS))
+    held = _select_within(numbers, first, last)
+    known = held.fill_null(0).to_numpy(zero_copy_only=False)
+    return pc.if_else(held.is_valid(), pa.array(known * times // by), pa.scalar(None, pa.int64()))
+
+
+def _select_within(numbers: pa.Array, first: int, last: int) -> pa.Array:
+    """Return numbers, null for those that are less than the first or more than the last."""
+    held = pc.and_(pc.greater_equal(numbers, first), pc.less_equal(numbers, last))
+    return pc.if_else(held, numbers, pa.scalar(None, pa.int64()))
 
 
 def _decode_value(value: ColumnValue, kind: str, declared: str | None, schema: FieldSchema) -> ColumnValue:

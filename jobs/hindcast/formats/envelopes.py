@@ -30,7 +30,6 @@ from hindcast.contract import Topic
 from hindcast.formats import encodings
 from hindcast.formats.encodings import FieldSchema
 from hindcast.formats.json.columns import column_type
-from hindcast.formats.json.values import MAX_MICROS, MIN_MICROS
 from hindcast.formats.reasons import state, state_each
 from hindcast.formats.record_part import take_field
 
@@ -39,7 +38,7 @@ PLACEHOLDER = "__debezium_unavailable_value"
 
 _TIMES = {"ts_us": "MicroTimestamp", "ts_ns": "NanoTimestamp", "ts_ms": "Timestamp"}
 _PAYLOAD, _SCHEMA = "payload", "schema"
-_SHOWN, _MOST = 200, (1 << 63) - 1
+_SHOWN = 200
 _NO_TEXT = pa.scalar(None, pa.string())
 _NOT_SENT = "did not come: it was not changed, and the database sends only what was (REPLICA IDENTITY FULL sends all)"
 
@@ -244,17 +243,7 @@ def _read_metadata(envelope: pa.StructArray, path: list[str], kind: str) -> pa.A
     found: pa.Array = envelope
     for part in path:
         found = take_field(found, part)
-    return found if kind != "timestamp" else _count_micros(found, _TIMES[path[-1]])[0]
-
-
-def _count_micros(numbers: pa.Array, unit: str) -> tuple[pa.Array, pa.Array]:
-    """Return numbers as microseconds since 1970, null beyond the years 1 to 9999; and whether they are beyond."""
-    times, by = encodings.MICROS[unit]
-    first, last = (max(-_MOST, min(it * by // times, _MOST)) for it in (MIN_MICROS, MAX_MICROS))
-    held = pc.and_(pc.greater_equal(numbers, first), pc.less_equal(numbers, last)).fill_null(False)
-    known = pc.if_else(held, numbers, 0).to_numpy(zero_copy_only=False)
-    found = pc.if_else(held, pa.array(known * times // by), pa.scalar(None, pa.int64()))
-    return found, pc.and_(numbers.is_valid(), pc.invert(held))
+    return found if kind != "timestamp" else encodings.count_micros(found, _TIMES[path[-1]])
 
 
 def _find_times(envelope: pa.StructArray) -> tuple[pa.Array, pa.Array]:
@@ -267,8 +256,9 @@ def _find_times(envelope: pa.StructArray) -> tuple[pa.Array, pa.Array]:
         for name, unit in _TIMES.items():
             numbers = take_field(place, name)
             open_ = pc.and_(pc.and_(at.is_null(), pc.invert(is_bad)), pc.greater(numbers, 0).fill_null(False))
-            found, beyond = _count_micros(pc.if_else(open_, numbers, pa.scalar(None, pa.int64())), unit)
-            at, is_bad = pc.coalesce(at, found), pc.or_(is_bad, beyond)
+            found = encodings.count_micros(numbers, unit)
+            at = pc.coalesce(at, pc.if_else(open_, found, pa.scalar(None, pa.int64())))
+            is_bad = pc.or_(is_bad, pc.and_(open_, found.is_null()))
     return at, is_bad
 
 

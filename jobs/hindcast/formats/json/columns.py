@@ -69,7 +69,9 @@ def build_column(values: list[Any], type_: FieldType) -> Column:
             return _build_texts(values, type_)
         case "float":
             return _round_doubles(pa.array(values, pa.float64()))
-        case "binary" | "variant":
+        case "variant":
+            return _build_variants(values, type_)
+        case "binary":
             return _build_each(values, type_)
         case name if name.startswith("decimal"):
             return _build_decimals(values, type_)
@@ -132,13 +134,42 @@ def _build_texts(values: list[Any], type_: FieldType) -> Column:
     """Return texts and numbers as a column; all at once if Arrow reads them rightly."""
     sent = [_read_raw(it) if isinstance(it, msgspec.Raw) else str(it) if type(it) is int else it for it in values]
     try:
-        texts = pa.array(sent, pa.string())
-        for pattern, read in _plain_texts(str(type_)):
-            if pc.all(pc.match_substring_regex(texts, pattern), min_count=0).as_py():
-                return texts.cast(read).cast(arrow_type(type_)), ()
+        column = parse_plain_texts(pa.array(sent, pa.string()), type_)
     except (pa.ArrowInvalid, pa.ArrowTypeError):
-        pass  # a 30th of February, or another value
-    return _build_each(sent, type_)
+        column = None
+    return _build_each(sent, type_) if column is None else (column, ())
+
+
+def parse_plain_texts(texts: pa.Array, type_: FieldType) -> pa.Array | None:
+    """Return texts as decimals, dates or timestamps; None if one of them is none, or is one that Arrow misreads."""
+    for pattern, read in _plain_texts(str(type_)):
+        if match_all(texts, pattern):
+            try:
+                return texts.cast(read).cast(arrow_type(type_))
+            except pa.ArrowInvalid:
+                return None  # a 30th of February
+    return None
+
+
+def match_all(texts: pa.Array, pattern: str) -> bool:
+    """Return whether a pattern matches all texts that are not null."""
+    return bool(pc.all(pc.match_substring_regex(texts, pattern), min_count=0).as_py())
+
+
+def _build_variants(values: list[Any], type_: FieldType) -> Column:
+    """Return JSON values as text; all at once if none of them is written otherwise than it reads."""
+    try:
+        texts = pa.array([bytes(it) if isinstance(it, msgspec.Raw) else it for it in values], pa.string())
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        return _build_each(values, type_)
+    longest = pc.max(pc.utf8_length(texts)).as_py() or 0
+    if longest <= _PLAIN_LENGTH and match_all(texts, _PLAIN_VARIANT):
+        return pc.utf8_trim(texts, characters='"'), ()
+    return _build_each(values, type_)
+
+
+_PLAIN_VARIANT = r'^(?:"[^"\\\x00-\x1f]*"|-?[0-9]+\.[0-9]+|[0-9]+|-[1-9][0-9]*)$'
+_PLAIN_LENGTH = 100
 
 
 def _plain_texts(name: str) -> tuple[tuple[str, pa.DataType], ...]:
