@@ -109,21 +109,33 @@ def write_files(delta_table: DeltaTable, parts: Iterable[tuple[str | None, pa.Ta
             path = f"{folder}part-{uuid.uuid4()}.snappy.parquet"
             slice_ = rows.slice(start, ROWS_PER_FILE)
             collected: list[pq.FileMetaData] = []
-            with filesystem.open_output_stream(path) as sink, _open_writer(sink, slice_.schema, collected) as writer:
+            with filesystem.open_output_stream(path) as sink, _open_writer(sink, slice_, collected) as writer:
                 writer.write_table(slice_, row_group_size=ROWS_PER_GROUP)
             size = filesystem.get_file_info(path).size
             yield DataFile(path, belief, size, slice_.num_rows, format_statistics(collected[0], columns.split(",")))
 
 
-_UNIQUE = ("_offset", "offset")
-"""Columns of which no dictionary is made: hardly a value is there twice."""
-
-
-def _open_writer(sink: pa.NativeFile, schema: pa.Schema, collected: list[pq.FileMetaData]) -> pq.ParquetWriter:
-    own = [field.name for field in schema if not pa.types.is_timestamp(field.type) and field.name not in _UNIQUE]
+def _open_writer(sink: pa.NativeFile, rows: pa.Table, collected: list[pq.FileMetaData]) -> pq.ParquetWriter:
     return pq.ParquetWriter(
-        sink, schema, compression="snappy", use_dictionary=own, store_schema=False, metadata_collector=collected
+        sink,
+        rows.schema,
+        compression="snappy",
+        use_dictionary=[name for name in rows.column_names if _has_repeated_values(rows.column(name))],
+        store_decimal_as_integer=True,  # as Spark does
+        store_schema=False,
+        metadata_collector=collected,
     )
+
+
+def _has_repeated_values(column: pa.ChunkedArray) -> bool:
+    """Return whether a dictionary makes a column smaller: of a sample, a tenth of the values repeat others."""
+    if pa.types.is_timestamp(column.type) or pa.types.is_nested(column.type):
+        return False
+    sample = column.take(pa.array(np.unique(np.linspace(0, len(column) - 1, _SAMPLE).astype(np.int64))))
+    return len(sample.unique()) <= 0.9 * len(sample)
+
+
+_SAMPLE = 4_096
 
 
 def text_size_column(rows: DataFrame) -> Column:
