@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+from pyspark.storagelevel import StorageLevel
 
 from hindcast.common import spark_workers
 from hindcast.common.errors import AccessError, HindcastError, TopicError
@@ -178,6 +181,25 @@ def test_a_batch_is_read_however_much_zstd_unpacks(broker: str) -> None:
         assert sum(batch.num_rows for batch in cluster.read_batches("client.unpacked", ranges)) == 6_000
 
 
+@pytest.mark.long
+def test_packed_records_need_no_memory_once_they_are_written(spark: SparkSession) -> None:
+    """A hundred values of 32 MB: more than the test's JVM has."""
+    rows = spark.range(0, 100, 1, 1).select(F.repeat(F.lit("x"), 32 << 20).alias("rows"))
+    assert rows.localCheckpoint(storageLevel=StorageLevel.DISK_ONLY).count() == 100
+
+
+def test_a_reader_that_is_left_early_can_read_something_else(broker: str) -> None:
+    produce.create_topics(broker, "client.left")
+    produce.send_records(broker, "client.left", [ProducerRecord(b"k", b"x" * 1000, at(n)) for n in range(50)])
+    with Cluster(broker) as cluster, pytest.MonkeyPatch.context() as patch:
+        few = record_tasks.read_few(cluster, ("client.left", {}), [{0: OffsetRange(0, 50)}])
+        assert few is not None
+        patch.setattr(files, "SMALL_BYTES", 10)
+        with closing(few):
+            assert record_tasks.hold_batches(cluster, few) is None
+        assert sum(map(len, cluster.read_committed_records("client.left", {0: OffsetRange(10, 50)}))) == 40
+
+
 def test_a_topic_that_is_deleted_while_it_is_read_says_so(broker: str) -> None:
     produce.create_topics(broker, "client.deleted")
     produce.send_records(broker, "client.deleted", [ProducerRecord(b"k", b"{}", at(0))])
@@ -196,7 +218,7 @@ def test_a_reader_that_stops_early_is_an_error(broker: str) -> None:
     produce.send_records(broker, "client.short", [ProducerRecord(b"k", b"{}", at(n)) for n in range(5)])
     with Cluster(broker) as cluster:
         assert sum(map(len, cluster.read_committed_records("client.short", {0: OffsetRange(2, 5)}))) == 3
-        with pytest.raises(TopicError, match="the broker sends no records"):
+        with pytest.raises(TopicError, match="ends at offset 5: its records up to 7 are gone"):
             list(cluster.read_committed_records("client.short", {0: OffsetRange(2, 7)}, 1.0))
         admin = AdminClient({"bootstrap.servers": broker})
         place = TopicPartition("client.short", 0, 3)

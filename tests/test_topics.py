@@ -226,7 +226,9 @@ def read_fake(monkeypatch: pytest.MonkeyPatch, polls: Iterable[list[Sent]]) -> I
     cluster = Cluster.__new__(Cluster)
     cluster.servers = "broker:9092"
     monkeypatch.setattr(cluster, "has_topic", lambda _: True)
-    consumer = SimpleNamespace(assign=lambda _: None, unassign=lambda: None)
+    monkeypatch.setattr(cluster, "read_offset_ranges", lambda _: dict.fromkeys((0, 1), OffsetRange(0, 2)))
+    known = {"assign": lambda _: None, "unassign": lambda: None, "list_topics": lambda *_: None}
+    consumer = SimpleNamespace(**known)
     monkeypatch.setattr(cluster, "_consumer", consumer, raising=False)
     monkeypatch.setattr(cluster, "_ask", lambda question, *_: question())
     monkeypatch.setattr(cluster, "_poll_messages", lambda: (next(came), []))

@@ -44,6 +44,7 @@ SPARK_SETTINGS = {
     "spark.sql.execution.arrow.maxBytesPerBatch": "2147483647",
     "spark.sql.adaptive.enabled": "true",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.serializer.objectStreamReset": "1",
     "spark.sql.types.framework.enabled": "false",
     "spark.sql.inMemoryColumnarStorage.compressed": "false",
     "spark.sql.maxPlanStringLength": "8000",
@@ -58,8 +59,9 @@ SPARK_SETTINGS = {
 """Holds for every session. AQE joins small shuffle partitions; a snapshot's log is small, so one partition reads it;
 what is cached is read three times, soon: compressing it would take longer. Without debugging Python calls do not look
 up their line: errors name the contract's. Without a UI nothing reads past plans, which are large. Files have timestamps
-in microseconds: others misread Spark's default before 1678 and after 2262. The types framework is off by default, but
-Spark 4.2 would look for that default in the environment at each comparison.
+in microseconds: others misread Spark's default before 1678 and after 2262. What writes packed records to disk keeps
+none of them: by default Java's serializer keeps a hundred objects, of up to 32 MB each. The types framework is off by
+default, but Spark 4.2 would look for that default in the environment at each comparison.
 """
 
 SMALL_STEP_SETTINGS = {

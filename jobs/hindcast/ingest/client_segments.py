@@ -7,6 +7,7 @@ Avro a task does so after Spark has read it.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from functools import partial
 
 import pyarrow as pa
@@ -39,9 +40,9 @@ def read_decoded(
 ) -> Segments:
     """Return the records of ranges of a topic as segments, decoded where they are read."""
     schema = decoded_schema(decoding, bounds)
-    few = record_tasks.read_few(source, place, origin.ranges)
-    if few is not None:
-        held = record_tasks.hold_batches(source, _pack_batches(decoding, bounds, few))
+    if (few := record_tasks.read_few(source, place, origin.ranges)) is not None:
+        with closing(few):
+            held = record_tasks.hold_batches(source, _pack_batches(decoding, bounds, few))
         if held is not None:
             return segments.hold_segments(spark, held, schema, rule, origin)
     convert = partial(_pack_batches, decoding, bounds)

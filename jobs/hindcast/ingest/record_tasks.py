@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from typing import NamedTuple, TypeAlias
 
 import pyarrow as pa
@@ -70,10 +71,10 @@ def read_in_tasks(
 
 def read_few(
     source: TopicSource, place: TopicPlace, parts: Sequence[Mapping[int, OffsetRange]]
-) -> Iterator[pa.RecordBatch] | None:
+) -> Generator[pa.RecordBatch, None, None] | None:
     """Return the records of these parts, which this process reads; None if they are too many for it.
 
-    Tasks read brokers only: all given records are read here.
+    The caller closes it: a source reads one thing at a time. Tasks read brokers only: all given records are read here.
     """
     if isinstance(source, Cluster) and not files.is_small(count_offsets(parts)):
         return None
@@ -95,13 +96,15 @@ def read_records(
     spark: SparkSession, source: TopicSource, settings: Settings, place: TopicPlace, ranges: Mapping[int, OffsetRange]
 ) -> DataFrame:
     """Return the records of these ranges, with the columns of `RECORD_SCHEMA` and the bytes as sent."""
-    few = read_few(source, place, [ranges])
-    if few is not None and (held := hold_batches(source, few)) is not None:
-        return spark.createDataFrame(pa.Table.from_batches(held, record_batches.SCHEMA), RECORD_SCHEMA)
+    if (few := read_few(source, place, [ranges])) is not None:
+        with closing(few):
+            held = hold_batches(source, few)
+        if held is not None:
+            return spark.createDataFrame(pa.Table.from_batches(held, record_batches.SCHEMA), RECORD_SCHEMA)
     return read_in_tasks(spark, settings, place, [ranges], iter, RECORD_SCHEMA)
 
 
-def read_ranges(source: TopicSource, reading: Sequence[TopicRanges]) -> Iterator[pa.RecordBatch]:
+def read_ranges(source: TopicSource, reading: Sequence[TopicRanges]) -> Generator[pa.RecordBatch, None, None]:
     """Yield the records of some ranges, with the numbers of their partitions in the log."""
     for topic, ranges, numbers in reading:
         for batch in source.read_batches(topic, ranges, _PATIENCE):

@@ -56,6 +56,7 @@ class Cluster:
             "auto.offset.reset": "error",
             "check.crcs": True,
             "fetch.queue.backoff.ms": 10,
+            "fetch.wait.max.ms": 10,  # as long as that the next topic waits for the answer about the last
             "receive.message.max.bytes": _MOST_BYTES,
             "queued.min.messages": 30_000,
             "enable.partition.eof": True,
@@ -145,7 +146,9 @@ class Cluster:
         the time for which the reader keeps us waiting.
         """
         left = {partition: offsets.end for partition, offsets in ranges.items() if offsets.end > offsets.start}
-        self._ask(lambda: None, topic)  # greets the broker first: greeting polls, which would consume a record later
+        # Greets the broker first: greeting polls, which would consume a record later. Without asking, the client finds
+        # the topic's leader only after some time.
+        self._ask(lambda: self._consumer.list_topics(topic, TIMEOUT), topic)
         self._consumer.assign([TopicPartition(topic, partition, ranges[partition].start) for partition in left])
         last_progress = time.monotonic()
         try:
@@ -154,7 +157,7 @@ class Cluster:
                 if any(message.partition() in left for message in (*others, *records)):
                     last_progress = time.monotonic()
                 elif time.monotonic() - last_progress > patience:
-                    raise self._explain_silence(topic, min(left))
+                    raise self._explain_silence(topic, *min(left.items()))
                 if len(ranges) > 1 or not records or (records[-1].offset() or 0) >= min(left.values()) - 1:
                     records = _take_own(records, left)
                 for message in others:
@@ -175,11 +178,17 @@ class Cluster:
         """Yield the `read_committed_records` of these ranges in batches (`record_batches.build_batches`)."""
         return build_batches(self.read_committed_records(topic, ranges, patience))
 
-    def _explain_silence(self, topic: str, partition: int) -> TopicError:
+    def _explain_silence(self, topic: str, partition: int, end: int) -> TopicError:
         where = f"{self.servers}, topic {topic}, partition {partition}"
         if not self.has_topic(topic):
             fix = "if its deletion was not meant, restore the topic; retry the run, which says what it can go on with"
             return TopicError("the topic was deleted while it was read", where=where, fix=fix)
+        there = self.read_offset_ranges(topic).get(partition, OffsetRange(0, 0)).end
+        if there < end:
+            found = (
+                f"the partition ends at offset {there}: its records up to {end} are gone, and perhaps the topic is new"
+            )
+            return TopicError(found, where=where, fix="retry the run: it will say what it can go on with")
         fix = "check that the partition has a leader and its broker is well, then retry"
         return TopicError("the broker sends no records", where=where, fix=fix)
 
