@@ -33,6 +33,7 @@ from hindcast.engine import (
     sweeps,
     task,
     version_increments,
+    version_ties,
     window_operator,
 )
 from hindcast.engine.arrow_expressions import Call, ColumnReference, Constant, Expression, Projection
@@ -520,7 +521,7 @@ def test_versions_after_increments_are_those_of_all_records(ttl: int | None) -> 
     print(f"HINDCAST_SEED={SEED}")
     dice = random.Random(f"{SEED}/versions/{ttl}")  # noqa: S311  # histories, not secrets
     types, form = OF_VERSIONS, _versions_form(ttl)
-    closed = 0
+    closed, tied = 0, version_ties.TiesOfKeys()
     for _ in range(HISTORIES):
         records: list[Row] = []
         view: list[Row] = []
@@ -532,6 +533,9 @@ def test_versions_after_increments_are_those_of_all_records(ttl: int | None) -> 
             compared = version_increments.refresh_versions(form, given, reader(view, types | {"k": PACKED}))
             change = list_rows(increment_rows.diff_rows(form, compared, with_kept=True))
             gone = [row for row in change if row["_change"] == "close"]
+            ties = version_ties.count_ties_of_increment(form, given, compared.current)
+            assert ties == _count_ties(new, hidden, list_rows(compared.current)), (new, hidden)
+            tied += ties
             assert all(row in view for row in strip([row for row in change if row["_change"] == "keep"]))
             opened = strip([row for row in change if row["_change"] == "open"])
             repeated = count_rows(without_place(strip(gone))) & count_rows(without_place(opened))
@@ -540,6 +544,33 @@ def test_versions_after_increments_are_those_of_all_records(ttl: int | None) -> 
             records, closed = records + new, closed + len(gone)
             assert count_rows(without_place(view)) == count_rows(_whole_versions(records, ttl)), records
     assert closed > HISTORIES / 10
+    assert min(tied.scattered, tied.lost, tied.replaced) > HISTORIES / 100
+
+
+def _count_ties(new: list[Row], hidden: list[Row], current: list[Row]) -> version_ties.TiesOfKeys:
+    """The ties of new records, by the definition (bitemporal/ties.py)."""
+    keys, times = {row["k"] for row in new}, {row["timestamp"] for row in new}
+    rows = new + [row for row in hidden if row["k"] in keys and row["timestamp"] in times]
+    partitions: dict[Any, set[int]] = {}
+    for row in rows + ([] if any(row["_epoch"] for row in new) else [row | {"_epoch": 0} for row in current]):
+        partitions.setdefault((row["k"], row["_epoch"]), set()).add(row["_partition"])
+    scattered = {key for (key, _), of_key in partitions.items() if len(of_key) > 1}
+    replaced, lost = 0, []
+    for record in new:
+        same = sorted(
+            (row for row in rows if (row["k"], row["timestamp"]) == (record["k"], record["timestamp"])), key=_find_place
+        )
+        last = {row["_partition"]: row["v"] for row in same if row["_epoch"] == record["_epoch"]}
+        is_replaced, winner = last[record["_partition"]] != record["v"], same[-1]
+        replaced += is_replaced
+        is_beaten = winner["v"] != record["v"] and winner["_partition"] != record["_partition"]
+        if is_beaten and not is_replaced and len({*last.values()}) > 1:
+            lost.append((_find_place(record), _find_place(winner)))
+    return version_ties.TiesOfKeys(len(scattered), len(lost), replaced, min(lost, default=None))
+
+
+def _find_place(record: Row) -> list[int]:
+    return [record["_epoch"], record["_partition"], record["_offset"]]
 
 
 OF_VERSIONS = {"k": TEXT, "v": NUMBER, **PERIOD, "_partition": pa.int32(), "_offset": NUMBER}

@@ -168,7 +168,6 @@ def test_rows_of_tasks_give_the_versions_that_rows_of_spark_give(
     cuts = cut_time(12, 25)
     (counted,) = ties.count_ties(ties.find_ties(derivation.add_position(frame))).collect()
     expected = tie_counts.summarize_ties(counted.asDict(recursive=True)["ties"])
-    assert expected is not None
     assert min(expected.scattered, expected.lost, expected.replaced) > 0
     for source in (chunks, frame):
         read, found = opened.write(source, PARTS, cuts)

@@ -155,11 +155,12 @@ def derive_topic_change(
     """Return what new records change in a topic's table (`version_increments.refresh_versions`), with `_change`.
 
     `table`: the opened one. `new` and `hidden`: decoded records. Current rows of their keys that stay have the
-    `_change` 'keep'.
+    `_change` 'keep'. One row more, without `_change`, has in `_ties` the ties of the new records (version_ties.py).
     """
     schema = _list_columns(form, table)
     records = _list_records(shape, schema, new, hidden)
-    return map_in_workers(records, partial(_find_topic_change, form), schema.add("_change", StringType()))
+    schema.add("_change", StringType()).add(TIES, StringType())
+    return map_in_workers(records, partial(_find_topic_change, form), schema)
 
 
 def derive_affected_versions(
@@ -177,31 +178,40 @@ def _list_records(shape: Shape, types: StructType, new: DataFrame, hidden: DataF
     return own.unionByName(others).repartition(1)
 
 
-def _find_topic_change(form: VersionIncrement, given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the change, for Spark's mapInArrow."""
-    from hindcast.engine import increment_rows
+TIES = "_ties"
+"""The column with the ties of new records, in a row of its own (`derive_topic_change`)."""
 
-    yield from _refresh_versions(form, given, partial(increment_rows.diff_rows, with_kept=True))
+
+def _find_topic_change(form: VersionIncrement, given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the change and the ties, for Spark's mapInArrow."""
+    from hindcast.engine import increment_rows, task, version_ties
+
+    with task.refuse_too_large():
+        if (refreshed := _refresh_versions(form, given)) is None:
+            return
+        records, compared = refreshed
+        rows = increment_rows.diff_rows(form, compared, with_kept=True)
+        ties = version_ties.count_ties_of_increment(form, records, compared.current)
+    yield from rows.append_column(TIES, pa.nulls(rows.num_rows, pa.string())).to_batches(task.ROWS_PER_BATCH)
+    columns = [*(pa.nulls(1, field.type) for field in rows.schema), pa.array([ties.as_text()])]
+    yield pa.record_batch(columns, [*rows.column_names, TIES])
 
 
 def _find_affected_versions(form: VersionIncrement, given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield the affected rows, for Spark's mapInArrow."""
-    from hindcast.engine import increment_rows
-
-    yield from _refresh_versions(form, given, increment_rows.list_affected_rows)
-
-
-def _refresh_versions(
-    form: VersionIncrement,
-    given: Iterator[pa.RecordBatch],
-    list_rows: Callable[[VersionIncrement, Comparison], pa.Table],
-) -> Iterator[pa.RecordBatch]:
-    """Yield rows of the comparison of a topic's versions."""
-    from hindcast.engine import slice_reader, task, version_increments
+    from hindcast.engine import increment_rows, task
 
     with task.refuse_too_large():
-        if (records := task.collect_rows(given, form.output)) is None:
+        if (refreshed := _refresh_versions(form, given)) is None:
             return
-        compared = version_increments.refresh_versions(form, records, partial(slice_reader.read_near, form.view))
-        rows = list_rows(form, compared)
+        rows = increment_rows.list_affected_rows(form, refreshed[1])
     yield from rows.to_batches(task.ROWS_PER_BATCH)
+
+
+def _refresh_versions(form: VersionIncrement, given: Iterator[pa.RecordBatch]) -> tuple[pa.Table, Comparison] | None:
+    """Return new and hidden records, and the comparison of a topic's versions; None if there are no records."""
+    from hindcast.engine import slice_reader, task, version_increments
+
+    if (records := task.collect_rows(given, form.output)) is None:
+        return None
+    return records, version_increments.refresh_versions(form, records, partial(slice_reader.read_near, form.view))

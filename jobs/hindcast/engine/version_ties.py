@@ -1,4 +1,4 @@
-"""The ties of the records that a kernel derives a topic's first versions from. The meaning is bitemporal/ties.py's."""
+"""The ties of the records that a kernel derives a topic's versions from. The meaning is bitemporal/ties.py's."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ import pyarrow.compute as pc
 from hindcast.common.column_values import ColumnValue
 from hindcast.contract.shapes import PLACE_COLUMNS
 from hindcast.engine import integer_encoding
+from hindcast.engine.increment_rows import read_moments
 from hindcast.engine.spec import VersionIncrement
-from hindcast.engine.version_increments import SortedRecords
+from hindcast.engine.version_increments import SortedRecords, sort_records
 from hindcast.store.commit_notes import TieCounts
 
 if TYPE_CHECKING:
@@ -52,24 +53,45 @@ def sum_reports(reports: Iterable[str]) -> TieCounts:
     return TieCounts(every.scattered, every.lost, every.replaced, *sides)
 
 
-def count_ties(form: VersionIncrement, given: SortedRecords) -> TiesOfKeys:
-    """Return the ties of records, all of them new: `ties.count_ties` of `ties.find_ties`."""
-    scattered = _count_scattered_keys(given)
+def count_ties_of_increment(form: VersionIncrement, records: pa.Table, current: pa.Table) -> TiesOfKeys:
+    """Return the ties of new records among themselves and with the hidden ones near them.
+
+    `current`: the table's rows of their keys, of which the partition matters; they do not say of which epoch they are.
+    """
+    key = form.view.key
+    (keys, of_rows), _ = integer_encoding.encode_keys([records, current], [key, key], whole=None)
+    is_new, moments = records.column("_isNew").to_numpy(), read_moments(records, "timestamp")
+    is_near = is_new | (np.isin(moments, moments[is_new]) & np.isin(keys, keys[is_new]))
+    near = sort_records(records.filter(pa.array(is_near)), keys[is_near])
+    has_epochs = records.column("_epoch").to_numpy()[is_new].any()
+    partitions = current.column("_partition").to_numpy()
+    return count_ties(form, near, (of_rows[:0], partitions[:0]) if has_epochs else (of_rows, partitions))
+
+
+def count_ties(
+    form: VersionIncrement, given: SortedRecords, others: tuple[Integers, Integers] | None = None
+) -> TiesOfKeys:
+    """Return the ties of records: `ties.count_ties` of `ties.find_ties`.
+
+    `others`: keys and partitions of other rows, of epoch 0.
+    """
+    scattered = _count_scattered_keys(given, others)
     again = _number_equal_rows(given.keys, given.moments)
     if not len(again) or again[-1] == len(again) - 1:
         return TiesOfKeys(scattered)
     is_tied = np.bincount(again)[again] > 1
     records, times = given.records.filter(pa.array(is_tied)), _number_equal_rows(again[is_tied])
+    is_new = records.column("_isNew").to_numpy()
     epoch, partition, offset = (records.column(name).to_numpy() for name in ("_epoch", *PLACE_COLUMNS))
     epochs = _number_equal_rows(times, epoch)
     partitions = _number_equal_rows(epochs, partition)
     content = _number_contents(form, records)
     is_kafka = partition >= 0  # rows of adopted tables have no partition
     last, winner = _find_last(partitions), _find_last(times)
-    is_replaced = (content != content[last]) & is_kafka
+    is_replaced = (content != content[last]) & is_kafka & is_new
     is_unordered = _find_unordered(epochs, content, (last == np.arange(len(last))) & is_kafka)
     is_beaten = (content != content[winner]) & (partition != partition[winner])
-    lost = np.flatnonzero(is_unordered & is_kafka & ~is_replaced & is_beaten)
+    lost = np.flatnonzero(is_unordered & is_kafka & is_new & ~is_replaced & is_beaten)
     if not len(lost):
         return TiesOfKeys(scattered, 0, int(is_replaced.sum()))
     loser = lost[np.lexsort((offset[lost], partition[lost], epoch[lost]))[0]]
@@ -77,13 +99,21 @@ def count_ties(form: VersionIncrement, given: SortedRecords) -> TiesOfKeys:
     return TiesOfKeys(scattered, len(lost), int(is_replaced.sum()), (first, other))
 
 
-def _count_scattered_keys(given: SortedRecords) -> int:
+def _count_scattered_keys(given: SortedRecords, others: tuple[Integers, Integers] | None) -> int:
     """Return the number of keys that are in more than one partition of an epoch."""
-    epochs, partitions = (given.records.column(name).to_numpy() for name in ("_epoch", "_partition"))
+    keys, (epochs, partitions) = (
+        given.keys,
+        (given.records.column(name).to_numpy() for name in ("_epoch", "_partition")),
+    )
+    if others is not None:
+        order = np.argsort(np.concatenate([keys, others[0]]), kind="stable")
+        keys = np.concatenate([keys, others[0]])[order]
+        partitions = np.concatenate([partitions, others[1]])[order]
+        epochs = np.concatenate([epochs, np.zeros_like(others[0])])[order]
     if not len(partitions) or partitions.min() == partitions.max():
         return 0
     own = ((partitions >= 0) & (epochs == epoch) for epoch in np.unique(epochs))
-    found = [_find_scattered_keys(given.keys[rows], partitions[rows]) for rows in own]
+    found = [_find_scattered_keys(keys[rows], partitions[rows]) for rows in own]
     return len(np.unique(np.concatenate(found)))
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from uuid import uuid4
 
@@ -30,8 +31,8 @@ class StagedChange:
 
     `change`: flat rows with `_change`, open or close (`plane.diff_rows`), persisted by the caller; `opened` and
     `closed`: the number of each. `previewed`: in a preview, the tables as they would be, by name; a preview ingests
-    nothing, so it has no records to judge. `tied`: for a topic's table, the new records and those that they tie with
-    (`ties.find_ties`).
+    nothing, so it has no records to judge. `find_ties`: for a topic's table, returns the new records and those that
+    they tie with (`ties.find_ties`).
     """
 
     def __init__(
@@ -43,10 +44,10 @@ class StagedChange:
         opened: int,
         closed: int,
         previewed: Mapping[str, DataFrame] | None = None,
-        tied: DataFrame | None = None,
+        find_ties: Callable[[], DataFrame] | None = None,
     ) -> None:
         self.contract, self.plan, self.name, self.change = contract, plan, name, change
-        self.opened, self.closed, self._previewed, self.ties = opened, closed, previewed, tied
+        self.opened, self.closed, self._previewed, self.find_ties = opened, closed, previewed, find_ties
         self.table = inputs.locate_own_table(contract, name)
         self._sources = ChangeReader(change.sparkSession)
         self._rows: dict[str, DataFrame] = {}
@@ -78,7 +79,7 @@ class StagedChange:
             case "records" | "unpublished" | "events" if self._previewed is not None:
                 return True
             case "ties":
-                return self.ties is None
+                return self.find_ties is None
             case "records":
                 return self.name not in self.contract.topics or not self.plan.topics[self.name].parts
             case "unpublished":
@@ -169,10 +170,12 @@ class StagedChange:
 
         Records that equal a row of `held` in the columns `by` do not count as tied.
         """
-        left = None if self.ties is None else ties.exclude_held_records(self.ties, held.select(*by).distinct())
+        find_all, find_left = self.find_ties, None
+        if find_all is not None:
+            find_left = partial(_find_ties_without, find_all, held.select(*by).distinct())
         row = change.agg(*(F.count_if(F.col("_change") == which) for which in ("open", "close"))).first()
         opened, closed = row or (0, 0)
-        return StagedChange(self.contract, self.plan, self.name, change, opened, closed, self._previewed, left)
+        return StagedChange(self.contract, self.plan, self.name, change, opened, closed, self._previewed, find_left)
 
     def _build_rows(self, which: str) -> DataFrame:
         opened = self._opened_rows()
@@ -190,8 +193,8 @@ class StagedChange:
                 return self._new_records().where(F.col("run") == self.plan.run)
             case "unpublished":
                 return self._new_records()
-            case "ties" if self.ties is not None:
-                return ties.flatten_ties(self.ties).withColumn("systemFrom", F.lit(self.plan.known_at))
+            case "ties" if self.find_ties is not None:
+                return ties.flatten_ties(self.find_ties()).withColumn("systemFrom", F.lit(self.plan.known_at))
             case _:
                 return self._new_events()
 
@@ -251,3 +254,8 @@ class StagedChange:
         right = derivation.align_join_key(right, left) if on is None else right
         joined = joins.join_stream_table(left, right, "left", on)
         return joined.select(F.col("right").isNotNull().alias("matched"))
+
+
+def _find_ties_without(find_ties: Callable[[], DataFrame], held: DataFrame) -> DataFrame:
+    """Return the ties that are left without held records."""
+    return ties.exclude_held_records(find_ties(), held)

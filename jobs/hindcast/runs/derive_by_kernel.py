@@ -25,18 +25,19 @@ from hindcast.runs.change_statistics import CountedRow
 from hindcast.runs.derive_whole import DerivedChange
 from hindcast.store import tables
 from hindcast.store.change_reader import ChangeReader
-from hindcast.store.commit_notes import BY_SPARK, LeftOut
+from hindcast.store.commit_notes import BY_SPARK, LeftOut, TieCounts
 from hindcast.store.tables import Table
 
 
 class VersionsChange(NamedTuple):
     """What new records change in a topic's table: the current rows of their keys that stay or close, the rows to close
-    and to open, and the totals of these (`DerivedChange.totals`).
+    and to open, the totals of these (`DerivedChange.totals`), and the ties of the records.
     """
 
     current: DataFrame
     changes: DataFrame
     totals: CountedRow
+    ties: TieCounts
 
 
 class OpenedTopic(NamedTuple):
@@ -59,11 +60,18 @@ class OpenedTopic(NamedTuple):
 
 def derive_versions(topic: OpenedTopic, new: DataFrame) -> VersionsChange | None:
     """Return what new records change in a topic's table; None if no kernel can find and compare it."""
+    from hindcast.engine import version_ties  # its loops take half a second to load
+
     found = _find_versions(topic, new, increment_tasks.derive_topic_change)
     table = locate_own_table(topic.contract, topic.name)
-    if found is None or (totals := _count_change(found, table, topic.plan)) is None:
+    counted = (
+        None if found is None else _count_change(found, table, topic.plan, F.max(increment_tasks.TIES).alias("ties"))
+    )
+    if found is None or counted is None:
         return None
-    return VersionsChange(found.where("_change <> 'open'").drop("_change"), found.where("_change <> 'keep'"), totals)
+    rows, ties = found.drop(increment_tasks.TIES), version_ties.sum_reports(filter(None, [counted["ties"]]))
+    current, changes = rows.where("_change <> 'open'").drop("_change"), rows.where("_change <> 'keep'")
+    return VersionsChange(current, changes, {name: n for name, n in counted.items() if name != "ties"}, ties)
 
 
 def refresh_versions(topic: OpenedTopic, new: DataFrame) -> AffectedRows | None:
@@ -89,14 +97,15 @@ def _find_versions(
     return topic.sources.cache_rows(find(form, opened, list_shapes(contract)[name], *topic.list_records(new)))
 
 
-def _count_change(found: DataFrame, table: Table, plan: Plan) -> CountedRow | None:
-    """Compute what a kernel's task finds, which is cached, and return the totals; None if the task refuses it."""
+def _count_change(found: DataFrame, table: Table, plan: Plan, *more: Column) -> CountedRow | None:
+    """Compute what a kernel's task finds, which is cached, and return the totals and `more`; None if it is refused."""
     from hindcast.engine import task  # its loops take half a second to load
 
-    columns = change_statistics.total_columns(table, plan.known_at, found.drop(increment_tasks.LEFT_OUT))
+    rows = found.drop(increment_tasks.LEFT_OUT, increment_tasks.TIES)
+    columns = change_statistics.total_columns(table, plan.known_at, rows)
     try:
         with task.find_refusals():
-            return change_statistics.read_counts(found.agg(*columns))
+            return change_statistics.read_counts(found.agg(*columns, *more))
     except task.RefusalError:
         return None
 

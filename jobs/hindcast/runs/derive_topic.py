@@ -131,20 +131,24 @@ def _derive_new_versions(
     by_kernel = derive_by_kernel.derive_versions(opened, new) if frozen is None else None
     kernel: str | None = VersionIncrement.operator
     if by_kernel is not None:
-        current, changes, totals = by_kernel
+        current, changes, totals, counted = by_kernel
     else:
         affected = derive_by_kernel.refresh_versions(opened, new) if frozen is not None else None
         if affected is None and not by_plan:
             return None
         affected = affected or refresh_by_plan(new)
-        current, kernel, totals = affected.current, affected.kernel, None
+        current, kernel, totals, counted = affected.current, affected.kernel, None, None
         changes = table_diff.diff_increment(table, affected, frozen)
-    tied = None
-    if tie_counts.needs_tie_counts(contract, plan, name):
+
+    def find_ties() -> DataFrame:
         unpublished = records.select_unpublished(new, whole=False)
-        tied = tie_counts.find_ties_in_increment(contract, plan, name, unpublished, near_log(new), current)
+        return tie_counts.find_ties_in_increment(contract, plan, name, unpublished, near_log(new), current)
+
     judged = judge_holds(contract, plan, name, records, new, derive_change, whole=False)
-    return DerivedChange(changes, after, frozen=frozen, judged=judged, ties=tied, kernel=kernel, totals=totals)
+    change = DerivedChange(changes, after, frozen=frozen, judged=judged, kernel=kernel, totals=totals)
+    if not tie_counts.needs_tie_counts(contract, plan, name):
+        return change
+    return change._replace(find_ties=find_ties, ties=counted if records.are_unpublished_since(seen.number) else None)
 
 
 def _derive_new_events(spark: SparkSession, contract: BoundContract, name: str, records: TopicRecords) -> DerivedChange:

@@ -28,7 +28,7 @@ from hindcast.runs import emitted_table, incremental_state, table_diff, tie_coun
 from hindcast.runs.change_statistics import CountedRow
 from hindcast.runs.topic_records import TopicRecords
 from hindcast.store import tables
-from hindcast.store.commit_notes import LeftOut
+from hindcast.store.commit_notes import LeftOut, TieCounts
 
 
 class DerivedChange(NamedTuple):
@@ -37,9 +37,10 @@ class DerivedChange(NamedTuple):
     `changes`: the rows to close and to open (`plane.diff_rows`). `after`: the last run that had published the table
     when it was read. `rows`: all rows of the table, if it was derived whole. `frozen`: the moment before which its rows
     stay as they are. `left_out`: for an aggregate, what it leaves out, to add to `before`. `judged`: the held changes
-    that were derived again; None: all of them. `ties`: for a topic's table, the new records with those that they tie
-    with. `stage`: writes the opened rows by a kernel instead, if there is one. `kernel`: the operator, if a kernel has
-    found the changes; they are cached then, and `totals` are what counting them gives (`change_statistics`).
+    that were derived again; None: all of them. `find_ties`: for a topic's table, returns the new records with those
+    that they tie with; `ties`: their counts, where a kernel has counted them. `stage`: writes the opened rows by a
+    kernel instead, if there is one. `kernel`: the operator, if a kernel has found the changes; they are cached then,
+    and `totals` are what counting them gives (`change_statistics`).
     """
 
     changes: DataFrame
@@ -49,7 +50,8 @@ class DerivedChange(NamedTuple):
     left_out: DataFrame | None = None
     before: LeftOut | None = None
     judged: HoldInputs | None = None
-    ties: DataFrame | None = None
+    find_ties: Callable[[], DataFrame] | None = None
+    ties: TieCounts | None = None
     stage: Callable[[], StagedFiles | None] | None = None
     kernel: str | None = None
     totals: CountedRow | None = None
@@ -83,14 +85,17 @@ def derive_whole_topic(
     def derive_change(rows: DataFrame) -> DataFrame:
         return table_diff.diff_whole(spark, table, derive_topic_rows(topic, rows), frozen)
 
-    published, tied = records.select_published(every), None
-    if topic.read == "table" and tie_counts.needs_tie_counts(contract, plan, name):
-        unpublished = records.select_unpublished(every, whole=True)
-        tied = tie_counts.find_ties_in_whole(plan, name, unpublished, published)
+    published = records.select_published(every)
+
+    def find_ties() -> DataFrame:
+        return tie_counts.find_ties_in_whole(plan, name, records.select_unpublished(every, whole=True), published)
+
+    has_ties = topic.read == "table" and tie_counts.needs_tie_counts(contract, plan, name)
     rows = derive_topic_rows(topic, every)
     judged = judge_holds(contract, plan, name, records, every, derive_change, whole=True)
     changes = table_diff.diff_whole(spark, table, rows, frozen)
-    change = DerivedChange(changes, tables.read_last_run(table), rows, frozen, judged=judged, ties=tied)
+    change = DerivedChange(changes, tables.read_last_run(table), rows, frozen, judged=judged)
+    change = change._replace(find_ties=find_ties) if has_ties else change
     is_first = topic.read == "table" and frozen is None and not records.has_holds and not tables.count_rows(table)
     log_rows = tables.count_rows(tables.log_table(table.warehouse, contract.pipeline, name))
     if not is_first or not eligibility.is_worthwhile(log_rows, contract.settings):

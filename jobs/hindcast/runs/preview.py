@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import datetime
@@ -193,10 +193,12 @@ def _find_topic_records(
     return TopicRecords(spark, contract, plan, name, coming=decoded)
 
 
-def _count_ties(tied: DataFrame | None) -> TieCounts | None:
+def _count_ties(find_ties: Callable[[], DataFrame] | None) -> TieCounts | None:
     """Return the tie counts of the records that a run would publish of a topic; None if there are none."""
-    row = None if tied is None else ties.count_ties(tied).first()
-    return tie_counts.summarize_ties(row.asDict(recursive=True)["ties"]) if row else None
+    if find_ties is None or (row := ties.count_ties(find_ties()).first()) is None:
+        return None
+    counts = tie_counts.summarize_ties(row.asDict(recursive=True)["ties"])
+    return counts if counts.counts else None
 
 
 def _describe_change(
@@ -216,7 +218,7 @@ def _describe_change(
     counted = _count_changes(changes, table, plan)
     hidden = marks.find_marked_columns(contract.settings, contract, [name])[name]
     expected = contract.expectations(name)
-    change = contract, plan, name, changes, counted.opened, counted.closed, candidates, derived.ties
+    change = contract, plan, name, changes, counted.opened, counted.closed, candidates, derived.find_ties
     with (
         StagedChange(*change) as staged,
         quarantine_gates.sift_change(staged, expected, derived.after, derived.judged) as (passed, held, verdicts),
@@ -226,7 +228,7 @@ def _describe_change(
         if passed is not staged:
             candidates[name] = _apply_change(spark, candidate, passed.change, table).localCheckpoint()
             candidate.unpersist()
-        counts = _count_ties(passed.ties)
+        counts = _count_ties(passed.find_ties)
     changes.unpersist()
     return TablePreview(numbers, held.keys if held is not None else 0, examples, verdicts, widened, table.widen), counts
 

@@ -54,10 +54,10 @@ def gate_and_publish_change(contract: BoundContract, plan: Plan, name: str, deri
         if unchanged and not _has_quarantine(table):
             return _commit_left_out(plan, table, change, counted.note, derived)
         opened, closed = counted.note.opened, counted.note.closed
-        candidate = StagedChange(contract, plan, name, change, opened, closed, tied=derived.ties)
+        candidate = StagedChange(contract, plan, name, change, opened, closed, find_ties=derived.find_ties)
         with candidate, _audit_change(candidate, expected, derived) as passed:
             if passed is not candidate:
-                staged, derived = None, derived._replace(ties=passed.ties, totals=None)
+                staged, derived = None, derived._replace(find_ties=passed.find_ties, ties=None, totals=None)
                 counted = _count_change(passed.change, table, plan, derived, staged)
             note = counted.note
             if not note.changed_rows:
@@ -112,15 +112,15 @@ def _count_change(
 ) -> _CountedChange:
     """Count a change in one job: rows, past answers by age, ties, and what an aggregate leaves out."""
     counts = [] if derived.left_out is None or staged is not None else [derived.left_out]
-    in_tasks = None if staged is None else staged.ties
-    counts += [] if derived.ties is None or in_tasks is not None else [ties.count_ties(derived.ties)]
+    tied = derived.ties if staged is None else staged.ties
+    if derived.find_ties is not None and tied is None:
+        counts.append(ties.count_ties(derived.find_ties()))
     if staged is None and derived.totals is None:
         counts.append(change.agg(*change_statistics.total_columns(table, plan.known_at, change)))
     counted = change_statistics.read_counts(reduce(DataFrame.crossJoin, counts)) if counts else {}
     fields = {**(derived.totals or {}), **counted}
-    tied = tie_counts.summarize_ties(fields["ties"]) if "ties" in fields else None
-    if in_tasks is not None and in_tasks.counts and derived.ties is not None:
-        tied = in_tasks
+    tied = tie_counts.summarize_ties(fields["ties"]) if "ties" in fields else tied
+    tied = None if derived.find_ties is None or tied is None or not tied.counts else tied
     if staged is not None:
         return _CountedChange(replace(staged.build_note(plan.run), ties=tied))
     left_out = LeftOut.from_json(fields)

@@ -3,7 +3,7 @@
 Held records tie with nothing; the run that publishes them counts their ties. Only the records that a run publishes and
 records near them are read, so the cost follows the change. In a topic of one partition only the run's records are read,
 because they come after any earlier ones. Ties are not counted in one partition without a gate, where none can be wrong.
-A kernel that derives a topic's first versions counts their ties, too (engine/version_ties.py).
+A kernel that derives a topic's versions counts the ties of its records, too (engine/version_ties.py).
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def _select_keys_of(records: DataFrame, new: DataFrame) -> DataFrame:
     return records.join(new.select("key").distinct(), "key", "left_semi")
 
 
-def summarize_ties(counted: CountedRow) -> TieCounts | None:
-    """Return the tie counts of a row of `ties.count_ties`; None if all are zero."""
+def summarize_ties(counted: CountedRow) -> TieCounts:
+    """Return the tie counts of a row of `ties.count_ties`."""
     numbers = counted["scattered"], counted["lost"], counted["replaced"]
     sides = ((counted[side]["partition"], counted[side]["offset"]) for side in ("loser", "winner") if counted["lost"])
-    return TieCounts(*numbers, *sides) if any(numbers) else None
+    return TieCounts(*numbers, *sides)

@@ -186,6 +186,10 @@ class TopicRecords:
         rows = records.join(F.broadcast(keys), self._key_json() == F.col("_held"), "left")
         return rows.where(fresh | (F.col("run") > F.col("_since"))).select(*records.columns)
 
+    def are_unpublished_since(self, run: int) -> bool:
+        """Return whether all records that are new since a run (`read_since`) are not included in the table yet."""
+        return not self.has_holds and run >= self._settled_run
+
     def select_published(self, records: DataFrame) -> DataFrame | None:
         """Return the records that came before the table was published; None if it never was."""
         return records.where(F.col("run") <= self._settled_run) if self._settled_run else None
