@@ -271,8 +271,8 @@ def hide_checkpoint(log: Path) -> None:
     """Write a packed checkpoint, and others whose names come after it, none of which is read."""
     write_checkpoint(log)
     few = list_texts("x")
-    write_checkpoint(log, f"{10**20 - 1}.checkpoint.x.parquet", few)
-    write_checkpoint(log, f"{10**18}.checkpoint.parquet", few)
+    write_checkpoint(log, f"{9 * 10**18 - 1:020}.checkpoint.{uuid4()}.parquet", few)
+    write_checkpoint(log, f"{10**18:020}.checkpoint.parquet", few)
 
 
 def write_parts(log: Path) -> None:

@@ -83,7 +83,7 @@ def _register_stored_rows(
     folder, configuration = delta_log.find_local_folder(delta_table), delta_table.metadata().configuration
     evolved = tables.EVOLUTION in configuration
     nested = any(_has_moments(field.type) for field in fields)
-    if folder is None or _GLOB_CHARACTERS & set(str(folder)) or (nested and not evolved):
+    if folder is None or _GLOB_CHARACTERS & set(str(folder)):
         _replace_view(engine, name, row_reader.open_arrow_rows(delta_table))
         return
     paths = [unquote(path) for path in find_candidate_files(delta_table, bounds)]
@@ -107,7 +107,7 @@ def _register_stored_rows(
         engine.register("deleted", _read_deleted_rows(delta_table, folder, paths))
         options += ", filename = '_file', file_row_number = true"
         read = f"(FROM read_parquet([{listed}], {options}) ANTI JOIN deleted USING (_file, file_row_number))"
-    if evolved:  # a column has the table's type, the widest of all, and is null where no file has it
+    if evolved or nested:  # a column has the table's type, the widest of all, and is null where no file has it
         engine.register("form", pa.schema([field.remove_metadata() for field in fields]).empty_table())
         read = f"(FROM form UNION ALL BY NAME FROM {read})"
     engine.execute(f"CREATE OR REPLACE TEMP VIEW {name} AS SELECT {expressions} FROM {read}")  # noqa: S608  # names are quoted
