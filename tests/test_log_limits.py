@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import mmap
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from uuid import uuid4
@@ -12,9 +14,13 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import write_deltalake
 
+from hindcast.airflow.pages import reading_limits
 from hindcast.common.errors import TableError
-from hindcast.store import log_forms, log_limits, parquet_pages
+from hindcast.common.processor_time import ExpiredError
+from hindcast.store import log_forms, log_limits, parquet_pages, table_cache, tables
+from hindcast.store.tables import Table
 
 INFO = json.dumps({"commitInfo": {"operation": "WRITE"}}) + "\n"
 
@@ -171,3 +177,41 @@ def test_a_file_that_was_changed_lately_is_looked_at_again(log: Path, monkeypatc
     for _ in range(2):
         log_limits.refuse_odd_content(log)
     assert len(read) == 2, "each once, though the page is loaded again"
+
+
+# Time
+
+
+@pytest.mark.parametrize("of_pipeline", [True, False])
+def test_a_page_opens_a_table_only_if_looking_at_its_log_takes_little_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, of_pipeline: bool
+) -> None:
+    """What took too long is refused again for a while, without a look; outside pages nothing is limited."""
+    limits, read = list[float](), list[Path]()
+
+    @contextmanager
+    def limit(seconds: float) -> Iterator[None]:
+        limits.append(seconds)
+        yield
+
+    def read_for_long(path: Path) -> None:
+        read.append(path)
+        if limits:
+            raise ExpiredError
+
+    monkeypatch.setattr(reading_limits, "_SPENT", {})
+    monkeypatch.setattr(reading_limits, "limit_processor_time", limit)
+    monkeypatch.setattr(log_forms, "refuse_odd_lines", read_for_long)
+    monkeypatch.setattr(table_cache, "SLOW_SECONDS", 0)
+    table = Table(str(tmp_path), "mine", "runs", "runs")
+    write_deltalake(table.path, pa.table({"n": [1]}), name="mine.runs", description=table.description)
+    opening = reading_limits.limit_opening("mine") if of_pipeline else nullcontext()
+    with reading_limits.limit_page(5), opening:
+        for _ in range(2):
+            with pytest.raises(TableError, match=r"looking at its log takes more than 1\.5 s of a processor"):
+                tables.open_table(table)
+    assert (limits[0], len(read)) == (reading_limits.OPENING_SECONDS, 1)
+    limits.clear()
+    table_cache._REFUSED.clear()
+    assert tables.open_table(table) is not None
+    assert (limits, len(read)) == ([], 2)
