@@ -82,7 +82,7 @@ def refuse_odd_content(log: Path) -> None:
     read = [log / name for name in names if numbers.get(name, start) >= start]
     if (size := _measure_files(read)) > _MAX_TOTAL:
         found = f"has {size:,} bytes of commits and checksums since its last checkpoint"
-        raise TableError(found, where=str(log), fix=log_forms.BACKUP_FIX)
+        raise TableError(found, where=str(log), fix=f"let Spark write a checkpoint, or {log_forms.BACKUP_FIX}")
     _refuse_packed_checkpoints([*(it for it in read if it.name.endswith(".parquet")), *_list_sidecars(log)])
     for path in read:
         if path.name == "_last_checkpoint" or (path.name in numbers and path.name.endswith(".crc")):

@@ -42,9 +42,7 @@ WAIT_SECONDS = 2.0
 
 
 OPENING_SECONDS = 1.5
-"""The time of opening the tables of a pipeline's journal within the span, and of a processor for any one table: the log
-of one is read in 0.1 s.
-"""
+"""The time of opening the tables of a pipeline's journal within the span: the log of one is read in 0.1 s."""
 
 
 LOG_SECONDS, LOGS_SECONDS, LOG_MEMORY = 2.0, 4.0, 320 << 20
@@ -84,13 +82,14 @@ _PAGE: ContextVar[Allowance | None] = ContextVar("allowance of a page", default=
 
 @contextmanager
 def limit_page(seconds: float) -> Iterator[Allowance]:
-    """Limit what the block reads, in all threads that it starts, instead of the limit of a block around it; and the
-    time of opening each table.
+    """Limit what the block reads, in all threads that it starts, instead of the limit of a block around it.
+
+    Also the time of opening each table: to so many seconds, or to `OPENING_SECONDS` if that is more.
     """
     allowance = Allowance(seconds)
     token = _PAGE.set(allowance)
     try:
-        with table_cache.watch_opening(_limit_opening_time):
+        with table_cache.watch_opening(partial(_limit_opening_time, max(seconds, OPENING_SECONDS))):
             yield allowance
     finally:
         _PAGE.reset(token)
@@ -173,7 +172,7 @@ def limit_opening(pipeline: str) -> Iterator[None]:
             )
         start = time.monotonic()  # of the clock: the log is read in threads of delta-rs
         try:
-            with _limit_opening_time(place):
+            with _limit_opening_time(OPENING_SECONDS, place):
                 yield
         finally:
             spent.opening += time.monotonic() - start
@@ -184,13 +183,13 @@ def limit_opening(pipeline: str) -> Iterator[None]:
 
 
 @contextmanager
-def _limit_opening_time(place: str) -> Iterator[None]:
+def _limit_opening_time(seconds: float, place: str) -> Iterator[None]:
     """Raise TableError if the block, which opens the table at a place, takes too long to look at its log."""
     try:
-        with limit_processor_time(OPENING_SECONDS):
+        with limit_processor_time(seconds):
             yield
     except ExpiredError:
-        found = f"was not opened: looking at its log takes more than {OPENING_SECONDS:g} s of a processor"
+        found = f"was not opened: looking at its log takes more than {seconds:g} s of a processor"
         fix = f"load the page again in {table_cache.REFUSED_SECONDS:g} seconds: it goes on with the rest"
         raise TableError(found, where=place, fix=fix) from None
 
