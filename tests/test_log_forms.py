@@ -328,7 +328,7 @@ def test_columns_have_bytes_of_their_own(sizes: list[int]) -> None:
     """Else a file of some kilobytes can name one page a million times."""
     columns = [SimpleNamespace(total_compressed_size=it) for it in sizes]
     group = SimpleNamespace(num_columns=len(columns), column=columns.__getitem__)
-    metadata = SimpleNamespace(num_row_groups=1, row_group=lambda _: group)
+    metadata = SimpleNamespace(num_row_groups=1, num_columns=len(columns), row_group=lambda _: group)
     with pytest.raises(pa.ArrowInvalid, match="has columns of"):
         parquet_pages.refuse_overlap(metadata, 100)  # type: ignore[arg-type]
 

@@ -122,7 +122,7 @@ def test_spark_reads_no_files_of_others(spark: SparkSession, table: Table) -> No
 
 
 def test_rows_with_moments_in_them_are_read_from_own_files(tmp_path: Path) -> None:
-    """Which DuckDB does not read itself; also where some are marked, which delta-rs would do without a check."""
+    """Also where some are marked, which delta-rs would read without a check."""
     rows = pa.table({"n": [1], "s": pa.array([{"at": datetime(2026, 1, 1, tzinfo=UTC)}])})
     for configuration in ({}, {tables.DELETION_VECTORS: "false"}):
         own = Table(str(tmp_path), "mine", f"runs{len(configuration)}", "runs")
@@ -207,7 +207,7 @@ def test_listing_folders_counts_as_opening_once(table: Table, monkeypatch: pytes
     taken = list[str]()
 
     @contextmanager
-    def watch() -> Iterator[None]:
+    def watch(_: str) -> Iterator[None]:
         taken.append("listed")
         yield
 
@@ -271,8 +271,8 @@ def hide_checkpoint(log: Path) -> None:
     """Write a packed checkpoint, and others whose names come after it, none of which is read."""
     write_checkpoint(log)
     few = list_texts("x")
-    write_checkpoint(log, f"{10**20 - 1}.checkpoint.x.parquet", few)
-    write_checkpoint(log, f"{10**18}.checkpoint.parquet", few)
+    write_checkpoint(log, f"{9 * 10**18 - 1:020}.checkpoint.{uuid4()}.parquet", few)
+    write_checkpoint(log, f"{10**18:020}.checkpoint.parquet", few)
 
 
 def write_parts(log: Path) -> None:
@@ -361,7 +361,7 @@ def test_a_slow_refusal_is_kept(table: Table, monkeypatch: pytest.MonkeyPatch) -
     opened, taken = list[Path](), list[str]()
 
     @contextmanager
-    def watch() -> Iterator[None]:
+    def watch(_: str) -> Iterator[None]:
         taken.append("before")
         try:
             yield

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import secrets
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -83,7 +84,7 @@ def _register_stored_rows(
     folder, configuration = delta_log.find_local_folder(delta_table), delta_table.metadata().configuration
     evolved = tables.EVOLUTION in configuration
     nested = any(_has_moments(field.type) for field in fields)
-    if folder is None or _GLOB_CHARACTERS & set(str(folder)) or (nested and not evolved):
+    if folder is None:
         _replace_view(engine, name, row_reader.open_arrow_rows(delta_table))
         return
     paths = [unquote(path) for path in find_candidate_files(delta_table, bounds)]
@@ -98,7 +99,7 @@ def _register_stored_rows(
         else quote_name(f.name)
         for f in fields
     )
-    listed = ", ".join(_quote_text(str(folder / path)) for path in paths)
+    listed = ", ".join(_quote_text(_escape_pattern(str(folder / path))) for path in paths)
     options = "hive_partitioning = false" + (", union_by_name = true" if evolved else "")
     features = delta_table.protocol().reader_features or ()
     if tables.DELETION_VECTORS not in configuration and "deletionVectors" not in features:
@@ -107,7 +108,7 @@ def _register_stored_rows(
         engine.register("deleted", _read_deleted_rows(delta_table, folder, paths))
         options += ", filename = '_file', file_row_number = true"
         read = f"(FROM read_parquet([{listed}], {options}) ANTI JOIN deleted USING (_file, file_row_number))"
-    if evolved:  # a column has the table's type, the widest of all, and is null where no file has it
+    if evolved or nested:  # a column has the table's type, the widest of all, and is null where no file has it
         engine.register("form", pa.schema([field.remove_metadata() for field in fields]).empty_table())
         read = f"(FROM form UNION ALL BY NAME FROM {read})"
     engine.execute(f"CREATE OR REPLACE TEMP VIEW {name} AS SELECT {expressions} FROM {read}")  # noqa: S608  # names are quoted
@@ -215,7 +216,8 @@ def _create_limited_database(folder: str | None, most: int | None) -> duckdb.Duc
     limit = f"{float(memory) / 4:.1f} {unit}" if most is None else f"{most} B"  # there are several
     database.execute(f"SET memory_limit = '{limit}'")
     database.execute(f"SET threads = {min(_LIMITED_THREADS, defaults[0][1])}")
-    database.execute(f"SET allowed_directories = [{_quote_text(f'{folder}/') if folder else ''}]")
+    places = [f"{folder}/", f"{_escape_pattern(folder)}/"] if folder else []
+    database.execute(f"SET allowed_directories = [{', '.join(map(_quote_text, places))}]")
     database.execute("SET enable_external_access = false")
     database.execute("SET lock_configuration = true")
     return database
@@ -250,7 +252,6 @@ _SPILL_FOLDERS: list[Path] = []
 _SPILL_LOCK = threading.Lock()
 
 
-_GLOB_CHARACTERS = set("*?[")
 _MILLISECOND = timedelta(milliseconds=1)
 
 
@@ -301,6 +302,11 @@ def _has_moments(kind: pa.DataType) -> bool:
 
 def quote_name(name: str) -> str:
     return '"{}"'.format(name.replace('"', '""'))
+
+
+def _escape_pattern(path: str) -> str:
+    """Return the pattern that only a path itself meets, as DuckDB takes each path for one."""
+    return re.sub(r"[*?\[]", r"[\g<0>]", path)
 
 
 def _quote_text(text: str) -> str:

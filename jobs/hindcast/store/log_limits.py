@@ -35,9 +35,19 @@ _MANY_ROWS, _BYTES_PER_ROW, _MANY_VALUES = 100_000, 20, 1_000_000
 """A checkpoint with more rows stores at least so many bytes of each; one with more values in a column one of each."""
 _MAX_FOOTER = 16 << 20
 
-_NUMBERED = re.compile(r"([0-9]+)\..*")
-_COMMIT = re.compile(r"[0-9]{20}\.json")
-_CHECKPOINT = re.compile(r"[0-9]{20}\.checkpoint\.parquet")
+_MAX_TOTAL = 1 << 30
+"""The most bytes of commits and checksums since the last checkpoint: ten thousand commits of 100 files each."""
+
+_VERSION, _ID = "0[0-8][0-9]{18}", "[0-9A-Fa-f-]{36}"
+"""A version in the name of a file, which readers keep in 64 bits with a sign; and a UUID."""
+_COMMIT = re.compile(rf"({_VERSION})\.json")
+_CHECKPOINT = re.compile(rf"({_VERSION})\.checkpoint\.parquet")
+_OTHER_FORM = re.compile(
+    rf"({_VERSION})\.(?:crc|{_VERSION}\.compacted\.json"
+    rf"|checkpoint\.(?:[0-9]{{10}}\.[0-9]{{10}}\.parquet|{_ID}\.(?:parquet|json)))"
+)
+_READ_ENDS = ("json", "parquet", "crc")
+"""The ends of all names that a reader looks at. What writers leave behind ends otherwise, or begins with no digit."""
 
 
 class _Sizes(NamedTuple):
@@ -57,13 +67,23 @@ def refuse_odd_content(log: Path) -> None:
     What a file has is looked at once (log_forms.py).
     """
     names = os.listdir(log)  # noqa: PTH208  # of a tenth of the cost
-    numbers = {name: int(match[1][:30]) for name in names if (match := _NUMBERED.fullmatch(name))}
-    last = max((number for name, number in numbers.items() if _COMMIT.fullmatch(name)), default=-1)
-    start = max((n for name, n in numbers.items() if n <= last and _CHECKPOINT.fullmatch(name)), default=0)
+    numbers, commits, checkpoints = dict[str, int](), [-1], [0]
+    for name in names:
+        if match := _COMMIT.fullmatch(name):
+            commits.append(int(match[1]))
+        elif match := _CHECKPOINT.fullmatch(name):
+            checkpoints.append(int(match[1]))
+        elif not (match := _OTHER_FORM.fullmatch(name)):
+            _refuse_odd_name(log, name)
+            continue
+        numbers[name] = int(match[1])
+    last = max(commits)
+    start = max(number for number in checkpoints if number <= max(last, 0))
     read = [log / name for name in names if numbers.get(name, start) >= start]
-    _refuse_large_files(read)
-    checkpoints = [it for it in read if it.name.endswith(".parquet")]
-    _refuse_packed_checkpoints([*checkpoints, *_list_sidecars(log)])
+    if (size := _measure_files(read)) > _MAX_TOTAL:
+        found = f"has {size:,} bytes of commits and checksums since its last checkpoint"
+        raise TableError(found, where=str(log), fix=f"let Spark write a checkpoint, or {log_forms.BACKUP_FIX}")
+    _refuse_packed_checkpoints([*(it for it in read if it.name.endswith(".parquet")), *_list_sidecars(log)])
     for path in read:
         if path.name == "_last_checkpoint" or (path.name in numbers and path.name.endswith(".crc")):
             _look_once(path, log_forms.refuse_odd_object)
@@ -71,11 +91,17 @@ def refuse_odd_content(log: Path) -> None:
             _look_once(path, log_forms.refuse_odd_lines)
 
 
+def _refuse_odd_name(log: Path, name: str) -> None:
+    """Raise TableError for a name that is none of Delta's, but that a reader may take for one."""
+    if "0" <= name[0] <= "9" and name.endswith(_READ_ENDS):
+        found = "has a name that Delta's log does not have, but that some readers take for a part of it"
+        raise TableError(found, where=show_briefly(str(log / name)), fix=FIX)
+
+
 def refuse_large_history(log: Path, limit: int | None) -> None:
     """Raise TableError if the last commits of a table, whose notes are read, take too much memory."""
     commits = sorted(filter(_COMMIT.fullmatch, os.listdir(log)), reverse=True)[:limit]  # noqa: PTH208
-    _refuse_large_files(paths := [log / name for name in commits])
-    if (size := sum(map(_measure_file, paths))) > _MAX_HISTORY:
+    if (size := _measure_files([log / name for name in commits])) > _MAX_HISTORY:
         found = f"has {size:,} bytes of commits, whose notes are not read"
         raise TableError(found, where=str(log), fix=log_forms.BACKUP_FIX)
 
@@ -84,12 +110,17 @@ _MAX_HISTORY = 2 << 30
 """The most bytes of the commits that are read for their notes: each of a thousand has some kilobytes."""
 
 
-def _refuse_large_files(paths: Iterable[Path]) -> None:
+def _measure_files(paths: Iterable[Path]) -> int:
+    """Return the bytes of files other than checkpoints; raise TableError if one is too large for what it is."""
+    total = 0
     for path in paths:
         for end, most in _MAX_SIZES.items():
-            if path.name.endswith(end) and _measure_file(path) > most:
-                fix = f"rm {path}; if it is a commit, put back the table from a backup instead"
-                raise TableError("is too large for what it is", where=str(path), fix=fix)
+            if path.name.endswith(end):
+                total += (size := _measure_file(path))
+                if size > most:
+                    fix = f"rm {path}; if it is a commit, put back the table from a backup instead"
+                    raise TableError("is too large for what it is", where=str(path), fix=fix)
+    return total
 
 
 def _measure_file(path: Path) -> int:
@@ -147,8 +178,10 @@ def _look_once(path: Path, look: Callable[[Path], _Found]) -> _Found | None:
 _Found = TypeVar("_Found")
 _FOUND: dict[tuple[str, int, int, int], Any] = {}
 _MAX_FOUND = 100_000
-_SETTLED = 3_000_000_000
-"""The nanoseconds after a change in which another one may have the same time: file systems count in up to 2 s."""
+_SETTLED = 120_000_000_000
+"""The nanoseconds after a change in which another one may have the same time: one through memory that the file is
+mapped to gets a time of its own only after the one before was written to the disk, which takes up to a minute.
+"""
 
 
 def _measure_parquet(path: Path) -> _Sizes:
@@ -176,9 +209,11 @@ def _measure_columns(path: Path, file: pa.NativeFile, metadata: pq.FileMetaData)
     groups = [metadata.row_group(n) for n in range(metadata.num_row_groups)]
     columns = [group.column(n) for group in groups for n in range(group.num_columns)]
     values, texts = dict[str, int](), dict[str, int]()
-    packed = unpacked = 0
+    packed = unpacked = pages = 0
     for it in columns:
         found = parquet_pages.measure_column(file, it)
+        pages += found.pages
+        parquet_pages.refuse_many_pages(pages, file.size())
         name, packed, unpacked = it.path_in_schema, packed + it.total_compressed_size, unpacked + found.unpacked
         values[name] = values.get(name, 0) + max(found.values, it.num_values)
         if it.physical_type == "BYTE_ARRAY":

@@ -78,7 +78,7 @@ def _list_folders(place: str) -> tuple[str, ...]:
             state = (status.st_dev, status.st_ino, status.st_ctime_ns)
             if (listed := _LISTED.get(place)) is not None and listed[0] == state:
                 return listed[1]
-            with table_cache.count_opening(), os.scandir(place) as entries:
+            with table_cache.count_opening(place), os.scandir(place) as entries:
                 folders = tuple(islice((entry.path for entry in entries if _is_folder(entry)), MAX_FOLDERS + 1))
     except (FileNotFoundError, NotADirectoryError):
         return ()

@@ -6,7 +6,7 @@ Arrow gives a page the bytes that its header names, and refuses one with more. O
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
 import pyarrow as pa
 from pyarrow.parquet import ColumnChunkMetaData, FileMetaData
@@ -20,16 +20,21 @@ _BOUNDED_CODECS = ("snappy", "zstd")
 """The codecs of which one call decompresses all that there is of a page, whoever calls."""
 
 
+_Value: TypeAlias = "int | dict[int, _Value] | None"
+"""A field of a page's header, by its number; None for a text."""
+
+
 class _File(Protocol):
     def read_at(self, nbytes: int, offset: int) -> bytes: ...
 
 
 class ColumnSizes(NamedTuple):
-    """A part of a column: its values, its bytes without compression, and whether it has texts once that occur often."""
+    """A part of a column: its values, its bytes unpacked, whether it has texts once that occur often, and its pages."""
 
     values: int
     unpacked: int
     is_packed: bool
+    pages: int
 
     @property
     def most(self) -> int:
@@ -41,15 +46,28 @@ class _Page(NamedTuple):
     kind: int
     size: int
     body: memoryview
-    details: Mapping[int, object]
+    details: Mapping[int, _Value]
 
 
 def refuse_overlap(metadata: FileMetaData, size: int) -> None:
-    """Raise ArrowInvalid if the columns of a file have more bytes than the file, of `size`: some are the same."""
+    """Raise ArrowInvalid if the columns of a file have more bytes than the file, of `size`: some are the same. Or if it
+    has too many parts of columns.
+    """
+    refuse_many_pages(metadata.num_row_groups * metadata.num_columns, size)
     groups = map(metadata.row_group, range(metadata.num_row_groups))
     sizes = [group.column(n).total_compressed_size for group in groups for n in range(group.num_columns)]
     if min(sizes, default=0) < 0 or sum(sizes) > size:
         raise pa.ArrowInvalid(f"has columns of {sum(sizes):,} bytes in a file of {size:,}")
+
+
+def refuse_many_pages(count: int, size: int) -> None:
+    """Raise ArrowInvalid if so many pages are more than writers make of so many bytes: each takes time to look at."""
+    if count > _MANY_PAGES + size // _BYTES_PER_PAGE:
+        raise pa.ArrowInvalid(f"has {count:,} pages or more in {size:,} bytes")
+
+
+_MANY_PAGES, _BYTES_PER_PAGE = 20_000, 1024
+"""What has more pages has so many bytes for each: writers begin another page after 1 MB or 20,000 rows."""
 
 
 def measure_column(file: _File, column: ColumnChunkMetaData) -> ColumnSizes:
@@ -57,9 +75,10 @@ def measure_column(file: _File, column: ColumnChunkMetaData) -> ColumnSizes:
 
     A text that begins as the one before it counts as if it were as long as all of them.
     """
-    values = unpacked = 0
+    values = unpacked = pages = 0
     is_packed = False
     for page in _list_pages(file, column):
+        pages += 1
         is_dictionary = page.kind == _DICTIONARY_PAGE
         is_packed |= is_dictionary
         unpacked += page.size
@@ -67,7 +86,7 @@ def measure_column(file: _File, column: ColumnChunkMetaData) -> ColumnSizes:
             values += (count := _read_number(page.details, 1))
             if _read_number(page.details, 2 if page.kind == _DATA_PAGE else 4) == _DELTA_BYTE_ARRAY:
                 unpacked += count * page.size
-    return ColumnSizes(values, unpacked, is_packed)
+    return ColumnSizes(values, unpacked, is_packed, pages)
 
 
 def refuse_false_sizes(file: _File, column: ColumnChunkMetaData) -> None:
@@ -110,9 +129,10 @@ def _list_pages(file: _File, column: ColumnChunkMetaData) -> Iterator[_Page]:
     data = memoryview(file.read_at(stored, start))
     if len(data) < stored:
         raise pa.ArrowInvalid("has a column that ends after the file")
-    place = 0
+    place = count = 0
     while place < len(data):
-        header, place = _read_struct(data, place)
+        refuse_many_pages(count := count + 1, len(data))
+        header, place = _read_header(data, place)
         size, stored = _read_number(header, 2), _read_number(header, 3)
         details = header.get(_DETAILS.get(_read_number(header, 1), 0))
         if not isinstance(details, dict) or place + stored > len(data):
@@ -125,63 +145,80 @@ _MAX_STORED = 512 << 20
 """The most bytes of a part of a column, which are read together; writers begin another part after some 128 MB."""
 
 
-def _read_number(fields: Mapping[int, object], number: int) -> int:
+def _read_number(fields: Mapping[int, _Value], number: int) -> int:
     value = fields.get(number)
     if type(value) is not int or value < 0:
         raise pa.ArrowInvalid(f"has a page whose header says {value!r} in field {number}")
     return value
 
 
-def _read_struct(data: memoryview, place: int, depth: int = 0) -> tuple[dict[int, object], int]:
-    """Return the fields of a struct in Thrift's compact protocol, of kinds that headers of pages have, and its end."""
-    fields, number = dict[int, object](), 0
+def _read_header(data: memoryview, place: int) -> tuple[dict[int, _Value], int]:
+    """Return the fields of a page's header, a struct in Thrift's compact protocol, and its end.
+
+    It has only kinds of fields that such headers have, and not many of them; long texts are passed over.
+    """
+    reader = _HeaderReader(data, place)
     try:
-        while kind := data[place]:
-            place += 1
-            if step := kind >> 4:
-                number += step
-            else:
-                number, place = _read_integer(data, place)
-            value, place = _read_value(data, place, kind & 15, depth)
+        fields = reader.read_struct(0)
+    except IndexError:
+        raise pa.ArrowInvalid("has a page whose header does not end") from None
+    return fields, reader.place
+
+
+class _HeaderReader:
+    """Reads what is in a header from a place on."""
+
+    def __init__(self, data: memoryview, place: int) -> None:
+        self.data, self.place, self.count = data, place, 0
+
+    def read_struct(self, depth: int) -> dict[int, _Value]:
+        fields, number = dict[int, _Value](), 0
+        while kind := self._read_byte():
+            self.count += 1
+            if self.count > _MAX_FIELDS:
+                raise pa.ArrowInvalid(f"has a page whose header has more than {_MAX_FIELDS} fields")
+            step = kind >> 4
+            number = number + step if step else self._read_integer()
+            value = self._read_value(kind & 15, depth)
             if number in fields:
                 raise pa.ArrowInvalid(f"has a page whose header has field {number} twice")
             fields[number] = value
-    except IndexError:
-        raise pa.ArrowInvalid("has a page whose header does not end") from None
-    return fields, place + 1
+        return fields
+
+    def _read_value(self, kind: int, depth: int) -> _Value:
+        match kind:
+            case 1 | 2:
+                return kind == 1
+            case 3:
+                return self._read_byte()
+            case 4 | 5 | 6:
+                return self._read_integer()
+            case 8:
+                length = self._read_varint()
+                self.place += length
+                return None
+            case 12 if depth < _MAX_DEPTH:
+                return self.read_struct(depth + 1)
+        raise pa.ArrowInvalid(f"has a page whose header has a field of kind {kind}")
+
+    def _read_byte(self) -> int:
+        byte = self.data[self.place]
+        self.place += 1
+        return byte
+
+    def _read_integer(self) -> int:
+        value = self._read_varint()
+        return (value >> 1) ^ -(value & 1)
+
+    def _read_varint(self) -> int:
+        value = shift = 0
+        while (byte := self._read_byte()) >= 128:
+            value |= (byte & 127) << shift
+            shift += 7
+            if shift > 63:
+                raise pa.ArrowInvalid("has a page whose header has a number of more than 64 bits")
+        return value | byte << shift
 
 
-def _read_value(data: memoryview, place: int, kind: int, depth: int) -> tuple[object, int]:
-    match kind:
-        case 1 | 2:
-            return kind == 1, place
-        case 3:
-            return data[place], place + 1
-        case 4 | 5 | 6:
-            return _read_integer(data, place)
-        case 8:
-            length, place = _read_varint(data, place)
-            return None, place + length
-        case 12 if depth < _MAX_DEPTH:
-            return _read_struct(data, place, depth + 1)
-    raise pa.ArrowInvalid(f"has a page whose header has a field of kind {kind}")
-
-
-_MAX_DEPTH = 3
-
-
-def _read_integer(data: memoryview, place: int) -> tuple[int, int]:
-    value, place = _read_varint(data, place)
-    return (value >> 1) ^ -(value & 1), place
-
-
-def _read_varint(data: memoryview, place: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[place]
-        value |= (byte & 127) << shift
-        place, shift = place + 1, shift + 7
-        if byte < 128:
-            return value, place
-        if shift > 63:
-            raise pa.ArrowInvalid("has a page whose header has a number of more than 64 bits")
+_MAX_DEPTH, _MAX_FIELDS = 3, 40
+"""How deep a header's structs are nested at most, and its fields with those in them: Parquet defines 24 of a page."""

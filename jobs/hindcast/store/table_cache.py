@@ -50,10 +50,14 @@ def open_cached(path: str, open_latest: Callable[[], DeltaTable | None]) -> Delt
     return delta_table
 
 
+Watch = Callable[[str], AbstractContextManager[None]]
+"""Returns what a table, or a folder of one, is opened within."""
+
+
 @contextmanager
-def watch_opening(watch: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
-    """Open each table that the block opens, and that is not kept open, within what `watch` returns; list its folders
-    there, too.
+def watch_opening(watch: Watch) -> Iterator[None]:
+    """Open each table that the block opens, and that is not kept open, within what `watch` returns for its path; list
+    its folders there, too, for theirs.
     """
     token = _WATCH.set(watch)
     try:
@@ -63,15 +67,19 @@ def watch_opening(watch: Callable[[], AbstractContextManager[None]]) -> Iterator
 
 
 @contextmanager
-def count_opening() -> Iterator[None]:
+def count_opening(place: str) -> Iterator[None]:
     """Do the block within what `watch_opening` says, as a part of opening a table; parts of the block are not counted
     again.
     """
-    with _WATCH.get()(), watch_opening(nullcontext):
+    with _WATCH.get()(place), watch_opening(_watch_nothing):
         yield
 
 
-_WATCH: ContextVar[Callable[[], AbstractContextManager[None]]] = ContextVar("watch of opening", default=nullcontext)
+def _watch_nothing(_: str) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
+_WATCH: ContextVar[Watch] = ContextVar("watch of opening", default=_watch_nothing)
 
 
 def _open_or_refuse(path: str, log: Path, open_latest: Callable[[], DeltaTable | None]) -> DeltaTable | None:
@@ -83,7 +91,7 @@ def _open_or_refuse(path: str, log: Path, open_latest: Callable[[], DeltaTable |
         raise TableError(refused.error.found, where=refused.error.where, fix=refused.error.fix)
     start = time.monotonic()
     try:
-        with count_opening():
+        with count_opening(path):
             return open_latest()
     except TableError as error:
         if time.monotonic() - start > SLOW_SECONDS and state is not None:

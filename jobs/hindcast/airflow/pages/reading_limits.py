@@ -14,7 +14,7 @@ from threading import Lock
 
 import duckdb
 
-from hindcast.common.errors import PlatformError
+from hindcast.common.errors import PlatformError, TableError
 from hindcast.common.processor_time import ExpiredError, limit_processor_time
 from hindcast.plan.journal_rows import UnreadJournalError
 from hindcast.query.explain_limits import EngineLimitError, open_limited_engine
@@ -82,11 +82,15 @@ _PAGE: ContextVar[Allowance | None] = ContextVar("allowance of a page", default=
 
 @contextmanager
 def limit_page(seconds: float) -> Iterator[Allowance]:
-    """Limit what the block reads, in all threads that it starts, instead of the limit of a block around it."""
+    """Limit what the block reads, in all threads that it starts, instead of the limit of a block around it.
+
+    Also the time of opening each table: to so many seconds, or to `OPENING_SECONDS` if that is more.
+    """
     allowance = Allowance(seconds)
     token = _PAGE.set(allowance)
     try:
-        yield allowance
+        with table_cache.watch_opening(partial(_limit_opening_time, max(seconds, OPENING_SECONDS))):
+            yield allowance
     finally:
         _PAGE.reset(token)
 
@@ -159,7 +163,7 @@ def limit_opening(pipeline: str) -> Iterator[None]:
     spent, page = _find_spent(pipeline), _find_allowance()
 
     @contextmanager
-    def watch() -> Iterator[None]:
+    def watch(place: str) -> Iterator[None]:
         if spent.opening > OPENING_SECONDS:
             raise PlatformError(
                 f"the runs were not read: opening their table took more than {OPENING_SECONDS:g} s",
@@ -168,13 +172,26 @@ def limit_opening(pipeline: str) -> Iterator[None]:
             )
         start = time.monotonic()  # of the clock: the log is read in threads of delta-rs
         try:
-            yield
+            with _limit_opening_time(OPENING_SECONDS, place):
+                yield
         finally:
             spent.opening += time.monotonic() - start
             page.spent += time.monotonic() - start
 
     with table_cache.watch_opening(watch):
         yield
+
+
+@contextmanager
+def _limit_opening_time(seconds: float, place: str) -> Iterator[None]:
+    """Raise TableError if the block, which opens the table at a place, takes too long to look at its log."""
+    try:
+        with limit_processor_time(seconds):
+            yield
+    except ExpiredError:
+        found = f"was not opened: looking at its log takes more than {seconds:g} s of a processor"
+        fix = f"load the page again in {table_cache.REFUSED_SECONDS:g} seconds: it goes on with the rest"
+        raise TableError(found, where=place, fix=fix) from None
 
 
 @contextmanager
