@@ -305,6 +305,7 @@ LOCAL = datetime(2026, 1, 1, 12, 0, 0, 123456)  # noqa: DTZ001  # Spark's Python
 ENUM = {"type": "enum", "name": "E", "symbols": ["A", "B"]}
 FIXED = {"type": "fixed", "name": "F", "size": 2}
 POINT = {"type": "record", "name": "P", "fields": [{"name": "x", "type": "int"}, {"name": "y", "type": "string"}]}
+PAIR = {"type": "record", "name": "Q", "fields": [{"name": "x", "type": "int"}, {"name": "y", "type": "int"}]}
 
 TYPES: list[tuple[Any, str, Any, Any]] = [
     ("boolean", "boolean", True, True),
@@ -341,7 +342,26 @@ TYPES: list[tuple[Any, str, Any, Any]] = [
     ),
     (POINT, "struct<y: string, x: bigint, z: int>", {"x": 1, "y": "a"}, ("a", 1, None)),
     ({"type": "array", "items": POINT}, "array<struct<x: int>>", [{"x": 1, "y": "a"}], [(1,)]),
+    ({"type": "array", "items": PAIR}, "array<struct<y: int, x: int>>", [{"x": 1, "y": 2}], [(2, 1)]),
     ({"type": "array", "items": "int"}, "array<bigint>", [1, 2], [1, 2]),
+    (
+        {"type": "array", "items": {"type": "array", "items": {**record(p=PAIR, b="bytes", s="string"), "name": "I"}}},
+        "array<array<struct<s: string, p: struct<y: int, x: int>, b: binary>>>",
+        [[{"p": {"x": 1, "y": 2}, "b": b"\xff", "s": "a"}], []],
+        [[("a", (2, 1), b"\xff")], []],
+    ),
+    (
+        {"type": "array", "items": {**record(a="int", ps={"type": "array", "items": ["null", PAIR]}), "name": "I"}},
+        "array<struct<a: int, ps: array<struct<y: int, x: int>>>>",
+        [{"a": 3, "ps": [None, {"x": 1, "y": 2}]}],
+        [(3, [None, (2, 1)])],
+    ),
+    (
+        {"type": "map", "values": {"type": "array", "items": PAIR}},
+        "array<struct<key: string, value: array<struct<y: int, x: int>>>>",
+        {"a": [{"x": 1, "y": 2}]},
+        [("a", [(2, 1)])],
+    ),
     (
         {"type": "map", "values": "int"},
         "array<struct<key: string, value: bigint>>",
@@ -635,6 +655,7 @@ BROKEN: dict[str, Any] = {
         n={"type": "enum", "name": "E", "symbols": ["a"]}, m={"type": "enum", "name": "E", "symbols": ["b"]}
     ),
     "has two types named 'x.I' that differ": record(n=INNER, m={**INNER, "fields": [{"name": "n", "type": "int"}]}),
+    "has two types named 'Q' that differ": record(n=PAIR, m={**PAIR, "fields": PAIR["fields"][::-1]}),
     "has the type 'R' inside itself": record(n=record(m="int")),
 }
 WHOLE = (

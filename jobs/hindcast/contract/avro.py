@@ -42,9 +42,18 @@ class MapType(NamedTuple):
 
 
 class RecordType(NamedTuple):
-    """Fields by name, in order."""
+    """Fields by name, in order: the same fields in another order are another type, as in Spark."""
 
     fields: dict[str, FieldType]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RecordType) and list(self.fields.items()) == list(other.fields.items())
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.fields.items()))
 
     def __str__(self) -> str:
         return f"struct<{format_columns(self.fields, ': ')}>"
