@@ -730,6 +730,70 @@ def test_named_types_are_known_by_their_full_names() -> None:
     assert str(avro.parse_schema(schema)).count("`x`: int") == 3
 
 
+def array(items: Any) -> dict[str, Any]:
+    return {"type": "array", "items": items}
+
+
+def wide(*kinds: Any, name: str = "W") -> dict[str, Any]:
+    return {**record(**{f"f{n}": kind for n, kind in enumerate(kinds)}), "name": name}
+
+
+NONE, EMPTY = {"type": "fixed", "name": "N", "size": 0}, {"type": "record", "name": "E", "fields": []}
+
+
+@pytest.mark.parametrize(
+    ("kind", "place"),
+    [
+        (array("null"), "array 'it'"),
+        (array({"type": "null"}), "array 'it'"),
+        (array(array(NONE)), "array 'it[]'"),
+        (array(wide("int", array(EMPTY))), "array 'it[].f1'"),
+        ({"type": "map", "values": ["null", array(EMPTY)]}, "array 'it[]'"),
+        (wide(EMPTY, array("E")), "array 'it.f1'"),
+        ({**wide(EMPTY, array("a.E")), "namespace": "a"}, "array 'it.f1'"),
+        (array(wide(EMPTY, NONE, "null")), "array 'it'"),
+        (array(wide("int", *["null"] * 60)), "array 'it'"),
+        ({"type": "map", "values": wide(*["null"] * 60)}, "map 'it'"),
+        (array([{**ENUM, "name": f"E{n}"} for n in range(200)]), "array 'it'"),
+    ],
+)
+def test_items_that_take_hardly_a_byte_are_refused(kind: Any, place: str) -> None:
+    """A record of a kilobyte could have as many of them as would fill the memory of any JVM."""
+    with pytest.raises(avro.SchemaError, match=re.escape(f"has items that take too few bytes in the {place}: ")):
+        avro.parse_schema(record(it=kind))
+
+
+def test_arrays_in_arrays_that_each_declare_millions_are_malformed(spark: SparkSession) -> None:
+    """Avro makes room for all of them before it reads an item: by its own limits for gigabytes."""
+    kind: Any = "boolean"
+    for _ in range(45):
+        kind = array(kind)
+    schema = record(n="int", it=kind)
+    part = of("avro", {"n": "int"}, schema=json.dumps(schema))
+    for count in (9_999_999, 1_000_000):
+        claims = wrote(wide(*["long"] * 46), {f"f{n}": count if n else 1 for n in range(46)})
+        check(spark, (part, [Case(wrote(schema, {"n": 1, "it": []}), (1,)), Case(claims, BAD)]))
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        array("int"),
+        array(["null"]),
+        array(["null", wide(*[["null", "string"]] * 400)]),
+        array(wide("int", "null", NONE, EMPTY)),
+        array([{**ENUM, "name": f"E{n}"} for n in range(40)]),
+        array(array(array("boolean"))),
+        {"type": "map", "values": "null"},
+        {"type": "map", "values": EMPTY},
+        wide(*["null"] * 500),
+        {**wide({**EMPTY, "name": "a.E"}, wide("int", name="E"), array("E")), "namespace": "b"},
+    ],
+)
+def test_items_that_take_a_byte_and_parts_outside_of_arrays_are_not(kind: Any) -> None:
+    avro.parse_schema(record(it=kind))
+
+
 def test_columns_of_headers() -> None:
     """The last header of a name counts; a null value stays null."""
     columns = {"source": "string", "n": "int", "trace": "binary", "hops": "int"}
