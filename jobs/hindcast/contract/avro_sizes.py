@@ -1,7 +1,7 @@
-"""Whether a small record of an Avro schema could fill Spark's memory: items of its arrays that take hardly a byte each.
+"""Whether a small record of an Avro schema could fill Spark's memory: by items that take no byte, or hardly one.
 
-Pure, without Spark. A null, an empty record and a fixed of size 0 take no byte, and an array may declare millions of
-them. So may an array of arrays, with all that it has in one record.
+Pure, without Spark. A null, an empty record and a fixed of size 0 take no byte, and an array may declare a million of
+them in three bytes; in an array of such arrays a kilobyte declares hundreds of millions.
 """
 
 from __future__ import annotations
