@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 from typing import Any
 
 import msgspec
@@ -91,6 +92,27 @@ def test_numbers_decoded_at_once_are_those_decoded_one_by_one(kind: str, declare
     each = [None if it is None else encodings._decode_value(it, kind, declared, PLAIN) for it in numbers]
     assert found.equals(pa.array(each, columns.column_type(kind)))
     assert 0 < found.null_count < len(numbers) - 5 or kind == "timestamp"
+
+
+@pytest.mark.parametrize(
+    ("text", "declared", "schema"),
+    [
+        ("A" * 2_000_000, None, PLAIN),
+        ("A" * 2_000_000, None, FieldSchema("org.apache.kafka.connect.data.Decimal", "2")),
+        (f'{{"scale": 1, "value": "{"A" * 2_000_000}"}}', None, FieldSchema("io.debezium.data.VariableScaleDecimal")),
+    ],
+    ids=["of no schema", "Decimal", "VariableScaleDecimal"],
+)
+def test_a_text_longer_than_any_number_is_no_decimal_and_takes_no_memory(
+    text: str, declared: str | None, schema: FieldSchema
+) -> None:
+    tracemalloc.start()
+    try:
+        assert encodings._decode_value(text, "decimal(8,2)", declared, schema) is None
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert most < 3 * len(text)
 
 
 def test_json_values_read_as_text_at_once_are_those_read_one_by_one() -> None:

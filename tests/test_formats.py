@@ -305,6 +305,7 @@ LOCAL = datetime(2026, 1, 1, 12, 0, 0, 123456)  # noqa: DTZ001  # Spark's Python
 ENUM = {"type": "enum", "name": "E", "symbols": ["A", "B"]}
 FIXED = {"type": "fixed", "name": "F", "size": 2}
 POINT = {"type": "record", "name": "P", "fields": [{"name": "x", "type": "int"}, {"name": "y", "type": "string"}]}
+PAIR = {"type": "record", "name": "Q", "fields": [{"name": "x", "type": "int"}, {"name": "y", "type": "int"}]}
 
 TYPES: list[tuple[Any, str, Any, Any]] = [
     ("boolean", "boolean", True, True),
@@ -341,7 +342,26 @@ TYPES: list[tuple[Any, str, Any, Any]] = [
     ),
     (POINT, "struct<y: string, x: bigint, z: int>", {"x": 1, "y": "a"}, ("a", 1, None)),
     ({"type": "array", "items": POINT}, "array<struct<x: int>>", [{"x": 1, "y": "a"}], [(1,)]),
+    ({"type": "array", "items": PAIR}, "array<struct<y: int, x: int>>", [{"x": 1, "y": 2}], [(2, 1)]),
     ({"type": "array", "items": "int"}, "array<bigint>", [1, 2], [1, 2]),
+    (
+        {"type": "array", "items": {"type": "array", "items": {**record(p=PAIR, b="bytes", s="string"), "name": "I"}}},
+        "array<array<struct<s: string, p: struct<y: int, x: int>, b: binary>>>",
+        [[{"p": {"x": 1, "y": 2}, "b": b"\xff", "s": "a"}], []],
+        [[("a", (2, 1), b"\xff")], []],
+    ),
+    (
+        {"type": "array", "items": {**record(a="int", ps={"type": "array", "items": ["null", PAIR]}), "name": "I"}},
+        "array<struct<a: int, ps: array<struct<y: int, x: int>>>>",
+        [{"a": 3, "ps": [None, {"x": 1, "y": 2}]}],
+        [(3, [None, (2, 1)])],
+    ),
+    (
+        {"type": "map", "values": {"type": "array", "items": PAIR}},
+        "array<struct<key: string, value: array<struct<y: int, x: int>>>>",
+        {"a": [{"x": 1, "y": 2}]},
+        [("a", [(2, 1)])],
+    ),
     (
         {"type": "map", "values": "int"},
         "array<struct<key: string, value: bigint>>",
@@ -635,6 +655,7 @@ BROKEN: dict[str, Any] = {
         n={"type": "enum", "name": "E", "symbols": ["a"]}, m={"type": "enum", "name": "E", "symbols": ["b"]}
     ),
     "has two types named 'x.I' that differ": record(n=INNER, m={**INNER, "fields": [{"name": "n", "type": "int"}]}),
+    "has two types named 'Q' that differ": record(n=PAIR, m={**PAIR, "fields": PAIR["fields"][::-1]}),
     "has the type 'R' inside itself": record(n=record(m="int")),
 }
 WHOLE = (
@@ -707,6 +728,70 @@ def test_named_types_are_known_by_their_full_names() -> None:
     point = {**POINT, "namespace": "geo"}
     schema = {**record(a=point, b="geo.P", c={**POINT, "name": "other.P"}), "namespace": "app"}
     assert str(avro.parse_schema(schema)).count("`x`: int") == 3
+
+
+def array(items: Any) -> dict[str, Any]:
+    return {"type": "array", "items": items}
+
+
+def wide(*kinds: Any, name: str = "W") -> dict[str, Any]:
+    return {**record(**{f"f{n}": kind for n, kind in enumerate(kinds)}), "name": name}
+
+
+NONE, EMPTY = {"type": "fixed", "name": "N", "size": 0}, {"type": "record", "name": "E", "fields": []}
+
+
+@pytest.mark.parametrize(
+    ("kind", "place"),
+    [
+        (array("null"), "array 'it'"),
+        (array({"type": "null"}), "array 'it'"),
+        (array(array(NONE)), "array 'it[]'"),
+        (array(wide("int", array(EMPTY))), "array 'it[].f1'"),
+        ({"type": "map", "values": ["null", array(EMPTY)]}, "array 'it[]'"),
+        (wide(EMPTY, array("E")), "array 'it.f1'"),
+        ({**wide(EMPTY, array("a.E")), "namespace": "a"}, "array 'it.f1'"),
+        (array(wide(EMPTY, NONE, "null")), "array 'it'"),
+        (array(wide("int", *["null"] * 60)), "array 'it'"),
+        ({"type": "map", "values": wide(*["null"] * 60)}, "map 'it'"),
+        (array([{**ENUM, "name": f"E{n}"} for n in range(200)]), "array 'it'"),
+    ],
+)
+def test_items_that_take_hardly_a_byte_are_refused(kind: Any, place: str) -> None:
+    """A record of a kilobyte could have as many of them as would fill the memory of any JVM."""
+    with pytest.raises(avro.SchemaError, match=re.escape(f"has items that take too few bytes in the {place}: ")):
+        avro.parse_schema(record(it=kind))
+
+
+def test_arrays_in_arrays_that_each_declare_millions_are_malformed(spark: SparkSession) -> None:
+    """Avro makes room for all of them before it reads an item: by its own limits for gigabytes."""
+    kind: Any = "boolean"
+    for _ in range(45):
+        kind = array(kind)
+    schema = record(n="int", it=kind)
+    part = of("avro", {"n": "int"}, schema=json.dumps(schema))
+    for count in (9_999_999, 1_000_000):
+        claims = wrote(wide(*["long"] * 46), {f"f{n}": count if n else 1 for n in range(46)})
+        check(spark, (part, [Case(wrote(schema, {"n": 1, "it": []}), (1,)), Case(claims, BAD)]))
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        array("int"),
+        array(["null"]),
+        array(["null", wide(*[["null", "string"]] * 400)]),
+        array(wide("int", "null", NONE, EMPTY)),
+        array([{**ENUM, "name": f"E{n}"} for n in range(40)]),
+        array(array(array("boolean"))),
+        {"type": "map", "values": "null"},
+        {"type": "map", "values": EMPTY},
+        wide(*["null"] * 500),
+        {**wide({**EMPTY, "name": "a.E"}, wide("int", name="E"), array("E")), "namespace": "b"},
+    ],
+)
+def test_items_that_take_a_byte_and_parts_outside_of_arrays_are_not(kind: Any) -> None:
+    avro.parse_schema(record(it=kind))
 
 
 def test_columns_of_headers() -> None:

@@ -105,6 +105,12 @@ def test_what_a_contract_can_say(topic: str, tmp_path: Path) -> None:
             "`n` is int, which is not string",
             "the schema writes struct<`n`: int>",
         ),
+        (
+            "key: {k: int}\nvalue: {v: array<int>}\nvalue_format: avro\nvalue_schema: none.avsc",
+            9,
+            "'none.avsc' has items that take too few bytes in the array: ",
+            "fix the schema",
+        ),
         ("key: {k: int}\nvalue: {v: int}\nheaders:\n  w: x", 9, "no column 'w' of the value", "known here: v"),
         ("key: {k: int}\nvalue: {v: int}\nheaders: {v: x}", 8, "no column is read from the value itself", "add"),
         ("key: {k: int}\nvalue: {v: int}\nrenamed:\n  w: [x]", 9, "no column 'w' of key or value", "known here: k, v"),
@@ -129,6 +135,7 @@ def test_what_it_cannot_say_has_its_line_and_a_mend(
     (tmp_path / "n.avsc").write_text(json.dumps(SCHEMA), encoding="utf-8")
     (tmp_path / "bad.avsc").write_text("{", encoding="utf-8")
     (tmp_path / "odd.avsc").write_text('"odd"', encoding="utf-8")
+    (tmp_path / "none.avsc").write_text('{"type": "array", "items": "null"}', encoding="utf-8")
     with pytest.raises(ContractError) as refused:
         load(contract(tmp_path, topic))
     assert refused.value.where == f"{tmp_path / 'p.yaml'}:{line}"

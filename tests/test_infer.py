@@ -582,6 +582,13 @@ def test_avro_that_is_nested_too_deeply_is_malformed() -> None:
             AvroDecoder(large | {"scale": scale})
 
 
+def test_avro_with_more_items_than_bytes_is_not_read() -> None:
+    nulls = AvroDecoder({"type": "array", "items": {"type": "array", "items": "null"}})
+    assert nulls.decode(b"\2\x06\0\0") == [[None] * 3]
+    with pytest.raises(ValueError, match="is not Avro"):
+        nulls.decode(b"\xd0\x0f" + b"\xd0\x0f\0" * 1_000 + b"\0")
+
+
 def test_a_number_of_a_million_digits_stops_nothing(tmp_path: Path) -> None:
     rows = ["1" * 1_010_000, "0." + "0" * 5_000 + "1", "-" + "1" * 5_000]
     for row in rows:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gzip
 import json
 import re
 import ssl
@@ -14,7 +16,7 @@ import pytest
 from hindcast.common.errors import AccessError, HindcastError, RecordError, SettingsError, TopicError
 from hindcast.common.settings import read_settings
 from hindcast.contract import avro
-from hindcast.formats import registry
+from hindcast.formats import bounded_answers, registry
 from registries import peer, register
 from secured import certificates
 from serving import Handler, serving
@@ -102,6 +104,45 @@ def test_a_registry_that_never_ends_its_answer_is_not_awaited(monkeypatch: pytes
         with pytest.raises(TopicError, match=r"the schema registry does not answer \(TimeoutError\)"):
             fetch(url, 1)
         done.set()
+
+
+def test_an_answer_without_end_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Endless(Handler):
+        def get(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            with contextlib.suppress(OSError):
+                while True:
+                    self.wfile.write(b" " * 1_000)
+
+    monkeypatch.setattr(bounded_answers, "MOST_BYTES", 1_000_000)
+    with serving(Endless) as url, pytest.raises(TopicError) as refused:
+        fetch(url, 1)
+    assert refused.value.found == "the schema registry's answer has more than 1,000,000 bytes"
+    assert (refused.value.where, "HINDCAST_SCHEMA_REGISTRY" in refused.value.fix) == (f"{url}, topic t", True)
+
+
+def test_an_answer_is_not_decompressed() -> None:
+    asked: list[str] = []
+
+    class Compressing(Handler):
+        def get(self) -> None:
+            asked.append(self.headers["Accept-Encoding"])
+            self.send_response(200)
+            self.send_header("Content-Encoding", "gzip, gzip")
+            self.end_headers()
+            self.wfile.write(gzip.compress(gzip.compress(b"{}" * 1_000_000)))
+
+    with serving(Compressing) as url, pytest.raises(TopicError, match=r"answer is compressed \(gzip, gzip\), which"):
+        fetch(url, 1)
+    assert asked == ["identity"]
+
+
+def test_an_answer_of_many_parts_is_read() -> None:
+    long = {"type": "enum", "name": "E", "symbols": [f"S{n}" for n in range(100_000)]}
+    with peer() as url:
+        id_ = register(url, "long", long)
+        assert json.loads(fetch(url, id_)[id_]) == long
 
 
 def test_a_name_is_written_out_once() -> None:

@@ -9,6 +9,7 @@ import re
 import stat
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -47,6 +48,14 @@ SCRAM = {"SECURITY": "sasl_ssl", "USERNAME": "ann", "PASSWORD": "s3cret-9"}
 
 def read(servers: str = BROKERS, **told: str) -> Security:
     return security.read_security(servers, {f"{PREFIX}{name}": value for name, value in told.items()})
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    """Return as soon as it is so; fail after ten seconds."""
+    last = time.monotonic() + 10
+    while not is_so():
+        assert time.monotonic() < last
+        time.sleep(0.01)
 
 
 def use(patch: pytest.MonkeyPatch, environ: dict[str, str]) -> None:
@@ -290,6 +299,16 @@ class TestHandover:
         names = {path.name for path in folder.iterdir()}
         assert len(names) == 2
         assert "kafka-2-new.json" in names
+
+    def test_a_file_stays_as_long_as_its_process_runs(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(task_credentials, "REFRESH_SECONDS", 0.01)
+        file = Path(self.hand_over(monkeypatch, **SCRAM, HANDOVER="file") or "")
+        os.utime(file, (time.time() - 2 * task_credentials.STALE_SECONDS,) * 2)
+        wait_until(lambda: time.time() - file.stat().st_mtime < 60)
+        self.hand_over(monkeypatch, **{**SCRAM, "PASSWORD": "another"}, HANDOVER="file")
+        assert file.exists()
+        file.unlink()
+        wait_until(lambda: not any(file.name in thread.name for thread in threading.enumerate()))
 
     def test_one_that_its_own_process_takes_away_meanwhile_is_passed_over(
         self, monkeypatch: pytest.MonkeyPatch, var: Path

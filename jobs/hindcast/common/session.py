@@ -88,10 +88,10 @@ alone gets only 48 MB for its code by default, and stops compiling when they are
 
 AVRO_LIMITS = tuple(
     f"-Dorg.apache.avro.limits.{what}.maxLength={most}"
-    for what, most in (("bytes", 64 << 20), ("string", 64 << 20), ("collectionItems", 10_000_000))
+    for what, most in (("bytes", 64 << 20), ("string", 64 << 20), ("collectionItems", 1_000_000))
 )
 """For JVMs that decode: a record that declares more is malformed. Avro would allocate all that it declares, which can
-be more than the JVM has.
+be more than the JVM has: of arrays within arrays, the room for the items of all, some MB each.
 """
 
 _HADOOP_UMASK = "fs.permissions.umask-mode"

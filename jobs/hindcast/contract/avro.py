@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, NoReturn
 
 from hindcast.common.json_values import JsonObject, JsonValue, list_objects
-from hindcast.contract import avro_rules, bounds
+from hindcast.contract import avro_rules, avro_sizes, bounds
 
 
 class ScalarType(NamedTuple):
@@ -42,9 +42,18 @@ class MapType(NamedTuple):
 
 
 class RecordType(NamedTuple):
-    """Fields by name, in order."""
+    """Fields by name, in order: the same fields in another order are another type, as in Spark."""
 
     fields: dict[str, FieldType]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RecordType) and list(self.fields.items()) == list(other.fields.items())
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.fields.items()))
 
     def __str__(self) -> str:
         return f"struct<{format_columns(self.fields, ': ')}>"
@@ -100,8 +109,9 @@ def parse_schema(schema: JsonValue) -> FieldType:
     _refuse_deep(schema)
     read = _SchemaReader().parse_type(schema, None)
     _refuse_wide(read)
-    if wrong := next(avro_rules.check_schema(schema), None):
-        raise SchemaError(wrong)
+    for check in (avro_rules.check_schema, avro_sizes.check_items):
+        if wrong := next(check(schema), None):
+            raise SchemaError(wrong)
     return read
 
 
@@ -187,7 +197,7 @@ class _SchemaReader:
             return self._parse_record(schema, namespace)
         if kind in ("enum", "fixed"):
             field_type = self._parse_logical(schema) or ScalarType("string" if kind == "enum" else "binary")
-            name = _full_name(schema, namespace)[0]
+            name = avro_rules.full_name(schema, namespace)[0]
             return self._define(name, field_type, (kind, schema.get("symbols"), schema.get("size")))
         if kind == "array":
             return ArrayType(self.parse_type(schema.get("items"), namespace))
@@ -210,7 +220,7 @@ class _SchemaReader:
         return full if full in self._named else name
 
     def _parse_record(self, schema: JsonObject, namespace: str | None) -> FieldType:
-        name, inner = _full_name(schema, namespace)
+        name, inner = avro_rules.full_name(schema, namespace)
         known = self._named.get(name)
         if name in self._named and known is None:
             raise SchemaError(f"has the type '{name}' inside itself, which no column can have")
@@ -253,7 +263,7 @@ class _SchemaReader:
         for part in union:
             name = self._find_full_name(part, namespace) if isinstance(part, str) else ""
             if isinstance(part, dict) and part["type"] in avro_rules.NAMED:
-                name = _full_name(part, namespace)[0]
+                name = avro_rules.full_name(part, namespace)[0]
             if name and name in names:
                 raise SchemaError(f"has '{name}' twice in a union")
             names.add(name)
@@ -300,16 +310,6 @@ def _count_digits(schema: JsonObject) -> JsonValue:
     if not isinstance(size, int) or size > _BYTES:
         return _MOST
     return min(len(str(2 ** (8 * size - 1))) - 1, _MOST) if size > 8 else schema.get("precision")
-
-
-def _full_name(schema: JsonObject, namespace: str | None) -> tuple[str, str | None]:
-    """Return the full name of a named type, and the namespace inside it."""
-    name = str(schema.get("name", ""))
-    if "." in name:
-        space = name.rpartition(".")[0] or None
-        return name if space else name[1:], space
-    inner = str(schema.get("namespace", namespace) or "") or None
-    return (f"{inner}.{name}" if inner else name), inner
 
 
 def _member_name(schema: JsonValue) -> str:

@@ -14,6 +14,16 @@ from hindcast.contract.bounds import FIXED_BYTES
 NAMED = ("record", "enum", "fixed")
 
 
+def full_name(schema: JsonObject, namespace: str | None) -> tuple[str, str | None]:
+    """Return the full name of a named type, and the namespace inside it."""
+    name = str(schema.get("name", ""))
+    if "." in name:
+        space = name.rpartition(".")[0] or None
+        return name if space else name[1:], space
+    inner = str(schema.get("namespace", namespace) or "") or None
+    return (f"{inner}.{name}" if inner else name), inner
+
+
 def check_schema(schema: JsonValue) -> Iterator[str]:
     """Yield what is wrong with a schema (parsed JSON) whose types are known: `has an enum 'E' without symbols`."""
     if isinstance(schema, list):

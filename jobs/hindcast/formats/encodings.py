@@ -52,7 +52,7 @@ MICROS = {"Timestamp": (1000, 1), "MicroTimestamp": (1, 1), "NanoTimestamp": (1,
 _EPOCH, _FIRST_DAY, _LAST_DAY = date(1970, 1, 1), -719_162, 2_932_896
 _MOST = (1 << 63) - 1
 _LONGEST = 1_000
-"""So many characters a number may have."""
+"""So many characters a number may have: beyond them nothing is matched, as to match base64 takes 30 times its size."""
 _WHOLE = re.compile("-?[0-9]{1,19}")
 _BASE64 = re.compile("(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{4}|[A-Za-z0-9+/]{3}=|[A-Za-z0-9+/]{2}==)")
 _NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]{1,3})?")
@@ -190,7 +190,7 @@ def _decode_named(text: str, kind: str, encoding: str, scale: str | None) -> Col
         return _decode_as(number, kind, encoding, scale) if -(1 << 63) <= number < 1 << 63 else None
     if encoding == "VariableScaleDecimal":
         return _decode_as(_parse_variable(text), kind, encoding, scale)
-    if encoding != "Decimal":
+    if encoding != "Decimal" or len(text) > _LONGEST:
         return None
     if _BASE64.fullmatch(text) and not _NUMBER.fullmatch(text):
         return _decode_as(base64.b64decode(text), kind, encoding, scale)
@@ -204,7 +204,9 @@ def _parse_variable(text: str) -> ColumnValue:
     except (ValueError, RecursionError):
         found = None
     scale, value = (found.get("scale"), found.get("value")) if isinstance(found, dict) else (None, None)
-    if type(scale) is not int or not isinstance(value, str) or not _BASE64.fullmatch(value):
+    if type(scale) is not int or not isinstance(value, str) or len(value) > _LONGEST:
+        return None
+    if not _BASE64.fullmatch(value):
         return None
     return {"scale": scale, "value": base64.b64decode(value)}
 
@@ -216,7 +218,7 @@ def _parse_text(text: str, kind: str) -> ColumnValue:
     if kind == "date":
         match = _DAY.fullmatch(text)
         return parse_text(match[1], kind) if match else None
-    return None if _BASE64.fullmatch(text) else _parse_decimal(text, kind)
+    return None if len(text) > _LONGEST or _BASE64.fullmatch(text) else _parse_decimal(text, kind)
 
 
 def _parse_decimal(text: str, kind: str) -> Decimal | None:

@@ -28,6 +28,7 @@ from hindcast.common.json_values import JsonObject, JsonValue
 from hindcast.common.login_forms import hide_login
 from hindcast.common.settings import Settings
 from hindcast.contract.avro import parse_json
+from hindcast.formats.bounded_answers import AnswerError, bound_answers
 from hindcast.kafka.security import PEM, find_pem_file, is_loopback
 
 if TYPE_CHECKING:
@@ -136,7 +137,7 @@ def _open_client(settings: Settings) -> SchemaRegistryClient:
     from confluent_kafka.schema_registry import SchemaRegistryClient  # its import takes a second
 
     try:
-        return SchemaRegistryClient(config)
+        client = SchemaRegistryClient(config)
     except OSError as error:
         raise SettingsError(
             f"the certificates of whom we trust cannot be used: {error.strerror or error}",
@@ -145,6 +146,8 @@ def _open_client(settings: Settings) -> SchemaRegistryClient:
             or settings.schema_registry,
             fix=f"{CA}: {PEM}",
         ) from None
+    bound_answers(client)
+    return client
 
 
 def _fetch_schema(client: SchemaRegistryClient, settings: Settings, id_: int, where: str) -> str | None:
@@ -252,6 +255,8 @@ def _ask_registry(question: Callable[[], A], settings: Settings, where: str) -> 
         if error.error_code in _UNKNOWN:
             return None
         raise _refusal_error(error, place) from None
+    except AnswerError as error:
+        raise TopicError(f"the schema registry's answer {error}", where=place, fix=_WRONG) from None
     except Exception as error:  # noqa: BLE001  # the client's own HTTP library raises what it likes
         raise _no_answer_error(error, place) from None
 

@@ -15,6 +15,7 @@ import atexit
 import json
 import os
 import secrets
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -23,8 +24,8 @@ from hindcast.common.errors import PlatformError
 from hindcast.common.settings import Settings
 from hindcast.kafka.security import PREFIX, Security, read_security
 
-STALE_SECONDS = 24 * 3600
-"""The age at which a file of secrets is unused: a step takes 12 hours at most."""
+STALE_SECONDS, REFRESH_SECONDS = 24 * 3600, 3600.0
+"""The age at which a file of secrets is unused: its process sets its time again each hour, on whichever machine."""
 
 
 def needs_secrets_file(how: Security) -> bool:
@@ -92,7 +93,20 @@ def _write_file(folder: Path, text: str, kind: str) -> Path:
             fix=f"check the disk and the permissions, or set {PREFIX}HANDOVER to environment",
         ) from None
     atexit.register(path.unlink, missing_ok=True)  # also in an Airflow task, which runs what was registered in it
+    threading.Thread(target=_refresh_file, args=(path,), name=f"refresh {path.name}", daemon=True).start()
     return path
+
+
+def _refresh_file(path: Path) -> None:
+    """Set the time of a file to now again and again, until it is deleted."""
+    while True:
+        time.sleep(REFRESH_SECONDS)
+        try:
+            os.utime(path)
+        except FileNotFoundError:
+            return
+        except OSError:  # a shared folder that is away for a while
+            continue
 
 
 _written_files: dict[tuple[int, str, str], Path] = {}

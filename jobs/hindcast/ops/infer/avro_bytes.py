@@ -80,7 +80,7 @@ class _Bytes:
     """Bytes that are read from the front."""
 
     def __init__(self, raw: bytes) -> None:
-        self.raw, self.place = raw, 0
+        self.raw, self.place, self.items = raw, 0, 0
 
     def take(self, count: int) -> bytes:
         """Return the next bytes; IndexError if there are not so many."""
@@ -154,9 +154,14 @@ def _read_block(source: _Bytes) -> int:
     count = _read_long(source)
     if count < 0:
         _read_long(source)
-    if abs(count) > len(source.raw) << 10:  # items of no bytes
+    source.items += abs(count)
+    if source.items > len(source.raw) + _MOST_EMPTY_ITEMS:
         raise IndexError(count)
     return abs(count)
+
+
+_MOST_EMPTY_ITEMS = 100_000
+"""The most items of no bytes in all arrays of a value."""
 
 
 def _block_reader(read: _Read) -> _Read:
