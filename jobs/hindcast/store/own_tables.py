@@ -15,20 +15,22 @@ from urllib.parse import unquote
 from deltalake import DeltaTable
 
 from hindcast.common.errors import TableError, show_briefly
-from hindcast.store import delta_log, own_files, own_paths
+from hindcast.store import delta_log, own_files, own_paths, table_metadata, tables
+from hindcast.store.table_metadata import RESTORE_FIX
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-RESTORE_FIX = "RESTORE the table to the last version that Hindcast wrote (DESCRIBE HISTORY names the writers)"
-"""What to do about a table in whose log somebody else has written."""
-
 
 def open_whole(path: str) -> DeltaTable:
-    """Return a table in its latest version; raise TableError if its log is odd or has a file out of its folder."""
-    if "://" not in path:
-        own_files.refuse_odd_log(Path(path))
-    delta_table = DeltaTable(path)
+    """Return a table in its latest version; raise TableError if it cannot be read, or its log is odd, has a file out of
+    its folder, or has what Spark would run.
+    """
+    with tables.explain_errors(path) as folder:
+        if folder is not None:
+            own_files.refuse_odd_log(folder)
+        delta_table = DeltaTable(path)
+    table_metadata.refuse_risks(delta_table)
     refuse_foreign(delta_table, delta_log.list_paths(delta_table))
     return delta_table
 

@@ -38,6 +38,7 @@ from hindcast.store import (
     store_formats,
     table_columns,
     table_creation,
+    table_metadata,
     tables,
 )
 from hindcast.store.commit_notes import parse_note
@@ -217,17 +218,9 @@ def _list_constraints(delta_table: DeltaTable) -> Iterator[str]:
     properties, fields = delta_table.metadata().configuration, delta_table.schema().fields
     if properties.get("delta.appendOnly") == "true":
         yield "rows can only be added to it (delta.appendOnly)"
-    checks = [name for name in sorted(properties) if name.startswith(_CONSTRAINT_PREFIX)]
-    if checks:
-        yield f"it has constraints ({', '.join(name.removeprefix(_CONSTRAINT_PREFIX) for name in checks)})"
+    yield from table_metadata.list_table_risks(delta_table)
     if required := [field.name for field in fields if not field.nullable]:
         yield f"columns may not be null ({', '.join(required)})"
-    if computed := [field.name for field in fields if {*field.metadata} & _COMPUTED_METADATA]:
-        yield f"columns are computed ({', '.join(computed)})"
-
-
-_CONSTRAINT_PREFIX = "delta.constraints."
-_COMPUTED_METADATA = {"delta.generationExpression", "delta.identity.start"}
 
 
 def _normalise_type(kind: str) -> str:
