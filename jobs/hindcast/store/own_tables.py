@@ -6,6 +6,7 @@ or a link, could bring the rows of another's table where somebody else may read 
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Collection
 from pathlib import Path
@@ -47,9 +48,23 @@ def refuse_foreign(delta_table: DeltaTable, paths: Collection[str]) -> None:
 
 
 def run_statement(spark: SparkSession, path: str, statement: str) -> None:
-    """Let Spark run a statement that reads the files of a table to write others; TableError if it has any of others."""
+    """Let Spark run a statement that reads the files of a table to write others; TableError if it has any of others.
+
+    Spark is asked which files it would read only where its log has files that others may not read as it does.
+    """
     open_whole(path)
+    if "://" not in path and not all(map(_is_read_by_all, os.listdir(Path(path, "_delta_log")))):  # noqa: PTH208
+        refuse_foreign_to_spark(spark, path)
     spark.sql(statement).collect()
+
+
+def _is_read_by_all(name: str) -> bool:
+    return _NUMBERED.match(name) is None or _PLAIN.fullmatch(name) is not None
+
+
+_NUMBERED = re.compile(r"[0-9]+\.|_sidecars$")
+_PLAIN = re.compile(r"[0-9]{20}\.(json|crc|checkpoint\.parquet)")
+"""The names of commits, checksums and checkpoints, as they are in a log of ours."""
 
 
 def run_upkeep(spark: SparkSession, path: str, statement: str) -> None:
@@ -67,7 +82,7 @@ def refuse_foreign_to_spark(spark: SparkSession, path: str) -> None:
     folder = _name_place(path if "://" in path else str(Path(path).absolute()))
     for file in spark.read.format("delta").load(path).inputFiles():
         place = _name_place(file)
-        if not place.startswith(folder + "/") or own_paths.leads_out(place.removeprefix(folder + "/")):
+        if not place.startswith(folder + "/") or own_paths.goes_up(place.removeprefix(folder + "/")):
             where = f"{path}, {show_briefly(file)}"
             raise TableError("its log names a file out of its folder, as Spark reads it", where=where, fix=RESTORE_FIX)
 

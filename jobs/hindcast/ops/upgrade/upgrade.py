@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
@@ -34,6 +35,7 @@ from hindcast.store import (
     delta_log,
     file_listing,
     lazy_migration,
+    own_files,
     row_reader,
     store_formats,
     table_columns,
@@ -184,6 +186,8 @@ def _recognise_format(contract: Contract, table: Table, delta_table: DeltaTable)
             fix="copy that table (DEEP CLONE, or CREATE TABLE AS SELECT) and put the copy in its place; "
             "nothing was written",
         )
+    if "://" not in table.path:
+        own_files.refuse_odd_log(Path(table.path))
     topic, shape = contract.topics[table.name], list_shapes(contract)[table.name]
     fields = table_columns.spark_schema(delta_table).fields
     types = {field.name: _normalise_type(field.dataType.simpleString()) for field in fields}
