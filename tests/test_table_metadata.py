@@ -202,3 +202,10 @@ def test_spark_reads_files_in_the_folder_only(tmp_path: Path, file: str, is_own:
     else:
         with pytest.raises(TableError, match="as Spark reads it"):
             own_tables.refuse_foreign_to_spark(spark, str(tmp_path))  # type: ignore[arg-type]
+
+
+def test_a_type_that_delta_rs_does_not_know_is_an_error_of_ours(table: Table) -> None:
+    commit(table, build_metadata(table, {"name": "u", "type": "unknown", "nullable": True, "metadata": {}}))
+    for open_table in (tables.open_latest, lambda it: own_tables.open_whole(it.path)):
+        with pytest.raises(TableError, match="cannot be read: "):
+            open_table(table)

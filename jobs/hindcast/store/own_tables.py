@@ -31,8 +31,8 @@ def open_whole(path: str) -> DeltaTable:
         if folder is not None:
             own_files.refuse_odd_log(folder)
         delta_table = DeltaTable(path)
-    table_metadata.refuse_risks(delta_table)
-    refuse_foreign(delta_table, delta_log.list_paths(delta_table))
+        table_metadata.refuse_risks(delta_table, path)
+        refuse_foreign(delta_table, delta_log.list_paths(delta_table))
     return delta_table
 
 

@@ -24,9 +24,8 @@ _COMPUTED = ("CURRENT_DEFAULT", "EXISTS_DEFAULT", "delta.generationExpression", 
 """How the names in a column's metadata begin that have its values computed or checked."""
 
 
-def refuse_risks(delta_table: DeltaTable) -> None:
-    """Raise TableError if a table's metadata has what Spark would run, or another place to read or write."""
-    place = delta_table.table_uri.removeprefix("file://").rstrip("/")
+def refuse_risks(delta_table: DeltaTable, place: str) -> None:
+    """Raise TableError if the metadata of the table at a place has what Spark would run, or another place."""
     raise_risks(list_table_risks(delta_table), place, f"remove that by ALTER TABLE if it is yours; else {RESTORE_FIX}")
 
 

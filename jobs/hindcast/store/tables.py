@@ -234,7 +234,7 @@ def _open_in(table: Table, folder: Path | None, *, again: bool = True) -> DeltaT
             where=table.path,
             fix="use a newer Hindcast",
         )
-    table_metadata.refuse_risks(delta_table)
+    table_metadata.refuse_risks(delta_table, table.path)
     if folder is not None:
         own_files.refuse_foreign_files(folder, pa.table(delta_table.get_add_actions()).column("path").to_pylist())
     return delta_table
