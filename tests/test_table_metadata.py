@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -159,8 +160,9 @@ ODD: dict[str, Callable[[Table], None]] = {
 @pytest.mark.parametrize("odd", ODD)
 def test_metadata_that_readers_may_find_otherwise_is_refused(table: Table, odd: str) -> None:
     ODD[odd](table)
-    with pytest.raises(TableError, match=r"metadata that Hindcast never writes|as Delta's writers write"):
-        tables.open_latest(table)
+    for warehouse in (table.warehouse, f"file://{table.warehouse}"):
+        with pytest.raises(TableError, match=r"metadata that Hindcast never writes|as Delta's writers write"):
+            tables.open_latest(replace(table, warehouse=warehouse))
 
 
 def test_a_table_that_cannot_be_read_is_an_error_of_ours(tmp_path: Path) -> None:
@@ -174,7 +176,7 @@ def test_spark_is_asked_which_files_it_reads_where_its_log_has_others(
     table: Table, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     asked, told = list[str](), list[str]()
-    monkeypatch.setattr(own_tables, "open_whole", lambda _: None)
+    monkeypatch.setattr(own_tables, "open_whole", DeltaTable)
     monkeypatch.setattr(own_tables, "refuse_foreign_to_spark", lambda _, path: asked.append(path))
     spark = SimpleNamespace(sql=lambda text: told.append(text) or SimpleNamespace(collect=list))
     for _ in range(2):

@@ -52,8 +52,8 @@ def run_statement(spark: SparkSession, path: str, statement: str) -> None:
 
     Spark is asked which files it would read only where its log has files that others may not read as it does.
     """
-    open_whole(path)
-    if "://" not in path and not all(map(_is_read_by_all, os.listdir(Path(path, "_delta_log")))):  # noqa: PTH208
+    folder = delta_log.find_local_folder(open_whole(path))
+    if folder is not None and not all(map(_is_read_by_all, os.listdir(folder / "_delta_log"))):  # noqa: PTH208
         refuse_foreign_to_spark(spark, path)
     spark.sql(statement).collect()
 

@@ -189,7 +189,8 @@ def open_latest(table: Table) -> DeltaTable | None:
 @contextmanager
 def explain_errors(place: str) -> Iterator[Path | None]:
     """Yield the folder of a table, None in an object store; raise TableError for what opening the table raises."""
-    folder = None if "://" in place else Path(place)
+    local = place.removeprefix("file://")
+    folder = None if "://" in local else Path(local)
     try:
         yield folder
     except (DeltaError, OSError) as error:
