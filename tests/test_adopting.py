@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
@@ -76,6 +77,16 @@ def test_a_table_that_demands_something_of_its_rows_is_refused(tmp_path: Path) -
     write_deltalake(table.path, pa.table(LATEST, schema=full))
     DeltaTable(table.path).alter.add_constraint({"cheap": "price < 100"})
     with pytest.raises(TableError, match=r"it has constraints \(cheap\); columns may not be null \(item\)"):
+        upgrade.plan_takeover(it, table, "in-place")
+
+
+def test_a_table_that_spark_may_read_otherwise_is_refused(tmp_path: Path) -> None:
+    it = contract(tmp_path)
+    table = tables.locate_table(str(tmp_path / "warehouse"), it, "menu")
+    write_deltalake(table.path, pa.table(LATEST))
+    checkpoint = Path(table.path, "_delta_log", f"{0:020}.checkpoint.abc.parquet")
+    pq.write_table(pa.table({"add": [{"PATH": "file:///theirs/x.parquet"}]}), checkpoint)
+    with pytest.raises(TableError, match="names are spelled otherwise: PATH"):
         upgrade.plan_takeover(it, table, "in-place")
 
 

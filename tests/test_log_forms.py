@@ -113,6 +113,12 @@ ODD_FORMS: dict[str, Callable[[Table], None]] = {
     "a foreign change": lambda it: commit(it, OWN.replace("add", "cdc").replace("x.parquet", FOREIGN)),
     "a column in another case": lambda it: write_sidecar(it, build_adds("x", "ADD")),
     "a field in another case": name_foreign_twice,
+    "a path that is spelled otherwise": lambda it: write_sidecar(it, pa.table({"add": [{"PATH": FOREIGN}]})),
+    "no path": lambda it: write_sidecar(it, pa.table({"cdc": [{"size": 1}]})),
+    "a path of bytes": lambda it: write_sidecar(it, pa.table({"add": [{"path": b"x:y"}]})),
+    "no place of a vector": lambda it: write_sidecar(it, build_adds("x", deletionVector={"storageType": "u"})),
+    "a name that is not of Delta": lambda it: write_sidecar(it, pa.table({"add": [{"path": "x", "s\u0131ze": 1}]})),
+    "a vector that is spelled otherwise": lambda it: commit(it, build_add("x.parquet", deletionvector=VECTOR)),
     "a part of a checkpoint": lambda it: write_sidecar(it, build_adds(FOREIGN)),
     "a vector in a part": lambda it: write_sidecar(it, build_adds("x", deletionVector=VECTOR)),
     "a part of a part": lambda it: write_sidecar(it, pa.table({"sidecar": [{"path": "../x"}]})),
@@ -153,6 +159,7 @@ def test_what_writers_write_is_not_refused(table: Table) -> None:
         name = f"{delta_table.version():020}.checkpoint.{n + 1:010}.{2:010}.parquet"
         pq.write_table(rows.slice(2 * n, 2), log / name, compression=("snappy", "zstd")[n], data_page_version="2.0")
     (log / f"{3:020}.crc").write_text(json.dumps({"allFiles": [json.loads(OWN)["add"]]}))
+    write_sidecar(table, build_adds("x", stats_parsed={"minValues": {"straße": 1, "strasse": 1, "PATH": 1}}))
     log_limits.refuse_odd_content(log)
 
 

@@ -8,6 +8,7 @@ file of the log has to be such that it does no harm.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from itertools import count
 from pathlib import Path
@@ -18,7 +19,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from hindcast.common.errors import TableError, show_briefly
-from hindcast.common.json_values import JsonObject, JsonValue, list_objects
+from hindcast.common.json_values import JsonObject, JsonValue, list_objects, parse_object
+from hindcast.store import table_metadata
 from hindcast.store.own_paths import is_plain_name, leads_out
 
 BACKUP_FIX = "put back the table from a backup"
@@ -41,10 +43,28 @@ _ACTIONS = (
     "txn",
 )
 _VECTOR = ("add.deletionVector.storageType", "add.deletionVector.pathOrInlineDv")
+_METADATA = ("metaData.id", "metaData.schemaString")
+
+_SPELLINGS = {
+    name.lower(): name
+    for name in (
+        *("path", "partitionValues", "size", "modificationTime", "dataChange", "stats", "tags", "deletionVector"),
+        *("baseRowId", "defaultRowCommitVersion", "clusteringProvider", "partitionValues_parsed", "stats_parsed"),
+        *("deletionTimestamp", "extendedFileMetadata", "storageType", "pathOrInlineDv", "offset", "sizeInBytes"),
+        *("cardinality", "maxRowIndex", "version", "appId", "lastUpdated", "id", "name", "description", "format"),
+        *("provider", "options", "schemaString", "partitionColumns", "createdTime", "configuration", "domain"),
+        *("minReaderVersion", "minWriterVersion", "readerFeatures", "writerFeatures", "removed"),
+    )
+}
+"""The fields of actions by their names in lower case, by which Spark finds the columns of a checkpoint."""
+
+_COMMIT = re.compile(r".*/_delta_log/[0-9]{20}\.json")
+"""Files whose metadata all readers take, in the same order; the last is looked at when the table is opened."""
 
 
 def refuse_odd_lines(path: Path) -> None:
     """Raise TableError unless each line of a file is the JSON of one action, with paths in the table's folder."""
+    described = 0
     with path.open("rb") as file:
         for number in count(1):
             if not (line := file.readline(MAX_LINE + 1)):
@@ -53,7 +73,9 @@ def refuse_odd_lines(path: Path) -> None:
                 _refuse_form(str(path), f"it has more than {_MAX_LINES:,} lines")
             if not line.isspace() or b"\r" in line:
                 where = f"{path}, line {number:,}"
-                _refuse_foreign_action(where, _parse_line(line, where, BACKUP_FIX))
+                _refuse_foreign_action(where, action := _parse_line(line, where, BACKUP_FIX))
+                if "metaData" in action:
+                    _refuse_odd_metadata(path, parse_object(action["metaData"]), described := described + 1)
 
 
 def refuse_odd_object(path: Path) -> None:
@@ -62,6 +84,8 @@ def refuse_odd_object(path: Path) -> None:
     with path.open("rb") as file:
         it = _parse_line(file.read(MAX_LINE + 1), where, f"rm {path} (readers do without it)")
     _refuse_similar(where, it)
+    for fields in list_objects([value for name, value in it.items() if name.lower() == "metadata"]):
+        _refuse_odd_metadata(path, fields, fix=f"rm {path} (readers do without it)")
     for fields in list_objects(it.get("allFiles")):
         _refuse_foreign_action(where, {"add": fields})
     for hint in list_objects([it.get("v2Checkpoint")]):
@@ -70,6 +94,8 @@ def refuse_odd_object(path: Path) -> None:
             _refuse_foreign_action(where, {"sidecar": fields})
         for action in list_objects(hint.get("nonFileActions")):
             _refuse_foreign_action(where, action)
+            if "metaData" in action:
+                _refuse_odd_metadata(path, parse_object(action["metaData"]))
 
 
 def _refuse_foreign_action(where: str, action: JsonObject) -> None:
@@ -77,6 +103,8 @@ def _refuse_foreign_action(where: str, action: JsonObject) -> None:
     if len(action) != 1 or name not in _ACTIONS or not isinstance(fields, dict):
         _refuse_form(where, f"it is not one action, but {', '.join(action)}")
     _refuse_similar(where, fields)
+    if name != "commitInfo":
+        _refuse_spelling(where, fields)
     if name in _FILE_ACTIONS:
         _refuse_foreign_file(where, fields)
     elif name == "sidecar":
@@ -88,7 +116,15 @@ def _parse_line(line: bytes, where: str, fix: str) -> dict[str, JsonValue]:
     if len(line) > MAX_LINE or b"\r" in line:
         _refuse_form(where, f"a line has more than {MAX_LINE:,} bytes, or another end than LF", fix)
     try:
-        parsed = json.loads(line.decode(), object_pairs_hook=_build_object, parse_constant=_refuse_constant)
+        text = line.decode()
+    except UnicodeDecodeError as error:
+        _refuse_form(where, str(error), fix)
+    return _parse_object(text, where, fix)
+
+
+def _parse_object(text: str, where: str, fix: str) -> dict[str, JsonValue]:
+    try:
+        parsed = json.loads(text, object_pairs_hook=_build_object, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         _refuse_form(where, str(error), fix)
     if not isinstance(parsed, dict):
@@ -109,9 +145,30 @@ def _refuse_constant(text: str) -> NoReturn:
 
 def _refuse_similar(where: str, names: Iterable[str]) -> None:
     """Raise TableError for names that differ only in case: some readers take one for the other."""
-    seen = [name.casefold() for name in names]
+    seen = [name.lower() for name in names]
     if len({*seen}) < len(seen):
         _refuse_form(where, f"names are equal, or differ only in case: {', '.join(names)}")
+
+
+def _refuse_spelling(where: str, names: Iterable[str]) -> None:
+    """Raise TableError for the name of an action's field in another case."""
+    if odd := [name for name in names if _SPELLINGS.get(name.lower(), name) != name]:
+        _refuse_form(where, f"names are spelled otherwise: {', '.join(odd)}")
+
+
+def _refuse_odd_metadata(path: Path, fields: JsonObject, number: int = 1, fix: str = BACKUP_FIX) -> None:
+    """Raise TableError for metadata that readers may take otherwise: one of several in a file (`number`), or not
+    complete. Or that has a risk, in a file that not all of them read.
+    """
+    form, schema = parse_object(fields.get("format")), fields.get("schemaString")
+    if number > 1 or not isinstance(fields.get("id"), str) or not isinstance(schema, str):
+        _refuse_form(str(path), "its metadata is there twice, or lacks an id or a schema", fix)
+    if form.get("provider", "parquet") != "parquet" or form.get("options") not in (None, {}):
+        _refuse_form(str(path), "its metadata names another format than Parquet, or options of it", fix)
+    columns = _parse_object(schema, str(path), fix)
+    if not _COMMIT.fullmatch(path.as_posix()):
+        risks = table_metadata.list_risks(columns, parse_object(fields.get("configuration")))
+        table_metadata.raise_risks(risks, str(path), fix)
 
 
 def _refuse_foreign_file(where: str, fields: JsonObject) -> None:
@@ -146,27 +203,28 @@ def refuse_odd_columns(path: Path, metadata: pq.FileMetaData) -> None:
     schema = metadata.schema.to_arrow_schema()
     if other := {*schema.names} - {*_ACTIONS}:
         _refuse_form(str(path), f"it has columns that are no actions: {', '.join(sorted(other))}")
-    _refuse_similar_fields(str(path), schema)
-    leaves = {metadata.schema.column(n).path for n in range(metadata.num_columns)}
-    texts = [name for it in (*_FILE_ACTIONS, "sidecar") if (name := f"{it}.path") in leaves]
-    columns = [*texts, *(_VECTOR if leaves.issuperset(_VECTOR) else ())]
+    _refuse_odd_fields(str(path), schema)
+    paths = [f"{it}.path" for it in (*_FILE_ACTIONS, "sidecar") if it in schema.names]
+    vector = _VECTOR if _find_type(schema, "add.deletionVector") is not None else ()
+    described = _METADATA if "metaData" in schema.names else ()
+    _refuse_other_types(str(path), schema, *paths, *vector, *described)
+    columns, seen = [*paths, *vector, *(["metaData"] if described else [])], 0
     with pq.ParquetFile(path) as file:
         for batch in file.iter_batches(_BATCH_ROWS, columns=columns) if columns else ():
-            for name in texts:
-                paths = _take_field(batch, name)
-                if name == "sidecar.path":
-                    for it in paths.drop_null().to_pylist():
-                        _refuse_sidecar(str(path), it)
-                else:
-                    _refuse_foreign_paths(path, paths)
-            if len(columns) > len(texts):
-                vectors = zip(*(_take_field(batch, name).to_pylist() for name in _VECTOR), strict=True)
-                for storage, place in vectors:
-                    if (storage, place) != (None, None):
-                        _refuse_foreign_vector(str(path), storage, place)
+            for name in paths:
+                _refuse_foreign_paths(path, name, _take_field(batch, name))
+            for storage, place in zip(*(_take_field(batch, name).to_pylist() for name in vector), strict=True):
+                if (storage, place) != (None, None):
+                    _refuse_foreign_vector(str(path), storage, place)
+            for row in batch.column("metaData").drop_null() if described else ():
+                _refuse_odd_metadata(path, _convert_metadata(path, row), seen := seen + 1, _ANEW_FIX)
 
 
 _BATCH_ROWS = 4096
+_ANEW_FIX = (
+    "if you have removed it by ALTER TABLE since, write another checkpoint (DeltaTable(...).create_checkpoint() in "
+    f"Python); else {BACKUP_FIX}"
+)
 
 
 def _take_field(batch: pa.RecordBatch, name: str) -> pa.Array:
@@ -174,7 +232,43 @@ def _take_field(batch: pa.RecordBatch, name: str) -> pa.Array:
     return pc.struct_field(batch.column(top), others)
 
 
-def _refuse_foreign_paths(where: Path, paths: pa.Array) -> None:
+def _find_type(schema: pa.Schema, name: str) -> pa.DataType | None:
+    """Return the type of a column, or of a field in it; None if there is none."""
+    found = pa.struct(schema)
+    for part in name.split("."):
+        if not pa.types.is_struct(found) or (index := found.get_field_index(part)) < 0:
+            return None
+        found = found.field(index).type
+    return found
+
+
+def _refuse_other_types(where: str, schema: pa.Schema, *names: str) -> None:
+    """Raise TableError unless these fields are there, and texts; and the properties in metadata are a map of texts."""
+    if odd := [name for name in names if not _is_text(_find_type(schema, name))]:
+        _refuse_form(where, f"it has no texts in {', '.join(odd)}")
+    for name in ("metaData.configuration", "metaData.format.options"):
+        kind = _find_type(schema, name)
+        if kind and not (pa.types.is_map(kind) and _is_text(kind.key_type) and _is_text(kind.item_type)):
+            _refuse_form(where, f"it has no map of texts in {name}")
+
+
+def _is_text(kind: pa.DataType | None) -> bool:
+    return kind in (pa.string(), pa.large_string())
+
+
+def _convert_metadata(path: Path, row: pa.StructScalar) -> JsonObject:
+    try:
+        fields: JsonObject = row.as_py(maps_as_pydicts="strict")
+    except KeyError as error:
+        _refuse_form(str(path), f"a property is there twice: {error}")
+    return fields
+
+
+def _refuse_foreign_paths(where: Path, name: str, paths: pa.Array) -> None:
+    if name == "sidecar.path":
+        for it in paths.drop_null().to_pylist():
+            _refuse_sidecar(str(where), it)
+        return
     odd = paths.filter(pc.match_substring_regex(paths, _ODD))
     if (found := next(filter(leads_out, odd.to_pylist()), None)) is not None:
         _refuse_foreign(str(where), found)
@@ -184,11 +278,20 @@ _ODD = r"^/|[\x00-\x1f%:\\]|\.\."
 """What a path has that `leads_out` may find."""
 
 
-def _refuse_similar_fields(where: str, fields: pa.Schema | pa.StructType) -> None:
-    _refuse_similar(where, [field.name for field in fields])
+def _refuse_odd_fields(where: str, fields: pa.Schema | pa.StructType) -> None:
+    """Raise TableError for names of fields that Spark may take for others; those of the user's columns are his own."""
+    names = [field.name for field in fields]
+    _refuse_similar(where, names)
+    _refuse_spelling(where, names)
+    if odd := [name for name in names if not name.isascii()]:
+        _refuse_form(where, f"names are none of Delta's: {', '.join(odd)}")
     for field in fields:
-        if pa.types.is_struct(field.type):
-            _refuse_similar_fields(where, field.type)
+        if pa.types.is_struct(field.type) and field.name not in _USERS:
+            _refuse_odd_fields(where, field.type)
+
+
+_USERS = ("partitionValues_parsed", "stats_parsed")
+"""The fields in which the names are those of the table's columns."""
 
 
 def _refuse_foreign(where: str, path: JsonValue) -> NoReturn:

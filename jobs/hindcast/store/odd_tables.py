@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 from deltalake.exceptions import DeltaError
 
 from hindcast.common.errors import TableError, show_briefly
-from hindcast.store.own_tables import RESTORE_FIX
 from hindcast.store.row_reader import refuse_broken_files
+from hindcast.store.table_metadata import RESTORE_FIX
 from hindcast.store.tables import Table
 
 

@@ -7,13 +7,16 @@ from urllib.parse import unquote
 
 
 def leads_out(path: str) -> bool:
-    """Return whether a path is absolute, a URI, or goes up; as it is written, or as a reader may decode it."""
+    """Return whether a path of a log is absolute, a URI, or goes up; as it is written, or as a reader may decode it."""
+    return goes_up(path) or _CONTROLS.search(path) is not None
+
+
+def goes_up(path: str) -> bool:
+    """Return whether a path leads out (`leads_out`), which may have the control characters of a partition's value."""
     forms = [path]
     while "%" in forms[-1] and len(forms) < _DECODED:
         forms.append(unquote(forms[-1]))
-    return any(_ABSOLUTE.match(it) or (".." in it and ".." in re.split(r"[/\\]", it)) for it in forms) or bool(
-        _CONTROLS.search(path)
-    )
+    return any(_ABSOLUTE.match(it) or (".." in it and ".." in re.split(r"[/\\]", it)) for it in forms)
 
 
 _ABSOLUTE = re.compile(r"[/\\]|[A-Za-z][A-Za-z0-9+.-]*:")

@@ -6,6 +6,7 @@ or a link, could bring the rows of another's table where somebody else may read 
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Collection
 from pathlib import Path
@@ -15,21 +16,23 @@ from urllib.parse import unquote
 from deltalake import DeltaTable
 
 from hindcast.common.errors import TableError, show_briefly
-from hindcast.store import delta_log, own_files, own_paths
+from hindcast.store import delta_log, own_files, own_paths, table_metadata, tables
+from hindcast.store.table_metadata import RESTORE_FIX
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-RESTORE_FIX = "RESTORE the table to the last version that Hindcast wrote (DESCRIBE HISTORY names the writers)"
-"""What to do about a table in whose log somebody else has written."""
-
 
 def open_whole(path: str) -> DeltaTable:
-    """Return a table in its latest version; raise TableError if its log is odd or has a file out of its folder."""
-    if "://" not in path:
-        own_files.refuse_odd_log(Path(path))
-    delta_table = DeltaTable(path)
-    refuse_foreign(delta_table, delta_log.list_paths(delta_table))
+    """Return a table in its latest version; raise TableError if it cannot be read, or its log is odd, has a file out of
+    its folder, or has what Spark would run.
+    """
+    with tables.explain_errors(path) as folder:
+        if folder is not None:
+            own_files.refuse_odd_log(folder)
+        delta_table = DeltaTable(path)
+        table_metadata.refuse_risks(delta_table, path)
+        refuse_foreign(delta_table, delta_log.list_paths(delta_table))
     return delta_table
 
 
@@ -45,9 +48,23 @@ def refuse_foreign(delta_table: DeltaTable, paths: Collection[str]) -> None:
 
 
 def run_statement(spark: SparkSession, path: str, statement: str) -> None:
-    """Let Spark run a statement that reads the files of a table to write others; TableError if it has any of others."""
-    open_whole(path)
+    """Let Spark run a statement that reads the files of a table to write others; TableError if it has any of others.
+
+    Spark is asked which files it would read only where its log has files that others may not read as it does.
+    """
+    folder = delta_log.find_local_folder(open_whole(path))
+    if folder is not None and not all(map(_is_read_by_all, os.listdir(folder / "_delta_log"))):  # noqa: PTH208
+        refuse_foreign_to_spark(spark, path)
     spark.sql(statement).collect()
+
+
+def _is_read_by_all(name: str) -> bool:
+    return _NUMBERED.match(name) is None or _PLAIN.fullmatch(name) is not None
+
+
+_NUMBERED = re.compile(r"[0-9]+\.|_sidecars$")
+_PLAIN = re.compile(r"[0-9]{20}\.(json|crc|checkpoint\.parquet)")
+"""The names of commits, checksums and checkpoints, as they are in a log of ours."""
 
 
 def run_upkeep(spark: SparkSession, path: str, statement: str) -> None:
@@ -65,7 +82,7 @@ def refuse_foreign_to_spark(spark: SparkSession, path: str) -> None:
     folder = _name_place(path if "://" in path else str(Path(path).absolute()))
     for file in spark.read.format("delta").load(path).inputFiles():
         place = _name_place(file)
-        if not place.startswith(folder + "/") or own_paths.leads_out(place.removeprefix(folder + "/")):
+        if not place.startswith(folder + "/") or own_paths.goes_up(place.removeprefix(folder + "/")):
             where = f"{path}, {show_briefly(file)}"
             raise TableError("its log names a file out of its folder, as Spark reads it", where=where, fix=RESTORE_FIX)
 

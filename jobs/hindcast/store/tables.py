@@ -37,7 +37,7 @@ from hindcast.common.errors import TableError
 from hindcast.contract import Contract, list_shapes
 from hindcast.contract.field_types import Widen
 from hindcast.contract.shapes import PERIODS, identity_columns
-from hindcast.store import commit_ids, own_files, store_formats, table_cache
+from hindcast.store import commit_ids, own_files, store_formats, table_cache, table_metadata
 from hindcast.store.store_formats import OlderFormat
 
 TableKind = Literal[
@@ -174,7 +174,7 @@ def open_table(table: Table) -> DeltaTable | None:
         if table.path not in pinned:
             pinned[table.path] = open_latest(table)
         delta_table = pinned[table.path]
-    with _explain_errors(table, folder := _find_folder(table)):
+    with explain_errors(table.path) as folder:
         if delta_table is not None and folder is not None:
             own_files.refuse_odd_files(folder)  # others may have come since it was opened
     return delta_table
@@ -182,29 +182,26 @@ def open_table(table: Table) -> DeltaTable | None:
 
 def open_latest(table: Table) -> DeltaTable | None:
     """Return the table in its latest version as an object of its own; None if it does not exist yet."""
-    with _explain_errors(table, folder := _find_folder(table)):
+    with explain_errors(table.path) as folder:
         return _open_in(table, folder)
 
 
-def _find_folder(table: Table) -> Path | None:
-    """Return the folder of a table; None in an object store."""
-    return None if "://" in table.path else Path(table.path)
-
-
 @contextmanager
-def _explain_errors(table: Table, folder: Path | None) -> Iterator[None]:
-    """Raise TableError for what opening a table raises."""
+def explain_errors(place: str) -> Iterator[Path | None]:
+    """Yield the folder of a table, None in an object store; raise TableError for what opening the table raises."""
+    local = place.removeprefix("file://")
+    folder = None if "://" in local else Path(local)
     try:
-        yield
+        yield folder
     except (DeltaError, OSError) as error:
         if folder and (isinstance(error, PermissionError) or permissions.DENIED_MESSAGE in str(error)):
             raise TableError(**permissions.explain_error(PermissionError(error), folder / "_delta_log")) from None
         text = str(error).partition("\n")[0]  # a Rust backtrace may follow
         fix = "check the path and its permissions"
         if _HINT in text:
-            text, hint = f"{_HINT} names a checkpoint that is not there", f"{table.path}/_delta_log/{_HINT}"
+            text, hint = f"{_HINT} names a checkpoint that is not there", f"{place}/_delta_log/{_HINT}"
             fix = f"rm {hint} (readers find checkpoints without it); if the log lacks others too, put back a backup"
-        raise TableError(f"cannot be read: {text}", where=table.path, fix=fix) from None
+        raise TableError(f"cannot be read: {text}", where=place, fix=fix) from None
 
 
 _HINT = "_last_checkpoint"
@@ -238,6 +235,7 @@ def _open_in(table: Table, folder: Path | None, *, again: bool = True) -> DeltaT
             where=table.path,
             fix="use a newer Hindcast",
         )
+    table_metadata.refuse_risks(delta_table, table.path)
     if folder is not None:
         own_files.refuse_foreign_files(folder, pa.table(delta_table.get_add_actions()).column("path").to_pylist())
     return delta_table

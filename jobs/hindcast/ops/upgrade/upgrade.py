@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
@@ -34,10 +35,12 @@ from hindcast.store import (
     delta_log,
     file_listing,
     lazy_migration,
+    own_files,
     row_reader,
     store_formats,
     table_columns,
     table_creation,
+    table_metadata,
     tables,
 )
 from hindcast.store.commit_notes import parse_note
@@ -183,6 +186,8 @@ def _recognise_format(contract: Contract, table: Table, delta_table: DeltaTable)
             fix="copy that table (DEEP CLONE, or CREATE TABLE AS SELECT) and put the copy in its place; "
             "nothing was written",
         )
+    if "://" not in table.path:
+        own_files.refuse_odd_log(Path(table.path))
     topic, shape = contract.topics[table.name], list_shapes(contract)[table.name]
     fields = table_columns.spark_schema(delta_table).fields
     types = {field.name: _normalise_type(field.dataType.simpleString()) for field in fields}
@@ -217,17 +222,9 @@ def _list_constraints(delta_table: DeltaTable) -> Iterator[str]:
     properties, fields = delta_table.metadata().configuration, delta_table.schema().fields
     if properties.get("delta.appendOnly") == "true":
         yield "rows can only be added to it (delta.appendOnly)"
-    checks = [name for name in sorted(properties) if name.startswith(_CONSTRAINT_PREFIX)]
-    if checks:
-        yield f"it has constraints ({', '.join(name.removeprefix(_CONSTRAINT_PREFIX) for name in checks)})"
+    yield from table_metadata.list_table_risks(delta_table)
     if required := [field.name for field in fields if not field.nullable]:
         yield f"columns may not be null ({', '.join(required)})"
-    if computed := [field.name for field in fields if {*field.metadata} & _COMPUTED_METADATA]:
-        yield f"columns are computed ({', '.join(computed)})"
-
-
-_CONSTRAINT_PREFIX = "delta.constraints."
-_COMPUTED_METADATA = {"delta.generationExpression", "delta.identity.start"}
 
 
 def _normalise_type(kind: str) -> str:
