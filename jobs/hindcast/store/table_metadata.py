@@ -31,8 +31,8 @@ def refuse_risks(delta_table: DeltaTable, place: str) -> None:
 
 def raise_risks(risks: Iterable[str], where: str, fix: str) -> None:
     """Raise TableError if there are any risks."""
-    if told := "; ".join(risks):
-        raise TableError(f"has metadata that Hindcast never writes: {show_briefly(told)}", where=where, fix=fix)
+    if found := "; ".join(risks):
+        raise TableError(f"has metadata that Hindcast never writes: {show_briefly(found)}", where=where, fix=fix)
 
 
 def list_table_risks(delta_table: DeltaTable) -> Iterator[str]:
