@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
-from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -35,7 +34,7 @@ def log(tmp_path: Path) -> Path:
 
 # Names
 
-ID = str(uuid4())
+ID = "51dc52db-33de-41e7-9d81-e8b10bafef22"
 ODD_NAMES = [
     f"{3:031}.checkpoint.{ID}.parquet",
     f"{1:019}.json",

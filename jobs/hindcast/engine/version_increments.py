@@ -79,30 +79,38 @@ def _list_records(current: pa.Table, columns: Sequence[str]) -> pa.Table:
 
 
 class SortedRecords(NamedTuple):
-    """Records by key, timestamp and place, with the numbers of their keys and their timestamps in microseconds."""
+    """Records, and by key, timestamp and place: their rows, the numbers of their keys, timestamps in microseconds."""
 
     records: pa.Table
+    rows: Integers
     keys: Integers
     moments: Integers
+
+    def read_column(self, name: str) -> Integers:
+        """Return a column of numbers or booleans in order."""
+        values: Integers = self.records.column(name).to_numpy()[self.rows]
+        return values
 
 
 def sort_records(records: pa.Table, keys: Integers) -> SortedRecords:
     """Return records in order, given the numbers of their keys."""
     at = read_moments(records, "timestamp")
     place = (records.column(name).to_numpy() for name in ("_offset", "_partition", "_epoch"))
-    order = np.lexsort((*place, at, keys))
-    return SortedRecords(records.take(pa.array(order)), keys[order], at[order])
+    rows = np.lexsort((*place, at, keys))
+    return SortedRecords(records, rows, keys[rows], at[rows])
 
 
-def derive_versions(form: VersionIncrement, given: SortedRecords) -> pa.Table:
-    """Return `plane.derive_versions` of records."""
-    records, keys, at = given
+def derive_versions(form: VersionIncrement, given: SortedRecords, *, by_start: bool = False) -> pa.Table:
+    """Return `plane.derive_versions` of records; in the order of their starts if asked for."""
+    keys, at = given.keys, given.moments
     has_next = np.append(keys[1:] == keys[:-1], False)[: len(keys)]
     following = np.where(has_next, np.append(at[1:], FOREVER)[: len(at)], FOREVER)
     # rule: ttl shortens versions
     end = following if form.ttl is None else np.minimum(following, _find_latest_ends(at, form.ttl))
     # rule: of equal timestamps the last to arrive wins, and a tombstone gives no row
-    is_kept = (following != at) & ~records.column("_isTombstone").to_numpy()
-    for name, moments in zip(PERIODS["versions"], (at, end), strict=True):
-        records = records.append_column(name, integer_encoding.decode_timestamps(moments, ARROW_TIMESTAMP))
-    return records.filter(pa.array(is_kept))
+    kept = np.flatnonzero((following != at) & ~given.read_column("_isTombstone"))
+    kept = kept[np.argsort(at[kept], kind="stable")] if by_start else kept
+    versions = given.records.take(pa.array(given.rows[kept]))
+    for name, moments in zip(PERIODS["versions"], (at[kept], end[kept]), strict=True):
+        versions = versions.append_column(name, integer_encoding.decode_timestamps(moments, ARROW_TIMESTAMP))
+    return versions

@@ -92,9 +92,9 @@ def _derive_versions(form: VersionIncrement, given: Iterator[pa.RecordBatch]) ->
         return None
     (numbers,), _ = integer_encoding.encode_keys([records], [form.view.key], whole=None)
     in_order = version_increments.sort_records(records, numbers)
-    versions = version_increments.derive_versions(form, in_order)
-    written = [name for name in versions.column_names if name in form.output.types.names]
-    return _sort_by_start(versions.select(written)), version_ties.count_ties(form, in_order)
+    ties = version_ties.count_ties(form, in_order)
+    versions = version_increments.derive_versions(form, in_order, by_start=True)
+    return versions.select([name for name in versions.column_names if name in form.output.types.names]), ties
 
 
 def _sort_by_start(versions: pa.Table) -> pa.Table:
@@ -170,9 +170,9 @@ def _write_slices(form: VersionIncrement, given: Iterator[pa.RecordBatch]) -> It
     slices: dict[int, list[pa.Buffer]] = {}
     with task.refuse_too_large():
         for batch in given:
-            versions = batch.filter(batch.column("rows").is_valid())
-            for number, value in zip(versions.column(SLICE).to_pylist(), versions.column("rows"), strict=True):
-                slices.setdefault(number, []).append(value.as_buffer())
+            for number, value in zip(batch.column(SLICE).to_pylist(), batch.column("rows"), strict=True):
+                if value.is_valid:
+                    slices.setdefault(number, []).append(value.as_buffer())
             yield task.report_ties(batch.column("ties").drop_null().to_pylist())
         for number in sorted(slices):
             limited = list(slice_reader.limit_batches(_open_values(slices.pop(number)), form.output.uri))

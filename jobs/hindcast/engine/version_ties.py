@@ -101,10 +101,7 @@ def count_ties(
 
 def _count_scattered_keys(given: SortedRecords, others: tuple[Integers, Integers] | None) -> int:
     """Return the number of keys that are in more than one partition of an epoch."""
-    keys, (epochs, partitions) = (
-        given.keys,
-        (given.records.column(name).to_numpy() for name in ("_epoch", "_partition")),
-    )
+    keys, epochs, partitions = given.keys, given.read_column("_epoch"), given.read_column("_partition")
     if others is not None:
         order = np.argsort(np.concatenate([keys, others[0]]), kind="stable")
         keys = np.concatenate([keys, others[0]])[order]

@@ -45,6 +45,12 @@ class ReceivedRecords(NamedTuple):
         """Return some of them."""
         return ReceivedRecords(self.messages[start:end], self.keys[start:end], self.headers[start:end])
 
+    def select(self, places: list[int]) -> ReceivedRecords:
+        """Return those at some places."""
+        return ReceivedRecords(
+            [self.messages[n] for n in places], [self.keys[n] for n in places], [self.headers[n] for n in places]
+        )
+
     def extend(self, others: ReceivedRecords) -> None:
         """Add others."""
         self.messages.extend(others.messages)
@@ -103,10 +109,10 @@ def _group_by_partition(records: ReceivedRecords) -> dict[int, ReceivedRecords]:
     partitions = [cast("int", message.partition()) for message in records.messages]
     if len({*partitions}) == 1:
         return {partitions[0]: records}
-    groups: dict[int, ReceivedRecords] = defaultdict(lambda: ReceivedRecords([], [], []))
+    places = defaultdict[int, list[int]](list)
     for n, partition in enumerate(partitions):
-        groups[partition].extend(records.slice(n, n + 1))
-    return groups
+        places[partition].append(n)
+    return {partition: records.select(own) for partition, own in places.items()}
 
 
 def _build_batch(records: ReceivedRecords) -> pa.RecordBatch:
