@@ -123,7 +123,7 @@ def write_hint(table: Table) -> None:
 
 def write_manifest(table: Table) -> None:
     text = json.dumps({"metaData": build_metadata(table, GENERATED)})
-    (find_log(table) / f"{1:020}.checkpoint.abc.json").write_text(text)
+    (find_log(table) / f"{1:020}.checkpoint.51dc52db-33de-41e7-9d81-e8b10bafef22.json").write_text(text)
 
 
 def commit_key_twice(table: Table) -> None:
@@ -137,7 +137,9 @@ ODD: dict[str, Callable[[Table], None]] = {
     "a hint": write_hint,
     "a manifest": write_manifest,
     "a checkpoint": lambda it: write_checkpoint(it, build_metadata(it, GENERATED)),
-    "another checkpoint": lambda it: write_checkpoint(it, build_metadata(it, GENERATED), name="checkpoint.abc"),
+    "another checkpoint": lambda it: write_checkpoint(
+        it, build_metadata(it, GENERATED), name="checkpoint.51dc52db-33de-41e7-9d81-e8b10bafef22"
+    ),
     "a program": lambda it: write_checkpoint(it, build_metadata(it, {"name": "u", "type": {"type": "udt"}})),
     "two in a checkpoint": lambda it: write_checkpoint(it, *[build_metadata(it)] * 2),
     "two in a commit": lambda it: commit(it, build_metadata(it, GENERATED), build_metadata(it)),
@@ -171,7 +173,9 @@ def test_a_table_that_cannot_be_read_is_an_error_of_ours(tmp_path: Path) -> None
         own_tables.open_whole(str(tmp_path))
 
 
-@pytest.mark.parametrize("name", ["{}.checkpoint.abc.parquet", "0{}.json", "{}.{}.compacted.json"])
+@pytest.mark.parametrize(
+    "name", ["{}.checkpoint.51dc52db-33de-41e7-9d81-e8b10bafef22.parquet", "0{}.json", "{}.{}.compacted.json"]
+)
 def test_spark_is_asked_which_files_it_reads_where_its_log_has_others(
     table: Table, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

@@ -80,7 +80,7 @@ def count_ties(
     if not len(again) or again[-1] == len(again) - 1:
         return TiesOfKeys(scattered)
     is_tied = np.bincount(again)[again] > 1
-    records, times = given.records.filter(pa.array(is_tied)), _number_equal_rows(again[is_tied])
+    records, times = given.records.take(pa.array(given.rows[is_tied])), _number_equal_rows(again[is_tied])
     is_new = records.column("_isNew").to_numpy()
     epoch, partition, offset = (records.column(name).to_numpy() for name in ("_epoch", *PLACE_COLUMNS))
     epochs = _number_equal_rows(times, epoch)

@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import NamedTuple
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -50,6 +52,14 @@ class IngestedRecords:
     def records(self) -> DataFrame:
         """The records of all chunks."""
         return topic_log.union_frames(chunk.as_frame() for chunk in self.chunks)
+
+    def find_first_moment(self) -> int | None:
+        """Return the earliest timestamp in microseconds since 1970; None without records, or if they are elsewhere."""
+        here = [chunk.local.column("timestamp") for chunk in self.chunks if chunk.local is not None]
+        if len(here) < len(self.chunks):
+            return None
+        firsts = [pc.min(column.cast(pa.int64())).as_py() for column in here]
+        return min((first for first in firsts if first is not None), default=None)
 
 
 def ingest_topic(

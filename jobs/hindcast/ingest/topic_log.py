@@ -24,6 +24,7 @@ from collections.abc import Iterable
 from functools import reduce
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_type
@@ -36,6 +37,7 @@ from hindcast.kafka import topic_patterns
 from hindcast.kafka.topics import HEADERS_SCHEMA
 from hindcast.plan.plans import Plan, TopicPlan
 from hindcast.store import tables
+from hindcast.store.tables import Table
 
 DISPUTED_MESSAGE = "a record of the log no longer decodes"
 
@@ -57,6 +59,23 @@ def read_accepted(spark: SparkSession, contract: BoundContract, name: str, after
         return empty_records(spark)
     rows = erasure_marks.exclude_forgotten(retimestamping.read_log(spark, contract, name, after))
     return judge_again(rows, contract, name).where("fate = 'accepted'")
+
+
+def may_have_records_since(log: Table, moment: int, until: int) -> bool:
+    """Return whether a log may have records of runs up to `until` that are dated from a moment on.
+
+    The statistics of its files tell, which are rounded down to milliseconds. `moment`: in microseconds since 1970.
+    """
+    if (found := tables.open_table(log)) is None:
+        return False
+    files = pa.table(found.get_add_actions(flatten=True))
+    if not {"min.run", "max.timestamp", "null_count.timestamp"} <= {*files.column_names}:
+        return True
+    is_earlier = pc.less_equal(files.column("min.run").fill_null(0), until)
+    latest = files.column("max.timestamp").cast(pa.int64())
+    is_dated = pc.not_equal(files.column("null_count.timestamp"), files.column("num_records")).fill_null(True)
+    may_reach = pc.coalesce(pc.greater_equal(latest, moment - 1_000), is_dated)
+    return bool(pc.any(pc.and_(is_earlier, may_reach), min_count=0).as_py())
 
 
 def judge_again(rows: DataFrame, contract: BoundContract, name: str) -> DataFrame:

@@ -41,21 +41,26 @@ class VersionsChange(NamedTuple):
 
 
 class OpenedTopic(NamedTuple):
-    """A topic with what its increments are found from: `find_hidden` returns the records from a moment on that are
-    hidden to new ones (`incremental.find_hidden_records`).
+    """A topic with what its increments are found from.
+
+    `find_hidden` returns the records from a moment on that are hidden to new ones (`incremental.find_hidden_records`).
+    `first`: when the earliest new one is dated, if that is known. Both in microseconds since 1970.
     """
 
     sources: ChangeReader
     contract: BoundContract
     plan: Plan
     name: str
-    find_hidden: Callable[[Column, DataFrame], DataFrame]
+    find_hidden: Callable[[int, DataFrame], DataFrame]
+    first: int | None
 
     def list_records(self, new: DataFrame) -> tuple[DataFrame, DataFrame]:
-        """Return new records, cached, and those hidden to them."""
-        new = self.sources.cache_rows(new)
-        (row,) = new.agg(F.unix_micros(F.min("timestamp")).alias("first")).collect()
-        return new, self.find_hidden(F.timestamp_micros(F.lit(row["first"])), new)
+        """Return new records, cached unless they are here, and those hidden to them."""
+        if (first := self.first) is None:
+            new = self.sources.cache_rows(new)
+            (row,) = new.agg(F.unix_micros(F.min("timestamp")).alias("first")).collect()
+            first = row["first"]
+        return new, new.where("false") if first is None else self.find_hidden(first, new)
 
 
 def derive_versions(topic: OpenedTopic, new: DataFrame) -> VersionsChange | None:

@@ -5,6 +5,8 @@ When which is done is as for a view (derive_view.py).
 
 from __future__ import annotations
 
+from functools import cache
+
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -16,7 +18,7 @@ from hindcast.bitemporal.valid_time import timestamp_literal
 from hindcast.contract import list_shapes
 from hindcast.contract.bound import BoundContract
 from hindcast.engine.spec import VersionIncrement
-from hindcast.ingest import initial_rows, topic_log
+from hindcast.ingest import initial_rows, retimestamping, topic_log
 from hindcast.ingest.ingest_commits import IngestedRecords
 from hindcast.plan import horizon, journal
 from hindcast.plan.inputs import locate_own_table
@@ -98,7 +100,10 @@ def _derive_new_versions(
     new = records.read_since(seen.number)
     if frozen is not None and new.where(F.col("timestamp") <= timestamp_literal(frozen)).take(1):
         return None  # a current row that begins at the horizon does not say when its record is dated
-    earlier = records.select_until(topic_log.read_accepted(spark, contract, name, after=0), seen.number)
+
+    @cache
+    def read_earlier() -> DataFrame:
+        return records.select_until(topic_log.read_accepted(spark, contract, name, after=0), seen.number)
 
     def find_hidden(near: DataFrame, new: DataFrame) -> DataFrame:
         if topic.envelope is None:
@@ -110,14 +115,18 @@ def _derive_new_versions(
 
     def near_log(new: DataFrame) -> NearbyRows:
         def log(periods: DataFrame | None) -> DataFrame:
-            near = earlier if periods is None else sources.filter_within(earlier, periods, "timestamp", "timestamp")
+            near = read_earlier()
+            near = near if periods is None else sources.filter_within(near, periods, "timestamp", "timestamp")
             return find_hidden(near, new)
 
         return log
 
-    opened = OpenedTopic(
-        sources, contract, plan, name, lambda since, new: find_hidden(earlier.where(F.col("timestamp") >= since), new)
-    )
+    def find_hidden_since(moment: int, new: DataFrame) -> DataFrame:
+        if not _may_have_hidden_records(spark, contract, name, moment, seen.number):
+            return new.where("false")
+        return find_hidden(read_earlier().where(F.col("timestamp") >= F.timestamp_micros(F.lit(moment))), new)
+
+    opened = OpenedTopic(sources, contract, plan, name, find_hidden_since, records.find_first_moment(seen.number))
 
     def refresh_by_plan(new: DataFrame) -> AffectedRows:
         return incremental_views.refresh_topic(
@@ -149,6 +158,21 @@ def _derive_new_versions(
     if not tie_counts.needs_tie_counts(contract, plan, name):
         return change
     return change._replace(find_ties=find_ties, ties=counted if records.are_unpublished_since(seen.number) else None)
+
+
+def _may_have_hidden_records(spark: SparkSession, contract: BoundContract, name: str, moment: int, until: int) -> bool:
+    """Return whether records of runs up to `until` may be hidden to new ones, of which the earliest is of a moment.
+
+    The log's files tell, unless some records have other times than these say.
+    """
+    fates = tables.fates_table(contract.warehouse, contract.pipeline, name)
+    if tables.open_table(fates) is not None or initial_rows.has_initial_rows(contract, name):
+        return True
+    if retimestamping.find_stale_runs(spark, contract, name):
+        return True
+    return topic_log.may_have_records_since(
+        tables.log_table(contract.warehouse, contract.pipeline, name), moment, until
+    )
 
 
 def _derive_new_events(spark: SparkSession, contract: BoundContract, name: str, records: TopicRecords) -> DerivedChange:

@@ -160,6 +160,13 @@ class TopicRecords:
         ingested = self._find_ingested(0)
         return None if ingested is None else ingested.chunks
 
+    def find_first_moment(self, run: int) -> int | None:
+        """Return the earliest timestamp of `read_since` in microseconds since 1970, where it is known without Spark."""
+        ingested = self._find_ingested(run)
+        if ingested is None or self.has_holds or initial_rows.has_initial_rows(self._contract, self._name):
+            return None
+        return ingested.find_first_moment()
+
     def read_since(self, run: int) -> DataFrame:
         """Return the records that are new to a table that run `run` updated last."""
         rows = self._read_ingested(run)
