@@ -33,7 +33,7 @@ from hindcast.contract.bound import BoundContract, bind_contract
 from hindcast.kafka import produce
 from hindcast.ops.verify.verify import verify_tables
 from hindcast.plan import journal
-from hindcast.runs import run_steps
+from hindcast.runs import incremental_state, run_steps
 from hindcast.store import row_reader, table_columns, tables
 from hindcast.store.tables import Table, locate_table
 
@@ -233,6 +233,12 @@ def restaurant(spark: SparkSession, broker: str, tmp_path_factory: pytest.TempPa
         made.before = made.versions()
         made.run("third")
     return made
+
+
+def derive_whole_up_to(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Derive a table whole, and without kernels, up to so many rows of its inputs; incrementally if there are more."""
+    monkeypatch.setattr(incremental_state, "MAX_WHOLE_ROWS", rows)
+    monkeypatch.setenv("HINDCAST_KERNELS", "off" if rows > 0 else "on")
 
 
 def cloned(p: Pipeline, folder: Path) -> Pipeline:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from hindcast.engine import eligibility
-from hindcast.runs import incremental_state
-from pipelines import pipeline
+from pipelines import derive_whole_up_to, pipeline
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,7 +35,7 @@ views:
 def test_columns_have_any_name_and_stand_for_themselves(
     spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: int
 ) -> None:
-    monkeypatch.setattr(incremental_state, "MAX_WHOLE_ROWS", whole)
+    derive_whole_up_to(whole, monkeypatch)
     monkeypatch.setattr(eligibility, "MIN_ROWS", max(0, whole))
     with pipeline(spark, broker, tmp_path, CONTRACT) as p:
         p.send("quotes", ("a", {"price": 10, "change": 1}, 0), ("a", {"price": 12, "change": 2}, 5))

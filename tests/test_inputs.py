@@ -23,7 +23,7 @@ from hindcast.plan import inputs, journal, planner
 from hindcast.plan.runs import Abandoned, Completed, Outcome
 from hindcast.query import read
 from hindcast.runs import incremental_state, preview, run_steps
-from pipelines import RESTAURANT, Pipeline, pipeline
+from pipelines import RESTAURANT, Pipeline, derive_whole_up_to, pipeline
 from warehouses import RUNS, shop
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ views:
 def test_an_input_is_read_as_it_was_known_when_the_run_was_planned(
     spark: SparkSession, broker: str, tmp_path: Path, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(incremental_state, "MAX_WHOLE_ROWS", few)
+    derive_whole_up_to(few, monkeypatch)
     menu = RESTAURANT.partition("  orders:")[0]
     with pipeline(spark, broker, tmp_path, menu) as other, pipeline(spark, broker, tmp_path, TIPS) as p:
         other.send("menu", ("curry", {"price": 8}, 0))
@@ -263,7 +263,7 @@ views:
 def test_a_stream_of_another_pipeline(
     spark: SparkSession, broker: str, tmp_path: Path, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(incremental_state, "MAX_WHOLE_ROWS", few)
+    derive_whole_up_to(few, monkeypatch)
     with pipeline(spark, broker, tmp_path) as other, pipeline(spark, broker, tmp_path, SPENT) as p:
         other.send("menu", ("curry", {"price": 8}, 0))
         other.send(

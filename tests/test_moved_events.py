@@ -16,7 +16,7 @@ from hindcast.ops.verify import definition
 from hindcast.ops.verify.verify import verify_tables
 from hindcast.quality import entry_rows, held_changes
 from hindcast.runs import incremental_state, special_runs
-from pipelines import Pipeline, pipeline, wrong
+from pipelines import Pipeline, derive_whole_up_to, pipeline, wrong
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -233,7 +233,7 @@ def stories(dice: random.Random, runs: int) -> list[Story]:
 def test_no_event_is_shown_twice_or_lost_whatever_moves_while_keys_are_held(
     spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: int, text: str
 ) -> None:
-    monkeypatch.setattr(incremental_state, "MAX_WHOLE_ROWS", whole)
+    derive_whole_up_to(whole, monkeypatch)
     dice, menu, ordered = random.Random(SEED), {}, {}  # noqa: S311 - histories, not secrets
     with pipeline(spark, broker, tmp_path, text) as p:
 

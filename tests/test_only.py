@@ -17,9 +17,8 @@ from hindcast.common.yaml_loader import ContractLoader
 from hindcast.contract import Contract
 from hindcast.contract.bound import bind_contract
 from hindcast.plan import journal, planner
-from hindcast.runs import incremental_state
 from hindcast.store.tables import open_table
-from pipelines import RESTAURANT, T0, Pipeline, pipeline
+from pipelines import RESTAURANT, T0, Pipeline, derive_whole_up_to, pipeline
 from test_inputs import TIPS
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ def late(p: Pipeline) -> None:
 def test_one_topic_is_brought_and_what_is_made_of_it_and_the_next_run_brings_the_rest(
     spark: SparkSession, broker: str, tmp_path: Path, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(incremental_state, "MAX_WHOLE_ROWS", few)
+    derive_whole_up_to(few, monkeypatch)
     with pipeline(spark, broker, tmp_path, WIDER) as p:
         first(p)
         p.run("first")

@@ -33,7 +33,7 @@ from hindcast.runs import incremental_state, run_steps, special_runs
 from hindcast.runs.derive_whole import DerivedChange
 from hindcast.store import commit_once, commits, row_reader, tables
 from hindcast.store.commit_notes import TableNote
-from pipelines import T0, Pipeline, pipeline, wrong
+from pipelines import T0, Pipeline, derive_whole_up_to, pipeline, wrong
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -461,7 +461,7 @@ def test_all_promised_answers_are_those_of_a_twin_that_was_never_trimmed(
     whole: bool,
 ) -> None:
     """Random records, many of them late, in runs with trims between, and a definition that changes."""
-    monkeypatch.setattr(incremental_state, "MAX_WHOLE_ROWS", incremental_state.MAX_WHOLE_ROWS if whole else -1)
+    derive_whole_up_to(incremental_state.MAX_WHOLE_ROWS if whole else -1, monkeypatch)
     by_kernel: set[str] = set()
     dice = random.Random(seed)  # noqa: S311 - histories, not secrets
     begun = datetime.now(UTC).replace(microsecond=0)

@@ -21,7 +21,7 @@ from hindcast.plan import journal, planner
 from hindcast.quality import approval, failing_rows, held_changes
 from hindcast.runs import incremental_state, special_runs
 from hindcast.store import commits
-from pipelines import Pipeline, pipeline, wrong
+from pipelines import Pipeline, derive_whole_up_to, pipeline, wrong
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -154,7 +154,7 @@ def release(p: Pipeline, name: str, *keys: str) -> dict[str, Any]:
 def test_a_table_is_its_definition_over_the_records_that_are_not_held(
     spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: int, runs: int
 ) -> None:
-    monkeypatch.setattr(incremental_state, "MAX_WHOLE_ROWS", whole)
+    derive_whole_up_to(whole, monkeypatch)
     dice, model = random.Random(SEED), Model()  # noqa: S311 - histories, not secrets
     seen: list[set[tuple[Any, ...]]] = []
     with pipeline(spark, broker, tmp_path, CONTRACT) as p:
@@ -240,7 +240,7 @@ def order(customer: str, quantity: int, second: int) -> tuple[str, dict[str, Any
 def test_of_a_view_what_was_believed_of_a_failing_row_stays_and_all_others_are_published(
     spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: int
 ) -> None:
-    monkeypatch.setattr(incremental_state, "MAX_WHOLE_ROWS", whole)
+    derive_whole_up_to(whole, monkeypatch)
     with pipeline(spark, broker, tmp_path, VIEWS) as p:
         p.send("menu", ("curry", {"price": 8}, 0))
         p.send("orders", order("anna", 2, 1), order("anna", 20, 2), order("carl", 12, 1), order("dave", 1, 1))

@@ -21,25 +21,21 @@ from hindcast.store.tables import Table
 MAX_WHOLE_ROWS = 500_000
 """Up to this many rows of its inputs a table is derived whole if Spark's plan would find its increments."""
 
-MAX_WHOLE_ROWS_BESIDE_KERNEL = 10_000
-"""Up to this many rows of its inputs a table is derived whole even if a kernel could find its increments."""
-
 
 def find_last_run(contract: Contract, table: Table, *inputs: Table, by_kernel: bool = False) -> Run | None:
     """Return the last run that brought a table up to date with its inputs; None if it must be derived whole.
 
     That is the last run that published it or was completed, if it had the same contract and nothing of the inputs was
-    forgotten since. `by_kernel`: a kernel is to find the increment.
+    forgotten since. `by_kernel`: a kernel is to find the increment, however few rows the inputs have.
     """
-    if tables.open_table(table) is None or is_quicker_whole(*inputs, by_kernel=by_kernel):
+    if tables.open_table(table) is None or (is_quicker_whole(*inputs) and not by_kernel):
         return None
     return find_last_run_of_any_size(contract, table)
 
 
-def is_quicker_whole(*inputs: Table, by_kernel: bool = False) -> bool:
-    """Return whether inputs have so few rows that deriving a table whole takes less time than its increment."""
-    most = min(MAX_WHOLE_ROWS_BESIDE_KERNEL, MAX_WHOLE_ROWS) if by_kernel else MAX_WHOLE_ROWS
-    return sum(map(tables.count_rows, inputs)) <= most
+def is_quicker_whole(*inputs: Table) -> bool:
+    """Return whether inputs have so few rows that deriving a table whole takes less time than Spark's increment."""
+    return sum(map(tables.count_rows, inputs)) <= MAX_WHOLE_ROWS
 
 
 def find_last_run_of_any_size(contract: Contract, table: Table, since: int | None = None) -> Run | None:
