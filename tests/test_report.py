@@ -233,11 +233,11 @@ def test_what_a_kafka_view_emitted_and_how_far_it_is_settled_in_words(table: dic
     assert all(note in shown for note in report_text.format_emission(TableReport.from_json(told)))
 
 
-def test_what_a_kernel_has_opened_is_said_to_be_its_work() -> None:
+def test_a_report_says_where_spark_evaluated_the_expressions_of_a_kernel() -> None:
     topic = {"offsets": 0, "late": 0, "partitions": []}
     of_run = {"pipeline": "p", "run": 1, "runId": "r", "knownAt": "", "topics": {"t": topic}, "again": "hindcast run p"}
     tables = {
-        "joined": {"opened": 4, "closed": 0, "corrected": 0, "gates": [], "kernel": "stream_table"},
+        "joined": {"opened": 4, "closed": 0, "corrected": 0, "gates": [], "kernel": "stream_table+spark"},
         "counted": {
             "opened": 2,
             "closed": 0,
@@ -250,10 +250,10 @@ def test_what_a_kernel_has_opened_is_said_to_be_its_work() -> None:
         "copied": {"opened": 3, "closed": 0, "corrected": 0, "gates": []},
     }
     lines = [" ".join(line.split()) for line in reports.format_report({**of_run, "tables": tables}).splitlines()]
-    assert "joined 4 rows opened by a kernel" in lines
-    assert "counted 2 rows opened by a kernel; left out: 1 without a key" in lines
+    assert "joined 4 rows opened by a kernel, expressions by Spark" in lines
+    assert "counted 2 rows opened; left out: 1 without a key" in lines
     assert "copied 3 rows opened" in lines
     shown = " ".join(re.sub(r"<[^>]*>", " ", reports.render_page({**of_run, "tables": tables})).split())
-    assert "joined (4 opened by a kernel, 0 closed)" in shown
+    assert "joined (4 opened by a kernel, expressions by Spark, 0 closed)" in shown
     assert "copied (3 opened, 0 closed)" in shown
-    assert "counted opened by a kernel left out" in shown
+    assert "counted opened left out" in shown

@@ -94,10 +94,8 @@ def format_left_out(table: TableReport) -> list[str]:
 
 
 def format_kernel(kernel: str | None) -> str:
-    """Return who wrote a table's rows, if a kernel did (`TableNote.kernel`)."""
-    if kernel is None:
-        return ""
-    return " by a kernel, expressions by Spark" if kernel.endswith(BY_SPARK) else " by a kernel"
+    """Return that Spark evaluated the expressions for a kernel (`TableNote.kernel`), which takes longer, if it did."""
+    return " by a kernel, expressions by Spark" if kernel is not None and kernel.endswith(BY_SPARK) else ""
 
 
 def _format_changes(table: TableReport) -> str:
