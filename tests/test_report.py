@@ -256,4 +256,4 @@ def test_a_report_says_where_spark_evaluated_the_expressions_of_a_kernel() -> No
     shown = " ".join(re.sub(r"<[^>]*>", " ", reports.render_page({**of_run, "tables": tables})).split())
     assert "joined (4 opened by a kernel, expressions by Spark, 0 closed)" in shown
     assert "copied (3 opened, 0 closed)" in shown
-    assert "counted opened left out" in shown
+    assert "counted left out" in shown
