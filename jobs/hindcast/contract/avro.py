@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, NoReturn
 
 from hindcast.common.json_values import JsonObject, JsonValue, list_objects
@@ -41,16 +42,14 @@ class MapType(NamedTuple):
         return f"map<string, {self.element}>"
 
 
-class RecordType(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class RecordType:
     """Fields by name, in order: the same fields in another order are another type, as in Spark."""
 
     fields: dict[str, FieldType]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, RecordType) and list(self.fields.items()) == list(other.fields.items())
-
-    def __ne__(self, other: object) -> bool:
-        return not self == other
 
     def __hash__(self) -> int:
         return hash(tuple(self.fields.items()))

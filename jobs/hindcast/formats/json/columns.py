@@ -130,7 +130,7 @@ def _round_doubles(doubles: pa.Array) -> Column:
         return pa.array(numbers.astype(np.float32), mask=null), np.flatnonzero(doubtful)
 
 
-def _build_texts(values: list[Any], type_: FieldType) -> Column:
+def _build_texts(values: list[msgspec.Raw | str | int | None], type_: FieldType) -> Column:
     """Return texts and numbers as a column; all at once if Arrow reads them rightly."""
     sent = [_read_raw(it) if isinstance(it, msgspec.Raw) else str(it) if type(it) is int else it for it in values]
     try:
@@ -156,7 +156,7 @@ def match_all(texts: pa.Array, pattern: str) -> bool:
     return bool(pc.all(pc.match_substring_regex(texts, pattern), min_count=0).as_py())
 
 
-def _build_variants(values: list[Any], type_: FieldType) -> Column:
+def _build_variants(values: list[msgspec.Raw | str | None], type_: FieldType) -> Column:
     """Return JSON values as text; all at once if none of them is written otherwise than it reads."""
     try:
         texts = pa.array([bytes(it) if isinstance(it, msgspec.Raw) else it for it in values], pa.string())
