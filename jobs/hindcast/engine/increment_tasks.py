@@ -94,14 +94,18 @@ def _find_affected_rows(form: ViewIncrement) -> Iterator[pa.RecordBatch]:
 
 def _add_left_out(rows: pa.Table, left_out: LeftOutRows) -> Iterator[pa.RecordBatch]:
     """Yield rows, and one with what is left out."""
+    reached = None if left_out.reached is None else json.dumps(left_out.reached)
+    counts = pa.array([left_out._asdict() | {"reached": reached}], to_arrow_type(_COUNTS))
+    yield from _add_summary(rows, LEFT_OUT, counts)
+
+
+def _add_summary(rows: pa.Table, column: str, summary: pa.Array) -> Iterator[pa.RecordBatch]:
+    """Yield rows with another column, and one row with nothing but the only value of that column."""
     from hindcast.engine import task
 
-    kind = to_arrow_type(_COUNTS)
-    yield from rows.append_column(LEFT_OUT, pa.nulls(rows.num_rows, kind)).to_batches(task.ROWS_PER_BATCH)
-    reached = None if left_out.reached is None else json.dumps(left_out.reached)
-    counts = pa.array([left_out._asdict() | {"reached": reached}], kind)
-    columns = [*(pa.nulls(1, field.type) for field in rows.schema), counts]
-    yield pa.record_batch(columns, [*rows.column_names, LEFT_OUT])
+    yield from rows.append_column(column, pa.nulls(rows.num_rows, summary.type)).to_batches(task.ROWS_PER_BATCH)
+    columns = [*(pa.nulls(1, field.type) for field in rows.schema), summary]
+    yield pa.record_batch(columns, [*rows.column_names, column])
 
 
 def _open_tables(form: ViewIncrement) -> tuple[list[ChangedRows], ReadNear]:
@@ -192,9 +196,7 @@ def _find_topic_change(form: VersionIncrement, given: Iterator[pa.RecordBatch]) 
         records, compared = refreshed
         rows = increment_rows.diff_rows(form, compared, with_kept=True)
         ties = version_ties.count_ties_of_increment(form, records, compared.current)
-    yield from rows.append_column(TIES, pa.nulls(rows.num_rows, pa.string())).to_batches(task.ROWS_PER_BATCH)
-    columns = [*(pa.nulls(1, field.type) for field in rows.schema), pa.array([ties.as_text()])]
-    yield pa.record_batch(columns, [*rows.column_names, TIES])
+    yield from _add_summary(rows, TIES, pa.array([ties.as_text()]))
 
 
 def _find_affected_versions(form: VersionIncrement, given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -64,8 +64,7 @@ def count_ties_of_increment(form: VersionIncrement, records: pa.Table, current: 
     is_near = is_new | (np.isin(moments, moments[is_new]) & np.isin(keys, keys[is_new]))
     near = sort_records(records.filter(pa.array(is_near)), keys[is_near])
     has_epochs = records.column("_epoch").to_numpy()[is_new].any()
-    partitions = current.column("_partition").to_numpy()
-    return count_ties(form, near, (of_rows[:0], partitions[:0]) if has_epochs else (of_rows, partitions))
+    return count_ties(form, near, None if has_epochs else (of_rows, current.column("_partition").to_numpy()))
 
 
 def count_ties(

@@ -67,16 +67,14 @@ def derive_versions(topic: OpenedTopic, new: DataFrame) -> VersionsChange | None
     """Return what new records change in a topic's table; None if no kernel can find and compare it."""
     from hindcast.engine import version_ties  # its loops take half a second to load
 
-    found = _find_versions(topic, new, increment_tasks.derive_topic_change)
-    table = locate_own_table(topic.contract, topic.name)
-    counted = (
-        None if found is None else _count_change(found, table, topic.plan, F.max(increment_tasks.TIES).alias("ties"))
-    )
-    if found is None or counted is None:
+    table, column = locate_own_table(topic.contract, topic.name), increment_tasks.TIES
+    if (found := _find_versions(topic, new, increment_tasks.derive_topic_change)) is None:
         return None
-    rows, ties = found.drop(increment_tasks.TIES), version_ties.sum_reports(filter(None, [counted["ties"]]))
+    if (totals := _count_change(found, table, topic.plan, F.max(column).alias(column))) is None:
+        return None
+    rows, ties = found.drop(column), version_ties.sum_reports(filter(None, [totals[column]]))
     current, changes = rows.where("_change <> 'open'").drop("_change"), rows.where("_change <> 'keep'")
-    return VersionsChange(current, changes, {name: n for name, n in counted.items() if name != "ties"}, ties)
+    return VersionsChange(current, changes, totals, ties)
 
 
 def refresh_versions(topic: OpenedTopic, new: DataFrame) -> AffectedRows | None:

@@ -155,17 +155,13 @@ class TopicRecords:
 
     def find_ingested_rows(self) -> tuple[TaskRows, ...] | None:
         """Return the records of `read_all` in the tasks that have them; None unless the step has just ingested all."""
-        if self.has_holds or initial_rows.has_initial_rows(self._contract, self._name):
-            return None
-        ingested = self._find_ingested(0)
+        ingested = self._find_sole_ingested(0)
         return None if ingested is None else ingested.chunks
 
     def find_first_moment(self, run: int) -> int | None:
         """Return the earliest timestamp of `read_since` in microseconds since 1970, where it is known without Spark."""
-        ingested = self._find_ingested(run)
-        if ingested is None or self.has_holds or initial_rows.has_initial_rows(self._contract, self._name):
-            return None
-        return ingested.find_first_moment()
+        ingested = self._find_sole_ingested(run)
+        return None if ingested is None else ingested.find_first_moment()
 
     def read_since(self, run: int) -> DataFrame:
         """Return the records that are new to a table that run `run` updated last."""
@@ -262,6 +258,12 @@ class TopicRecords:
         ingested, fates = self._ingested, tables.fates_table(self._table.warehouse, self._table.pipeline, self._name)
         is_all = ingested is not None and ingested.after <= run and tables.read_last_run(fates) <= run
         return ingested if is_all and self._coming is None else None
+
+    def _find_sole_ingested(self, run: int) -> IngestedRecords | None:
+        """Return what the step has just ingested, if it is all that is new since `run`: nothing is held or adopted."""
+        if self.has_holds or initial_rows.has_initial_rows(self._contract, self._name):
+            return None
+        return self._find_ingested(run)
 
     def _read_log(self, run: int) -> DataFrame:
         """Return the records that `_read_ingested` returns, from the log."""
