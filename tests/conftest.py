@@ -73,14 +73,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-@pytest.fixture(params=[True, False], ids=["kernels", "plans"])
+@pytest.fixture(params=["kernels", "tasks", "plans"])
 def by_kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Tables follow by increments however small they are: found by kernels, or by Spark's plans. Whether by kernels."""
+    """Tables follow by increments however small they are: found by kernels, in this process or in Spark's tasks, or by
+    Spark's plans. Whether by kernels.
+    """
     from hindcast.runs import incremental_state
+    from hindcast.store import file_listing
 
     monkeypatch.setattr(incremental_state, "MAX_WHOLE_ROWS", -1)
-    monkeypatch.setenv("HINDCAST_KERNELS", "on" if request.param else "off")
-    return bool(request.param)
+    monkeypatch.setenv("HINDCAST_KERNELS", "off" if request.param == "plans" else "on")
+    if request.param == "tasks":
+        monkeypatch.setattr(file_listing, "MAX_ROWS_HERE", -1)
+    return request.param != "plans"
 
 
 @pytest.fixture(scope="session")

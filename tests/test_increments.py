@@ -15,15 +15,19 @@ from confluent_kafka.cimpl import NewPartitions
 from pyspark.sql import functions as F
 
 from hindcast.bitemporal import derivation, predicates
-from hindcast.common import clock
+from hindcast.common import clock, spark_workers
+from hindcast.engine import increment_tasks
 from hindcast.formats.decode import decode_records
 from hindcast.ingest import topic_log
 from hindcast.runs import incremental_state
-from hindcast.store import duckdb_reader, row_reader, tables
+from hindcast.store import duckdb_reader, file_listing, row_reader, tables
 from pipelines import T0, Pipeline, pipeline, wrong
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from hindcast.common.spark_workers import BatchConverter
 
 SEED = int(os.environ.get("HINDCAST_SEED", "1"))
 SHOP = """
@@ -216,6 +220,55 @@ def test_a_run_may_change_one_input_alone_whatever_the_types_of_the_others(
             if by_kernels:
                 found = {"by_day", "by_time", "of_days", "of_hours"} & p.contract.list_tables_below(topic)
                 assert [name for name in sorted(found) if told[name].get("kernel") is None] == []
+        with p.here():
+            assert wrong(p) == []
+
+
+SMALL = """
+pipeline: small
+start: 2026-01-01
+topics:
+  menu: {read: table, key: {item: string}, value: {price: "decimal(8,2)"}}
+  orders: {read: stream, key: {guest: string}, value: {item: string, quantity: int}}
+views:
+  bills: {stream: orders, join: {table: menu, on: orders.item}, select: {item: orders.item, due: quantity * price}}
+  dues: {stream: bills, group_by: {item: item}, aggregate: {total: sum(due)}}
+"""
+
+
+def test_this_process_finds_what_few_records_change_and_tasks_where_much_is_to_be_read(
+    spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also those of late records, unless something may be hidden to them: a tombstone or a record of their moment."""
+    tasks: list[str] = []
+
+    def count_tasks(frame: DataFrame, convert: BatchConverter, schema: StructType) -> DataFrame:
+        tasks.append(schema.names[-1])
+        return spark_workers.map_in_workers(frame, convert, schema)
+
+    monkeypatch.setattr(increment_tasks, "map_in_workers", count_tasks)
+    with pipeline(spark, broker, tmp_path, SMALL) as p:
+        found = []
+        for records in (
+            [("soup", {"price": 5}, 0), ("soup", {"price": 7}, 10), ("tea", {"price": 1}, 10)],
+            [("soup", {"price": 6}, 4)],  # late
+            [("soup", {"price": 8}, 10)],  # of the same moment
+            [("soup", None, 12), ("naan", {"price": 2}, 11)],
+            [("soup", {"price": 9}, 11.5)],  # there is a tombstone after it
+            [("tea", {"price": 3}, 14)],
+        ):
+            p.send("menu", *records)
+            p.send("orders", (f"guest {len(found)}", {"item": "soup", "quantity": 1}, 11))
+            tasks.clear()
+            kernels = [it.get("kernel") for it in p.run()["tables"].values()]
+            assert kernels == ([None] * 4 if not found else ["of_topic", None, "stream_table", "of_stream"])
+            found.append([*tasks])
+        assert found == [[], [], ["_ties"], [], ["_ties"], []]
+        monkeypatch.setattr(file_listing, "MAX_ROWS_HERE", 0)
+        p.send("menu", ("tea", {"price": 4}, 12))
+        p.send("orders", ("late", {"item": "tea", "quantity": 1}, 13))
+        p.run()
+        assert tasks == ["_ties", "_leftOut", "_leftOut"]
         with p.here():
             assert wrong(p) == []
 

@@ -16,7 +16,7 @@ PRELOADED = (
     "airflow.sdk.execution_time.task_runner",
     "hindcast.airflow.operators",
     "hindcast.report.report",
-    "hindcast.runs",
+    "hindcast.runs.run_steps",
     "pyspark.sql.connect.session",
 )
 """Modules that start no thread and open no connection on import, so that forking afterwards is safe."""

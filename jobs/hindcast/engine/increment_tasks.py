@@ -1,19 +1,21 @@
-"""The Spark task of an increment by a kernel, and the change that it finds as a DataFrame.
+"""The task of an increment by a kernel, and the change that it finds as a DataFrame.
 
-An action on such a change fails with RefusalError (`task.find_refusals`) if it takes too much memory, or if Arrow
-cannot evaluate an expression for some row.
+A task that reads little is done by this process at once, any other by Spark when the change is read. That fails with
+RefusalError (`task.find_refusals`) if the task takes too much memory, or if Arrow cannot evaluate an expression for
+some row.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from typing import NamedTuple, TypeAlias
 
 import pyarrow as pa
 from deltalake import DeltaTable
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import to_arrow_schema, to_arrow_type
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from hindcast.common.spark_workers import map_in_workers
@@ -22,18 +24,19 @@ from hindcast.engine import flat_records, spark_projection
 from hindcast.engine.increment_rows import SIDE, ChangedRows, Comparison, LeftOutRows, ReadNear
 from hindcast.engine.spec import JoinIncrement, VersionIncrement, ViewIncrement
 from hindcast.store import table_columns
+from hindcast.store.change_reader import ChangeReader
 
 LEFT_OUT = "_leftOut"
 """The column with what an aggregate leaves out, in a row of its own (`derive_view_change`)."""
 
 
-def derive_view_change(spark: SparkSession, form: ViewIncrement, view: DeltaTable) -> DataFrame:
+def derive_view_change(sources: ChangeReader, form: ViewIncrement, view: DeltaTable) -> DataFrame:
     """Return what a run changes in a view (`increments.find_change`), with `_change`; `view` is its opened table.
 
     One row more, without `_change`, has in `_leftOut` what an aggregate leaves out (`derivation.count_left_out`).
     """
     schema = _list_columns(form, view).add("_change", StringType()).add(LEFT_OUT, _COUNTS)
-    return _run_once(spark, partial(_find_view_change, form), schema)
+    return _run_once(sources, partial(_find_view_change, form), schema)
 
 
 _COUNTS = StructType(
@@ -51,43 +54,59 @@ def _list_columns(form: ViewIncrement, table: DeltaTable) -> StructType:
     return StructType([types[column] for column in form.columns])
 
 
-def _run_once(spark: SparkSession, work: Callable[[], Iterator[pa.RecordBatch]], schema: StructType) -> DataFrame:
-    """Return the rows that some work yields, which one task does."""
-    return map_in_workers(spark.range(0, 1, 1, 1), partial(_work_once, work), schema)
+_Work: TypeAlias = "Callable[[bool], Iterator[pa.RecordBatch]]"
+"""What a task does, given whether this process does it (`slice_reader.read_near`)."""
 
 
-def _work_once(
-    work: Callable[[], Iterator[pa.RecordBatch]], given: Iterator[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
+def _run_once(sources: ChangeReader, work: _Work, schema: StructType) -> DataFrame:
+    """Return the rows that some work yields: done by this process if it reads little, else by one task, cached."""
+    if (found := _work_here(sources, work, schema)) is not None:
+        return found
+    return sources.cache_rows(map_in_workers(sources.spark.range(0, 1, 1, 1), partial(_work_once, work), schema))
+
+
+def _work_here(sources: ChangeReader, work: _Work, schema: StructType) -> DataFrame | None:
+    """Return the rows that some work yields in this process; None if it is refused."""
+    from hindcast.engine import task
+
+    try:
+        batches = [*work(True)]
+    except task.RefusalError:
+        return None
+    types = to_arrow_schema(schema, timezone="UTC")
+    return sources.spark.createDataFrame(pa.Table.from_batches(batches, types).combine_chunks(), schema)
+
+
+def _work_once(work: _Work, given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in given:
         for _ in range(batch.num_rows):
-            yield from work()
+            yield from work(False)
 
 
-def derive_affected_rows(spark: SparkSession, form: ViewIncrement, view: DeltaTable) -> DataFrame:
+def derive_affected_rows(sources: ChangeReader, form: ViewIncrement, view: DeltaTable) -> DataFrame:
     """Return the affected rows of a view (`increments.refresh_view`), with `_side` (`increment_rows`).
 
     One row more, without a side, is as `derive_view_change` has it.
     """
     schema = _list_columns(form, view).add(SIDE, StringType()).add(LEFT_OUT, _COUNTS)
-    return _run_once(spark, partial(_find_affected_rows, form), schema)
+    return _run_once(sources, partial(_find_affected_rows, form), schema)
 
 
-def _find_view_change(form: ViewIncrement) -> Iterator[pa.RecordBatch]:
+def _find_view_change(form: ViewIncrement, here: bool) -> Iterator[pa.RecordBatch]:
     """Yield the change, and what is left out."""
     from hindcast.engine import increments, task
 
     with task.refuse_too_large():
-        change = increments.find_change(form, *_open_tables(form))
+        change = increments.find_change(form, *_open_tables(form, here))
     yield from _add_left_out(change.rows, change.left_out)
 
 
-def _find_affected_rows(form: ViewIncrement) -> Iterator[pa.RecordBatch]:
+def _find_affected_rows(form: ViewIncrement, here: bool) -> Iterator[pa.RecordBatch]:
     """Yield the affected rows, and what is left out."""
     from hindcast.engine import increment_rows, increments, task
 
     with task.refuse_too_large():
-        compared = increments.refresh_view(form, *_open_tables(form))
+        compared = increments.refresh_view(form, *_open_tables(form, here))
         rows = increment_rows.list_affected_rows(form, compared)
     yield from _add_left_out(rows, compared.left_out)
 
@@ -108,15 +127,15 @@ def _add_summary(rows: pa.Table, column: str, summary: pa.Array) -> Iterator[pa.
     yield pa.record_batch(columns, [*rows.column_names, column])
 
 
-def _open_tables(form: ViewIncrement) -> tuple[list[ChangedRows], ReadNear]:
+def _open_tables(form: ViewIncrement, here: bool) -> tuple[list[ChangedRows], ReadNear]:
     """Return what has changed in the inputs, and what reads the view's current rows."""
     from hindcast.engine import slice_reader
 
     inputs = [
-        ChangedRows(*slice_reader.read_changes(side, at), partial(slice_reader.read_near, side))
+        ChangedRows(*slice_reader.read_changes(side, at, here=here), partial(slice_reader.read_near, side, here=here))
         for side, at in zip(form.sides, form.seen, strict=True)
     ]
-    return inputs, partial(slice_reader.read_near, form.view)
+    return inputs, partial(slice_reader.read_near, form.view, here=here)
 
 
 STORED = "_stored"
@@ -124,7 +143,7 @@ STORED = "_stored"
 
 
 def derive_joined_rows(
-    spark: SparkSession, form: JoinIncrement, view: DeltaTable, inputs: Sequence[DeltaTable]
+    sources: ChangeReader, form: JoinIncrement, view: DeltaTable, inputs: Sequence[DeltaTable]
 ) -> DataFrame:
     """Return the affected rows of a join whose expressions Spark evaluates, with `_side` as `derive_affected_rows`.
 
@@ -134,15 +153,15 @@ def derive_joined_rows(
     types = tuple(map(table_columns.spark_schema, inputs))
     flat = spark_projection.flat_schema(form.join.columns, types, form.join.periods)
     schema = flat.add(STORED, _list_columns(form, view)).add(SIDE, StringType())
-    return _run_once(spark, partial(_find_joined_rows, form), schema)
+    return _run_once(sources, partial(_find_joined_rows, form), schema)
 
 
-def _find_joined_rows(form: JoinIncrement) -> Iterator[pa.RecordBatch]:
+def _find_joined_rows(form: JoinIncrement, here: bool) -> Iterator[pa.RecordBatch]:
     """Yield the rows."""
     from hindcast.engine import increment_rows, increments, integer_encoding, task
 
     with task.refuse_too_large():
-        compared = increments.refresh_view(form, *_open_tables(form))
+        compared = increments.refresh_view(form, *_open_tables(form, here))
         joined = integer_encoding.decode_dictionaries(compared.derived, compared.derived.column_names).combine_chunks()
         stored = increment_rows.list_affected_rows(form, compared._replace(derived=compared.current.slice(0, 0)))
     packed = pa.table({STORED: stored.select(form.columns).to_struct_array(), SIDE: stored.column(SIDE)})
@@ -154,44 +173,67 @@ def _find_joined_rows(form: JoinIncrement) -> Iterator[pa.RecordBatch]:
 
 
 def derive_topic_change(
-    form: VersionIncrement, table: DeltaTable, shape: Shape, new: DataFrame, hidden: DataFrame
+    sources: ChangeReader, form: VersionIncrement, table: DeltaTable, shape: Shape, records: GivenRecords
 ) -> DataFrame:
     """Return what new records change in a topic's table (`version_increments.refresh_versions`), with `_change`.
 
-    `table`: the opened one. `new` and `hidden`: decoded records. Current rows of their keys that stay have the
-    `_change` 'keep'. One row more, without `_change`, has in `_ties` the ties of the new records (version_ties.py).
+    `table`: the opened one. Current rows of the records' keys that stay have the `_change` 'keep'. One row more,
+    without `_change`, has in `_ties` the ties of the new records (version_ties.py).
     """
-    schema = _list_columns(form, table)
-    records = _list_records(shape, schema, new, hidden)
-    schema.add("_change", StringType()).add(TIES, StringType())
-    return map_in_workers(records, partial(_find_topic_change, form), schema)
+    types = _list_columns(form, table)
+    schema = StructType([*types, StructField("_change", StringType()), StructField(TIES, StringType())])
+    return _run_on_records(sources, partial(_find_topic_change, form), schema, records.flatten(shape, types))
 
 
 def derive_affected_versions(
-    form: VersionIncrement, table: DeltaTable, shape: Shape, new: DataFrame, hidden: DataFrame
+    sources: ChangeReader, form: VersionIncrement, table: DeltaTable, shape: Shape, records: GivenRecords
 ) -> DataFrame:
     """Return the affected rows of a topic's table, with `_side` (`increment_rows`); otherwise as the change."""
-    schema = _list_columns(form, table)
-    records = _list_records(shape, schema, new, hidden)
-    return map_in_workers(records, partial(_find_affected_versions, form), schema.add(SIDE, StringType()))
+    types = _list_columns(form, table)
+    schema = StructType([*types, StructField(SIDE, StringType())])
+    return _run_on_records(sources, partial(_find_affected_versions, form), schema, records.flatten(shape, types))
 
 
-def _list_records(shape: Shape, types: StructType, new: DataFrame, hidden: DataFrame) -> DataFrame:
-    """Return new and hidden records, flat, for one task."""
-    own, others = (flat_records.flatten_records(shape, types, some, is_new=some is new) for some in (new, hidden))
-    return own.unionByName(others).repartition(1)
+class GivenRecords(NamedTuple):
+    """Records of a topic, decoded: new ones, and those hidden to them. `few`: the new ones are in this process."""
+
+    new: DataFrame
+    hidden: DataFrame | None
+    few: bool
+
+    def flatten(self, shape: Shape, types: StructType) -> DataFrame | pa.Table:
+        """Return the records, flat (flat_records.py); as a table if they are few."""
+        flat = flat_records.flatten_records(shape, types, self.new, is_new=True)
+        if self.hidden is None:
+            return flat.toArrow() if self.few else flat
+        return flat.unionByName(flat_records.flatten_records(shape, types, self.hidden, is_new=False))
+
+
+_RecordWork: TypeAlias = "Callable[[bool, Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]"
+
+
+def _run_on_records(
+    sources: ChangeReader, work: _RecordWork, schema: StructType, records: DataFrame | pa.Table
+) -> DataFrame:
+    """Return what some work makes of all flat records, done as by `_run_once`, and by this process only of a few."""
+    if isinstance(records, pa.Table):
+        batches = records.to_batches()
+        if (found := _work_here(sources, lambda here: work(here, batches), schema)) is not None:
+            return found
+        records = sources.spark.createDataFrame(records)
+    return sources.cache_rows(map_in_workers(records.repartition(1), partial(work, False), schema))
 
 
 TIES = "_ties"
 """The column with the ties of new records, in a row of its own (`derive_topic_change`)."""
 
 
-def _find_topic_change(form: VersionIncrement, given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _find_topic_change(form: VersionIncrement, here: bool, given: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield the change and the ties, for Spark's mapInArrow."""
     from hindcast.engine import increment_rows, task, version_ties
 
     with task.refuse_too_large():
-        if (refreshed := _refresh_versions(form, given)) is None:
+        if (refreshed := _refresh_versions(form, here, given)) is None:
             return
         records, compared = refreshed
         rows = increment_rows.diff_rows(form, compared, with_kept=True)
@@ -199,21 +241,26 @@ def _find_topic_change(form: VersionIncrement, given: Iterator[pa.RecordBatch]) 
     yield from _add_summary(rows, TIES, pa.array([ties.as_text()]))
 
 
-def _find_affected_versions(form: VersionIncrement, given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _find_affected_versions(
+    form: VersionIncrement, here: bool, given: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
     """Yield the affected rows, for Spark's mapInArrow."""
     from hindcast.engine import increment_rows, task
 
     with task.refuse_too_large():
-        if (refreshed := _refresh_versions(form, given)) is None:
+        if (refreshed := _refresh_versions(form, here, given)) is None:
             return
         rows = increment_rows.list_affected_rows(form, refreshed[1])
     yield from rows.to_batches(task.ROWS_PER_BATCH)
 
 
-def _refresh_versions(form: VersionIncrement, given: Iterator[pa.RecordBatch]) -> tuple[pa.Table, Comparison] | None:
+def _refresh_versions(
+    form: VersionIncrement, here: bool, given: Iterable[pa.RecordBatch]
+) -> tuple[pa.Table, Comparison] | None:
     """Return new and hidden records, and the comparison of a topic's versions; None if there are no records."""
     from hindcast.engine import slice_reader, task, version_increments
 
     if (records := task.collect_rows(given, form.output)) is None:
         return None
-    return records, version_increments.refresh_versions(form, records, partial(slice_reader.read_near, form.view))
+    read_view = partial(slice_reader.read_near, form.view, here=here)
+    return records, version_increments.refresh_versions(form, records, read_view)

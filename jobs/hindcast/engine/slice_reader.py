@@ -18,15 +18,18 @@ from hindcast.engine import arrow_expressions, integer_encoding
 from hindcast.engine.increment_rows import Among
 from hindcast.engine.spec import JoinSpec, KernelInput, TimeSlice
 from hindcast.engine.sweeps import FOREVER
-from hindcast.store import arrow_reader, duckdb_reader
+from hindcast.store import arrow_reader, duckdb_reader, file_listing
 from hindcast.store.tables import ARROW_TIMESTAMP
 
 MAX_ROWS, MAX_BYTES = 20_000_000, 2 << 30
 """So many rows, and so many bytes of them, a task takes of an input at most; it has them in memory."""
 
+_MAX_ROWS_HERE = 100_000
+"""So many rows this process takes of one, where it does a task itself."""
+
 
 class TooManyRowsError(HindcastError):
-    """A task would need more than `MAX_ROWS` rows or `MAX_BYTES` bytes in memory."""
+    """A task would need more than `MAX_ROWS` rows or `MAX_BYTES` bytes in memory, or this process more than little."""
 
 
 def read_sides(form: JoinSpec, span: TimeSlice) -> list[pa.Table]:
@@ -70,16 +73,17 @@ def read_starts_after(side: KernelInput, end: datetime) -> pa.Table:
     return _read_current_rows(replace(side, columns=()), [ColumnBound(start, least=end)], [is_later])
 
 
-def read_near(side: KernelInput, span: tuple[int, int], *among: Among) -> pa.Table:
+def read_near(side: KernelInput, span: tuple[int, int], *among: Among, here: bool = False) -> pa.Table:
     """Return the current rows that touch a span of time, in microseconds, if only at a single moment.
 
     Given some `among`, only rows that are among one of these (increment_rows.py), as far as their file's times tell.
+    `here`: TooManyRowsError already if this process would read many rows, or open large files.
     """
     low, high = parse_micros(span[0]), parse_micros(span[1] + 1) if span[1] < FOREVER else None
     touching = TimeSlice(low, high)
     conditions = _slice_conditions(side, touching)
     stored = [some.select_columns(set(some.columns) - side.computed.keys()) for some in among]
-    return _read_current_rows(side, _slice_bounds(side, touching), conditions, stored)
+    return _read_current_rows(side, _slice_bounds(side, touching), conditions, stored, here=here)
 
 
 def _find_conditions(
@@ -105,14 +109,14 @@ def _build_condition(where: pc.Expression, among: Sequence[Among], span: tuple[i
     return where & reduce(or_, parts)
 
 
-def read_changes(side: KernelInput, seen: datetime) -> tuple[pa.Table, pa.Table]:
+def read_changes(side: KernelInput, seen: datetime, *, here: bool = False) -> tuple[pa.Table, pa.Table]:
     """Return the rows closed and those opened after the known-at `seen`; not those both opened and closed since."""
     began, ended, known = pc.field("systemFrom"), pc.field("systemTo"), _timestamp_scalar(seen)
     # rule: what was opened since is current now, what was closed since was current then
-    opened = _read_current_rows(side, [ColumnBound("systemFrom", least=seen)], [began > known])
+    opened = _read_current_rows(side, [ColumnBound("systemFrom", least=seen)], [began > known], here=here)
     bounds = [ColumnBound("systemFrom", most=seen), ColumnBound("systemTo", least=seen, most=side.as_of)]
     until = [ended <= _timestamp_scalar(side.as_of)] if side.as_of is not None else []
-    return _read_rows(side, bounds, reduce(and_, [began <= known, ended > known, *until])), opened
+    return _read_rows(side, bounds, reduce(and_, [began <= known, ended > known, *until]), here=here), opened
 
 
 def _slice_bounds(side: KernelInput, span: TimeSlice) -> list[ColumnBound]:
@@ -123,13 +127,23 @@ def _slice_bounds(side: KernelInput, span: TimeSlice) -> list[ColumnBound]:
 
 
 def _read_current_rows(
-    side: KernelInput, bounds: list[ColumnBound], conditions: list[pc.Expression], among: Sequence[Among] = ()
+    side: KernelInput,
+    bounds: list[ColumnBound],
+    conditions: list[pc.Expression],
+    among: Sequence[Among] = (),
+    *,
+    here: bool = False,
 ) -> pa.Table:
-    return _read_rows(side, [*_current_bounds(side), *bounds], _current_condition(side, conditions), among)
+    return _read_rows(side, [*_current_bounds(side), *bounds], _current_condition(side, conditions), among, here=here)
 
 
 def _read_rows(
-    side: KernelInput, bounds: list[ColumnBound], where: pc.Expression, among: Sequence[Among] = ()
+    side: KernelInput,
+    bounds: list[ColumnBound],
+    where: pc.Expression,
+    among: Sequence[Among] = (),
+    *,
+    here: bool = False,
 ) -> pa.Table:
     found = DeltaTable(side.uri, version=side.version)
     read = set().union(*map(arrow_expressions.list_columns, side.computed.values()))
@@ -137,12 +151,12 @@ def _read_rows(
     schema = pa.schema(found.schema().to_arrow())
     texts = {name for name in wanted.intersection(side.key) if pa.types.is_string(schema.field(name).type)}
     files = duckdb_reader.find_candidate_files(found, bounds)
-    if among:
-        conditions = _find_conditions(side, found, files, where, among)
-        reader = arrow_reader.read_rows(found, list(conditions), wanted, conditions, texts)
-    else:
-        reader = arrow_reader.read_rows(found, files, wanted, where, texts)
-    batches = [batch for batch in limit_batches(reader, side.uri) if batch.num_rows]
+    conditions = _find_conditions(side, found, files, where, among) if among else None
+    files = files if conditions is None else list(conditions)
+    if here and not file_listing.are_small(found, files):
+        raise TooManyRowsError("the files to read are larger than this process opens", where=side.uri)
+    reader = arrow_reader.read_rows(found, files, wanted, conditions or where, texts)
+    batches = [batch for batch in limit_batches(reader, side.uri, here=here) if batch.num_rows]
     start = side.periods[0]
     batches.sort(key=lambda batch: batch.column(start)[0].value)  # most files have their own times
     return add_computed_columns(
@@ -157,15 +171,16 @@ def add_computed_columns(side: KernelInput, rows: pa.Table) -> pa.Table:
     return rows
 
 
-def limit_batches(batches: Iterable[pa.RecordBatch], where: str) -> Iterator[pa.RecordBatch]:
+def limit_batches(batches: Iterable[pa.RecordBatch], where: str, *, here: bool = False) -> Iterator[pa.RecordBatch]:
     """Yield batches of rows; TooManyRowsError if there are more rows than `MAX_ROWS`, or more bytes than `MAX_BYTES`.
 
     `where`: the table that the error names.
     """
     count = size = 0
+    most = _MAX_ROWS_HERE if here else MAX_ROWS
     for batch in batches:
         count, size = count + batch.num_rows, size + batch.nbytes
-        if count > MAX_ROWS or size > MAX_BYTES:
+        if count > most or size > MAX_BYTES:
             raise TooManyRowsError(f"a task has {count:,} rows of {size:,} bytes, or more", where=where)
         yield batch
 

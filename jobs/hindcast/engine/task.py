@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 
@@ -64,7 +64,7 @@ def build_aggregator(output: KernelOutput, aggregate: Callable[[pa.Table], opera
     return map_batches
 
 
-def collect_rows(given: Iterator[pa.RecordBatch], output: KernelOutput) -> pa.Table | None:
+def collect_rows(given: Iterable[pa.RecordBatch], output: KernelOutput) -> pa.Table | None:
     """Return all rows that a task is given; None if there are none."""
     batches = [batch for batch in slice_reader.limit_batches(given, output.uri) if batch.num_rows]
     return pa.Table.from_batches(batches).combine_chunks() if batches else None

@@ -14,7 +14,6 @@ from functools import cached_property, partial
 from typing import NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -53,13 +52,10 @@ class IngestedRecords:
         """The records of all chunks."""
         return topic_log.union_frames(chunk.as_frame() for chunk in self.chunks)
 
-    def find_first_moment(self) -> int | None:
-        """Return the earliest timestamp in microseconds since 1970; None without records, or if they are elsewhere."""
+    def list_moments(self) -> pa.Array | None:
+        """Return the timestamps of the records; None if they are not in this process."""
         here = [chunk.local.column("timestamp") for chunk in self.chunks if chunk.local is not None]
-        if len(here) < len(self.chunks):
-            return None
-        firsts = [pc.min(column.cast(pa.int64())).as_py() for column in here]
-        return min((first for first in firsts if first is not None), default=None)
+        return pa.chunked_array(here).combine_chunks() if len(here) == len(self.chunks) else None
 
 
 def ingest_topic(

@@ -22,9 +22,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import reduce
+from typing import cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from deltalake import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_type
@@ -36,7 +38,7 @@ from hindcast.ingest import erasure_marks, retimestamping, trim_ledger
 from hindcast.kafka import topic_patterns
 from hindcast.kafka.topics import HEADERS_SCHEMA
 from hindcast.plan.plans import Plan, TopicPlan
-from hindcast.store import tables
+from hindcast.store import arrow_reader, file_listing, tables
 from hindcast.store.tables import Table
 
 DISPUTED_MESSAGE = "a record of the log no longer decodes"
@@ -61,21 +63,37 @@ def read_accepted(spark: SparkSession, contract: BoundContract, name: str, after
     return judge_again(rows, contract, name).where("fate = 'accepted'")
 
 
-def may_have_records_since(log: Table, moment: int, until: int) -> bool:
-    """Return whether a log may have records of runs up to `until` that are dated from a moment on.
+def may_have_hidden_records(log: Table, first: int, until: int, moments: pa.Array | None = None) -> bool:
+    """Return whether a log may have records of runs up to `until` that are hidden to new ones, dated from `first` on.
 
-    The statistics of its files tell, which are rounded down to milliseconds. `moment`: in microseconds since 1970.
+    Those are tombstones and records of a new one's moment (`incremental.find_hidden_records`). Files and their
+    statistics tell, and if they are small, their rows. `first`: in microseconds since 1970. `moments`: the timestamps
+    of all new records; None if they are not known, or if not every tombstone is a record without a value.
     """
     if (found := tables.open_table(log)) is None:
         return False
-    files = pa.table(found.get_add_actions(flatten=True))
+    files = _list_files_since(found, first, until)
+    if not files or moments is None or not file_listing.are_small(found, files):
+        return bool(files)
+    dated, value = pc.field("timestamp"), pc.field("value")
+    is_later = dated >= pa.scalar(first, tables.ARROW_TIMESTAMP)
+    where = (pc.field("run") <= until) & is_later & (value.is_null() | dated.isin(moments))
+    return any(batch.num_rows for batch in arrow_reader.read_rows(found, files, {"run", "timestamp", "value"}, where))
+
+
+def _list_files_since(log: DeltaTable, first: int, until: int) -> list[str]:
+    """Return the files of a log that may have records of runs up to `until` that are dated from a moment on.
+
+    Their statistics tell, which are rounded down to milliseconds.
+    """
+    files = pa.table(log.get_add_actions(flatten=True))
     if not {"min.run", "max.timestamp", "null_count.timestamp"} <= {*files.column_names}:
-        return True
+        return cast("list[str]", files.column("path").to_pylist())
     is_earlier = pc.less_equal(files.column("min.run").fill_null(0), until)
     latest = files.column("max.timestamp").cast(pa.int64())
     is_dated = pc.not_equal(files.column("null_count.timestamp"), files.column("num_records")).fill_null(True)
-    may_reach = pc.coalesce(pc.greater_equal(latest, moment - 1_000), is_dated)
-    return bool(pc.any(pc.and_(is_earlier, may_reach), min_count=0).as_py())
+    may_reach = pc.coalesce(pc.greater_equal(latest, first - 1_000), is_dated)
+    return cast("list[str]", files.filter(pc.and_(is_earlier, may_reach)).column("path").to_pylist())
 
 
 def judge_again(rows: DataFrame, contract: BoundContract, name: str) -> DataFrame:

@@ -15,7 +15,7 @@ from hindcast.contract import Shape, list_shapes
 from hindcast.contract.bound import BoundContract
 from hindcast.engine import increment_plans, increment_tasks, spark_projection
 from hindcast.engine.increment_rows import SIDE
-from hindcast.engine.increment_tasks import STORED
+from hindcast.engine.increment_tasks import STORED, GivenRecords
 from hindcast.engine.spec import AggregateIncrement, JoinIncrement, VersionIncrement, WindowIncrement
 from hindcast.plan.inputs import locate_own_table
 from hindcast.plan.plans import Plan
@@ -43,7 +43,8 @@ class VersionsChange(NamedTuple):
 class OpenedTopic(NamedTuple):
     """A topic with what its increments are found from.
 
-    `find_hidden` returns the records from a moment on that are hidden to new ones (`incremental.find_hidden_records`).
+    `find_hidden` returns the records from a moment on that are hidden to new ones (`incremental.find_hidden_records`);
+    None if it is known without Spark that there are none.
     `first`: when the earliest new one is dated, if that is known. Both in microseconds since 1970.
     """
 
@@ -51,16 +52,17 @@ class OpenedTopic(NamedTuple):
     contract: BoundContract
     plan: Plan
     name: str
-    find_hidden: Callable[[int, DataFrame], DataFrame]
+    find_hidden: Callable[[int, DataFrame], DataFrame | None]
     first: int | None
 
-    def list_records(self, new: DataFrame) -> tuple[DataFrame, DataFrame]:
+    def list_records(self, new: DataFrame) -> GivenRecords:
         """Return new records, cached unless they are here, and those hidden to them."""
         if (first := self.first) is None:
             new = self.sources.cache_rows(new)
             (row,) = new.agg(F.unix_micros(F.min("timestamp")).alias("first")).collect()
             first = row["first"]
-        return new, new.where("false") if first is None else self.find_hidden(first, new)
+        hidden = None if first is None else self.find_hidden(first, new)
+        return GivenRecords(new, hidden, few=self.first is not None)
 
 
 def derive_versions(topic: OpenedTopic, new: DataFrame) -> VersionsChange | None:
@@ -89,19 +91,19 @@ def refresh_versions(topic: OpenedTopic, new: DataFrame) -> AffectedRows | None:
 def _find_versions(
     topic: OpenedTopic,
     new: DataFrame,
-    find: Callable[[VersionIncrement, DeltaTable, Shape, DataFrame, DataFrame], DataFrame],
+    find: Callable[[ChangeReader, VersionIncrement, DeltaTable, Shape, GivenRecords], DataFrame],
 ) -> DataFrame | None:
-    """Return what a kernel's task finds, cached; None if there is no kernel."""
+    """Return what a kernel's task finds; None if there is no kernel."""
     contract, name = topic.contract, topic.name
     table = locate_own_table(contract, name)
     form, opened = increment_plans.plan_topic(contract, name, table, topic.plan.known_at), tables.open_table(table)
     if not contract.settings.kernels or form is None or opened is None:
         return None
-    return topic.sources.cache_rows(find(form, opened, list_shapes(contract)[name], *topic.list_records(new)))
+    return find(topic.sources, form, opened, list_shapes(contract)[name], topic.list_records(new))
 
 
 def _count_change(found: DataFrame, table: Table, plan: Plan, *more: Column) -> CountedRow | None:
-    """Compute what a kernel's task finds, which is cached, and return the totals and `more`; None if it is refused."""
+    """Compute what a kernel's task finds, and return the totals and `more`; None if it is refused."""
     from hindcast.engine import task  # its loops take half a second to load
 
     rows = found.drop(increment_tasks.LEFT_OUT, increment_tasks.TIES)
@@ -149,7 +151,7 @@ def derive_view(view: OpenedView, since: Run, before: LeftOut | None, after: int
     form, opened = view.plan_increment(since), tables.open_table(view.table)
     if form is None or opened is None or not form.is_by_arrow:
         return None
-    found = view.sources.cache_rows(increment_tasks.derive_view_change(view.spark, form, opened))
+    found = increment_tasks.derive_view_change(view.sources, form, opened)
     if (totals := _count_change(found, view.table, view.plan)) is None:
         return None
     rows = found.where("_change IS NOT NULL").drop(increment_tasks.LEFT_OUT)
@@ -163,11 +165,11 @@ def derive_view(view: OpenedView, since: Run, before: LeftOut | None, after: int
 
 def refresh_view(view: OpenedView, since: Run, *, by_arrow: bool) -> AffectedRows | None:
     """Return the rows of a view that changes of its inputs since a run affect; None if no kernel can find them."""
-    form, opened, spark = view.plan_increment(since, by_arrow=by_arrow), tables.open_table(view.table), view.spark
+    form, opened = view.plan_increment(since, by_arrow=by_arrow), tables.open_table(view.table)
     if form is None or opened is None:
         return None
     if form.is_by_arrow:
-        found = view.sources.cache_rows(increment_tasks.derive_affected_rows(spark, form, opened))
+        found = increment_tasks.derive_affected_rows(view.sources, form, opened)
         if _has_computed(found):
             current, derived, units = (
                 found.where(F.col(SIDE) == side).select(*(f"`{name}`" for name in columns))
@@ -181,7 +183,7 @@ def refresh_view(view: OpenedView, since: Run, *, by_arrow: bool) -> AffectedRow
     name, known = view.table.name, list_shapes(view.contract)
     it = view.contract.views[name]
     sides = [side for side in (tables.open_table(view.inputs[i]) for i in it.inputs) if side is not None]
-    found = view.sources.cache_rows(increment_tasks.derive_joined_rows(spark, form, opened, sides))
+    found = increment_tasks.derive_joined_rows(view.sources, form, opened, sides)
     if not _has_computed(found):
         return None
     joined = found.where(F.col(SIDE) == "derived").drop(SIDE, STORED)
@@ -194,7 +196,7 @@ def refresh_view(view: OpenedView, since: Run, *, by_arrow: bool) -> AffectedRow
 
 
 def _has_computed(found: DataFrame) -> bool:
-    """Compute what a kernel's task finds, which is cached; return False if the task refuses it."""
+    """Compute what a kernel's task finds; return False if the task refuses it."""
     from hindcast.engine import task
 
     try:

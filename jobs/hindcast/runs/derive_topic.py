@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from functools import cache
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -121,12 +123,15 @@ def _derive_new_versions(
 
         return log
 
-    def find_hidden_since(moment: int, new: DataFrame) -> DataFrame:
-        if not _may_have_hidden_records(spark, contract, name, moment, seen.number):
-            return new.where("false")
+    moments = records.list_moments(seen.number)
+
+    def find_hidden_since(moment: int, new: DataFrame) -> DataFrame | None:
+        if not _may_have_hidden_records(spark, contract, name, moment, seen.number, moments):
+            return None
         return find_hidden(read_earlier().where(F.col("timestamp") >= F.timestamp_micros(F.lit(moment))), new)
 
-    opened = OpenedTopic(sources, contract, plan, name, find_hidden_since, records.find_first_moment(seen.number))
+    first = None if moments is None else pc.min(moments).cast(pa.int64()).as_py()
+    opened = OpenedTopic(sources, contract, plan, name, find_hidden_since, first)
 
     def refresh_by_plan(new: DataFrame) -> AffectedRows:
         return incremental_views.refresh_topic(
@@ -160,19 +165,22 @@ def _derive_new_versions(
     return change._replace(find_ties=find_ties, ties=counted if records.are_unpublished_since(seen.number) else None)
 
 
-def _may_have_hidden_records(spark: SparkSession, contract: BoundContract, name: str, moment: int, until: int) -> bool:
-    """Return whether records of runs up to `until` may be hidden to new ones, of which the earliest is of a moment.
+def _may_have_hidden_records(
+    spark: SparkSession, contract: BoundContract, name: str, first: int, until: int, moments: pa.Array | None
+) -> bool:
+    """Return whether records of runs up to `until` may be hidden to new ones (`topic_log.may_have_hidden_records`).
 
-    The log's files tell, unless some records have other times than these say.
+    The log tells, unless some records have other times than it says.
     """
     fates = tables.fates_table(contract.warehouse, contract.pipeline, name)
     if tables.open_table(fates) is not None or initial_rows.has_initial_rows(contract, name):
         return True
     if retimestamping.find_stale_runs(spark, contract, name):
         return True
-    return topic_log.may_have_records_since(
-        tables.log_table(contract.warehouse, contract.pipeline, name), moment, until
-    )
+    # In an envelope a tombstone has bytes too.
+    known = moments if contract.topics[name].envelope is None else None
+    log = tables.log_table(contract.warehouse, contract.pipeline, name)
+    return topic_log.may_have_hidden_records(log, first, until, known)
 
 
 def _derive_new_events(spark: SparkSession, contract: BoundContract, name: str, records: TopicRecords) -> DerivedChange:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from functools import cached_property, reduce
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -158,10 +159,10 @@ class TopicRecords:
         ingested = self._find_sole_ingested(0)
         return None if ingested is None else ingested.chunks
 
-    def find_first_moment(self, run: int) -> int | None:
-        """Return the earliest timestamp of `read_since` in microseconds since 1970, where it is known without Spark."""
+    def list_moments(self, run: int) -> pa.Array | None:
+        """Return the timestamps of `read_since`, where they are known without Spark."""
         ingested = self._find_sole_ingested(run)
-        return None if ingested is None else ingested.find_first_moment()
+        return None if ingested is None else ingested.list_moments()
 
     def read_since(self, run: int) -> DataFrame:
         """Return the records that are new to a table that run `run` updated last."""

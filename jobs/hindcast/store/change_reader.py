@@ -24,7 +24,7 @@ class ChangeReader:
     """A reader of changes, used as a context manager: what it caches is kept until the block ends."""
 
     def __init__(self, spark: SparkSession) -> None:
-        self._spark = spark
+        self.spark = spark
         self._spans_query: dict[int, _PeriodSpan | None] = {}
         self._kept: list[DataFrame] = []
 
@@ -41,14 +41,14 @@ class ChangeReader:
 
     def read_source(self, table: Table, seen: datetime) -> ChangedInput:
         """Return the flat rows of a table, and what changed in them after the known-at `seen`."""
-        return ChangedInput(self.cache_rows(_read_change(self._spark, table, seen)), self.read_near(table))
+        return ChangedInput(self.cache_rows(_read_change(self.spark, table, seen)), self.read_near(table))
 
     def read_near(self, table: Table) -> NearbyRows:
         """Return a function that reads the flat current rows of a table within the span of some periods."""
         start, end = tables.period_columns(table)
 
         def rows(periods: DataFrame | None) -> DataFrame:
-            believed = row_reader.load_current_rows(self._spark, table)
+            believed = row_reader.load_current_rows(self.spark, table)
             return believed if periods is None else self.filter_within(believed, periods, start, end)
 
         return rows

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
@@ -58,3 +59,14 @@ def has_files_elsewhere(delta_table: DeltaTable) -> bool:
 
 
 _MAX_FILES = 100
+
+
+def are_small(delta_table: DeltaTable, paths: Iterable[str]) -> bool:
+    """Return whether some files of a table are so small that this process reads them itself; unknown ones are not."""
+    added = pa.table(delta_table.get_add_actions(flatten=True))
+    own = added.filter(pc.is_in(added.column("path"), pa.array(paths, pa.string())))
+    rows, size = (pc.sum(own.column(name), min_count=0).as_py() for name in ("num_records", "size_bytes"))
+    return not own.column("num_records").null_count and bool(rows <= MAX_ROWS_HERE and size <= _MAX_BYTES_HERE)
+
+
+MAX_ROWS_HERE, _MAX_BYTES_HERE = 1_000_000, 64 << 20
