@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import statistics
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -100,6 +101,17 @@ def test_the_least_int_is_taken_back(spark: SparkSession) -> None:
     held = versions(spark, [("k", -(2**31), 0, 4), ("m", 1, 0, None)])
     found = aggregates.aggregate_table(held, F.lit(1), {"total": Measure("sum", F.col("value.v").cast("int"))})
     assert rows(found, "validFrom", "validTo", "value.total") == [(0, 4, 1 - 2**31), (4, None, 1)]
+
+
+def test_the_longest_decimals_are_taken_back(spark: SparkSession) -> None:
+    """Spark's minus rounds what has more than 34 digits."""
+    most = "9" * 27 + ".9999999999"
+    held = versions(spark, [("k", 1, 0, 4), ("l", -1, 1, 4), ("m", 0, 2, None)])
+    sign, least = F.when(F.col("value.v") < 0, "-").otherwise(""), F.lit("0.0000000001")
+    value = F.when(F.col("value.v") == 0, least).otherwise(F.concat(sign, F.lit(most))).cast("decimal(38,10)")
+    found = aggregates.aggregate_table(held, F.lit(1), {"total": Measure("sum", value)})
+    expected = [(0, 1, Decimal(most)), (1, 2, Decimal(0)), (2, 4, Decimal("1E-10")), (4, None, Decimal("1E-10"))]
+    assert rows(found, "validFrom", "validTo", "value.total") == expected
 
 
 MOST, LEAST, LARGE = 2**63 - 1, -(2**63), 1_700_000_000_000_000_000

@@ -359,6 +359,12 @@ def test_decimals_dates_and_moments_are_read_as_they_are_encoded_or_not_at_all(
     assert list(zip(named, found, strict=True)) == list(zip(named, [case[1] for _, _, case in cases], strict=True))
 
 
+def test_a_scale_counts_whatever_other_records_come_with_it(spark: SparkSession) -> None:
+    nameless = ("price", "ZA==", [{"field": "price", "name": None, "parameters": {"scale": "1"}}])
+    for others in ([], [("price", "ZA==", NUMERIC)]):
+        assert told(spark, DECLARED, [nameless, *others])[0] == Decimal("10.00")
+
+
 SHOP = """
 pipeline: shop
 start: 2026-01-01

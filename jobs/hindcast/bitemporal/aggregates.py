@@ -22,6 +22,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
     DataType,
+    DecimalType,
     DoubleType,
     FloatType,
     StructType,
@@ -203,7 +204,7 @@ def _number_edges(members: DataFrame, running: Sequence[PartialAggregate]) -> Da
     end = F.when(F.col("validTo").isNotNull(), F.struct(F.col("validTo").alias("_at"), F.lit(-1).alias("_sign")))
     edges = members.withColumn("_edge", F.explode(F.array(start, end))).where(F.col("_edge").isNotNull())
     edges = edges.select("*", "_edge.*").drop("_edge")
-    contributions = _running_contributions(running)
+    contributions = _running_contributions(running, members.schema)
     edges = edges.select("*", *(column.alias(name) for name, column in contributions.items()))
     cuts = skew.find_cuts(edges.select(F.col("_group").alias("_on"), "_at"))
     if cuts is None:
@@ -234,7 +235,7 @@ def _edge_window(edges: DataFrame) -> WindowSpec:
     return Window.partitionBy("_group", *(["_slice"] if "_slice" in edges.columns else [])).orderBy("_at")
 
 
-def _running_contributions(running: Sequence[PartialAggregate]) -> dict[str, Column]:
+def _running_contributions(running: Sequence[PartialAggregate], types: StructType) -> dict[str, Column]:
     """Return what an edge adds to each running part, and to the count of non-null values."""
     found = {}
     for part in running:
@@ -242,8 +243,21 @@ def _running_contributions(running: Sequence[PartialAggregate]) -> dict[str, Col
         found[f"{part.argument}_counted"] = F.when(argument.isNull(), 0).otherwise(F.col("_sign"))
         if part.function == "sum":
             # rule: a sum subtracts what ends
-            found[f"{part.argument}_summed"] = F.when(starts, argument).otherwise(-argument)
+            found[f"{part.argument}_summed"] = F.when(starts, argument).otherwise(
+                _negate(argument, types[part.argument].dataType)
+            )
     return found
+
+
+def _negate(column: Column, kind: DataType) -> Column:
+    """Return the negative of a number, of a long decimal by its text: Spark's own minus rounds that to 34 digits."""
+    if not isinstance(kind, DecimalType) or kind.precision <= _MAX_EXACT_DIGITS:
+        return -column
+    text = column.cast("string")
+    return F.when(text.startswith("-"), F.substring(text, 2, 99)).otherwise(F.concat(F.lit("-"), text)).cast(kind)
+
+
+_MAX_EXACT_DIGITS = 34
 
 
 def _running_steps(edges: DataFrame, running: Mapping[PartialAggregate, DataType]) -> DataFrame:

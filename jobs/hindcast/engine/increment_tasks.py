@@ -74,7 +74,8 @@ def _work_here(sources: ChangeReader, work: _Work, schema: StructType) -> DataFr
     except task.RefusalError:
         return None
     types = to_arrow_schema(schema, timezone="UTC")
-    return sources.spark.createDataFrame(pa.Table.from_batches(batches, types).combine_chunks(), schema)
+    rows = sources.spark.createDataFrame(pa.Table.from_batches(batches, types).combine_chunks(), schema)
+    return rows.coalesce(1)  # Spark need not bring them together
 
 
 def _work_once(work: _Work, given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

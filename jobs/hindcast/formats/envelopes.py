@@ -175,7 +175,7 @@ class EnvelopeReader:
                 continue
             of_field = _take_first(take_field(fields, "fields"), name)
             names, scales = take_field(of_field, "name"), take_field(take_field(of_field, "parameters"), "scale")
-            if names.null_count < len(names):
+            if names.null_count < len(names) or scales.null_count < len(scales):
                 found[name] = list(map(FieldSchema, names.to_pylist(), scales.to_pylist()))
         return found
 
