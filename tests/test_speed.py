@@ -10,7 +10,7 @@ from xml.etree import ElementTree as ET
 import numpy as np
 import pytest
 
-from bench.speed import data, goals, plot, quick, table
+from bench.speed import data, goals, plot, quick, small, table
 from bench.speed.engines import by_duckdb
 from bench.speed.goals import Goal
 from bench.speed.measuring import Contestant, Measured, Operation, measure
@@ -136,3 +136,7 @@ def test_records_are_the_same_each_time_and_one_in_a_hundred_is_late() -> None:
 def test_every_goal_is_of_an_operation_that_has_a_title() -> None:
     assert {goal.operation for goal in goals.GOALS} == set(plot.TITLES)
     assert re.fullmatch(r"at most 0\.6x .*", goals.GOALS[0].text)
+
+
+def test_what_spark_submit_is_given_is_there() -> None:
+    assert small.REPLAY_SCRIPT.is_file()

@@ -29,6 +29,12 @@ class Goal(NamedTuple):
 ACROSS = {
     ("b", "hot"): ("a", "uniform", "Hindcast: uniform keys (a)"),
     ("f", names.LARGE): ("f", names.SMALL, f"Hindcast: {names.SMALL}"),
+    **{
+        ("g", data): ("g", some[names.FEW], f"Hindcast: {some[names.FEW]}")
+        for some in (names.REPLAYS, names.BUILDS)
+        for count, data in some.items()
+        if count != names.FEW
+    },
 }
 """Hindcast beside itself: what an operation on some data is compared with, and what that is called."""
 
@@ -47,10 +53,11 @@ GOALS = (
     *(Goal("i", form, names.BYTES, 4) for form in names.FORMS),
     Goal("f", names.LARGE, ACROSS["f", names.LARGE][2], 1.3),
     Goal("f", names.LARGE, names.MERGE, 0.2),
-    Goal("g", names.SUBMIT, OURS, 10),
-    Goal("g", names.SHARED, OURS, 1),
-    Goal("g", names.BUILD, OURS, 1),
-    Goal("g", names.DAG, names.EMPTY, 1.5),
+    Goal("g", names.SUBMIT, OURS, 8),
+    Goal("g", names.REPLAYS[names.FEW], OURS, 0.5),
+    Goal("g", names.BUILDS[names.FEW], OURS, 0.4),
+    *(Goal("g", data, peer, 2) for (code, data), (_, _, peer) in ACROSS.items() if code == "g"),
+    Goal("g", names.DAG, names.EMPTY, 1.4),
     Goal("h", names.POINT, OURS, 0.050),
     Goal("h", names.SPAN, OURS, 0.300),
 )

@@ -17,7 +17,9 @@ UNIFORM, ZIPF, HOT = KINDS = ("uniform", "zipf", "hot")
 RECORDS = "5 million"
 FORMS = ("20 decimals", "40 decimals", "nested", "Debezium", "Avro")
 SMALL, LARGE = "2 million", "20 million"
-SUBMIT, SHARED, BUILD, DAG = "spark-submit", "shared session", "shared, a view", "DAG run"
+SUBMIT, DAG, FEW = "spark-submit", "DAG run", 10
+REPLAYS = {count: f"replay of {count:,}" for count in (FEW, 1_000, 10_000)}
+BUILDS = {count: f"view of {count:,}" for count in REPLAYS}
 POINT, SPAN = "point", "range"
 
 NOT_INSTALLED = "not installed (pip install 'hindcast[bench]')"
