@@ -201,9 +201,9 @@ def test_a_login_is_sent_by_tls_or_to_the_loopback(url: str) -> None:
         (HERE, {"CA": "/ca.pem"}, "_CA is set, and without TLS nothing would come of it", "leave"),
         (AWAY, {"CA": "/nowhere.pem"}, "/nowhere.pem: HINDCAST_SCHEMA_REGISTRY_CA cannot be read: No such", "path"),
         (AWAY, {"CA": json.__file__}, "HINDCAST_SCHEMA_REGISTRY_CA is not a PEM file", "BEGIN CERTIFICATE"),
-        ("http://[half", {}, "HINDCAST_SCHEMA_REGISTRY has 'http://[half', which is no address", "https://host:port"),
-        ("https://host:99999", {}, "which is no address", "https://host:port"),
-        (f"{AWAY},host:8081", {}, "HINDCAST_SCHEMA_REGISTRY has 'host:8081'", "https://host:port"),
+        ("http://[half", {}, "address 1 of HINDCAST_SCHEMA_REGISTRY is not a URL", "https://host:port"),
+        ("https://host:99999", {}, "is not a URL", "https://host:port"),
+        (f"{AWAY},host:8081", {}, "address 2 of HINDCAST_SCHEMA_REGISTRY", "https://host:port"),
     ],
 )
 def test_what_makes_no_sense_is_refused(url: str, told: dict[str, str], found: str, fix: str) -> None:

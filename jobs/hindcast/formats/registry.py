@@ -29,7 +29,8 @@ from hindcast.common.login_forms import hide_login
 from hindcast.common.settings import Settings
 from hindcast.contract.avro import parse_json
 from hindcast.formats.bounded_answers import AnswerError, bound_answers
-from hindcast.kafka.security import PEM, find_pem_file, is_loopback
+from hindcast.kafka.credential_files import PEM, find_pem_file
+from hindcast.kafka.security import is_loopback
 
 if TYPE_CHECKING:
     from confluent_kafka.schema_registry import Schema, SchemaRegistryClient, SchemaRegistryError
@@ -108,7 +109,7 @@ def client_config(url: str, environ: Mapping[str, str] | None = None) -> dict[st
 
 def _find_plain_addresses(url: str) -> Iterator[tuple[str, str]]:
     """Yield a registry's addresses without TLS, each with its host."""
-    for address in url.split(","):
+    for number, address in enumerate(url.split(","), 1):
         try:
             parts = urlsplit(address.strip())
             host, _ = parts.hostname, parts.port
@@ -116,7 +117,7 @@ def _find_plain_addresses(url: str) -> Iterator[tuple[str, str]]:
             host = None
         if not host or parts.scheme not in ("http", "https"):
             fix = "write https://host:port, of several registries with commas between"
-            raise SettingsError(f"{ADDRESS} has '{address}', which is no address", fix=fix)
+            raise SettingsError(f"address {number} of {ADDRESS} is not a URL", fix=fix)  # it may be a password
         if parts.scheme == "http":
             yield address.strip(), host
 
