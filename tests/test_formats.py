@@ -752,8 +752,8 @@ NONE, EMPTY = {"type": "fixed", "name": "N", "size": 0}, {"type": "record", "nam
         (wide(EMPTY, array("E")), "array 'it.f1'"),
         ({**wide(EMPTY, array("a.E")), "namespace": "a"}, "array 'it.f1'"),
         (array(wide(EMPTY, NONE, "null")), "array 'it'"),
-        (array(wide("int", *["null"] * 60)), "array 'it'"),
-        ({"type": "map", "values": wide(*["null"] * 60)}, "map 'it'"),
+        (array(wide("int", *["null"] * 70)), "array 'it'"),
+        ({"type": "map", "values": wide(*["null"] * 140)}, "map 'it'"),
         (array([{**ENUM, "name": f"E{n}"} for n in range(200)]), "array 'it'"),
     ],
 )
@@ -761,6 +761,21 @@ def test_items_that_take_hardly_a_byte_are_refused(kind: Any, place: str) -> Non
     """A record of a kilobyte could have as many of them as would fill the memory of any JVM."""
     with pytest.raises(avro.SchemaError, match=re.escape(f"has items that take too few bytes in the {place}: ")):
         avro.parse_schema(record(it=kind))
+
+
+EVENTS = [{"type": "record", "name": f"R{n}", "fields": [{"name": "id", "type": "long"}]} for n in range(120)]
+ENUMS = [{**ENUM, "name": f"E{n}"} for n in range(120)]
+
+
+@pytest.mark.parametrize(
+    "items",
+    [["null", *EVENTS[:60]], ["null", *EVENTS[:59], EMPTY], ["null", *EVENTS], ENUMS, [*ENUMS, {"type": "null"}]],
+    ids=["60 events", "60 with an empty one", "120 events", "120 enums", "120 enums and null"],
+)
+@pytest.mark.parametrize("kind", ["array", "map"])
+def test_unions_of_many_events_are_items(kind: str, items: Any) -> None:
+    """A union's branch takes a byte, and its null is one null, not one for each type."""
+    avro.parse_schema(record(it={"type": kind, "items" if kind == "array" else "values": items}))
 
 
 def test_arrays_in_arrays_that_each_declare_millions_are_malformed(spark: SparkSession) -> None:

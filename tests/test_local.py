@@ -88,9 +88,6 @@ class TestSettings:
             ("HINDCAST_TIME_TRAVEL", "0"),
             ("HINDCAST_KEEP_REPORTS", "-1"),
             ("HINDCAST_LOG", "xml"),
-            ("HINDCAST_USERS", "ann"),
-            ("HINDCAST_USERS", "ann:viewer"),
-            ("HINDCAST_USERS", "ann:admin, bob:owner"),
             ("HINDCAST_UMASK", "77"),
             ("HINDCAST_UMASK", "707"),
             ("HINDCAST_UMASK", "u=rwx"),
@@ -99,6 +96,11 @@ class TestSettings:
     def test_what_makes_no_sense_is_named(self, name: str, value: str) -> None:
         with pytest.raises(SettingsError, match=re.escape(f"{name} is '{value}'")):
             read_settings({name: value})
+
+    @pytest.mark.parametrize("value", ["ann", "ann:viewer", "ann:admin, bob:owner"])
+    def test_users_without_roles_or_without_an_admin_are_refused(self, value: str) -> None:
+        with pytest.raises(SettingsError, match="HINDCAST_USERS is not a list of names with roles that has an admin"):
+            read_settings({"HINDCAST_USERS": value})
 
     @pytest.mark.parametrize("name", ["KAFKA_PORT", "CHUNK", "TIME_TRAVEL", "KEEP_REPORTS", "SPARK_MEMORY"])
     def test_a_number_with_too_many_digits_is_none(self, name: str) -> None:

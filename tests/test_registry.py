@@ -17,6 +17,7 @@ from hindcast.common.errors import AccessError, HindcastError, RecordError, Sett
 from hindcast.common.settings import read_settings
 from hindcast.contract import avro
 from hindcast.formats import bounded_answers, registry
+from hindcast.formats.schema_references import inline_references
 from registries import peer, register
 from secured import certificates
 from serving import Handler, serving
@@ -87,6 +88,27 @@ def test_a_schema_that_refers_to_too_many_others_is_refused(monkeypatch: pytest.
     assert refused.value.where == f"{url}, topic t"
 
 
+def test_a_schema_and_all_that_it_refers_to_have_a_size_and_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each alone is small; those that the schema does not need count too, since they are read."""
+    schemas = {name: {"type": "record", "name": name, "fields": [], "doc": "x" * 1_000} for name in "abcd"}
+    with peer() as url:
+        register(url, "a", schemas["a"])
+        register(url, "b", schemas["b"], ("a", "a"))
+        three = register(url, "c", schemas["c"], ("b", "b"))
+        four = register(url, "d", schemas["d"], ("c", "c"), ("a", "a"))
+        monkeypatch.setattr(registry, "MOST_CHARACTERS", 3_500)
+        assert fetch(url, three).keys() == {three}
+        with pytest.raises(
+            RecordError, match="has more than 3,500 characters, with those that it refers to"
+        ) as refused:
+            fetch(url, three, four)
+        assert (refused.value.where, refused.value.fix) == (f"{url}, topic t", "register a schema that needs fewer")
+        monkeypatch.setattr(registry, "MOST_SCHEMA_SECONDS", 0.0)
+        with pytest.raises(TopicError, match="takes more than 0 s for a schema and all it refers to") as slow:
+            fetch(url, three)
+        assert slow.value.where == f"{url}, topic t"
+
+
 def test_a_registry_that_never_ends_its_answer_is_not_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of its bytes arrives in time, so no try of the client ends."""
     done = threading.Event()
@@ -147,12 +169,12 @@ def test_an_answer_of_many_parts_is_read() -> None:
 
 def test_a_name_is_written_out_once() -> None:
     pair: Any = {"type": "record", "name": "P", "fields": [{"name": n, "type": "geo.Point"} for n in "ab"]}
-    first, second = registry.inline_references(pair, [POINT])["fields"]
+    first, second = inline_references(pair, [POINT])["fields"]
     assert first["type"]["name"] == second["type"] == "geo.Point"
 
 
 def test_a_type_that_is_but_a_name_is_what_it_names() -> None:
-    completed = registry.inline_references({"type": "array", "items": {"type": "geo.Point"}}, [POINT])
+    completed = inline_references({"type": "array", "items": {"type": "geo.Point"}}, [POINT])
     assert completed == {"type": "array", "items": {**POINT, "name": "geo.Point"}}
 
 
@@ -201,9 +223,9 @@ def test_a_login_is_sent_by_tls_or_to_the_loopback(url: str) -> None:
         (HERE, {"CA": "/ca.pem"}, "_CA is set, and without TLS nothing would come of it", "leave"),
         (AWAY, {"CA": "/nowhere.pem"}, "/nowhere.pem: HINDCAST_SCHEMA_REGISTRY_CA cannot be read: No such", "path"),
         (AWAY, {"CA": json.__file__}, "HINDCAST_SCHEMA_REGISTRY_CA is not a PEM file", "BEGIN CERTIFICATE"),
-        ("http://[half", {}, "HINDCAST_SCHEMA_REGISTRY has 'http://[half', which is no address", "https://host:port"),
-        ("https://host:99999", {}, "which is no address", "https://host:port"),
-        (f"{AWAY},host:8081", {}, "HINDCAST_SCHEMA_REGISTRY has 'host:8081'", "https://host:port"),
+        ("http://[half", {}, "address 1 of HINDCAST_SCHEMA_REGISTRY is not a URL", "https://host:port"),
+        ("https://host:99999", {}, "is not a URL", "https://host:port"),
+        (f"{AWAY},host:8081", {}, "address 2 of HINDCAST_SCHEMA_REGISTRY", "https://host:port"),
     ],
 )
 def test_what_makes_no_sense_is_refused(url: str, told: dict[str, str], found: str, fix: str) -> None:

@@ -23,9 +23,7 @@ def parse_warehouse(warehouse: str, setting: str = "HINDCAST_WAREHOUSE, or HINDC
 
     `setting`: what the error says to set.
     """
-    # First: other errors show the address, as every path does. A secret may have a slash. Azure's is container@account.
-    is_azure = re.fullmatch(r"(abfss?|wasbs?)://[\w$-]+@[\w.-]+(/.*)?", warehouse, re.DOTALL)
-    if not is_azure and re.match(r"[^/]*://[^/]*(@|:(?!\d+(/|$)).*@)", warehouse, re.DOTALL):
+    if _has_credentials(warehouse):  # first: other errors show the address, as every path does
         fix = "leave them out: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY have them (docs/deploy.md)"
         raise SettingsError("the warehouse has credentials in its address", fix=fix)
     place = warehouse if "://" in warehouse else str(Path(warehouse).expanduser().absolute())
@@ -34,8 +32,21 @@ def parse_warehouse(warehouse: str, setting: str = "HINDCAST_WAREHOUSE, or HINDC
         raise SettingsError(f"the warehouse is '{_shorten(place)}', which is not UTF-8 text", fix=fix)
     if found := re.search(r"[#?%`\\]", place):  # Delta's readers take them for parts of a URL, or of SQL
         fix = f"set {setting} to a folder without it"
-        raise SettingsError(f"the warehouse is '{_shorten(place)}', and has {found[0]} in its path", fix=fix)
+        shown = place[: found.end()] if found[0] in "?#" and "://" in place else place  # a query may have a secret
+        raise SettingsError(f"the warehouse is '{_shorten(shown)}', and has {found[0]} in its path", fix=fix)
     return place
+
+
+def _has_credentials(warehouse: str) -> bool:
+    """Return whether a warehouse has a login or a secret in its address, also in one that lacks its slashes.
+
+    A secret may have a slash. Azure's container@account is none.
+    """
+    decoded = warehouse.replace("%40", "@")
+    if re.match(r"(?!file:)[^/]*://.*;[^/]*=", decoded, re.DOTALL):
+        return True
+    is_azure = re.fullmatch(r"(abfss?|wasbs?)://[\w$-]+@[\w.-]+(/.*)?", decoded, re.DOTALL)
+    return not is_azure and bool(re.match(_LOGIN_IN_WAREHOUSE, decoded, re.DOTALL))
 
 
 def parse_kafka(env: Mapping[str, str], default: str) -> str:
@@ -46,13 +57,13 @@ def parse_kafka(env: Mapping[str, str], default: str) -> str:
 
 
 def refuse_credentials(servers: str, where: str) -> None:
-    """Raise SettingsError, which does not show them, if addresses of brokers have credentials."""
-    if "@" in servers:
+    """Raise SettingsError, which shows no address, if addresses of brokers have credentials or options."""
+    if re.search(r"[@?;=&]|%40(?!\])", servers):  # [fe80::1%40] is an address of interface 40
         fix = (
-            "give them as HINDCAST_KAFKA_USERNAME and HINDCAST_KAFKA_PASSWORD, or as login and password of the "
-            "connection (docs/security.md)"
+            "write host:port, and give credentials as HINDCAST_KAFKA_USERNAME and HINDCAST_KAFKA_PASSWORD, or as login "
+            "and password of the connection (docs/security.md)"
         )
-        raise SettingsError(f"{where} has credentials in an address", fix=fix)
+        raise SettingsError(f"{where} has credentials or options in an address", fix=fix)
 
 
 def parse_port(env: Mapping[str, str], name: str, default: int) -> int:
@@ -74,9 +85,12 @@ def _shorten(text: str) -> str:
 
 
 def parse_registry(env: Mapping[str, str]) -> str:
-    """Return the URL of the schema registry, empty without one; SettingsError if it is none, or has credentials."""
+    """Return the URL of the schema registry, empty without one; SettingsError if it is none, or has credentials.
+
+    A query or a fragment is refused too: it may be a token, and the client would add its paths to it.
+    """
     text = env.get("HINDCAST_SCHEMA_REGISTRY") or ""
-    if text and not re.fullmatch(r"https?://[^@\s]+", text):
+    if text and not re.fullmatch(r"https?://(?:(?!%40)[^@?#;\s])+", text):
         raise SettingsError(
             "HINDCAST_SCHEMA_REGISTRY is not the URL of a schema registry without credentials",
             fix="write https://host:port; put user and password into HINDCAST_SCHEMA_REGISTRY_USER and "
@@ -147,7 +161,7 @@ def parse_users(env: Mapping[str, str]) -> str:
     users = text.split(",")
     if not (all(re.fullmatch(_USER_PATTERN, user) for user in users) and any(u.endswith(":admin") for u in users)):
         raise SettingsError(
-            f"HINDCAST_USERS is '{text}', not a list of names with roles that has an admin",
+            "HINDCAST_USERS is not a list of names with roles that has an admin",  # people add passwords: not shown
             fix="write NAME:ROLE, separated by commas, such as ann:admin,bob:viewer; roles: admin, op, user, viewer",
         )
     return text
@@ -182,6 +196,7 @@ def parse_days(env: Mapping[str, str], name: str, default: int, *, least: int) -
     return days
 
 
+_LOGIN_IN_WAREHOUSE = r"[^/]*://[^/]*(@|:(?!\d+(/|$)).*@)|(s3[an]?|gs|abfss?|wasbs?|hdfs|https?):/?(?!/).*@"
 _USER_PATTERN = r"[A-Za-z0-9_.-]+:(admin|op|user|viewer)"
 
 

@@ -67,9 +67,13 @@ class _ItemReader:
         return self._named.get(f"{namespace}.{name}", self._named.get(name, -EMPTY_PARTS))
 
     def _measure_union(self, types: Sequence[JsonValue], namespace: str | None, path: str) -> int:
-        """Return the excess of a union, which has a byte for the type that follows. In Spark each type has a field."""
-        chosen = max((self._measure(kind, namespace, path) for kind in types), default=0)
-        return len(types) - 1 - EMPTY_PARTS + chosen
+        """Return the excess of a union, which has a byte for the type that follows.
+
+        In Spark a null among other types is one null, and each other value has a field for each type but null.
+        """
+        others = [kind for kind in types if kind not in ("null", {"type": "null"})]
+        chosen = [len(others) - 1 + self._measure(kind, namespace, path) for kind in others]
+        return max([*chosen, *[1] * (len(others) < len(types))], default=0) - EMPTY_PARTS
 
     def _measure_named_type(self, schema: JsonObject, namespace: str | None, path: str) -> int:
         name, inner = full_name(schema, namespace)

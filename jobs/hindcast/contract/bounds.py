@@ -85,8 +85,10 @@ TYPE, TYPE_DEPTH, ALL_TYPES = 20_000, 20, 10_000
 SCHEMA_DEPTH, SCHEMA_PARTS = 50, 20_000
 """Of an Avro schema: the most nested types, and parts once each named type is expanded where it is used."""
 
-EMPTY_PARTS = 50
-"""Of an item of an Avro array or map: the most parts that take no bytes, as null, for each byte that it takes."""
+EMPTY_PARTS = 64
+"""Of an item of an Avro array or map: the most parts that take no bytes, as null, for each byte that it takes. A
+union's item takes two bytes or more, so unions of 120 event types are items.
+"""
 
 FIXED_BYTES = 1 << 26
 """The most bytes of an Avro `fixed`: Spark allocates them for each value before it reads one."""

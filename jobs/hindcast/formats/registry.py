@@ -16,6 +16,7 @@ import json
 import os
 import ssl
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from functools import partial
@@ -24,12 +25,14 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from hindcast.common.errors import AccessError, RecordError, SettingsError, TopicError
-from hindcast.common.json_values import JsonObject, JsonValue
+from hindcast.common.json_values import JsonValue
 from hindcast.common.login_forms import hide_login
 from hindcast.common.settings import Settings
 from hindcast.contract.avro import parse_json
 from hindcast.formats.bounded_answers import AnswerError, bound_answers
-from hindcast.kafka.security import PEM, find_pem_file, is_loopback
+from hindcast.formats.schema_references import inline_references
+from hindcast.kafka.credential_files import PEM, find_pem_file
+from hindcast.kafka.security import is_loopback
 
 if TYPE_CHECKING:
     from confluent_kafka.schema_registry import Schema, SchemaRegistryClient, SchemaRegistryError
@@ -44,6 +47,12 @@ TIMEOUT = 20.0
 
 MOST_SECONDS = 90.0
 """How long a question may take with all tries, whatever arrives meanwhile."""
+
+MOST_SCHEMA_SECONDS = 300.0
+"""How long the questions about one schema and all that it refers to may take together."""
+
+MOST_CHARACTERS = 16 << 20
+"""The most characters of one schema and all that it refers to together."""
 
 _MOST_REFERENCES = 500
 _UNKNOWN = (40401, 40402, 40403)
@@ -67,7 +76,7 @@ def fetch_schemas(settings: Settings, ids: Iterable[int], where: str) -> dict[in
             fix="set HINDCAST_SCHEMA_REGISTRY to its URL, or name the schema's file in the contract (value_schema:)",
         )
     with _open_client(settings) as client:
-        found = {id_: _fetch_schema(client, settings, id_, where) for id_ in wanted}
+        found = {id_: _SchemaReader(client, settings, where).fetch(id_) for id_ in wanted}
     return {id_: schema for id_, schema in found.items() if schema is not None}
 
 
@@ -108,7 +117,7 @@ def client_config(url: str, environ: Mapping[str, str] | None = None) -> dict[st
 
 def _find_plain_addresses(url: str) -> Iterator[tuple[str, str]]:
     """Yield a registry's addresses without TLS, each with its host."""
-    for address in url.split(","):
+    for number, address in enumerate(url.split(","), 1):
         try:
             parts = urlsplit(address.strip())
             host, _ = parts.hostname, parts.port
@@ -116,7 +125,7 @@ def _find_plain_addresses(url: str) -> Iterator[tuple[str, str]]:
             host = None
         if not host or parts.scheme not in ("http", "https"):
             fix = "write https://host:port, of several registries with commas between"
-            raise SettingsError(f"{ADDRESS} has '{address}', which is no address", fix=fix)
+            raise SettingsError(f"address {number} of {ADDRESS} is not a URL", fix=fix)  # it may be a password
         if parts.scheme == "http":
             yield address.strip(), host
 
@@ -150,98 +159,70 @@ def _open_client(settings: Settings) -> SchemaRegistryClient:
     return client
 
 
-def _fetch_schema(client: SchemaRegistryClient, settings: Settings, id_: int, where: str) -> str | None:
-    """Return one schema as JSON; None if the registry does not know the id."""
-    schema = _ask_registry(lambda: client.get_schema(id_), settings, where)
-    if schema is None:
-        return None
-    found = f"schema {id_} of {settings.schema_registry} is"
-    if schema.schema_type != "AVRO":
-        fix = "register it as Avro, or leave the topic out: values of other schemas are not read"
-        raise RecordError(f"{found} {schema.schema_type}, not Avro", where=where, fix=fix)
-    try:
-        return json.dumps(inline_references(_parse_schema(schema), _fetch_references(client, settings, schema, where)))
-    except (TypeError, ValueError, RecursionError) as error:
-        raise RecordError(f"{found} not Avro: {error}", where=where, fix="register it as Avro's JSON") from None
+class _SchemaReader:
+    """A reader of one schema and all that it refers to, which have bounds together: number, characters and time."""
 
+    def __init__(self, client: SchemaRegistryClient, settings: Settings, where: str) -> None:
+        self._client, self._settings, self._where = client, settings, where
+        self._place = f"{settings.schema_registry}, {where}"
+        self._last = time.monotonic() + MOST_SCHEMA_SECONDS
+        self._characters = 0
+        self._seen: set[tuple[str, int]] = set()
 
-def _parse_schema(schema: Schema) -> JsonValue:
-    """Return a schema's JSON; TypeError or ValueError if it is not JSON."""
-    if not isinstance(schema.schema_str, str):
-        raise TypeError("it has no text")
-    return parse_json(schema.schema_str)
+    def fetch(self, id_: int) -> str | None:
+        """Return the schema as JSON; None if the registry does not know the id."""
+        schema = self._ask(lambda: self._client.get_schema(id_))
+        if schema is None:
+            return None
+        found = f"schema {id_} of {self._settings.schema_registry} is"
+        if schema.schema_type != "AVRO":
+            fix = "register it as Avro, or leave the topic out: values of other schemas are not read"
+            raise RecordError(f"{found} {schema.schema_type}, not Avro", where=self._where, fix=fix)
+        try:
+            return json.dumps(inline_references(self._parse(schema), self._fetch_references(schema)))
+        except (TypeError, ValueError, RecursionError) as error:
+            fix = "register it as Avro's JSON"
+            raise RecordError(f"{found} not Avro: {error}", where=self._where, fix=fix) from None
 
+    def _fetch_references(self, schema: Schema) -> list[JsonValue]:
+        """Return the schemas that a schema refers to, each once, after those that it refers to itself."""
+        found: list[JsonValue] = []
+        for reference in schema.references or ():
+            version = str(reference.subject), reference.version or 0
+            if version in self._seen:
+                continue
+            self._seen.add(version)
+            if len(self._seen) > _MOST_REFERENCES:
+                raise RecordError(
+                    f"a schema refers to more than {_MOST_REFERENCES} others", where=self._place, fix=_FEWER
+                )
+            its = self._ask(partial(self._client.get_version, *version))
+            if its is None:
+                raise TopicError(
+                    f"a schema refers to {reference.name}, which is not in the registry (subject {reference.subject}, "
+                    f"version {reference.version})",
+                    where=self._place,
+                    fix="register it again",
+                )
+            parsed = self._parse(its.schema)
+            found += [*self._fetch_references(its.schema), parsed]
+        return found
 
-def _fetch_references(
-    client: SchemaRegistryClient,
-    settings: Settings,
-    schema: Schema,
-    where: str,
-    seen: set[tuple[str, int]] | None = None,
-) -> list[JsonValue]:
-    """Return the schemas that a schema refers to, each once, after those that it refers to itself."""
-    found: list[JsonValue] = []
-    seen = set() if seen is None else seen
-    for reference in schema.references or ():
-        version = str(reference.subject), reference.version or 0
-        if version in seen:
-            continue
-        seen.add(version)
-        if len(seen) > _MOST_REFERENCES:
-            raise RecordError(
-                f"a schema refers to more than {_MOST_REFERENCES} others",
-                where=f"{settings.schema_registry}, {where}",
-                fix="register a schema that needs fewer",
-            )
-        its = _ask_registry(partial(client.get_version, *version), settings, where)
-        if its is None:
-            raise TopicError(
-                f"a schema refers to {reference.name}, which is not in the registry (subject {reference.subject}, "
-                f"version {reference.version})",
-                where=f"{settings.schema_registry}, {where}",
-                fix="register it again",
-            )
-        found += [*_fetch_references(client, settings, its.schema, where, seen), _parse_schema(its.schema)]
-    return found
+    def _parse(self, schema: Schema) -> JsonValue:
+        """Return a schema's JSON; TypeError or ValueError if it is not JSON."""
+        if not isinstance(schema.schema_str, str):
+            raise TypeError("it has no text")
+        self._characters += len(schema.schema_str)
+        if self._characters > MOST_CHARACTERS:
+            found = f"a schema has more than {MOST_CHARACTERS:,} characters, with those that it refers to"
+            raise RecordError(found, where=self._place, fix=_FEWER)
+        return parse_json(schema.schema_str)
 
-
-def inline_references(schema: JsonValue, referred: Iterable[JsonValue]) -> JsonValue:
-    """Return a schema with the named types of others written out where it first names them.
-
-    >>> inline_references({"type": "array", "items": "x.Item"}, [{"type": "fixed", "name": "x.Item", "size": 4}])
-    {'type': 'array', 'items': {'type': 'fixed', 'name': 'x.Item', 'size': 4}}
-    """
-    known = {_full_name(it, None): it for it in referred if isinstance(it, dict)}
-    done: set[str] = set()
-
-    def within(it: JsonValue, namespace: str | None) -> JsonValue:
-        if isinstance(it, str):
-            full = next((n for n in (f"{namespace}.{it}", it) if n in known), None)
-            if full is None or full in done:
-                return it
-            done.add(full)
-            return within({**known[full], "name": full}, None)
-        if isinstance(it, list):
-            return [within(part, namespace) for part in it]
-        if not isinstance(it, dict):
-            return it
-        inner = _full_name(it, namespace).rpartition(".")[0] if "name" in it and "type" in it else namespace
-        parts = {name: within(it[name], inner) for name in ("type", "items", "values") if name in it}
-        if isinstance(it.get("type"), str) and it["type"] != parts["type"]:
-            return parts["type"]  # {"type": "x.Item"} is x.Item itself
-        if isinstance(fields := it.get("fields"), list):
-            parts["fields"] = [field(each, inner) for each in fields]
-        return {**it, **parts}
-
-    def field(it: JsonValue, namespace: str | None) -> JsonValue:
-        return {**it, "type": within(it.get("type"), namespace)} if isinstance(it, dict) else it
-
-    return within(schema, None)
-
-
-def _full_name(schema: JsonObject, namespace: str | None) -> str:
-    name, own = str(schema.get("name", "")), schema.get("namespace", namespace)
-    return name if "." in name or not own else f"{own}.{name}"
+    def _ask(self, question: Callable[[], A]) -> A | None:
+        if time.monotonic() > self._last:
+            found = f"the schema registry takes more than {MOST_SCHEMA_SECONDS:g} s for a schema and all it refers to"
+            raise TopicError(found, where=self._place, fix=f"retry when it is faster, or {_FEWER}")
+        return _ask_registry(question, self._settings, self._where)
 
 
 def _ask_registry(question: Callable[[], A], settings: Settings, where: str) -> A | None:
@@ -310,6 +291,7 @@ def _no_answer_error(error: BaseException, place: str) -> TopicError:
     return TopicError(f"the schema registry does not answer ({name})", where=place, fix=fix)
 
 
+_FEWER = "register a schema that needs fewer"
 _SHOWN = 200
 """So many characters of what a registry says stand in an error."""
 _WRONG = f"is {ADDRESS} its URL, with the path of Confluent's API? If so, retry when it is well"

@@ -112,7 +112,9 @@ def _is_final(errors: ClientErrors) -> bool:
 def _login_error(text: str, server: str, how: Security) -> AccessError:
     if "token" in text:
         fix = f"check {PREFIX}TOKEN_URL and _SCOPE, {PREFIX}USERNAME (the client's id) and _PASSWORD (its secret)"
-        return AccessError(f"no token can be obtained for {how.username}: {text}", where=how.token_url, fix=fix)
+        return AccessError(
+            f"no token can be obtained for {how.username}: {text}", where=how.token_url.partition("?")[0], fix=fix
+        )
     if "current SASL state" in text:  # its answer to a handshake that it did not ask for
         protocol = "ssl" if how.tls else "plaintext"
         fix = f"name another listener in HINDCAST_KAFKA, or set {PREFIX}SECURITY to {protocol} and leave the user out"

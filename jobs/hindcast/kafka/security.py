@@ -31,6 +31,7 @@ from urllib.parse import urlsplit
 
 from hindcast.common.environment import refuse_credentials
 from hindcast.common.errors import SettingsError, suggest_nearest
+from hindcast.kafka.credential_files import find_pem_file, read_password_file
 
 PROTOCOLS = ("plaintext", "ssl", "sasl_ssl", "sasl_plaintext")
 MECHANISMS = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN", "OAUTHBEARER")
@@ -180,21 +181,11 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def find_pem_file(variable: str, text: str) -> Path | None:
-    """Return the PEM file that a variable names, None if none; SettingsError if it cannot be read or is not PEM."""
-    if not text:
-        return None
-    path = Path(text).expanduser().absolute()
-    if "-----BEGIN " not in _read_file(variable, text):
-        raise SettingsError(f"{variable} is not a PEM file", where=str(path), fix=PEM)
-    return path
-
-
 def _add_sasl(security: Security, values: Mapping[str, str]) -> Security:
     mechanism = _refuse_unknown_value("MECHANISM", (values["mechanism"] or "SCRAM-SHA-512").upper(), MECHANISMS)
     if values["password"] and values["password_file"]:
         raise SettingsError(f"{PREFIX}PASSWORD and {PREFIX}PASSWORD_FILE are both set", fix="set one of them")
-    password = values["password"] or _read_file(f"{PREFIX}PASSWORD_FILE", values["password_file"])
+    password = values["password"] or read_password_file(f"{PREFIX}PASSWORD_FILE", values["password_file"])
     required = {"USERNAME": values["username"], "PASSWORD": password}
     if mechanism == "OAUTHBEARER":
         required |= {"TOKEN_URL": values["token_url"]}
@@ -257,29 +248,18 @@ def _refuse_readable(servers: str, security: Security) -> None:
 
 
 def _refuse_open_token_url(url: str) -> None:
-    parts = urlsplit(url)
-    if parts.username or parts.password:
+    """Raise SettingsError, which does not show the address, if it has credentials or lacks TLS."""
+    try:
+        parts = urlsplit(url)
+        scheme, host, login = parts.scheme, parts.hostname or "", parts.username or parts.password
+    except ValueError:
+        scheme, host, login = "", "", None
+    if login or _SECRET_IN_QUERY.search(url):
         problem = f"{PREFIX}TOKEN_URL has credentials in it"
         raise SettingsError(problem, fix=f"give them as {PREFIX}USERNAME and {PREFIX}PASSWORD")
-    if url and parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(parts.hostname or "")):
-        raise SettingsError(
-            f"{PREFIX}TOKEN_URL is '{url}': the client's secret would go over the network unencrypted",
-            fix="set an https:// address",
-        )
-
-
-def _read_file(variable: str, text: str) -> str:
-    """Return the text of the file that a variable names, without the newline that editors add."""
-    if not text:
-        return ""
-    path = Path(text).expanduser().absolute()
-    try:
-        return path.read_text(encoding="utf-8").rstrip("\r\n")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise SettingsError(
-            f"{variable} cannot be read: {reason}", where=str(path), fix="check the path and its permissions"
-        ) from None
+    if url and not (host and (scheme == "https" or (scheme == "http" and is_loopback(host)))):
+        problem = f"{PREFIX}TOKEN_URL is not https: the client's secret would go over the network unencrypted"
+        raise SettingsError(problem, fix="set an https:// address")
 
 
 def _refuse_unknown_value(name: str, value: str, known: tuple[str, ...]) -> str:
@@ -293,6 +273,6 @@ def _is_or_are(names: list[str]) -> str:
 
 
 _ADDRESS = re.compile(r"(?:\w+://)?(\[[0-9A-Fa-f:.%]+\]|[^\s:,/\[\]]+):(\d{1,5})", re.ASCII)
+_SECRET_IN_QUERY = re.compile(r"[?&;][^=&;]*(secret|passw|assertion)[^=&;]*=", re.IGNORECASE)
 _OF_KUBERNETES = re.compile(rf"{PREFIX}(SERVICE_(HOST|PORT\w*)|PORT_\d+_\w+)")
 _PORTS = 65536
-PEM = "give a file with -----BEGIN CERTIFICATE----- (from a Java keystore: keytool -exportcert -rfc)"

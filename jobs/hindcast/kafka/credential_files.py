@@ -1,0 +1,58 @@
+"""The files of credentials that settings name: PEM files, and the file of a password.
+
+People put the key or the password itself where its file belongs: an error never shows a value that may be one.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from hindcast.common.errors import SettingsError
+
+PEM = "give a file with -----BEGIN CERTIFICATE----- (from a Java keystore: keytool -exportcert -rfc)"
+
+
+def find_pem_file(variable: str, text: str) -> Path | None:
+    """Return the PEM file that a variable names, None if none; SettingsError if it cannot be read or is not PEM."""
+    if not text:
+        return None
+    if _BEGIN in text or len(text.splitlines()) > 1:
+        fix = f"write it into a file that only its user can read, and set {variable} to the file's path"
+        raise SettingsError(f"{variable} has the key or certificate itself, not the path of its file", fix=fix)
+    where = str(_find_path(text)) if _PATH.fullmatch(text) and len(text) <= _LONGEST_PATH else ""
+    if _BEGIN not in _read_file(variable, text, where):
+        raise SettingsError(f"{variable} is not a PEM file", where=where, fix=PEM)
+    return _find_path(text)
+
+
+def read_password_file(variable: str, text: str) -> str:
+    """Return the text of the file that a variable names, without the newline that editors add; "" if it names none.
+
+    SettingsError, which does not show the path, if it cannot be read: many a password could be a path.
+    """
+    return _read_file(variable, text, "").rstrip("\r\n") if text else ""
+
+
+def _read_file(variable: str, text: str, where: str) -> str:
+    try:
+        return _find_path(text).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:  # a NUL is a ValueError too
+        reason = "it is not text" if isinstance(error, UnicodeDecodeError) else "no file can have this name"
+        if isinstance(error, OSError):
+            reason = str(error.strerror)
+        fix = "check the path and its permissions" if where else "set it to the path of a file that can be read"
+        raise SettingsError(f"{variable} cannot be read: {reason}", where=where, fix=fix) from None
+
+
+def _find_path(text: str) -> Path:
+    try:
+        return Path(text).expanduser().absolute()
+    except RuntimeError:  # of a user that this machine does not have
+        return Path(text).absolute()
+
+
+_BEGIN = "-----BEGIN "
+_LONGEST_PATH = 300
+_PATH = re.compile(r"[/~.].*|.*\.[A-Za-z0-9]{1,8}")
+"""What is surely a path, so that errors may show it: the Base64 of a key begins with M and has no full stop."""
