@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 
 def ms(milliseconds: int) -> Column:
@@ -61,3 +62,8 @@ def _struct(name: str) -> Column:
 
 def _double(value: Any) -> float | None:
     return None if value is None else float(value)
+
+
+def list_types(rows: Mapping[str, DataFrame]) -> dict[str, StructType]:
+    """The columns of each."""
+    return {name: it.schema for name, it in rows.items()}

@@ -21,6 +21,7 @@ from hindcast.runs import expression_checks, expression_errors
 from hindcast.streams.aggregation_tree import ADD
 from hindcast.streams.measures import evaluate_part, measure_parts
 from pipelines import pipeline
+from relations import list_types
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -100,7 +101,7 @@ def test_what_spark_refuses_is_told_with_its_line(
         pytest.raises(ContractError) as caught,
         expression_errors.explain_expression_errors(tmp_path, contract, "made"),
     ):
-        expression_checks.refuse_unfit_expressions(spark, contract, "made", _inputs(spark))
+        expression_checks.refuse_unfit_expressions(spark, contract, "made", list_types(_inputs(spark)))
     error = caught.value
     assert (error.where, found in error.found, fix in error.fix) == (f"{path}:{line}", True, True), str(error)
     assert "[" not in error.found.partition(" ")[0]
@@ -163,7 +164,7 @@ def test_what_fails_on_a_record_is_told_with_its_line(
 ) -> None:
     path = _file(tmp_path, f"{start}    {rest}\n")
     contract, inputs = load(path), _inputs(spark)
-    expression_checks.refuse_unfit_expressions(spark, contract, "made", inputs)
+    expression_checks.refuse_unfit_expressions(spark, contract, "made", list_types(inputs))
     with (
         pytest.raises(ContractError) as caught,
         expression_errors.explain_expression_errors(tmp_path, contract, "made"),
@@ -220,7 +221,7 @@ def test_the_example_pipelines_are_fit(spark: SparkSession) -> None:
                 periods = [f"{column} timestamp" for column in PERIODS[shape.kind]]
                 inputs[name] = spark.createDataFrame([], ", ".join([*columns, *periods, *lineage]))
             else:
-                expression_checks.refuse_unfit_expressions(spark, contract, name, inputs)
+                expression_checks.refuse_unfit_expressions(spark, contract, name, list_types(inputs))
                 inputs[name] = derivation.derive_view(contract, name, inputs)
 
 

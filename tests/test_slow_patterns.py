@@ -19,6 +19,7 @@ from hindcast.contract.query_limits import limit_expression
 from hindcast.contract.shapes import list_shapes
 from hindcast.runs import expression_checks, expression_errors
 from pipelines import at, pipeline
+from relations import list_types
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -88,7 +89,7 @@ def test_a_pattern_that_takes_too_long_stops_its_view(
     path = tmp_path / "shop.yaml"
     path.write_text(SHOP % rest, encoding="utf-8")
     contract, inputs = load(path), rows_of_inputs(spark, path)
-    expression_checks.refuse_unfit_expressions(spark, contract, "made", inputs)
+    expression_checks.refuse_unfit_expressions(spark, contract, "made", list_types(inputs))
     with (
         pytest.raises(ContractError) as caught,
         expression_errors.explain_expression_errors(tmp_path, contract, "made"),
@@ -130,7 +131,7 @@ def test_a_constant_that_is_slow_does_not_stop_the_planner(spark: SparkSession, 
     """Spark evaluates constants when it plans, for example to look for texts like 'today'."""
     path = tmp_path / "shop.yaml"
     path.write_text(SHOP % f"where: \"regexp_replace('{TEXT}', '{SLOW}', '') = note\"", encoding="utf-8")
-    expression_checks.refuse_unfit_expressions(spark, load(path), "made", rows_of_inputs(spark, path))
+    expression_checks.refuse_unfit_expressions(spark, load(path), "made", list_types(rows_of_inputs(spark, path)))
 
 
 def test_a_pattern_is_limited_only_where_a_text_can_make_it_slow() -> None:

@@ -91,7 +91,7 @@ def refresh_versions(topic: OpenedTopic, new: DataFrame) -> AffectedRows | None:
 def _find_versions(
     topic: OpenedTopic,
     new: DataFrame,
-    find: Callable[[ChangeReader, VersionIncrement, DeltaTable, Shape, GivenRecords], DataFrame],
+    derive: Callable[[ChangeReader, VersionIncrement, DeltaTable, Shape, GivenRecords], DataFrame],
 ) -> DataFrame | None:
     """Return what a kernel's task finds; None if there is no kernel."""
     contract, name = topic.contract, topic.name
@@ -99,7 +99,7 @@ def _find_versions(
     form, opened = increment_plans.plan_topic(contract, name, table, topic.plan.known_at), tables.open_table(table)
     if not contract.settings.kernels or form is None or opened is None:
         return None
-    return find(topic.sources, form, opened, list_shapes(contract)[name], topic.list_records(new))
+    return derive(topic.sources, form, opened, list_shapes(contract)[name], topic.list_records(new))
 
 
 def _count_change(found: DataFrame, table: Table, plan: Plan, *more: Column) -> CountedRow | None:

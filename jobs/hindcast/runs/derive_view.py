@@ -8,11 +8,12 @@ result; `bitemporal/incremental.py` says why.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial, reduce
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from hindcast.bitemporal import derivation, incremental_views
 from hindcast.bitemporal.incremental_views import AffectedRows
@@ -42,22 +43,47 @@ from hindcast.runs.derive_whole import (
     derive_whole_view,
     find_derivable_from,
 )
-from hindcast.store import commit_history, emitted_log, row_reader, tables
+from hindcast.store import commit_history, emitted_log, row_reader, table_columns, tables
 from hindcast.store.change_reader import ChangeReader
 from hindcast.store.commit_notes import LeftOut, TableNote
 from hindcast.store.tables import Table
 
 
-def load_inputs(spark: SparkSession, contract: BoundContract, plan: Plan, name: str) -> dict[str, DataFrame]:
+class InputRows(Mapping[str, DataFrame]):
+    """The current rows of some tables, by name; each is loaded when it is asked for, which a kernel need not do."""
+
+    def __init__(self, spark: SparkSession, inputs: Mapping[str, Table]) -> None:
+        self._spark, self._inputs = spark, inputs
+        self._loaded: dict[str, DataFrame] = {}
+
+    def __getitem__(self, name: str) -> DataFrame:
+        if name not in self._loaded:
+            self._loaded[name] = row_reader.load_current_rows(self._spark, self._inputs[name])
+        return self._loaded[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._inputs)
+
+    def __len__(self) -> int:
+        return len(self._inputs)
+
+    def list_columns(self, name: str) -> StructType:
+        """Return the columns of a table's rows."""
+        found = tables.open_table(self._inputs[name])
+        if found is None or tables.read_older_format(found) is not None:
+            return self[name].schema
+        return table_columns.spark_schema(found)
+
+
+def load_inputs(spark: SparkSession, contract: BoundContract, plan: Plan, name: str) -> InputRows:
     """Return the current rows of a view's inputs, as they are now or as the plan pins them.
 
     Raise ContractError for an expression of the view that Spark refuses, TableError for an input of which what the
     plan pins is gone.
     """
     refuse_lost_inputs(contract, plan, name)
-    inputs = {i: locate_source_table(contract, plan, i) for i in contract.views[name].inputs}
-    current = {i: row_reader.load_current_rows(spark, source) for i, source in inputs.items()}
-    expression_checks.refuse_unfit_expressions(spark, contract, name, current)
+    current = InputRows(spark, {i: locate_source_table(contract, plan, i) for i in contract.views[name].inputs})
+    expression_checks.refuse_unfit_expressions(spark, contract, name, {i: current.list_columns(i) for i in current})
     return current
 
 

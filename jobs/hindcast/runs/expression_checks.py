@@ -53,11 +53,11 @@ for _name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
 
 
 def refuse_unfit_expressions(
-    spark: SparkSession, contract: Contract, name: str, inputs: Mapping[str, DataFrame]
+    spark: SparkSession, contract: Contract, name: str, inputs: Mapping[str, StructType]
 ) -> None:
     """Raise UnfitExpressionError for the first expression of a view that Spark cannot analyse, or whose type is wrong.
 
-    `inputs`: the flat rows of each input by name; nothing is read. A condition must be a boolean, and what a join looks
+    `inputs`: the columns of each input's flat rows. A condition must be a boolean, and what a join looks
     up must have the types of the key in which it is looked up.
     """
     view, known = contract.views[name], list_shapes(contract)
@@ -92,7 +92,7 @@ def refuse_unfit_contract(spark: SparkSession, folder: Path, contract: Contract)
             refuse_unfit_valid_time(spark, folder, contract, name)
     for name in contract.ordered_views:
         with explain_expression_errors(folder, contract, name):
-            refuse_unfit_expressions(spark, contract, name, rows)
+            refuse_unfit_expressions(spark, contract, name, {i: rows[i].schema for i in contract.views[name].inputs})
             rows[name] = derivation.derive_view(contract, name, rows)
 
 
@@ -210,14 +210,11 @@ def _refuse_hidden_inputs(view: View, known: Mapping[str, Shape], rows: DataFram
 
 
 def _empty_rows(
-    spark: SparkSession, view: View, inputs: Mapping[str, DataFrame], known: Mapping[str, Shape]
+    spark: SparkSession, view: View, inputs: Mapping[str, StructType], known: Mapping[str, Shape]
 ) -> DataFrame:
     """Return an empty DataFrame with a struct column per input, on which to analyse a view's expressions."""
-    structs = []
-    for name in view.inputs:
-        schema = inputs[name].schema
-        structs.append(StructField(name, StructType([schema[column] for column in known[name].columns])))
-    return spark.createDataFrame([], StructType(structs))
+    structs = {name: StructType([inputs[name][column] for column in known[name].columns]) for name in view.inputs}
+    return spark.createDataFrame([], StructType([StructField(name, it) for name, it in structs.items()]))
 
 
 def _analyse_columns(columns: Mapping[FieldPath, Column], over: Callable[..., DataFrame]) -> dict[FieldPath, DataType]:
@@ -241,16 +238,16 @@ def _analyse_columns(columns: Mapping[FieldPath, Column], over: Callable[..., Da
 
 def _refuse_unlike_keys(
     view: View,
-    inputs: Mapping[str, DataFrame],
+    inputs: Mapping[str, StructType],
     known: Mapping[str, Shape],
     looked_up: Mapping[FieldPath, tuple[str, DataType]],
 ) -> None:
     """Raise UnfitExpressionError if the keys of a join have different types."""
     if view.join is None or view.second_input is None:
         return
-    keys = [(column, inputs[view.second_input].schema[column].dataType) for column in known[view.second_input].key]
+    keys = [(column, inputs[view.second_input][column].dataType) for column in known[view.second_input].key]
     own = [
-        (("join",), (f"{view.first_input}.{c}", inputs[view.first_input].schema[c].dataType))
+        (("join",), (f"{view.first_input}.{c}", inputs[view.first_input][c].dataType))
         for c in known[view.first_input].key
     ]
     for (place, (text, got)), (column, kind) in zip(looked_up.items() or own, keys, strict=True):

@@ -173,7 +173,8 @@ def _derive_view(
 ) -> DerivedChange:
     """Return what a run would change in a view; add the records of a kafka view to `emitted`."""
     input_rows = {i: candidates[i] for i in contract.views[name].inputs}
-    expression_checks.refuse_unfit_expressions(spark, contract, name, input_rows)
+    types = {i: rows.schema for i, rows in input_rows.items()}
+    expression_checks.refuse_unfit_expressions(spark, contract, name, types)
     if contract.views[name].semantics == "kafka":
         emitted[name] = emission.preview_emission(spark, contract, plan, name, emitted)
     return derive_whole_view(spark, contract, plan, name, input_rows, emitted.get(name))
