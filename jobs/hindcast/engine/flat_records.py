@@ -58,8 +58,11 @@ def _flatten_in_tasks(shape: Shape, types: StructType, records: TaskRows) -> Tas
     if any(_find_type(records.schema, path) != schema[name].dataType for name, path in sources.items()):
         return None
     schema.add("_isTombstone", BooleanType()).add("_isNew", BooleanType())
-    flatten = partial(_flatten_batches, sources, to_arrow_schema(schema, timezone="UTC"), records.convert)
-    return TaskRows(records.frame, flatten, schema)
+    arrow, local = to_arrow_schema(schema, timezone="UTC"), None
+    flatten = partial(_flatten_batches, sources, arrow)
+    if records.local is not None:
+        local = pa.Table.from_batches(flatten(iter, records.local.to_batches()), arrow)
+    return TaskRows(records.frame, partial(flatten, records.convert), schema, local)
 
 
 _Path: TypeAlias = tuple[str, ...]

@@ -25,6 +25,7 @@ from hindcast.engine.increment_rows import SIDE, ChangedRows, Comparison, LeftOu
 from hindcast.engine.spec import JoinIncrement, VersionIncrement, ViewIncrement
 from hindcast.store import table_columns
 from hindcast.store.change_reader import ChangeReader
+from hindcast.store.task_rows import TaskRows, collect_table
 
 LEFT_OUT = "_leftOut"
 """The column with what an aggregate leaves out, in a row of its own (`derive_view_change`)."""
@@ -196,17 +197,20 @@ def derive_affected_versions(
 
 
 class GivenRecords(NamedTuple):
-    """Records of a topic, decoded: new ones, and those hidden to them. `few`: the new ones are in this process."""
+    """Records of a topic: new ones, and those hidden to them, if any. `here`: the new ones, if in this process."""
 
     new: DataFrame
     hidden: DataFrame | None
-    few: bool
+    here: Sequence[TaskRows] | None
 
     def flatten(self, shape: Shape, types: StructType) -> DataFrame | pa.Table:
-        """Return the records, flat (flat_records.py); as a table if they are few."""
+        """Return the records, flat (flat_records.py); as a table if all are in this process."""
+        if self.hidden is None and self.here is not None:
+            flat = flat_records.flatten_new_records(shape, types, self.here)
+            return pa.concat_tables(map(collect_table, [flat] if isinstance(flat, DataFrame) else flat))
         flat = flat_records.flatten_records(shape, types, self.new, is_new=True)
         if self.hidden is None:
-            return flat.toArrow() if self.few else flat
+            return flat
         return flat.unionByName(flat_records.flatten_records(shape, types, self.hidden, is_new=False))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from deltalake import DeltaTable
@@ -27,6 +27,7 @@ from hindcast.store import tables
 from hindcast.store.change_reader import ChangeReader
 from hindcast.store.commit_notes import BY_SPARK, LeftOut, TieCounts
 from hindcast.store.tables import Table
+from hindcast.store.task_rows import TaskRows
 
 
 class VersionsChange(NamedTuple):
@@ -55,22 +56,27 @@ class OpenedTopic(NamedTuple):
     find_hidden: Callable[[int, DataFrame], DataFrame | None]
     first: int | None
 
-    def list_records(self, new: DataFrame) -> GivenRecords:
-        """Return new records, cached unless they are here, and those hidden to them."""
+    def list_records(self, new: DataFrame, here: Sequence[TaskRows] | None) -> GivenRecords:
+        """Return new records, cached unless they are in this process, and those hidden to them."""
         if (first := self.first) is None:
             new = self.sources.cache_rows(new)
             (row,) = new.agg(F.unix_micros(F.min("timestamp")).alias("first")).collect()
             first = row["first"]
         hidden = None if first is None else self.find_hidden(first, new)
-        return GivenRecords(new, hidden, few=self.first is not None)
+        return GivenRecords(new, hidden, here)
 
 
-def derive_versions(topic: OpenedTopic, new: DataFrame) -> VersionsChange | None:
-    """Return what new records change in a topic's table; None if no kernel can find and compare it."""
+def derive_versions(
+    topic: OpenedTopic, new: DataFrame, here: Sequence[TaskRows] | None = None
+) -> VersionsChange | None:
+    """Return what new records change in a topic's table; None if no kernel can find and compare it.
+
+    `here`: the same records, if they are in this process.
+    """
     from hindcast.engine import version_ties  # its loops take half a second to load
 
     table, column = locate_own_table(topic.contract, topic.name), increment_tasks.TIES
-    if (found := _find_versions(topic, new, increment_tasks.derive_topic_change)) is None:
+    if (found := _find_versions(topic, new, increment_tasks.derive_topic_change, here)) is None:
         return None
     if (totals := _count_change(found, table, topic.plan, F.max(column).alias(column))) is None:
         return None
@@ -92,6 +98,7 @@ def _find_versions(
     topic: OpenedTopic,
     new: DataFrame,
     derive: Callable[[ChangeReader, VersionIncrement, DeltaTable, Shape, GivenRecords], DataFrame],
+    here: Sequence[TaskRows] | None = None,
 ) -> DataFrame | None:
     """Return what a kernel's task finds; None if there is no kernel."""
     contract, name = topic.contract, topic.name
@@ -99,7 +106,7 @@ def _find_versions(
     form, opened = increment_plans.plan_topic(contract, name, table, topic.plan.known_at), tables.open_table(table)
     if not contract.settings.kernels or form is None or opened is None:
         return None
-    return derive(topic.sources, form, opened, list_shapes(contract)[name], topic.list_records(new))
+    return derive(topic.sources, form, opened, list_shapes(contract)[name], topic.list_records(new, here))
 
 
 def _count_change(found: DataFrame, table: Table, plan: Plan, *more: Column) -> CountedRow | None:

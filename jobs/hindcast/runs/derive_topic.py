@@ -123,7 +123,8 @@ def _derive_new_versions(
 
         return log
 
-    moments = records.list_moments(seen.number)
+    ingested = records.find_sole_ingested(seen.number)
+    moments = None if ingested is None else ingested.list_moments()
 
     def find_hidden_since(moment: int, new: DataFrame) -> DataFrame | None:
         if not _may_have_hidden_records(spark, contract, name, moment, seen.number, moments):
@@ -142,7 +143,8 @@ def _derive_new_versions(
         affected = derive_by_kernel.refresh_versions(opened, rows) or refresh_by_plan(rows)
         return table_diff.diff_increment(table, affected, frozen)
 
-    by_kernel = derive_by_kernel.derive_versions(opened, new) if frozen is None else None
+    here = ingested.chunks if ingested is not None and moments is not None else None
+    by_kernel = derive_by_kernel.derive_versions(opened, new, here) if frozen is None else None
     kernel: str | None = VersionIncrement.operator
     if by_kernel is not None:
         current, changes, totals, counted = by_kernel

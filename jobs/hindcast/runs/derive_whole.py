@@ -100,7 +100,8 @@ def derive_whole_topic(
     log_rows = tables.count_rows(tables.log_table(table.warehouse, contract.pipeline, name))
     if not is_first or not eligibility.is_worthwhile(log_rows, contract.settings):
         return change
-    columns, at_hand = tuple(changes.columns[:-1]), records.find_ingested_rows() or every
+    columns, ingested = tuple(changes.columns[:-1]), records.find_sole_ingested(0)
+    at_hand = every if ingested is None else ingested.chunks
     stage = partial(stage_topic, spark, columns, contract, name, at_hand, log_rows, table, plan.known_at)
     return change._replace(stage=partial(stage, all_new=published is None))
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from functools import cached_property, reduce
 
-import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -30,7 +29,6 @@ from hindcast.quality.held_units import RECORD_COLUMNS, has_row_hold
 from hindcast.runs import incremental_state
 from hindcast.store import tables
 from hindcast.store.store_formats import INITIAL_ROW_PLACE
-from hindcast.store.task_rows import TaskRows
 
 _PLACE = ["partition", "offset"]
 
@@ -154,15 +152,11 @@ class TopicRecords:
             known = known.unionByName(rejudged.withColumn("run", F.lit(self._plan.run).cast("long")))
         return known.localCheckpoint(eager=False)  # gates may derive it more than once
 
-    def find_ingested_rows(self) -> tuple[TaskRows, ...] | None:
-        """Return the records of `read_all` in the tasks that have them; None unless the step has just ingested all."""
-        ingested = self._find_sole_ingested(0)
-        return None if ingested is None else ingested.chunks
-
-    def list_moments(self, run: int) -> pa.Array | None:
-        """Return the timestamps of `read_since`, where they are known without Spark."""
-        ingested = self._find_sole_ingested(run)
-        return None if ingested is None else ingested.list_moments()
+    def find_sole_ingested(self, run: int) -> IngestedRecords | None:
+        """Return what the step has just ingested, if it is all that is new since `run`: nothing is held or adopted."""
+        if self.has_holds or initial_rows.has_initial_rows(self._contract, self._name):
+            return None
+        return self._find_ingested(run)
 
     def read_since(self, run: int) -> DataFrame:
         """Return the records that are new to a table that run `run` updated last."""
@@ -259,12 +253,6 @@ class TopicRecords:
         ingested, fates = self._ingested, tables.fates_table(self._table.warehouse, self._table.pipeline, self._name)
         is_all = ingested is not None and ingested.after <= run and tables.read_last_run(fates) <= run
         return ingested if is_all and self._coming is None else None
-
-    def _find_sole_ingested(self, run: int) -> IngestedRecords | None:
-        """Return what the step has just ingested, if it is all that is new since `run`: nothing is held or adopted."""
-        if self.has_holds or initial_rows.has_initial_rows(self._contract, self._name):
-            return None
-        return self._find_ingested(run)
 
     def _read_log(self, run: int) -> DataFrame:
         """Return the records that `_read_ingested` returns, from the log."""
