@@ -375,7 +375,7 @@ os.register_at_fork(after_in_child=lambda: signal.alarm(20))  # it kills one tha
 
 def query(names):
     for name in names:
-        with duckdb_reader._DATABASES.open_limited(name).cursor() as engine:
+        with duckdb_reader._DATABASES.open_limited(name) as engine:
             assert engine.execute("SELECT sum(i) FROM range(1000000) t(i)").fetchall() == [(499999500000,)]
     with duckdb_reader.open_engine() as engine, duckdb_reader.open_arrow_engine() as limited:
         assert engine.execute("SELECT 1").fetchall() == limited.execute("SELECT 1").fetchall() == [(1,)]
