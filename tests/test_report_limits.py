@@ -22,6 +22,7 @@ from hindcast.plan.runs import Abandoned, Run, Stopped
 from hindcast.quality.gate_results import TrackedResult
 from hindcast.report import page, report, report_size, summaries
 from hindcast.report.run_report import GateReport, PartitionReport, RunReport, TableReport, TopicReport
+from hindcast.store import table_cache
 from test_pages import GUEST, client, text, twin
 from warehouses import RUNS, plan, shop
 from warehouses import report as report_document
@@ -233,6 +234,35 @@ def test_the_overview_reads_reports_of_all_pipelines_in_bounded_time_and_goes_on
         web.get("/quality.json")
     assert len(shared) == 22
     assert all(it["problems"] == [] for it in twin(web, "/quality")["pipelines"])
+
+
+@pytest.mark.usefixtures("shared")
+def test_the_overview_opens_journals_in_bounded_time_and_goes_on_at_the_next_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Those that were opened already are shown, whatever others take."""
+    names, opened, read_runs = [*(f"a{n}" for n in range(5)), "shop"], list[str](), journal.read_runs
+    web = client(*names)
+    web.get("/quality.json")
+    monkeypatch.setattr(reading_limits, "_SPENT", {})
+    monkeypatch.setattr(reading_limits, "OVERVIEW_SECONDS", 0.3)
+
+    def read_slowly(warehouse: str, pipeline: str) -> list[Run]:
+        if pipeline != "shop":
+            with table_cache.count_opening(pipeline):
+                opened.append(pipeline)
+                time.sleep(0.2)
+        return read_runs(warehouse, pipeline)
+
+    monkeypatch.setattr(journal, "read_runs", read_slowly)
+    problems = {it["pipeline"]: it["problems"] for it in twin(web, "/quality")["pipelines"]}
+    assert len(opened) == 2
+    assert {problem["found"] for it in problems.values() for problem in it} >= {
+        "the runs were not read yet: the page has taken long enough"
+    }
+    for _ in range(2):
+        web.get("/quality.json")
+    assert {*opened} == {*names} - {"shop"}
 
 
 def test_pipelines_that_took_least_time_lately_come_first(shared: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

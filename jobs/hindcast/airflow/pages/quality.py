@@ -91,7 +91,7 @@ def build_overview(settings: Settings, readable: Collection[str]) -> JsonObject:
     order = sorted(shown, key=reading_limits.measure_lately)
     lines, left = dict[str, JsonObject](), reading_limits.OVERVIEW_SECONDS
     for n, name in enumerate(order):
-        with reading_limits.limit_page(left / (len(order) - n)) as allowance:
+        with reading_limits.limit_page(max(left, 0.0) / (len(order) - n)) as allowance:
             lines[name] = _build_overview_line(settings, contracts[name], shown[name])
         left -= allowance.spent
     return {

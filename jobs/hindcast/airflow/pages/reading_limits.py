@@ -157,13 +157,16 @@ def limit_log(pipeline: str) -> Iterator[EngineFactory]:
 
 @contextmanager
 def limit_opening(pipeline: str) -> Iterator[None]:
-    """Count the time that the block takes to open tables; raise PlatformError before it opens one if that of the
-    pipeline has taken too much lately.
+    """Count the time that the block takes to open tables; raise PlatformError before it opens one if the page, or that
+    of the pipeline lately, has taken too much.
     """
     spent, page = _find_spent(pipeline), _find_allowance()
 
     @contextmanager
     def watch(place: str) -> Iterator[None]:
+        if page.is_spent:
+            found = "the runs were not read yet: the page has taken long enough"
+            raise PlatformError(found, where=pipeline, fix="load the page again: it goes on with the rest")
         if spent.opening > OPENING_SECONDS:
             raise PlatformError(
                 f"the runs were not read: opening their table took more than {OPENING_SECONDS:g} s",
