@@ -390,6 +390,7 @@ def test_a_slow_refusal_is_kept(table: Table, monkeypatch: pytest.MonkeyPatch) -
 
 def test_opening_counts_as_time_of_the_overview(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only where a table is opened; one that is kept open is shown."""
+    monkeypatch.setattr(reading_limits, "_SLOW", {})
     monkeypatch.setattr(reading_limits, "_SPENT", {})
     monkeypatch.setattr(reading_limits, "OPENING_SECONDS", 0.01)
 
@@ -411,6 +412,7 @@ def test_opening_counts_as_time_of_the_overview(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_page_that_has_taken_long_enough_opens_no_journal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also of a pipeline of which nothing was opened lately. One that is under way ends."""
+    monkeypatch.setattr(reading_limits, "_SLOW", {})
     monkeypatch.setattr(reading_limits, "_SPENT", {})
     opened = list[str]()
     with reading_limits.limit_page(0.01) as page:
