@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import time
 from pathlib import Path
 
 import duckdb
@@ -14,6 +15,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from hindcast.bitemporal.predicates import ColumnBound
 from hindcast.common.errors import TableError
+from hindcast.query.explain_limits import EngineLimitError, open_limited_engine
 from hindcast.store import duckdb_reader, parquet_footers, row_reader
 from hindcast.store.tables import Table
 
@@ -156,6 +158,23 @@ def test_a_file_is_looked_at_once_until_it_changes(table: Table, monkeypatch: py
     )  # of a file that has just changed another change may follow
     os.utime(data_file(table))
     assert (len(read_rows(table)), len(read_rows(table)), len(read)) == (100, 100, 4)
+
+
+def test_a_page_looks_at_files_no_longer_than_its_engine_may_run(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it has looked at counts when it is loaded again."""
+    monkeypatch.setattr(parquet_footers, "SETTLED", -1)
+    for n in range(3):
+        write_deltalake(table.path, pa.table({"n": [n]}), mode="append")
+    read, decode, delta_table = list[Path](), parquet_footers.read_metadata, DeltaTable(table.path)
+    monkeypatch.setattr(parquet_footers, "read_metadata", lambda it: read.append(it) or time.sleep(0.2) or decode(it))
+    for looked in (1, 2, 3):
+        with pytest.raises(EngineLimitError), open_limited_engine(delta_table, 0.1) as engine:
+            duckdb_reader.register_rows(engine, delta_table)
+        assert len({*read}) == looked
+    with open_limited_engine(delta_table, 60) as engine:
+        duckdb_reader.register_rows(engine, delta_table)
+        assert engine.execute("SELECT count(*) FROM rows").fetchall() == [(103,)]
+    assert len(read) == 4
 
 
 def test_only_files_that_a_query_reads_are_looked_at(table: Table) -> None:

@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from hindcast.common.column_values import ColumnValue
 from hindcast.query.cut_values import MAX_CHARACTERS, is_cut
 from hindcast.query.turns import TurnError, Turns
-from hindcast.store import duckdb_reader
+from hindcast.store import duckdb_reader, parquet_footers
 
 MAX_EXPLANATIONS = 4
 """How many pipelines explain a row at the same time."""
@@ -67,8 +67,9 @@ def open_limited_engine(
         watcher = Thread(target=watch, daemon=True)
         watcher.start()
         try:
-            yield engine
-        except duckdb.InterruptException:
+            with parquet_footers.limit_looks(limit):
+                yield engine
+        except (duckdb.InterruptException, parquet_footers.SlowLookError):
             raise EngineLimitError(f"finding its input rows took longer than {limit:g} seconds") from None
         finally:
             ended.set()
