@@ -72,6 +72,7 @@ def test_an_entry_that_no_run_writes_is_refused_before_it_is_parsed(
 def test_opening_a_journal_counts_as_time_of_the_overview(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that is kept open is shown, and its folders are not listed again unless something in them has changed."""
     web = client("shop")
+    monkeypatch.setattr(reading_limits, "_SLOW", {})
     monkeypatch.setattr(reading_limits, "_SPENT", {})
     monkeypatch.setattr(own_files, "_SETTLED", -1 << 62)  # the test has just changed them
     table_cache._CACHE.clear()

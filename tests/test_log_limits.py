@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import mmap
 import os
+import resource
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -13,13 +14,14 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
 from hindcast.airflow.pages import reading_limits
 from hindcast.common.errors import TableError
 from hindcast.common.processor_time import ExpiredError
 from hindcast.store import log_forms, log_limits, parquet_pages, table_cache, tables
 from hindcast.store.tables import Table
+from test_parquet_footers import small_columns
 
 INFO = json.dumps({"commitInfo": {"operation": "WRITE"}}) + "\n"
 
@@ -85,6 +87,34 @@ def test_what_writers_leave_behind_is_not_refused(log: Path) -> None:
         (log / name).mkdir()
     (log / "_commits" / f"{2:020}.{ID}.json").write_text(INFO)
     log_limits.refuse_odd_content(log)
+
+
+# Footers
+
+
+@pytest.mark.parametrize(("groups", "columns"), [(5, 1_000_000), (1, 30_000)])
+def test_a_checkpoint_of_tiny_columns_is_refused_in_little_memory(log: Path, groups: int, columns: int) -> None:
+    """Each of its columns has three bytes, which take hundreds in memory."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    (path := log / f"{1:020}.checkpoint.parquet").write_bytes(small_columns(groups, columns))
+    with pytest.raises(TableError, match=r"takes many times the memory of its size|is no checkpoint") as refused:
+        log_limits.refuse_odd_content(log)
+    assert refused.value.where == str(path)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 << 10
+
+
+def test_a_checkpoint_of_a_wide_table_is_read(tmp_path: Path) -> None:
+    """Also one with the statistics of all columns in columns of their own: more than 1 MiB of a footer."""
+    write_deltalake(tmp_path, pa.table({f"column_{n}": [n] for n in range(5_000)}))
+    DeltaTable(tmp_path).create_checkpoint()
+    log_limits.refuse_odd_content(tmp_path / "_delta_log")
+    names = ("minValues", "maxValues", "nullCount")
+    statistics = {name: {f"column_{n}": n for n in range(2_000)} for name in names}
+    add = {"path": "x.parquet", "size": 1, "modificationTime": 1, "dataChange": True, "stats_parsed": statistics}
+    path = tmp_path / "_delta_log" / f"{0:020}.checkpoint.parquet"
+    pq.write_table(pa.Table.from_pylist([{"add": add}]), path)
+    assert pq.read_metadata(path).serialized_size > 1 << 20
+    log_limits.refuse_odd_content(tmp_path / "_delta_log")
 
 
 # Pages

@@ -8,7 +8,7 @@ import struct
 import time
 from base64 import b85encode
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import UUID, uuid4
@@ -390,6 +390,7 @@ def test_a_slow_refusal_is_kept(table: Table, monkeypatch: pytest.MonkeyPatch) -
 
 def test_opening_counts_as_time_of_the_overview(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only where a table is opened; one that is kept open is shown."""
+    monkeypatch.setattr(reading_limits, "_SLOW", {})
     monkeypatch.setattr(reading_limits, "_SPENT", {})
     monkeypatch.setattr(reading_limits, "OPENING_SECONDS", 0.01)
 
@@ -407,6 +408,24 @@ def test_opening_counts_as_time_of_the_overview(monkeypatch: pytest.MonkeyPatch)
         pass
     with reading_limits.limit_opening("theirs"):
         table_cache.open_cached("/nowhere", open_slowly)
+
+
+def test_a_page_that_has_taken_long_enough_opens_no_journal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of a pipeline of which nothing was opened lately. One that is under way ends."""
+    monkeypatch.setattr(reading_limits, "_SLOW", {})
+    monkeypatch.setattr(reading_limits, "_SPENT", {})
+    opened = list[str]()
+    with reading_limits.limit_page(0.01) as page:
+        for name in ("first", "second", "third"):
+            with reading_limits.limit_opening(name), suppress(PlatformError):
+                table_cache.open_cached("/nowhere", lambda name=name: opened.append(name) or time.sleep(0.02))
+        assert opened == ["first"]
+        with reading_limits.limit_opening("fourth"), pytest.raises(PlatformError, match="has taken long enough"):
+            table_cache.open_cached("/nowhere", list)
+        assert page.is_spent
+    with reading_limits.limit_page(5), reading_limits.limit_opening("second"):
+        table_cache.open_cached("/nowhere", lambda: opened.append("second"))
+    assert opened == ["first", "second"]
 
 
 def test_a_table_may_be_a_link_to_another_disk(table: Table, tmp_path: Path) -> None:

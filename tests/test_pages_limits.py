@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -260,11 +261,21 @@ def test_sizes_of_nested_values_are_those_of_all_their_parts() -> None:
             assert engine.sql(text).fetchall() == [(size,) for size in expected], name
 
 
-def test_only_some_rows_are_explained_at_a_time(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("pipelines", "is_explained"),
+    [(["shop"], False), (["guest"], True), (["a", "b", "c"], True), (["a", "b", "c", "d"], False)],
+)
+def test_only_some_pipelines_explain_rows_at_a_time_and_each_only_one(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, pipelines: list[str], *, is_explained: bool
+) -> None:
     monkeypatch.setattr(explain_limits, "MAX_SECONDS", 0.1)
-    with explain_limits.limit_explanations(), explain_limits.limit_explanations():
+    with ExitStack() as turns:
+        for pipeline in pipelines:
+            turns.enter_context(explain_limits.limit_explanations(pipeline))
+        monkeypatch.setattr(explain_limits, "MAX_SECONDS", 2.0 if is_explained else 0.1)
         told = explain_bill(settings, "orders.item")["text"]
-    assert "too many rows are being explained at this moment; try again" in str(told)
+    assert ("too many rows are being explained at this moment; try again" in str(told)) is not is_explained
+    assert "looked up" in str(explain_bill(settings, "orders.item")["text"])
 
 
 @pytest.mark.parametrize("name", [None, "prices"])
@@ -375,7 +386,7 @@ os.register_at_fork(after_in_child=lambda: signal.alarm(20))  # it kills one tha
 
 def query(names):
     for name in names:
-        with duckdb_reader._DATABASES.open_limited(name).cursor() as engine:
+        with duckdb_reader._DATABASES.open_limited(name) as engine:
             assert engine.execute("SELECT sum(i) FROM range(1000000) t(i)").fetchall() == [(499999500000,)]
     with duckdb_reader.open_engine() as engine, duckdb_reader.open_arrow_engine() as limited:
         assert engine.execute("SELECT 1").fetchall() == limited.execute("SELECT 1").fetchall() == [(1,)]

@@ -22,6 +22,7 @@ from hindcast.plan.runs import Abandoned, Run, Stopped
 from hindcast.quality.gate_results import TrackedResult
 from hindcast.report import page, report, report_size, summaries
 from hindcast.report.run_report import GateReport, PartitionReport, RunReport, TableReport, TopicReport
+from hindcast.store import table_cache
 from test_pages import GUEST, client, text, twin
 from warehouses import RUNS, plan, shop
 from warehouses import report as report_document
@@ -233,6 +234,42 @@ def test_the_overview_reads_reports_of_all_pipelines_in_bounded_time_and_goes_on
         web.get("/quality.json")
     assert len(shared) == 22
     assert all(it["problems"] == [] for it in twin(web, "/quality")["pipelines"])
+
+
+@pytest.mark.usefixtures("shared")
+def test_the_overview_opens_journals_in_bounded_time_and_those_that_open_quickly_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With what is left it opens those that take longer than their share, in turn when the page is loaded again."""
+    names, read_runs = [f"a{n}" for n in range(5)], journal.read_runs
+    web = client(*names, "shop")
+    monkeypatch.setattr(reading_limits, "OVERVIEW_SECONDS", 600.0)
+    web.get("/quality.json")  # the reports are kept
+    monkeypatch.setattr(reading_limits, "_SLOW", {})
+    monkeypatch.setattr(reading_limits, "_SPENT", {})
+    monkeypatch.setattr(reading_limits, "OVERVIEW_SECONDS", 1.0)
+    started, opened = list[str](), list[str]()
+
+    def read_slowly(warehouse: str, pipeline: str) -> list[Run]:
+        with table_cache.count_opening(pipeline):
+            if pipeline != "shop" and pipeline not in opened:
+                started.append(pipeline)
+                end = time.thread_time() + 0.4
+                while time.thread_time() < end:
+                    pass
+            opened.append(pipeline)
+        return read_runs(warehouse, pipeline)
+
+    monkeypatch.setattr(journal, "read_runs", read_slowly)
+    problems = {it["pipeline"]: it["problems"] for it in twin(web, "/quality")["pipelines"]}
+    assert {problem["found"] for it in problems.values() for problem in it} == {
+        "the runs were not read yet: the page has taken long enough"
+    }
+    assert len(started) <= 7, "all in their share, and one or two with what is left"
+    for _ in range(10):
+        reading_limits._SPENT.clear()
+        web.get("/quality.json")
+    assert {*opened} == {*names, "shop"}
 
 
 def test_pipelines_that_took_least_time_lately_come_first(shared: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

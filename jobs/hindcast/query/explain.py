@@ -107,7 +107,7 @@ def _explain_found_row(
         place = f"{record['topic']}, partition {record['partition']}, offset {record['offset']}"
         return f"it comes from the record in {place}.", []
     reader = InputReader(settings, contract, name, _find_known_at(row, known, hold), frozenset(readable))
-    with limit_explanations():
+    with limit_explanations(contract.pipeline):
         return _explain_view_row(warehouse, contract, name, row, reader)
 
 

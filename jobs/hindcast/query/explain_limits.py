@@ -6,17 +6,19 @@ Whoever may read a pipeline asks for them; whoever writes its contract wrote the
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from threading import BoundedSemaphore, Event, Thread
+from contextlib import ExitStack, contextmanager
+from threading import Event, Thread
 
 import duckdb
 from deltalake import DeltaTable
 
 from hindcast.common.column_values import ColumnValue
 from hindcast.query.cut_values import MAX_CHARACTERS, is_cut
-from hindcast.store import duckdb_reader
+from hindcast.query.turns import TurnError, Turns
+from hindcast.store import duckdb_reader, parquet_footers
 
-MAX_EXPLANATIONS = 2
+MAX_EXPLANATIONS = 4
+"""How many pipelines explain a row at the same time."""
 MAX_SECONDS = 2.0
 """How long an engine may run, and an explanation may wait for its turn."""
 
@@ -30,17 +32,19 @@ class EngineLimitError(NotExplainedError):
 
 
 @contextmanager
-def limit_explanations() -> Iterator[None]:
-    """Wait for a turn to explain a row; raise NotExplainedError if others take too long."""
-    if not _TURNS.acquire(timeout=MAX_SECONDS):
-        raise NotExplainedError("too many rows are being explained at this moment; try again")
-    try:
+def limit_explanations(pipeline: str) -> Iterator[None]:
+    """Wait for a turn to explain a row of a pipeline, which has one at a time; raise NotExplainedError if others take
+    too long.
+    """
+    with ExitStack() as turn:
+        try:
+            turn.enter_context(_TURNS.take(pipeline, MAX_SECONDS))
+        except TurnError:
+            raise NotExplainedError("too many rows are being explained at this moment; try again") from None
         yield
-    finally:
-        _TURNS.release()
 
 
-_TURNS = BoundedSemaphore(MAX_EXPLANATIONS)
+_TURNS = Turns(MAX_EXPLANATIONS)
 
 
 @contextmanager
@@ -63,8 +67,9 @@ def open_limited_engine(
         watcher = Thread(target=watch, daemon=True)
         watcher.start()
         try:
-            yield engine
-        except duckdb.InterruptException:
+            with parquet_footers.limit_looks(limit):
+                yield engine
+        except (duckdb.InterruptException, parquet_footers.SlowLookError):
             raise EngineLimitError(f"finding its input rows took longer than {limit:g} seconds") from None
         finally:
             ended.set()

@@ -26,7 +26,7 @@ from deltalake import DeltaTable
 
 from hindcast.bitemporal.predicates import LAST_MOMENT, ColumnBound
 from hindcast.common import private_folders
-from hindcast.store import deletion_vectors, delta_log, row_reader, store_formats, tables
+from hindcast.store import deletion_vectors, delta_log, parquet_footers, row_reader, store_formats, tables
 
 EngineFactory = Callable[[DeltaTable], AbstractContextManager[duckdb.DuckDBPyConnection]]
 """Opens an engine that can open the files of a table, as `open_engine` does."""
@@ -41,15 +41,15 @@ def open_engine(delta_table: DeltaTable | None = None, memory: int | None = None
     """
     if delta_table is not None:
         folder = delta_log.find_local_folder(delta_table)
-        return _DATABASES.open_limited(str(folder) if folder else None, memory).cursor()
-    engine = _DATABASES.open_unlimited().cursor()
+        return _DATABASES.open_limited(str(folder) if folder else None, memory)
+    engine = _DATABASES.open_unlimited()
     engine.execute("SET TimeZone = 'UTC'")
     return engine
 
 
 def open_arrow_engine() -> duckdb.DuckDBPyConnection:
     """Return a connection, as `open_engine` does, that can open no file: all rows are registered with it."""
-    return _DATABASES.open_limited(None).cursor()
+    return _DATABASES.open_limited(None)
 
 
 def register_rows(
@@ -89,6 +89,7 @@ def _register_stored_rows(
         return
     paths = [unquote(path) for path in find_candidate_files(delta_table, bounds)]
     delta_log.refuse_foreign_files(delta_table, paths)
+    parquet_footers.refuse_broken_footers(folder, paths)
     if not paths:
         _replace_view(engine, name, schema.empty_table())
         return
@@ -170,20 +171,42 @@ class _Databases:
         self.lock = threading.Lock()
 
     def open_unlimited(self) -> duckdb.DuckDBPyConnection:
-        """Return a database that can open any file."""
+        """Return a connection to a database that can open any file."""
         with self.lock:
-            if self.unlimited is None:
+            if (cursor := _connect_if_sound(self.unlimited)) is None:
                 self.unlimited = connect_alone()
-            return self.unlimited
+                cursor = self.unlimited.cursor()
+            return cursor
 
     def open_limited(self, folder: str | None, memory: int | None = None) -> duckdb.DuckDBPyConnection:
-        """Return a database that can open files in one folder only, or none. The last few that were used are kept."""
+        """Return a connection to a database that can open files in one folder only, or none.
+
+        The last few databases that were used are kept.
+        """
         with self.lock:
-            database = self.limited.pop((folder, memory), None) or _create_limited_database(folder, memory)
-            self.limited[folder, memory] = database
+            database = self.limited.pop((folder, memory), None)
+            if (cursor := _connect_if_sound(database)) is None:
+                database = _create_limited_database(folder, memory)
+                cursor = database.cursor()
+            if database is not None:
+                self.limited[folder, memory] = database
             while len(self.limited) > _MOST_LIMITED:
                 del self.limited[next(iter(self.limited))]
-            return database
+            return cursor
+
+
+def _connect_if_sound(database: duckdb.DuckDBPyConnection | None) -> duckdb.DuckDBPyConnection | None:
+    """Return a connection to a database; None without one, or if an internal error has made it unusable for ever."""
+    if database is None:
+        return None
+    try:
+        cursor = database.cursor()
+        cursor.execute("SELECT 1").fetchall()
+    except duckdb.FatalException:
+        return None
+    except duckdb.OutOfMemoryException:  # others take all of it at the moment
+        pass
+    return cursor
 
 
 _MOST_LIMITED = 8

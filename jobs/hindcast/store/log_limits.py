@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from hindcast.common.errors import TableError, show_briefly
-from hindcast.store import log_forms, parquet_pages
+from hindcast.store import log_forms, parquet_footers, parquet_pages
 from hindcast.store.own_paths import is_plain_name
 
 FIX = "remove it, or put back the table from a backup"
@@ -187,15 +187,13 @@ mapped to gets a time of its own only after the one before was written to the di
 def _measure_parquet(path: Path) -> _Sizes:
     """Return the sizes of a checkpoint; raise TableError if its columns or pages are none of Delta's writers."""
     try:
-        with path.open("rb") as footer:
-            footer.seek(max(path.stat().st_size - 8, 0))
-            if int.from_bytes(footer.read(4), "little") > _MAX_FOOTER:
-                raise TableError("takes many times the memory of its size", where=str(path), fix=FIX)
-        metadata = pq.read_metadata(path)
+        metadata = parquet_footers.read_metadata(path, _MAX_FOOTER)
         with pa.OSFile(str(path)) as file:
             sizes = _measure_columns(path, file, metadata)
         if not _is_packed(sizes):
             log_forms.refuse_odd_columns(path, metadata)
+    except parquet_footers.LargeFooterError:
+        raise TableError("takes many times the memory of its size", where=str(path), fix=FIX) from None
     except (ValueError, OSError, pa.ArrowException) as error:
         if isinstance(error, FileNotFoundError):
             raise

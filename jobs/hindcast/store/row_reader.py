@@ -103,6 +103,8 @@ def read_next_moment(delta_table: DeltaTable | None) -> datetime:
 
 _ABOUT_FILES = re.compile("file|Parquet|schema", re.IGNORECASE)
 _DUCKDB_ERRORS = (duckdb.InvalidInputException, duckdb.IOException, duckdb.PermissionException)
+_DAMAGE_ERRORS = (duckdb.InternalException, duckdb.FatalException)
+"""What DuckDB raises of damage that it does not foresee, and then, of the same database, in other threads."""
 _QUOTED_PATH = re.compile(r"[\"'](/[^\"']+)[\"']")
 """The path of a file in errors of Arrow and DuckDB."""
 
@@ -112,9 +114,9 @@ def refuse_broken_files(table: Table) -> Iterator[None]:
     """Raise TableError if a data file that the block reads is missing or damaged."""
     try:
         yield
-    except (*_DUCKDB_ERRORS, pa.ArrowInvalid, OSError) as error:
+    except (duckdb.Error, pa.ArrowInvalid, OSError) as error:
         text = str(error).partition("\n")[0]
-        if isinstance(error, duckdb.Error) and not _ABOUT_FILES.search(text):
+        if isinstance(error, duckdb.Error) and not _is_about_files(error, text):
             raise
         if "://" not in table.path and (isinstance(error, PermissionError) or permissions.DENIED_MESSAGE in text):
             named = _QUOTED_PATH.search(text)
@@ -122,6 +124,13 @@ def refuse_broken_files(table: Table) -> Iterator[None]:
             raise TableError(**permissions.explain_error(PermissionError(error), path)) from None
         fix = f"hindcast verify {table.pipeline} --quick names every broken file, and says what to do"
         raise TableError(f"a data file cannot be read: {text}", where=table.path, fix=fix) from None
+
+
+def _is_about_files(error: duckdb.Error, text: str) -> bool:
+    """Return whether a file may be why DuckDB raises an error: of some damage it says no more than the base class."""
+    if type(error) is duckdb.Error or isinstance(error, _DAMAGE_ERRORS):
+        return True
+    return isinstance(error, _DUCKDB_ERRORS) and _ABOUT_FILES.search(text) is not None
 
 
 def open_arrow_rows(delta_table: DeltaTable) -> Dataset | pa.RecordBatchReader:

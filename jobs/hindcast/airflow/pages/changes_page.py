@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from threading import BoundedSemaphore
 from typing import Annotated, Literal
 
 import duckdb
@@ -31,6 +30,7 @@ from hindcast.query.changes import ChangeQuestion, Changes, SideLimit
 from hindcast.query.explain_limits import EngineLimitError, open_limited_engine
 from hindcast.query.inputs_as_of import find_records
 from hindcast.query.show import plain_value
+from hindcast.query.turns import TurnError, Turns
 from hindcast.store.tables import Table
 
 LINES_PER_PAGE = 50
@@ -41,7 +41,7 @@ SECONDS, MEMORY = 8.0, 320 << 20
 """How much a page reads, and how long and how many bytes comparing may take; `hindcast diff` has no limit."""
 
 MAX_PAGES, WAIT_SECONDS = 2, 5.0
-"""How many pages read changes at the same time, and how long others wait for their turn."""
+"""How many pages read changes at the same time, one of each pipeline, and how long others wait for their turn."""
 
 
 @dataclass(frozen=True)
@@ -160,21 +160,20 @@ def _list_tables(counts: Mapping[str, int | None]) -> dict[str, JsonValue]:
 def _read_changes(warehouse: str, contract: Contract, name: str, question: ChangeQuestion) -> Changes:
     """Return some changes of a table; QueryError if they are too many, or comparing takes too long."""
     where, engine = f"{contract.pipeline}.{name}", partial(open_limited_engine, seconds=SECONDS, memory=MEMORY)
-    if not _TURNS.acquire(timeout=WAIT_SECONDS):
-        raise QueryError("other changes are being read at this moment", where=where, fix="try again")
     try:
-        return changes.read_changes(warehouse, contract, name, question, engine, LIMIT)
+        with _TURNS.take(contract.pipeline, WAIT_SECONDS):
+            return changes.read_changes(warehouse, contract, name, question, engine, LIMIT)
     except EngineLimitError:
         found = f"comparing the two states took longer than {SECONDS:g} s"
         raise QueryError(found, where=where, fix=changes.describe_less(where)) from None
     except duckdb.OutOfMemoryException:
         found = "comparing the two states takes more memory than a page may use"
         raise QueryError(found, where=where, fix=changes.describe_less(where)) from None
-    finally:
-        _TURNS.release()
+    except TurnError:
+        raise QueryError("other changes are being read at this moment", where=where, fix="try again") from None
 
 
-_TURNS = BoundedSemaphore(MAX_PAGES)
+_TURNS = Turns(MAX_PAGES)
 
 
 def _count_rows(between: Sequence[Run], names: Sequence[str]) -> Mapping[str, int | None]:

@@ -83,16 +83,25 @@ def build_overview(settings: Settings, readable: Collection[str]) -> JsonObject:
     """Return an entry for each `readable` pipeline: how its last run ended, and the trend of its last runs.
 
     What cannot be read of one pipeline is in the `problems` of its own entry and does not affect the others. Those that
-    took least time lately come first, and each may take its part of what is left, so that one that takes long is read
-    in several requests.
+    took least time lately come first (`reading_limits.rank_pipeline`), and each may take its part of what is left, so
+    that one that takes long is read in several requests. One whose journal does not open in its part is tried again
+    with what the others leave.
     """
     contracts, broken = catalog.load_contracts(settings)
     shown = catalog.list_pipelines(settings, readable)
-    order = sorted(shown, key=reading_limits.measure_lately)
-    lines, left = dict[str, JsonObject](), reading_limits.OVERVIEW_SECONDS
+    order = sorted(shown, key=reading_limits.rank_pipeline)
+    lines, left, unopened = dict[str, JsonObject](), reading_limits.OVERVIEW_SECONDS, list[str]()
     for n, name in enumerate(order):
-        with reading_limits.limit_page(left / (len(order) - n)) as allowance:
-            lines[name] = _build_overview_line(settings, contracts[name], shown[name])
+        with reading_limits.limit_page(max(left, 0.0) / (len(order) - n)) as allowance:
+            seconds = max(allowance.most, reading_limits.QUICK_SECONDS)
+            lines[name] = _build_overview_line(settings, contracts[name], shown[name], seconds)
+        left -= allowance.spent
+        if allowance.has_unopened:
+            unopened.append(name)
+    for name in unopened:
+        with reading_limits.limit_page(max(left, 0.0)) as allowance:
+            if not allowance.is_spent:
+                lines[name] = _build_overview_line(settings, contracts[name], shown[name])
         left -= allowance.spent
     return {
         "pipelines": [lines[name] for name in shown],
@@ -100,10 +109,15 @@ def build_overview(settings: Settings, readable: Collection[str]) -> JsonObject:
     }
 
 
-def _build_overview_line(settings: Settings, contract: Contract, about: str) -> JsonObject:
-    """Return the entry of one pipeline, with all errors of its journal and its reports."""
+def _build_overview_line(
+    settings: Settings, contract: Contract, about: str, seconds: float | None = None
+) -> JsonObject:
+    """Return the entry of one pipeline, with all errors of its journal and its reports.
+
+    `seconds`: how long opening the journal may take at most (`reading_limits.limit_opening`).
+    """
     try:
-        with reading_limits.limit_opening(contract.pipeline):
+        with reading_limits.limit_opening(contract.pipeline, seconds):
             past = journal.read_runs(settings.warehouse, contract.pipeline)
         has_new_marks = build_mark_check(settings, contract, past)
         return _format_line(

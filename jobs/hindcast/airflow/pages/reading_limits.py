@@ -41,8 +41,10 @@ WAIT_SECONDS = 2.0
 """How long a page waits for another one that reads the same journal."""
 
 
-OPENING_SECONDS = 1.5
-"""The time of opening the tables of a pipeline's journal within the span: the log of one is read in 0.1 s."""
+OPENING_SECONDS, QUICK_SECONDS = 1.5, 0.05
+"""The time of opening the tables of a pipeline's journal within the span: the log of one is read in 0.1 s. And the
+least time that the overview takes for each before it gives more to one.
+"""
 
 
 LOG_SECONDS, LOGS_SECONDS, LOG_MEMORY = 2.0, 4.0, 320 << 20
@@ -68,6 +70,8 @@ class Allowance:
 
     def __init__(self, most: float) -> None:
         self.most, self.spent = most, 0.0
+        self.has_unopened = False
+        """True if a table was not opened because that takes longer than its share (`limit_opening`)."""
 
     @property
     def is_spent(self) -> bool:
@@ -76,6 +80,8 @@ class Allowance:
 
 
 _SPENT: dict[str, _Spent] = {}
+_SLOW: dict[str, float] = {}
+"""When journals were opened last that took longer than their share of the overview, by pipeline."""
 _LOCK = Lock()
 _PAGE: ContextVar[Allowance | None] = ContextVar("allowance of a page", default=None)
 
@@ -93,6 +99,13 @@ def limit_page(seconds: float) -> Iterator[Allowance]:
             yield allowance
     finally:
         _PAGE.reset(token)
+
+
+def rank_pipeline(pipeline: str) -> tuple[float, float]:
+    """Return what sorts pipelines: those whose journals open quickly first, then those that were tried long ago; of
+    these those of which reading took least lately.
+    """
+    return _SLOW.get(pipeline, -math.inf), measure_lately(pipeline)
 
 
 def measure_lately(pipeline: str) -> float:
@@ -156,30 +169,55 @@ def limit_log(pipeline: str) -> Iterator[EngineFactory]:
 
 
 @contextmanager
-def limit_opening(pipeline: str) -> Iterator[None]:
-    """Count the time that the block takes to open tables; raise PlatformError before it opens one if that of the
-    pipeline has taken too much lately.
+def limit_opening(pipeline: str, seconds: float | None = None) -> Iterator[None]:
+    """Count the time that the block takes to open tables; raise PlatformError before it opens one if the page, or that
+    of the pipeline lately, has taken too much.
+
+    Also if opening one takes more than `seconds`, or did so before, and note that with the page. Without them, or if
+    they are more than `OPENING_SECONDS`, raise TableError after these.
     """
     spent, page = _find_spent(pipeline), _find_allowance()
 
     @contextmanager
     def watch(place: str) -> Iterator[None]:
+        if page.is_spent:
+            raise _explain_unopened(pipeline)
         if spent.opening > OPENING_SECONDS:
             raise PlatformError(
                 f"the runs were not read: opening their table took more than {OPENING_SECONDS:g} s",
                 where=pipeline,
                 fix=f"load the page again in {SPAN:g} seconds; hindcast runs {pipeline} shows them now",
             )
-        start = time.monotonic()  # of the clock: the log is read in threads of delta-rs
+        if seconds is not None and seconds < OPENING_SECONDS and pipeline in _SLOW:
+            page.has_unopened = True
+            raise _explain_unopened(pipeline)
+        start, expired = time.monotonic(), False  # of the clock: the log is read in threads of delta-rs
         try:
-            with _limit_opening_time(OPENING_SECONDS, place):
-                yield
+            if seconds is None or seconds >= OPENING_SECONDS:
+                with _limit_opening_time(OPENING_SECONDS, place):
+                    yield
+            else:
+                with limit_processor_time(seconds):
+                    yield
+        except ExpiredError:
+            page.has_unopened = expired = True
+            raise _explain_unopened(pipeline) from None
         finally:
-            spent.opening += time.monotonic() - start
-            page.spent += time.monotonic() - start
+            taken = time.monotonic() - start
+            spent.opening += taken
+            page.spent += taken
+            with _LOCK:
+                _SLOW.pop(pipeline, None)
+                if expired or taken > OPENING_SECONDS:
+                    _SLOW[pipeline] = start
 
     with table_cache.watch_opening(watch):
         yield
+
+
+def _explain_unopened(pipeline: str) -> PlatformError:
+    found = "the runs were not read yet: the page has taken long enough"
+    return PlatformError(found, where=pipeline, fix="load the page again: it goes on with the rest")
 
 
 @contextmanager
