@@ -1,5 +1,6 @@
 """Operation g: runs that bring few records. Replays and views of ten, a thousand and ten thousand records in a warm,
-shared session; a replay of ten from spark-submit to its end; and a whole DAG run, as bench/airflow.py measured it last.
+shared session, of a pipeline each; a replay of ten from spark-submit to its end; and a whole DAG run, as
+bench/airflow.py measured it last.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ if TYPE_CHECKING:
 
     from hindcast.kafka.produce import ProducerRecord
 
-WARM_ROUNDS, KEYS = 3, 2_000
+WARM_ROUNDS, KEYS = 5, 2_000
 AIRFLOW = Path(__file__).parents[1] / "results" / "airflow.json"
 REPLAY_SCRIPT = Path(__file__).resolve().parents[2] / "jobs" / "replay.py"
 CONTRACT = """
-pipeline: small
+pipeline: {pipeline}
 start: 2026-01-01
 topics:
-  prices: {read: table, key: {item: string}, value: {price: "decimal(8,2)", note: string}}
-  orders: {read: stream, key: {guest: string}, value: {item: string, quantity: int}}
+  prices: {topic: {pipeline}-prices, read: table, key: {item: string}, value: {price: "decimal(8,2)", note: string}}
+  orders: {topic: {pipeline}-orders, read: stream, key: {guest: string}, value: {item: string, quantity: int}}
 views:
   bills:
     stream: orders
@@ -42,8 +43,8 @@ START = 1_767_225_660_000
 
 
 def measure(spark: SparkSession, folder: Path, rounds: int, watch: Watch = unwatched) -> list[Measured]:
-    """Each round has a run of each size, which brings so many prices and orders, and one whose orders spark-submit
-    replays. A tenth of the prices comes late by a minute.
+    """Each round has a run of each pipeline, which brings so many prices and orders, and one more of the first, whose
+    orders spark-submit replays. A tenth of the prices comes late by a minute.
     """
     from hindcast.common.settings import read_settings
     from hindcast.kafka import produce
@@ -54,30 +55,33 @@ def measure(spark: SparkSession, folder: Path, rounds: int, watch: Watch = unwat
     with tempfile.TemporaryDirectory(dir=folder) as made, run_broker(Path(made) / "broker") as servers:
         place = Path(made)
         (place / "schemas").mkdir()
-        (place / "schemas" / "small.yaml").write_text(CONTRACT.lstrip(), encoding="utf-8")
+        pipelines = {count: f"small_{count}" for count in REPLAYS}
+        for pipeline in pipelines.values():
+            text = CONTRACT.lstrip().replace("{pipeline}", pipeline)
+            (place / "schemas" / f"{pipeline}.yaml").write_text(text, encoding="utf-8")
         names = {"SCHEMAS": "schemas", "WAREHOUSE": "warehouse", "VAR": "var"}
         os.environ |= {f"HINDCAST_{name}": str(place / part) for name, part in names.items()}
         os.environ["HINDCAST_KAFKA"] = servers
         settings = read_settings()
-        produce.create_topics(servers, "prices", "orders")
+        produce.create_topics(servers, *(f"{pipeline}-{topic}" for pipeline in pipelines.values() for topic in TOPICS))
         number = 0
         for turn in range(WARM_ROUNDS + rounds):
             for count in (*REPLAYS, None):
-                number += 1
-                produce.send_records(servers, "prices", _list_prices(count or FEW, number))
-                produce.send_records(servers, "orders", _list_orders(count or FEW, number))
-                run = run_steps.plan_run(settings, "small", f"run-{number}")
-                steps = [partial(run_steps.replay_topic, spark, settings, "small", run, topic) for topic in TOPICS]
-                build = partial(run_steps.build_view, spark, settings, "small", run, "bills")
+                number, pipeline = number + 1, pipelines[count or FEW]
+                produce.send_records(servers, f"{pipeline}-prices", _list_prices(count or FEW, number))
+                produce.send_records(servers, f"{pipeline}-orders", _list_orders(count or FEW, number))
+                run = run_steps.plan_run(settings, pipeline, f"run-{number}")
+                steps = [partial(run_steps.replay_topic, spark, settings, pipeline, run, topic) for topic in TOPICS]
+                build = partial(run_steps.build_view, spark, settings, pipeline, run, "bills")
                 if count is None:
-                    seconds = {SUBMIT: _time(partial(_submit, "small", run, "orders"))}
+                    seconds = {SUBMIT: _time(partial(_submit, pipeline, run, "orders"))}
                     steps[0]()
                     build()
                 else:
                     seconds = {REPLAYS[count]: _time(partial(watch, f"g {REPLAYS[count]}", steps[0]))}
                     steps[1]()
                     seconds[BUILDS[count]] = _time(partial(watch, f"g {BUILDS[count]}", build))
-                run_steps.finish_run(settings, "small", run)
+                run_steps.finish_run(settings, pipeline, run)
                 print(f"g {turn}  { {name: round(it, 2) for name, it in seconds.items()} }", flush=True)
                 if turn >= WARM_ROUNDS:
                     for data, it in seconds.items():

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from hindcast.bitemporal.intervals import to_micros
 from hindcast.store import commits, files, tables
 from hindcast.store.tables import Table
 
@@ -46,12 +47,11 @@ def statistics_columns(table: Table, known_at: datetime) -> tuple[Column, ...]:
     The bigints `opened`, `closed` and, of the closed rows, `corrected` (past answers); `ages`, a struct of their number
     by age.
     """
-    past = tables.is_correction(table)
+    past, began = tables.correction_sql(table), tables.period_columns(table)[0]
+    counts = {"opened": "_change = 'open'", "closed": "_change = 'close'", "corrected": past}
     return (
-        F.count_if(F.col("_change") == "open").alias("opened"),
-        F.count_if(F.col("_change") == "close").alias("closed"),
-        F.count_if(past).alias("corrected"),
-        _count_ages(past, F.col(tables.period_columns(table)[0]), known_at).alias("ages"),
+        *(F.expr(f"count_if({condition})").alias(name) for name, condition in counts.items()),
+        _count_ages(past, began, known_at).alias("ages"),
     )
 
 
@@ -70,14 +70,15 @@ def parse_statistics(row: CountedRow) -> ChangeStatistics:
     return ChangeStatistics(row["opened"], row["closed"], row["corrected"], ages)
 
 
-def _count_ages(past: Column, began: Column, known_at: datetime) -> Column:
+def _count_ages(past: str, began: str, known_at: datetime) -> Column:
     """Return a struct column: for each of `AGES` how many rows are `past` answers of that age, as a bigint.
 
     The age of a row is how long before the run it `began` to be true.
     """
-    counts, since = [], past
+    fields, older = list[str](), "true"
     for age, bound in AGES.items():
-        younger = began > F.lit(known_at - bound) if bound else F.lit(True)
-        counts.append(F.count_if(since & younger).alias(age))
-        since = since & ~younger
-    return F.struct(*counts)
+        least = f"timestamp_micros({to_micros(known_at - bound)})" if bound else None
+        younger = f"`{began}` > {least}" if least else "true"
+        fields.append(f"'{age}', count_if({past} AND {older} AND {younger})")
+        older = f"`{began}` <= {least}"
+    return F.expr(f"named_struct({', '.join(fields)})")

@@ -305,7 +305,12 @@ def belief_column(table: Table) -> Column:
 
 def is_correction(table: Table) -> Column:
     """Return whether a row of a change (column `_change`) closes a past answer."""
-    return (F.col("_change") == "close") & (belief_column(table) == "past")
+    return F.expr(correction_sql(table))
+
+
+def correction_sql(table: Table) -> str:
+    """Return the condition of `is_correction`."""
+    return f"(_change = 'close' AND {'validTo IS NOT NULL' if table.kind == 'versions' else 'true'})"
 
 
 def period_columns(table: Table) -> tuple[str, str]:
