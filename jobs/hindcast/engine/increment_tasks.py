@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -27,6 +27,9 @@ from hindcast.store import table_columns
 from hindcast.store.change_reader import ChangeReader
 from hindcast.store.task_rows import TaskRows, collect_table
 
+if TYPE_CHECKING:
+    from hindcast.engine.slice_reader import OpenedTables
+
 LEFT_OUT = "_leftOut"
 """The column with what an aggregate leaves out, in a row of its own (`derive_view_change`)."""
 
@@ -37,7 +40,7 @@ def derive_view_change(sources: ChangeReader, form: ViewIncrement, view: DeltaTa
     One row more, without `_change`, has in `_leftOut` what an aggregate leaves out (`derivation.count_left_out`).
     """
     schema = _list_columns(form, view).add("_change", StringType()).add(LEFT_OUT, _COUNTS)
-    return _run_once(sources, partial(_find_view_change, form), schema)
+    return _run_once(sources, _list_opened(form, view), partial(_find_view_change, form), schema)
 
 
 _COUNTS = StructType(
@@ -55,23 +58,28 @@ def _list_columns(form: ViewIncrement, table: DeltaTable) -> StructType:
     return StructType([types[column] for column in form.columns])
 
 
-_Work: TypeAlias = "Callable[[bool], Iterator[pa.RecordBatch]]"
-"""What a task does, given whether this process does it (`slice_reader.read_near`)."""
+_Work: TypeAlias = "Callable[[OpenedTables | None], Iterator[pa.RecordBatch]]"
+"""What a task does, given the tables that are open if this process does it (`slice_reader.read_near`)."""
 
 
-def _run_once(sources: ChangeReader, work: _Work, schema: StructType) -> DataFrame:
+def _list_opened(form: ViewIncrement | VersionIncrement, table: DeltaTable) -> OpenedTables:
+    """Return the table that a form is about, which is open."""
+    return {(form.view.uri, table.version()): table}
+
+
+def _run_once(sources: ChangeReader, opened: OpenedTables, work: _Work, schema: StructType) -> DataFrame:
     """Return the rows that some work yields: done by this process if it reads little, else by one task, cached."""
-    if (found := _work_here(sources, work, schema)) is not None:
+    if (found := _work_here(sources, opened, work, schema)) is not None:
         return found
     return sources.cache_rows(map_in_workers(sources.spark.range(0, 1, 1, 1), partial(_work_once, work), schema))
 
 
-def _work_here(sources: ChangeReader, work: _Work, schema: StructType) -> DataFrame | None:
+def _work_here(sources: ChangeReader, opened: OpenedTables, work: _Work, schema: StructType) -> DataFrame | None:
     """Return the rows that some work yields in this process; None if it is refused."""
     from hindcast.engine import task
 
     try:
-        batches = [*work(True)]
+        batches = [*work(opened)]
     except task.RefusalError:
         return None
     types = to_arrow_schema(schema, timezone="UTC")
@@ -82,7 +90,7 @@ def _work_here(sources: ChangeReader, work: _Work, schema: StructType) -> DataFr
 def _work_once(work: _Work, given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in given:
         for _ in range(batch.num_rows):
-            yield from work(False)
+            yield from work(None)
 
 
 def derive_affected_rows(sources: ChangeReader, form: ViewIncrement, view: DeltaTable) -> DataFrame:
@@ -91,10 +99,10 @@ def derive_affected_rows(sources: ChangeReader, form: ViewIncrement, view: Delta
     One row more, without a side, is as `derive_view_change` has it.
     """
     schema = _list_columns(form, view).add(SIDE, StringType()).add(LEFT_OUT, _COUNTS)
-    return _run_once(sources, partial(_find_affected_rows, form), schema)
+    return _run_once(sources, _list_opened(form, view), partial(_find_affected_rows, form), schema)
 
 
-def _find_view_change(form: ViewIncrement, here: bool) -> Iterator[pa.RecordBatch]:
+def _find_view_change(form: ViewIncrement, here: OpenedTables | None) -> Iterator[pa.RecordBatch]:
     """Yield the change, and what is left out."""
     from hindcast.engine import increments, task
 
@@ -103,7 +111,7 @@ def _find_view_change(form: ViewIncrement, here: bool) -> Iterator[pa.RecordBatc
     yield from _add_left_out(change.rows, change.left_out)
 
 
-def _find_affected_rows(form: ViewIncrement, here: bool) -> Iterator[pa.RecordBatch]:
+def _find_affected_rows(form: ViewIncrement, here: OpenedTables | None) -> Iterator[pa.RecordBatch]:
     """Yield the affected rows, and what is left out."""
     from hindcast.engine import increment_rows, increments, task
 
@@ -129,7 +137,7 @@ def _add_summary(rows: pa.Table, column: str, summary: pa.Array) -> Iterator[pa.
     yield pa.record_batch(columns, [*rows.column_names, column])
 
 
-def _open_tables(form: ViewIncrement, here: bool) -> tuple[list[ChangedRows], ReadNear]:
+def _open_tables(form: ViewIncrement, here: OpenedTables | None) -> tuple[list[ChangedRows], ReadNear]:
     """Return what has changed in the inputs, and what reads the view's current rows."""
     from hindcast.engine import slice_reader
 
@@ -155,10 +163,10 @@ def derive_joined_rows(
     types = tuple(map(table_columns.spark_schema, inputs))
     flat = spark_projection.flat_schema(form.join.columns, types, form.join.periods)
     schema = flat.add(STORED, _list_columns(form, view)).add(SIDE, StringType())
-    return _run_once(sources, partial(_find_joined_rows, form), schema)
+    return _run_once(sources, _list_opened(form, view), partial(_find_joined_rows, form), schema)
 
 
-def _find_joined_rows(form: JoinIncrement, here: bool) -> Iterator[pa.RecordBatch]:
+def _find_joined_rows(form: JoinIncrement, here: OpenedTables | None) -> Iterator[pa.RecordBatch]:
     """Yield the rows."""
     from hindcast.engine import increment_rows, increments, integer_encoding, task
 
@@ -184,7 +192,8 @@ def derive_topic_change(
     """
     types = _list_columns(form, table)
     schema = StructType([*types, StructField("_change", StringType()), StructField(TIES, StringType())])
-    return _run_on_records(sources, partial(_find_topic_change, form), schema, records.flatten(shape, types))
+    opened, work = _list_opened(form, table), partial(_find_topic_change, form)
+    return _run_on_records(sources, opened, work, schema, records.flatten(shape, types))
 
 
 def derive_affected_versions(
@@ -193,7 +202,8 @@ def derive_affected_versions(
     """Return the affected rows of a topic's table, with `_side` (`increment_rows`); otherwise as the change."""
     types = _list_columns(form, table)
     schema = StructType([*types, StructField(SIDE, StringType())])
-    return _run_on_records(sources, partial(_find_affected_versions, form), schema, records.flatten(shape, types))
+    opened, work = _list_opened(form, table), partial(_find_affected_versions, form)
+    return _run_on_records(sources, opened, work, schema, records.flatten(shape, types))
 
 
 class GivenRecords(NamedTuple):
@@ -214,26 +224,28 @@ class GivenRecords(NamedTuple):
         return flat.unionByName(flat_records.flatten_records(shape, types, self.hidden, is_new=False))
 
 
-_RecordWork: TypeAlias = "Callable[[bool, Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]"
+_RecordWork: TypeAlias = "Callable[[OpenedTables | None, Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]"
 
 
 def _run_on_records(
-    sources: ChangeReader, work: _RecordWork, schema: StructType, records: DataFrame | pa.Table
+    sources: ChangeReader, opened: OpenedTables, work: _RecordWork, schema: StructType, records: DataFrame | pa.Table
 ) -> DataFrame:
     """Return what some work makes of all flat records, done as by `_run_once`, and by this process only of a few."""
     if isinstance(records, pa.Table):
         batches = records.to_batches()
-        if (found := _work_here(sources, lambda here: work(here, batches), schema)) is not None:
+        if (found := _work_here(sources, opened, lambda here: work(here, batches), schema)) is not None:
             return found
         records = sources.spark.createDataFrame(records)
-    return sources.cache_rows(map_in_workers(records.repartition(1), partial(work, False), schema))
+    return sources.cache_rows(map_in_workers(records.repartition(1), partial(work, None), schema))
 
 
 TIES = "_ties"
 """The column with the ties of new records, in a row of its own (`derive_topic_change`)."""
 
 
-def _find_topic_change(form: VersionIncrement, here: bool, given: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _find_topic_change(
+    form: VersionIncrement, here: OpenedTables | None, given: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
     """Yield the change and the ties, for Spark's mapInArrow."""
     from hindcast.engine import increment_rows, task, version_ties
 
@@ -247,7 +259,7 @@ def _find_topic_change(form: VersionIncrement, here: bool, given: Iterable[pa.Re
 
 
 def _find_affected_versions(
-    form: VersionIncrement, here: bool, given: Iterable[pa.RecordBatch]
+    form: VersionIncrement, here: OpenedTables | None, given: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Yield the affected rows, for Spark's mapInArrow."""
     from hindcast.engine import increment_rows, task
@@ -260,7 +272,7 @@ def _find_affected_versions(
 
 
 def _refresh_versions(
-    form: VersionIncrement, here: bool, given: Iterable[pa.RecordBatch]
+    form: VersionIncrement, here: OpenedTables | None, given: Iterable[pa.RecordBatch]
 ) -> tuple[pa.Table, Comparison] | None:
     """Return new and hidden records, and the comparison of a topic's versions; None if there are no records."""
     from hindcast.engine import slice_reader, task, version_increments

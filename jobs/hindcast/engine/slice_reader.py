@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial, reduce
 from operator import and_, or_
+from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,6 +27,9 @@ MAX_ROWS, MAX_BYTES = 20_000_000, 2 << 30
 
 _MAX_ROWS_HERE = 100_000
 """So many rows this process takes of one, where it does a task itself."""
+
+OpenedTables: TypeAlias = dict[tuple[str, int], DeltaTable]
+"""Tables by their places and versions."""
 
 
 class TooManyRowsError(HindcastError):
@@ -73,11 +77,12 @@ def read_starts_after(side: KernelInput, end: datetime) -> pa.Table:
     return _read_current_rows(replace(side, columns=()), [ColumnBound(start, least=end)], [is_later])
 
 
-def read_near(side: KernelInput, span: tuple[int, int], *among: Among, here: bool = False) -> pa.Table:
+def read_near(side: KernelInput, span: tuple[int, int], *among: Among, here: OpenedTables | None = None) -> pa.Table:
     """Return the current rows that touch a span of time, in microseconds, if only at a single moment.
 
     Given some `among`, only rows that are among one of these (increment_rows.py), as far as their file's times tell.
-    `here`: TooManyRowsError already if this process would read many rows, or open large files.
+    `here`: the tables that this process, which does the task itself, has opened; then TooManyRowsError already if it
+    would read many rows, or open large files.
     """
     low, high = parse_micros(span[0]), parse_micros(span[1] + 1) if span[1] < FOREVER else None
     touching = TimeSlice(low, high)
@@ -109,7 +114,7 @@ def _build_condition(where: pc.Expression, among: Sequence[Among], span: tuple[i
     return where & reduce(or_, parts)
 
 
-def read_changes(side: KernelInput, seen: datetime, *, here: bool = False) -> tuple[pa.Table, pa.Table]:
+def read_changes(side: KernelInput, seen: datetime, *, here: OpenedTables | None = None) -> tuple[pa.Table, pa.Table]:
     """Return the rows closed and those opened after the known-at `seen`; not those both opened and closed since."""
     began, ended, known = pc.field("systemFrom"), pc.field("systemTo"), _timestamp_scalar(seen)
     # rule: what was opened since is current now, what was closed since was current then
@@ -132,9 +137,17 @@ def _read_current_rows(
     conditions: list[pc.Expression],
     among: Sequence[Among] = (),
     *,
-    here: bool = False,
+    here: OpenedTables | None = None,
 ) -> pa.Table:
     return _read_rows(side, [*_current_bounds(side), *bounds], _current_condition(side, conditions), among, here=here)
+
+
+def _open_input(side: KernelInput, here: OpenedTables | None) -> DeltaTable:
+    if here is None:
+        return DeltaTable(side.uri, version=side.version)
+    if (found := here.get((side.uri, side.version))) is None:
+        found = here[side.uri, side.version] = DeltaTable(side.uri, version=side.version)
+    return found
 
 
 def _read_rows(
@@ -143,9 +156,9 @@ def _read_rows(
     where: pc.Expression,
     among: Sequence[Among] = (),
     *,
-    here: bool = False,
+    here: OpenedTables | None = None,
 ) -> pa.Table:
-    found = DeltaTable(side.uri, version=side.version)
+    found = _open_input(side, here)
     read = set().union(*map(arrow_expressions.list_columns, side.computed.values()))
     wanted = {*side.key, *side.columns, *side.periods, *_SYSTEM, *read}.difference(side.computed)
     schema = pa.schema(found.schema().to_arrow())
@@ -153,7 +166,7 @@ def _read_rows(
     files = duckdb_reader.find_candidate_files(found, bounds)
     conditions = _find_conditions(side, found, files, where, among) if among else None
     files = files if conditions is None else list(conditions)
-    if here and not file_listing.are_small(found, files):
+    if here is not None and not file_listing.are_small(found, files):
         raise TooManyRowsError("the files to read are larger than this process opens", where=side.uri)
     reader = arrow_reader.read_rows(found, files, wanted, conditions or where, texts)
     batches = [batch for batch in limit_batches(reader, side.uri, here=here) if batch.num_rows]
@@ -171,13 +184,15 @@ def add_computed_columns(side: KernelInput, rows: pa.Table) -> pa.Table:
     return rows
 
 
-def limit_batches(batches: Iterable[pa.RecordBatch], where: str, *, here: bool = False) -> Iterator[pa.RecordBatch]:
+def limit_batches(
+    batches: Iterable[pa.RecordBatch], where: str, *, here: OpenedTables | None = None
+) -> Iterator[pa.RecordBatch]:
     """Yield batches of rows; TooManyRowsError if there are more rows than `MAX_ROWS`, or more bytes than `MAX_BYTES`.
 
     `where`: the table that the error names.
     """
     count = size = 0
-    most = _MAX_ROWS_HERE if here else MAX_ROWS
+    most = MAX_ROWS if here is None else _MAX_ROWS_HERE
     for batch in batches:
         count, size = count + batch.num_rows, size + batch.nbytes
         if count > most or size > MAX_BYTES:
