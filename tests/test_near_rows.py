@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import random
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -18,7 +20,7 @@ from hindcast.engine.hulls import Periods
 from hindcast.engine.increment_rows import Needs, list_among
 from hindcast.engine.spec import KernelInput
 from hindcast.engine.sweeps import FOREVER
-from hindcast.store import arrow_reader, duckdb_reader
+from hindcast.store import arrow_reader, duckdb_reader, file_listing
 from hindcast.store.tables import ARROW_TIMESTAMP
 from pipelines import T0
 
@@ -141,3 +143,29 @@ def test_of_each_file_only_the_keys_that_matter_in_its_time_are_read(
     seconds = [(row["k"], (row["validFrom"] - T0).total_seconds()) for row in read.to_pylist()]
     assert sorted(seconds) == [(1, 0), (7, 300)]
     assert len(opened) == 2, "no key matters in the other two files"
+
+
+@pytest.mark.parametrize(
+    ("module", "limit", "refused"),
+    [
+        (slice_reader, None, False),
+        (slice_reader, "MAX_ROWS_HERE", True),
+        (slice_reader, "MAX_BYTES_HERE", True),
+        (file_listing, "MAX_ROWS_HERE", True),
+        (slice_reader, "MAX_ROWS", False),
+    ],
+)
+def test_this_process_reads_little_and_opens_a_table_once(
+    table: DeltaTable, monkeypatch: pytest.MonkeyPatch, module: ModuleType, limit: str | None, refused: bool
+) -> None:
+    if limit is not None:
+        monkeypatch.setattr(module, limit, 9)
+    side = KernelInput(table.table_uri, table.version(), "versions", ("k",), (), None)
+    opened: dict[tuple[str, int], DeltaTable] = {}
+    read = partial(slice_reader.read_near, side, (micros(20), micros(30)), here=opened)
+    if refused:
+        with pytest.raises(slice_reader.TooManyRowsError):
+            read()
+    else:
+        assert [read().num_rows for _ in range(2)] == [10, 10]
+    assert [*opened] == [(table.table_uri, table.version())]

@@ -25,8 +25,8 @@ from hindcast.store.tables import ARROW_TIMESTAMP
 MAX_ROWS, MAX_BYTES = 20_000_000, 2 << 30
 """So many rows, and so many bytes of them, a task takes of an input at most; it has them in memory."""
 
-_MAX_ROWS_HERE = 100_000
-"""So many rows this process takes of one, where it does a task itself."""
+MAX_ROWS_HERE, MAX_BYTES_HERE = 100_000, 64 << 20
+"""The same of this process, where it does a task itself."""
 
 OpenedTables: TypeAlias = dict[tuple[str, int], DeltaTable]
 """Tables by their places and versions."""
@@ -189,13 +189,13 @@ def limit_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Yield batches of rows; TooManyRowsError if there are more rows than `MAX_ROWS`, or more bytes than `MAX_BYTES`.
 
-    `where`: the table that the error names.
+    `where`: the table that the error names. `here`: as in `read_near`.
     """
     count = size = 0
-    most = MAX_ROWS if here is None else _MAX_ROWS_HERE
+    most_rows, most_bytes = (MAX_ROWS, MAX_BYTES) if here is None else (MAX_ROWS_HERE, MAX_BYTES_HERE)
     for batch in batches:
         count, size = count + batch.num_rows, size + batch.nbytes
-        if count > most or size > MAX_BYTES:
+        if count > most_rows or size > most_bytes:
             raise TooManyRowsError(f"a task has {count:,} rows of {size:,} bytes, or more", where=where)
         yield batch
 
