@@ -17,7 +17,7 @@ TITLES = {
     "e": "e  replay of JSON records",
     "i": "i  replay of other records",
     "f": "f  a run of 100,000 records",
-    "g": "g  a run of 10 records",
+    "g": "g  a small run",
     "h": "h  as-of queries without Spark",
 }
 WIDTH, LEFT, BAR, GAP, HEAD = 760, 250, 14, 4, 26
@@ -25,11 +25,16 @@ OWN, OTHER = "#1f6feb", "#8b949e"
 
 
 def svg(every: Sequence[Row]) -> str:
-    """Groups of bars, one group for an operation on some data, each to its own scale; whiskers from least to most."""
+    """Groups of bars, one group for an operation on some data, each to its own scale; whiskers from least to most.
+
+    What has nothing beside it is left out.
+    """
     parts, top = [], 8
     measured = [row for row in every if row["seconds"] is not None and not row["peer"].startswith(f"{OURS}: ")]
     for (operation, data), group in groupby(measured, key=lambda row: (row["operation"], row["data"])):
         bars = sorted(group, key=lambda row: row["seconds"] / row.get("share", 1))
+        if len(bars) == 1:
+            continue
         most = max(row["range"][1] / row.get("share", 1) for row in bars)
         parts.append(
             f'<text x="8" y="{top + 16}" font-weight="bold">{escape(TITLES[operation])}, {escape(data)}</text>'
