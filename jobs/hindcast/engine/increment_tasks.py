@@ -193,7 +193,7 @@ def derive_topic_change(
     types = _list_columns(form, table)
     schema = StructType([*types, StructField("_change", StringType()), StructField(TIES, StringType())])
     opened, work = _list_opened(form, table), partial(_find_topic_change, form)
-    return _run_on_records(sources, opened, work, schema, records.flatten(shape, types))
+    return _run_on_records(sources, opened, work, schema, records.flatten_all(shape, types))
 
 
 def derive_affected_versions(
@@ -203,7 +203,7 @@ def derive_affected_versions(
     types = _list_columns(form, table)
     schema = StructType([*types, StructField(SIDE, StringType())])
     opened, work = _list_opened(form, table), partial(_find_affected_versions, form)
-    return _run_on_records(sources, opened, work, schema, records.flatten(shape, types))
+    return _run_on_records(sources, opened, work, schema, records.flatten_all(shape, types))
 
 
 class GivenRecords(NamedTuple):
@@ -213,7 +213,7 @@ class GivenRecords(NamedTuple):
     hidden: DataFrame | None
     here: Sequence[TaskRows] | None
 
-    def flatten(self, shape: Shape, types: StructType) -> DataFrame | pa.Table:
+    def flatten_all(self, shape: Shape, types: StructType) -> DataFrame | pa.Table:
         """Return the records, flat (flat_records.py); as a table if all are in this process."""
         if self.hidden is None and self.here is not None:
             flat = flat_records.flatten_new_records(shape, types, self.here)

@@ -20,12 +20,13 @@ from hindcast.engine.increment_rows import Among
 from hindcast.engine.spec import JoinSpec, KernelInput, TimeSlice
 from hindcast.engine.sweeps import FOREVER
 from hindcast.store import arrow_reader, duckdb_reader, file_listing
+from hindcast.store.files import SMALL_BYTES
 from hindcast.store.tables import ARROW_TIMESTAMP
 
 MAX_ROWS, MAX_BYTES = 20_000_000, 2 << 30
 """So many rows, and so many bytes of them, a task takes of an input at most; it has them in memory."""
 
-MAX_ROWS_HERE, MAX_BYTES_HERE = 100_000, 64 << 20
+MAX_ROWS_HERE, MAX_BYTES_HERE = 100_000, SMALL_BYTES
 """The same of this process, where it does a task itself."""
 
 OpenedTables: TypeAlias = dict[tuple[str, int], DeltaTable]

@@ -173,7 +173,7 @@ class _Databases:
     def open_unlimited(self) -> duckdb.DuckDBPyConnection:
         """Return a connection to a database that can open any file."""
         with self.lock:
-            if (cursor := _connect_if_sound(self.unlimited)) is None:
+            if self.unlimited is None or (cursor := _connect_if_sound(self.unlimited)) is None:
                 self.unlimited = connect_alone()
                 cursor = self.unlimited.cursor()
             return cursor
@@ -185,20 +185,17 @@ class _Databases:
         """
         with self.lock:
             database = self.limited.pop((folder, memory), None)
-            if (cursor := _connect_if_sound(database)) is None:
+            if database is None or (cursor := _connect_if_sound(database)) is None:
                 database = _create_limited_database(folder, memory)
                 cursor = database.cursor()
-            if database is not None:
-                self.limited[folder, memory] = database
+            self.limited[folder, memory] = database
             while len(self.limited) > _MOST_LIMITED:
                 del self.limited[next(iter(self.limited))]
             return cursor
 
 
-def _connect_if_sound(database: duckdb.DuckDBPyConnection | None) -> duckdb.DuckDBPyConnection | None:
-    """Return a connection to a database; None without one, or if an internal error has made it unusable for ever."""
-    if database is None:
-        return None
+def _connect_if_sound(database: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyConnection | None:
+    """Return a connection to a database; None if an internal error has made it unusable for ever."""
     try:
         cursor = database.cursor()
         cursor.execute("SELECT 1").fetchall()

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from hindcast.common.session import FEW_ROWS
-from hindcast.store import delta_log, own_paths
+from hindcast.store import delta_log, files, own_paths
 
 
 def load_files(spark: SparkSession, delta_table: DeltaTable, schema: StructType, paths: Sequence[str]) -> DataFrame:
@@ -66,7 +66,7 @@ def are_small(delta_table: DeltaTable, paths: Iterable[str]) -> bool:
     added = pa.table(delta_table.get_add_actions(flatten=True))
     own = added.filter(pc.is_in(added.column("path"), pa.array(paths, pa.string())))
     rows, size = (pc.sum(own.column(name), min_count=0).as_py() for name in ("num_records", "size_bytes"))
-    return not own.column("num_records").null_count and bool(rows <= MAX_ROWS_HERE and size <= _MAX_BYTES_HERE)
+    return not own.column("num_records").null_count and bool(rows <= MAX_ROWS_HERE and size <= files.SMALL_BYTES)
 
 
-MAX_ROWS_HERE, _MAX_BYTES_HERE = 1_000_000, 64 << 20
+MAX_ROWS_HERE = 1_000_000

@@ -168,7 +168,7 @@ def _look_once(path: Path, look: Callable[[Path], _Found]) -> _Found | None:
         found: _Found = _FOUND[key] if key in _FOUND else look(path)
     except FileNotFoundError:
         return None
-    if time.time_ns() - status.st_ctime_ns > _SETTLED:
+    if time.time_ns() - status.st_ctime_ns > parquet_footers.SETTLED:
         if len(_FOUND) >= _MAX_FOUND:
             _FOUND.clear()
         _FOUND[key] = found
@@ -178,10 +178,6 @@ def _look_once(path: Path, look: Callable[[Path], _Found]) -> _Found | None:
 _Found = TypeVar("_Found")
 _FOUND: dict[tuple[str, int, int, int], Any] = {}
 _MAX_FOUND = 100_000
-_SETTLED = 120_000_000_000
-"""The nanoseconds after a change in which another one may have the same time: one through memory that the file is
-mapped to gets a time of its own only after the one before was written to the disk, which takes up to a minute.
-"""
 
 
 def _measure_parquet(path: Path) -> _Sizes:

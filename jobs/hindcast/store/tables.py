@@ -299,8 +299,7 @@ def count_rows(table: Table) -> int:
 
 def belief_column(table: Table) -> Column:
     """Return `_belief` of a current row."""
-    ended = F.col("validTo").isNotNull() if table.kind == "versions" else F.lit(True)
-    return F.when(ended, "past").otherwise("open")
+    return F.expr(f"IF({_past_sql(table)}, 'past', 'open')")
 
 
 def is_correction(table: Table) -> Column:
@@ -310,7 +309,12 @@ def is_correction(table: Table) -> Column:
 
 def correction_sql(table: Table) -> str:
     """Return the condition of `is_correction`."""
-    return f"(_change = 'close' AND {'validTo IS NOT NULL' if table.kind == 'versions' else 'true'})"
+    return f"(_change = 'close' AND {_past_sql(table)})"
+
+
+def _past_sql(table: Table) -> str:
+    """Return the condition of a current row being a past answer: an event is one at once, a version once it ends."""
+    return "validTo IS NOT NULL" if table.kind == "versions" else "true"
 
 
 def period_columns(table: Table) -> tuple[str, str]:
