@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -255,6 +256,55 @@ def test_a_session_does_not_send_it_to_one_who_takes_the_port_later(monkeypatch:
                 call_again(spark_connect._build_retry_policy("sc://here", channels.refuse_foreign), 1)
         thief.kill()
         assert thief.communicate()[0] == ""
+
+
+@needs_proc
+def test_who_has_the_port_is_looked_up_once_for_each_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One call after another finds the same connection; a server that takes the port later gets another."""
+    tokens: list[str] = []
+    lookups: list[int] = []
+    owners: set[int] = set()
+
+    def find_others(_: str, port: int) -> set[int]:
+        lookups.append(port)
+        return owners
+
+    monkeypatch.setattr(port_owners, "find_others", find_others)
+    first, port = serve_tokens(tokens, 0)
+    try:
+        with Channels(f"sc://127.0.0.1:{port}", "secret").toChannel() as channel:
+            call = channel.unary_unary("/spark.connect.SparkConnectService/Config")
+            for _ in range(5):
+                assert call(b"", timeout=20) == b""
+            assert (tokens, len(lookups)) == (["Bearer secret"] * 5, 1)
+            first.stop(None).wait()
+            owners.add(NOBODY)
+            second, _ = serve_tokens(tokens, port)
+            try:
+                with pytest.raises(grpc.RpcError, match=f"held by uid {NOBODY}"):
+                    call(b"", timeout=20, wait_for_ready=True)
+                assert len(tokens) == 5
+            finally:
+                second.stop(None).wait()
+    finally:
+        first.stop(None).wait()
+
+
+def serve_tokens(tokens: list[str], port: int) -> tuple[grpc.Server, int]:
+    """Return a server, and its port, that answers every call with nothing and keeps the token of each."""
+
+    def answer(_: bytes, context: grpc.ServicerContext) -> bytes:
+        tokens.append(dict(context.invocation_metadata())["authorization"])
+        return b""
+
+    handler = grpc.unary_unary_rpc_method_handler(answer)
+    server = grpc.server(ThreadPoolExecutor(1))
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler("spark.connect.SparkConnectService", {"Config": handler}),)
+    )
+    bound = server.add_secure_port(f"127.0.0.1:{port}", grpc.local_server_credentials())
+    server.start()
+    return server, bound
 
 
 @needs_proc

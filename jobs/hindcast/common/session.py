@@ -12,7 +12,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -144,14 +144,27 @@ def allow_deep_plans() -> None:
 @contextmanager
 def override_conf(spark: SparkSession, conf: Mapping[str, str]) -> Iterator[None]:
     """Set these settings of a session during the block; restore the former ones afterwards."""
-    before = {name: spark.conf.get(name, None) for name in conf}
+    if not conf:
+        yield
+        return
+    read, write = _read_conf, _write_conf
+    if spark_connect.is_client(spark):
+        read, write = spark_connect.read_conf, spark_connect.write_conf
+    before = read(spark, conf)
     try:
-        for name, value in conf.items():
-            spark.conf.set(name, value)
+        write(spark, conf)
         yield
     finally:
-        for name, former in before.items():
-            spark.conf.unset(name) if former is None else spark.conf.set(name, former)
+        write(spark, before)
+
+
+def _read_conf(spark: SparkSession, names: Iterable[str]) -> dict[str, str | None]:
+    return {name: spark.conf.get(name, None) for name in names}
+
+
+def _write_conf(spark: SparkSession, conf: Mapping[str, str | None]) -> None:
+    for name, value in conf.items():
+        spark.conf.unset(name) if value is None else spark.conf.set(name, value)
 
 
 def fit_to_rows(spark: SparkSession, rows: int) -> AbstractContextManager[None]:

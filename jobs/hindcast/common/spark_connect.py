@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -65,6 +65,31 @@ def connect_to_server(url: str, conf: Mapping[str, str], token: str = "") -> Spa
             fix=f"set {TOKEN_VARIABLE} to the token that the server was started with; for the server of `make up` "
             "that is the text of HINDCAST_VAR/spark/token, a new one for each start",
         ) from None
+
+
+def is_client(spark: SparkSession) -> bool:
+    """Return whether a session is one of a Spark Connect server."""
+    return type(spark).__module__.startswith("pyspark.sql.connect.")
+
+
+def read_conf(spark: SparkSession, names: Iterable[str]) -> dict[str, str | None]:
+    """Return settings of a server's session, None for those that are not set, in one call."""
+    from pyspark.sql.connect import proto
+
+    asked = proto.ConfigRequest.GetOption(keys=list(names))
+    return dict(spark.client.config(proto.ConfigRequest.Operation(get_option=asked)).pairs)
+
+
+def write_conf(spark: SparkSession, conf: Mapping[str, str | None]) -> None:
+    """Set settings of a server's session, and unset those that are None, in one call each."""
+    from pyspark.sql.connect import proto
+
+    pairs = [proto.KeyValue(key=name, value=value) for name, value in conf.items() if value is not None]
+    unset = [name for name, value in conf.items() if value is None]
+    if pairs:
+        spark.client.config(proto.ConfigRequest.Operation(set=proto.ConfigRequest.Set(pairs=pairs)))
+    if unset:
+        spark.client.config(proto.ConfigRequest.Operation(unset=proto.ConfigRequest.Unset(keys=unset)))
 
 
 PATIENCE_SECONDS = 10.0

@@ -23,7 +23,7 @@ from hindcast.plan.runs import last_included_run
 from hindcast.quality import expectations, gate_results
 from hindcast.quality.expectations import GateFacts
 from hindcast.store import row_reader, schema_evolution, tables
-from hindcast.store.change_reader import ChangeReader
+from hindcast.store.change_reader import LAST_MOMENT, ChangeReader, PeriodSpan, filter_touching
 
 
 class StagedChange:
@@ -32,7 +32,7 @@ class StagedChange:
     `change`: flat rows with `_change`, open or close (`plane.diff_rows`), persisted by the caller; `opened` and
     `closed`: the number of each. `previewed`: in a preview, the tables as they would be, by name; a preview ingests
     nothing, so it has no records to judge. `find_ties`: for a topic's table, returns the new records and those that
-    they tie with (`ties.find_ties`).
+    they tie with (`ties.find_ties`). `span`: that of the rows of the change, if it is known.
     """
 
     def __init__(
@@ -45,9 +45,11 @@ class StagedChange:
         closed: int,
         previewed: Mapping[str, DataFrame] | None = None,
         find_ties: Callable[[], DataFrame] | None = None,
+        span: PeriodSpan | None = None,
     ) -> None:
         self.contract, self.plan, self.name, self.change = contract, plan, name, change
         self.opened, self.closed, self._previewed, self.find_ties = opened, closed, previewed, find_ties
+        self._span = span
         self.table = inputs.locate_own_table(contract, name)
         self._sources = ChangeReader(change.sparkSession)
         self._rows: dict[str, DataFrame] = {}
@@ -216,9 +218,9 @@ class StagedChange:
         rows = self._current_rows()
         if near:
             start, end = tables.period_columns(self.table)
-            periods = self.change.select(F.col(start).alias("start"), F.col(end).alias("end"))
-            forever = F.lit("9999-12-31 23:59:59.999999").cast("timestamp")
-            rows = self._sources.filter_within(rows, periods.withColumn("end", F.coalesce("end", forever)), start, end)
+            periods = self.change.select(F.col(start).alias("start"), F.coalesce(end, F.expr(LAST_MOMENT)).alias("end"))
+            span = self._span or self._sources.find_span(periods)
+            rows = rows.where("false") if span is None else filter_touching(rows, span, start, end)
         return keep_matching_rows(rows, self.change.select(*self.table.key).distinct(), self.table.key)
 
     def _leave_out_closed(self, rows: DataFrame) -> DataFrame:

@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 
 from hindcast.bitemporal.intervals import to_micros
 from hindcast.store import commits, files, tables
+from hindcast.store.change_reader import LAST_MOMENT
 from hindcast.store.tables import Table
 
 AGES = {
@@ -34,11 +35,20 @@ def read_counts(rows: DataFrame) -> CountedRow:
 
 
 def total_columns(table: Table, known_at: datetime, change: DataFrame) -> tuple[Column, ...]:
-    """Return `statistics_columns` and what a commit needs to know: `closing` (`commits.closing_summary`), and `bytes`,
-    the size of its texts (`files.text_size_column`).
+    """Return `statistics_columns`, what gates and commits need to know, and `bytes`, the size of the texts.
+
+    `span`: the fields `low` and `high` of `change_reader.PeriodSpan`, in microseconds since 1970; `high` is that of the
+    last moment where a row has no end. `closing`: see `commits.closing_summary`; `bytes`: `files.text_size_column`.
     """
-    statistics = statistics_columns(table, known_at)
-    return *statistics, commits.closing_summary(table), files.text_size_column(change).alias("bytes")
+    start, end = tables.period_columns(table)
+    ends = {"low": f"min(unix_micros(`{start}`))", "high": f"max(unix_micros(coalesce(`{end}`, {LAST_MOMENT})))"}
+    span = ", ".join(f"'{name}', {end} FILTER (WHERE _change IN ('open', 'close'))" for name, end in ends.items())
+    return (
+        *statistics_columns(table, known_at),
+        F.expr(f"named_struct({span})").alias("span"),
+        commits.closing_summary(table),
+        files.text_size_column(change).alias("bytes"),
+    )
 
 
 def statistics_columns(table: Table, known_at: datetime) -> tuple[Column, ...]:

@@ -30,6 +30,7 @@ from hindcast.quality.staged_change import StagedChange
 from hindcast.runs import change_statistics, tie_counts
 from hindcast.runs.derive_whole import DerivedChange
 from hindcast.store import commits, delta_rs_writer, lazy_migration, tables
+from hindcast.store.change_reader import PeriodSpan
 from hindcast.store.commit_notes import NOTHING_LEFT_OUT, LeftOut, TableNote
 from hindcast.store.commits import ClosedRows
 from hindcast.store.tables import Table
@@ -54,7 +55,8 @@ def gate_and_publish_change(contract: BoundContract, plan: Plan, name: str, deri
         if unchanged and not _has_quarantine(table):
             return _commit_left_out(plan, table, change, counted.note, derived)
         opened, closed = counted.note.opened, counted.note.closed
-        candidate = StagedChange(contract, plan, name, change, opened, closed, find_ties=derived.find_ties)
+        find_ties, span = derived.find_ties, counted.span
+        candidate = StagedChange(contract, plan, name, change, opened, closed, find_ties=find_ties, span=span)
         with candidate, _audit_change(candidate, expected, derived) as passed:
             if passed is not candidate:
                 staged, derived = None, derived._replace(find_ties=passed.find_ties, ties=None, totals=None)
@@ -100,11 +102,14 @@ def _refuse_trimmed_sources(contract: BoundContract, plan: Plan, name: str, deri
 
 
 class _CountedChange(NamedTuple):
-    """The note of a change, where the rows to close are, and the size of its texts; the latter not of staged files."""
+    """The note of a change, and what is not known of staged files: where the rows to close are, the size of its texts,
+    and the span of its rows.
+    """
 
     note: TableNote
     closing: ClosedRows | None = None
     bytes_: int | None = None
+    span: PeriodSpan | None = None
 
 
 def _count_change(
@@ -128,7 +133,8 @@ def _count_change(
         left_out = derived.before + left_out
     rows = change_statistics.parse_statistics(fields)
     note = TableNote(plan.run, *rows, ties=tied, left_out=left_out, kernel=derived.kernel)
-    return _CountedChange(note, ClosedRows(**fields["closing"]), fields["bytes"])
+    span = PeriodSpan.from_micros(**fields["span"])
+    return _CountedChange(note, ClosedRows(**fields["closing"]), fields["bytes"], span)
 
 
 def _commit_left_out(plan: Plan, table: Table, change: DataFrame, note: TableNote, derived: DerivedChange) -> TableNote:

@@ -20,12 +20,36 @@ from hindcast.store import row_reader, tables
 from hindcast.store.tables import Table
 
 
+class PeriodSpan(NamedTuple):
+    """A span of valid time from `low` to `high`, both within it; without an end if `high` is None."""
+
+    low: datetime
+    high: datetime | None
+
+    @classmethod
+    def from_micros(cls, low: int | None, high: int | None) -> PeriodSpan | None:
+        """Return the span between two moments in microseconds; None if there is no `low`, for there are no periods."""
+        return None if low is None else cls(parse_micros(low) or _EARLIEST_MOMENT, parse_micros(high))
+
+
+_EARLIEST_MOMENT = datetime(1, 1, 2, tzinfo=UTC)
+LAST_MOMENT = "timestamp_micros(253402300799999999)"
+"""The last moment that a timestamp has, as SQL: the end of a row that has none."""
+
+
+def filter_touching(rows: DataFrame, span: PeriodSpan, start: str, end: str) -> DataFrame:
+    """Return the rows whose period, from column `start` to column `end`, touches a span."""
+    if span.high is not None:
+        rows = rows.where(F.col(start) <= valid_time.timestamp_literal(span.high))
+    return rows.where(F.col(end).isNull() | (F.col(end) >= valid_time.timestamp_literal(span.low)))
+
+
 class ChangeReader:
     """A reader of changes, used as a context manager: what it caches is kept until the block ends."""
 
     def __init__(self, spark: SparkSession) -> None:
         self.spark = spark
-        self._spans_query: dict[int, _PeriodSpan | None] = {}
+        self._spans_query: dict[int, PeriodSpan | None] = {}
         self._kept: list[DataFrame] = []
 
     def __enter__(self) -> ChangeReader:
@@ -55,36 +79,21 @@ class ChangeReader:
 
     def filter_within(self, rows: DataFrame, periods: DataFrame, start: str, end: str) -> DataFrame:
         """Return the rows whose period, from column `start` to column `end`, touches the span of some periods."""
-        span = self._find_span(periods)
-        if span is None:
-            return rows.where("false")
-        if span.high is not None:
-            rows = rows.where(F.col(start) <= valid_time.timestamp_literal(span.high))
-        return rows.where(F.col(end).isNull() | (F.col(end) >= valid_time.timestamp_literal(span.low)))
+        span = self.find_span(periods)
+        return rows.where("false") if span is None else filter_touching(rows, span, start, end)
 
-    def _find_span(self, periods: DataFrame) -> _PeriodSpan | None:
+    def find_span(self, periods: DataFrame) -> PeriodSpan | None:
         """Return the span from the earliest start to the latest end; computed once for the same periods."""
         if id(periods) not in self._spans_query:
             cached = self.cache_rows(periods)  # also keeps the id from being another's
             ends = cached.agg(F.unix_micros(F.min("start")), F.unix_micros(F.max("end"))).first()
-            span = None
-            if ends is not None and ends[0] is not None:
-                span = _PeriodSpan(parse_micros(ends[0]) or _EARLIEST_MOMENT, parse_micros(ends[1]))
-            self._spans_query[id(periods)] = span
+            self._spans_query[id(periods)] = None if ends is None else PeriodSpan.from_micros(*ends)
         return self._spans_query[id(periods)]
 
     def cache_rows(self, rows: DataFrame) -> DataFrame:
         """Return the same rows, cached from their first use on."""
         self._kept.append(rows.persist())
         return rows
-
-
-class _PeriodSpan(NamedTuple):
-    low: datetime
-    high: datetime | None
-
-
-_EARLIEST_MOMENT = datetime(1, 1, 2, tzinfo=UTC)
 
 
 def _read_change(spark: SparkSession, table: Table, seen: datetime) -> DataFrame:
