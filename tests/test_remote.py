@@ -73,12 +73,12 @@ def read_token(settings: Settings) -> str:
     return spark_connect.read_token(spark_connect.token_path(settings))
 
 
-def client(url: str, token: str | None, uid: str = "") -> str:
+def client(url: str, token: str | None, uid: str = "", script: str = CLIENT) -> str:
     """What a client of its own process prints; with `uid` it is that user's when it connects."""
     environment = {name: value for name, value in os.environ.items() if name not in (TOKEN_VARIABLE, "SPARK_REMOTE")}
     environment |= {TOKEN_VARIABLE: token} if token is not None else {}
     environment["PYTHONPATH"] = os.pathsep.join(sys.path)
-    command = [sys.executable, "-c", CLIENT, url, *([uid] if uid else [])]
+    command = [sys.executable, "-c", script, url, *([uid] if uid else [])]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -89,6 +89,30 @@ def client(url: str, token: str | None, uid: str = "") -> str:
 def test_who_has_the_token_is_served(server: Server, where: str) -> None:
     url = f"sc://{where.format(server.port)}"
     assert client(url, read_token(server.now)) == "counted 3 no such setting\n"
+
+
+WORKERS = """
+import os, sys
+import pyarrow as pa
+from hindcast.common import spark_connect
+
+def look(batches):
+    loaded = "hindcast.engine.task" in sys.modules
+    yield from [pa.record_batch({"pid": [os.getpid()], "loaded": [loaded]}) for _ in batches]
+
+session = spark_connect.connect_to_server(sys.argv[1], {})
+row = session.range(0, 1, 1, 1).mapInArrow(look, "pid long, loaded boolean").first()
+session.stop()
+print(row["pid"], row["loaded"])
+"""
+
+
+@pytest.mark.long
+@pytest.mark.ci
+def test_a_session_gets_the_python_workers_of_those_before_with_our_modules(server: Server) -> None:
+    found = {client(server.process.where, read_token(server.now), script=WORKERS) for _ in range(3)}
+    assert len(found) == 1, "each of the sessions had a worker of its own"
+    assert found.pop().endswith(" True\n")
 
 
 TASK = """
@@ -153,10 +177,10 @@ def test_ports_by_which_spark_speaks_with_itself_ask_for_a_secret(server: Server
     listening = {
         it.laddr.port for it in psutil.Process(server.process.pid).net_connections("tcp") if it.status == "LISTEN"
     }
-    own = listening - {int(server.port)}
-    assert len(own) >= 2, "the driver's and the block manager's"
-    for port in own:
-        assert b"Expected SaslMessage" in ask_without_secret(port)
+    answers = [ask_without_secret(port) for port in listening - {int(server.port)}]
+    assert sum(b"Expected SaslMessage" in answer for answer in answers) >= 2, "the driver's and the block manager's"
+    refused = {answer for answer in answers if b"Expected SaslMessage" not in answer}
+    assert refused <= {b"", b"!xA\n"}, "and that of Py4J, which asks for the secret of the process that it started"
 
 
 @pytest.mark.long

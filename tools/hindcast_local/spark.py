@@ -7,6 +7,7 @@ import secrets
 import tempfile
 from collections.abc import Mapping
 
+from hindcast.cli import connect_server
 from hindcast.common import private_files, spark_connect
 from hindcast.common.session import default_properties, protect_properties, spark_environment, venv_folder
 from hindcast.common.settings import Settings
@@ -32,11 +33,10 @@ def start_server(settings: Settings, more: Mapping[str, str] | None = None) -> p
     file = folder / "connect.conf"
     lines = (f"{name} {value}\n" for name, value in sorted(protect_properties(settings, properties).items()))
     file.write_text("".join(lines), encoding="utf-8")
-    server = ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"]
     return process.start_process(
         "spark",
         f"sc://{ports.HOST}:{settings.spark_port}",
-        [str(venv_folder() / "bin" / "spark-submit"), "--properties-file", str(file), *server],
+        [str(venv_folder() / "bin" / "spark-submit"), "--properties-file", str(file), str(connect_server.__file__)],
         log=settings.logs / "spark.log",
         env=_build_environment(settings),
         cwd=folder,
