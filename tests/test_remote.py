@@ -101,7 +101,7 @@ def look(batches):
     yield from [pa.record_batch({"pid": [os.getpid()], "loaded": [loaded]}) for _ in batches]
 
 session = spark_connect.connect_to_server(sys.argv[1], {})
-row = session.range(0, 1, 1, 1).mapInArrow(look, "pid long, loaded boolean").first()
+(row,) = session.range(0, 1, 1, 1).mapInArrow(look, "pid long, loaded boolean").collect()  # the worker reads to its end
 session.stop()
 print(row["pid"], row["loaded"])
 """
