@@ -85,3 +85,33 @@ def test_a_step_of_spark_submit_has_our_umask(
     finally:
         os.umask(before)
     assert json.loads(capsys.readouterr().out)["run"] == 0o077
+
+
+ENDED = """
+import os, signal, sys
+from pyspark import SparkContext
+from hindcast.cli import main
+from hindcast.cli.commands import running
+from hindcast.common.session import SMALL_STEP_SETTINGS, open_session, override_conf
+
+def run(_, __):
+    spark = open_session(small=True)
+    with override_conf(spark, SMALL_STEP_SETTINGS):
+        os.kill(SparkContext._gateway.proc.pid, signal.SIGKILL)
+        return spark.range(3).count()
+
+main.parse_arguments = lambda _: type("Arguments", (), {"command": run, "target": None, "variables": {}, "failed": 1})
+sys.exit(main.main([]))
+"""
+
+
+def test_a_jvm_that_is_killed_is_named_with_what_to_do(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "HINDCAST_SPARK_MEMORY": "900m"}
+    environment |= {"HINDCAST_VAR": str(tmp_path)}
+    command = [sys.executable, "-c", ENDED]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1
+    said = done.stderr[done.stderr.index("hindcast: ") :]
+    assert "hindcast: HINDCAST_SPARK_MEMORY=900m: Spark's JVM has ended by signal 9" in said
+    assert "repeat the command: a run continues where it stopped" in said
+    assert "Traceback" not in said

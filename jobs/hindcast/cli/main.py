@@ -13,6 +13,7 @@ from pathlib import Path
 
 from hindcast.cli.arguments import Command, parse_arguments
 from hindcast.common import step_events
+from hindcast.common.ended_jvm import explain_ended_jvm
 from hindcast.common.errors import FINAL_ERRORS, BusyError, HindcastError, QueryError, show_briefly
 from hindcast.common.private_files import limit_access
 from hindcast.common.settings import TARGET_VARIABLE, Settings, read_settings
@@ -34,7 +35,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.target is not None:
             os.environ[TARGET_VARIABLE] = arguments.target  # also for what this process starts
         settings = replace(_read_settings(command), variables=tuple(dict(arguments.variables).items()))
-        with step_events.write_event_lines(settings), step_events.print_progress(settings), limit_access(settings):
+        with (
+            step_events.write_event_lines(settings),
+            step_events.print_progress(settings),
+            limit_access(settings),
+            explain_ended_jvm(),
+        ):
             return command(arguments, settings)
     except HindcastError as error:
         print(f"hindcast: {error}", file=sys.stderr)
