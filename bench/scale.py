@@ -3,9 +3,10 @@
     PYTHONPATH=jobs .venv/bin/python bench/scale.py [--records 5000000] [--chunk 2000000] [--memory 1g]
 
 Starts a broker of its own. Plans a run over topics of one and of 200 partitions, a third of these empty, in turns, and
-gives the medians of seven. Then replays a topic of so many records into log and table with a Spark driver of so much
-heap, and gives the peaks: the heap's, and the resident memory of Spark's JVM and of Python. Checks that every offset
-has one fate. Writes bench/results/scale.json.
+gives the medians of seven. Then a process replays a topic of so many records into log and table with a Spark driver of
+so much heap. Gives the peak of the heap, and of the memory that is resident in all processes of the step together, with
+what each kind had then (proportional set sizes: what forked processes share counts once). Checks that every offset has
+one fate. Writes bench/results/scale.json.
 """
 
 from __future__ import annotations
@@ -13,14 +14,18 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import psutil
 
 from hindcast.common.session import open_session
 from hindcast.common.settings import read_settings
@@ -55,7 +60,11 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=5_000_000)
     parser.add_argument("--chunk", type=int, default=2_000_000)
     parser.add_argument("--memory", default="1g")
+    parser.add_argument("--step", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if args.step:
+        replay(args.memory)
+        return
     with tempfile.TemporaryDirectory() as folder, run_broker(Path(folder) / "broker") as servers:
         (Path(folder) / "schemas").mkdir()
         os.environ |= {"HINDCAST_VAR": f"{folder}/var", "HINDCAST_SCHEMAS": f"{folder}/schemas"}
@@ -92,23 +101,50 @@ def replayed(servers: str, count: int, memory: str) -> dict[str, Any]:
     started = time.monotonic()
     produce.send_records(servers, "large", records(count))
     print(f"{count:,} records sent in {time.monotonic() - started:.0f} s", flush=True)
+    command = [sys.executable, __file__, "--step", "--memory", memory]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as step:
+        peaks = watch_memory(step)
+        assert step.stdout
+        result = json.loads(step.stdout.read().splitlines()[-1])
+    log = tables.log_table(read_settings().warehouse, "large", "prices")
+    pieces = ledger.read_ingested_ranges(log)
+    assert sum(it.end - it.start for it in pieces) == sum(sum(it.fates.values()) for it in pieces) == count
+    assert tables.count_rows(log) == count
+    assert len(journal.read_completed_runs(read_settings().warehouse, "large")) == 1
+    peaks["heap"] = result["heap"]
+    chunks = len(journal.read_runs(read_settings().warehouse, "large")[0].plan.topics["prices"].chunks)
+    rows, took = result["rows"], result["seconds"]
+    print(f"{count:,} records in {chunks} chunks, {rows:,} rows: {took:.0f} s; peaks in MiB: {peaks}", flush=True)
+    return {"chunks": chunks, "rows": rows, "seconds": round(took), "peaks in MiB": peaks}
+
+
+def replay(memory: str) -> None:
+    """The step, in a process of its own: print what it took as JSON."""
     spark = open_session("hindcast-bench-scale", {"spark.driver.memory": memory, "spark.master": "local[2]"})
     started = time.monotonic()
     number = run_steps.plan_run(read_settings(), "large", "bench")
     run_steps.replay_topic(spark, read_settings(), "large", number, "prices")
     took = time.monotonic() - started
     report = run_steps.finish_run(read_settings(), "large", number)
-    log = tables.log_table(read_settings().warehouse, "large", "prices")
-    pieces = ledger.read_ingested_ranges(log)
-    assert sum(it.end - it.start for it in pieces) == sum(sum(it.fates.values()) for it in pieces) == count
-    assert tables.count_rows(log) == count
-    assert len(journal.read_completed_runs(read_settings().warehouse, "large")) == 1
-    peaks = {"heap": heap(spark), "resident, JVM": resident(spark), "resident, Python": _own()}
-    chunks = len(journal.read_runs(read_settings().warehouse, "large")[0].plan.topics["prices"].chunks)
-    rows = report.tables["prices"].opened
-    print(f"{count:,} records in {chunks} chunks, {rows:,} rows: {took:.0f} s; peaks in MiB: {peaks}", flush=True)
+    print(json.dumps({"seconds": took, "rows": report.tables["prices"].opened, "heap": heap(spark)}))
     spark.stop()
-    return {"chunks": chunks, "rows": rows, "seconds": round(took), "peaks in MiB": peaks}
+
+
+def watch_memory(step: subprocess.Popen[str]) -> dict[str, int]:
+    """Return the peak of what is resident in a process and those that it starts, and each kind's part of it, in MiB."""
+    peak = {"all": 0}
+    while step.poll() is None:
+        parts = {"all": 0, "step": 0, "JVM": 0, "workers": 0}
+        with suppress(psutil.Error):
+            first = psutil.Process(step.pid)
+            for process in (first, *first.children(recursive=True)):
+                with suppress(psutil.Error):
+                    kind = "step" if process.pid == step.pid else "JVM" if process.name() == "java" else "workers"
+                    parts[kind] += process.memory_full_info().pss >> 20
+        parts["all"] = sum(parts.values())
+        peak = max(peak, parts, key=lambda it: it["all"])
+        time.sleep(0.5)
+    return {f"resident, {kind}": size for kind, size in peak.items()}
 
 
 def contract(name: str) -> None:
@@ -132,18 +168,6 @@ def heap(spark: SparkSession) -> int:
     factory = jvm.java.lang.management.ManagementFactory
     pools = [pool for pool in factory.getMemoryPoolMXBeans() if pool.getType().toString() == "Heap memory"]
     return int(sum(pool.getPeakUsage().getUsed() for pool in pools)) >> 20
-
-
-def resident(spark: SparkSession) -> int:
-    """The peak of the JVM's resident memory, in MiB."""
-    jvm: Any = spark._jvm  # noqa: SLF001
-    pid = jvm.java.lang.ProcessHandle.current().pid()
-    lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) >> 10
-
-
-def _own() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
 
 
 if __name__ == "__main__":
