@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -188,6 +190,35 @@ def test_what_was_trimmed_of_a_log_is_limited_too(settings: Settings) -> None:
     assert (counts.num_rows, counts.schema, len(counts["topicId"][0].as_py())) == (2, trim_ledger.COUNTS_SCHEMA, 250)
     with pytest.raises(PlatformError, match="has more than 4 ranges"):
         ledger.read_ingested_ranges(log, 3, most=4)
+
+
+def test_ranges_of_offsets_are_found_by_blocks_as_by_rows(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of several pieces, which begin and end anywhere; rows that stand for several offsets lie across blocks."""
+    log, chance = prices_log(settings), random.Random(30)
+    rows: list[dict[str, Any]] = []
+    expected: list[tuple[int, int, int, int, dict[str, int], int, int]] = []
+    for run in range(4, 64):
+        for partition in range(2):
+            offset = chance.randrange(100)
+            for _ in range(chance.randrange(1, 4)):
+                start, fates, late, without = offset, Counter[str](), 0, 0
+                for _ in range(chance.randrange(1, 60)):
+                    count = chance.choice([1, 1, 1, 1, 7])
+                    fate = "accepted" if count == 1 and chance.random() < 0.7 else "expired"
+                    is_late, has_value = chance.random() < 0.3, chance.random() < 0.8
+                    times = {"timestamp": RUNS[0], "streamTime": RUNS[1] if is_late else RUNS[0]}
+                    own = {"run": run, "partition": partition, "offsets": count, "fate": fate}
+                    rows.append(log_row(offset, **own, **times, value=b"{}" if has_value else None))
+                    fates[fate] += count
+                    late, without = late + is_late, without + (fate == "accepted" and not has_value)
+                    offset += count
+                expected.append((run, partition, start, offset, dict(sorted(fates.items())), late, without))
+                offset += chance.choice([1, 3, 8, 40])
+    chance.shuffle(rows)
+    write_rows(log, LOG, rows)
+    monkeypatch.setattr(ledger, "_BLOCK", 8)
+    found = [it for it in ledger.read_ingested_ranges(log) if it.run > 3]
+    assert [(i.run, i.partition, i.start, i.end, i.fates, i.late, i.without_value) for i in found] == expected
 
 
 def test_a_missing_file_of_a_log_is_told(settings: Settings) -> None:

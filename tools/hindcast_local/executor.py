@@ -10,11 +10,13 @@ import importlib
 
 from airflow.executors.local_executor import LocalExecutor
 
+from hindcast.common import jit
 from hindcast.quality import expectations
 
 PRELOADED = (
     "airflow.sdk.execution_time.task_runner",
     "hindcast.airflow.operators",
+    "hindcast.engine.increments",
     "hindcast.report.report",
     "hindcast.runs.run_steps",
     "pyspark.sql.connect.session",
@@ -23,12 +25,13 @@ PRELOADED = (
 
 
 class PreloadedExecutor(LocalExecutor):
-    """A LocalExecutor whose workers start with `PRELOADED` and Great Expectations in memory."""
+    """A LocalExecutor whose workers start with `PRELOADED`, the compiler of loops and Great Expectations in memory."""
 
     def start(self) -> None:
         """Import, then fork the workers."""
         if self.is_mp_using_fork:
             for name in PRELOADED:
                 importlib.import_module(name)
+            jit.load_compiler()
             expectations.import_gx()
         super().start()

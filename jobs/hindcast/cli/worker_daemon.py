@@ -15,7 +15,9 @@ import hindcast.ingest.client_segments
 import hindcast.ingest.record_tasks
 import hindcast.store.change_tasks
 import hindcast.streams.task  # noqa: F401  # loaded for the workers
+from hindcast.common.jit import load_compiler
 
 if __name__ == "__main__":
+    load_compiler()
     gc.freeze()
     manager()

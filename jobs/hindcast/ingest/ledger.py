@@ -43,29 +43,50 @@ _MEMBERS = """
 _DATED = """
     SELECT count(*) FROM rows WHERE fate = 'accepted' AND "timestamp" < {moment} AND (? IS NULL OR run = ?)
 """
+_BLOCK = 65_536
+"""So many offsets are counted together, so that a query over millions of records keeps only their blocks."""
+
 _PIECES = """
-    WITH slim AS (
-        SELECT run, "partition", "offset", offsets, {fate} AS fate, systemFrom,
-               left(topicId, {most}) AS topicId, epoch,
+    WITH known AS (
+        SELECT run, "partition", first, any_value("after") AS "after" FROM trimmed GROUP BY run, "partition", first
+    ), slim AS (
+        SELECT rows.run, rows."partition", coalesce(known.first, -1) AS known, "offset" // {block} AS block, "offset",
+               offsets, {fate} AS fate, systemFrom, left(topicId, {most}) AS topicId, epoch,
                coalesce("timestamp" < streamTime, false) AS late,
                fate = 'accepted' AND "value" IS NULL AND {not_forgotten} AS without
-        FROM rows WHERE $1 IS NULL OR run = $2
-    ), known AS (
-        SELECT run, "partition", first, any_value("after") AS "after" FROM trimmed GROUP BY run, "partition", first
-    ), placed AS (
-        SELECT slim.*, known.first AS known, "offset" - coalesce(sum(offsets) OVER (
-                   PARTITION BY slim.run, slim."partition", known.first ORDER BY "offset"
-                   ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
-               ), 0) AS piece
-        FROM slim LEFT JOIN known ON slim.run = known.run AND slim."partition" = known."partition"
+        FROM rows LEFT JOIN known ON rows.run = known.run AND rows."partition" = known."partition"
                                   AND "offset" >= known.first AND "offset" < known."after"
+        WHERE $1 IS NULL OR rows.run = $2
+    ), blocks AS (
+        SELECT run, "partition", known, block, fate, any_value(systemFrom) AS systemFrom, any_value(topicId) AS topicId,
+               any_value(epoch) AS epoch, min("offset") AS first, max("offset" + offsets) AS "after", sum(offsets) AS n,
+               sum(offsets::HUGEINT * "offset" + offsets::HUGEINT * (offsets - 1) // 2) AS places,
+               sum(late::INT) AS late, sum(without::INT) AS without
+        FROM slim GROUP BY run, "partition", known, block, fate
+    ), whole AS (
+        SELECT run, "partition", known, block, min(first) AS first, sum(n) AS n
+        FROM blocks GROUP BY run, "partition", known, block
+        HAVING sum(n) = max("after") - min(first) AND sum(places) = sum(n) * min(first) + sum(n) * (sum(n) - 1) // 2
+    ), units AS (
+        SELECT blocks.* EXCLUDE (first, places, block), blocks.first, whole.first AS unit
+        FROM blocks JOIN whole USING (run, "partition", known, block)
+        UNION ALL BY NAME
+        SELECT * EXCLUDE (block, "offset", offsets, late, without), "offset" AS first, "offset" + offsets AS "after",
+               offsets AS n, late::INT AS late, without::INT AS without, "offset" AS unit
+        FROM slim ANTI JOIN whole USING (run, "partition", known, block)
+    ), spans AS (
+        SELECT run, "partition", known, unit, sum(n) AS n FROM units GROUP BY run, "partition", known, unit
+    ), placed AS (
+        SELECT * EXCLUDE (n), unit - coalesce(sum(n) OVER (
+                   PARTITION BY run, "partition", known ORDER BY unit ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+               ), 0) AS piece
+        FROM spans
     ), counted AS (
-        SELECT run, "partition", known, if(known IS NULL, piece, 0) AS piece, fate, systemFrom, topicId, epoch,
-               "offset" AS first, "offset" + offsets AS "after", offsets AS n, late::INT AS late,
-               without::INT AS without
-        FROM placed
-        UNION ALL
-        SELECT run, "partition", first, 0, fate, systemFrom, topicId, epoch, first, "after", n, late, without
+        SELECT units.* EXCLUDE (unit), if(known = -1, piece, 0) AS piece
+        FROM units JOIN placed USING (run, "partition", known, unit)
+        UNION ALL BY NAME
+        SELECT run, "partition", first AS known, 0 AS piece, fate, systemFrom, topicId, epoch, first, "after", n, late,
+               without
         FROM trimmed WHERE $1 IS NULL OR run = $2
     ), summed AS (
         SELECT run, "partition", known, piece, fate, any_value(systemFrom) AS knownAt, any_value(topicId) AS topicId,
@@ -77,6 +98,8 @@ _PIECES = """
            map(list(fate ORDER BY fate), list(n::BIGINT ORDER BY fate)), sum(late)::BIGINT, sum(without)::BIGINT
     FROM summed GROUP BY run, "partition", known, piece ORDER BY run, "partition", min(first)
 """
+"""The contiguous ranges of offsets: those of blocks that have all between their ends once, and of rows elsewhere."""
+
 _KNOWN_FATE = f"if(fate IN ({', '.join(map(sql_literal, FATES))}), fate, 'unknown')"
 """The fate of a record in the log, however long the text is that somebody else wrote there."""
 
@@ -156,7 +179,7 @@ def read_ingested_ranges(
     Empty if there is no log yet. `open_engine` opens what reads them; PlatformError if there are more than `most`.
     """
     not_forgotten = erasure_marks.not_forgotten_sql(tables.open_table(log))
-    query = _PIECES.format(not_forgotten=not_forgotten, fate=_KNOWN_FATE, most=trim_ledger.MAX_TEXT)
+    query = _PIECES.format(not_forgotten=not_forgotten, fate=_KNOWN_FATE, most=trim_ledger.MAX_TEXT, block=_BLOCK)
     return _query_table(log, query, run, IngestedRange, open_engine, most)
 
 

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
@@ -78,10 +80,15 @@ def try_commit_change(
         return False
     if tables.marks_rows(delta_table) and not delta_log.is_on_disk(delta_table):
         return False
-    opened = files.collect_rows(opened_rows, delta_table) if few else []
-    written = [] if few else change_tasks.write_rows(opened_rows, table, delta_table)
-    columns = dict.fromkeys((*table.closing_columns, start))
-    close = rows.where("_change = 'close'").select(*columns).toArrow().sort_by(start)
+    columns = list(dict.fromkeys((*table.closing_columns, start)))
+    if few:
+        here, written = rows.toArrow(), list[DataFile]()  # in one job
+        new = here.filter(pc.equal(here["_change"], "open")).drop_columns("_change")
+        opened = files.split_rows(new, pa.schema(delta_table.schema().to_arrow()))
+        close = here.filter(pc.equal(here["_change"], "close")).select(columns).sort_by(start)
+    else:
+        opened, written = [], change_tasks.write_rows(opened_rows, table, delta_table)
+        close = rows.where("_change = 'close'").select(*columns).toArrow().sort_by(start)
 
     def close_rows(current: DeltaTable) -> FileChange:
         candidates = closing.find_candidate_files(current, table, close)
