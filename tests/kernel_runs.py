@@ -47,6 +47,7 @@ def kernels(*, on: bool = True) -> Iterator[None]:
         patch.setenv("HINDCAST_KERNELS", "on" if on else "off")
         patch.setattr(eligibility, "MIN_ROWS", 0)
         patch.setattr(time_slices, "ROWS_PER_TASK", 15)
+        patch.setattr(time_slices, "RECORDS_PER_TASK", 15)
         patch.setattr(session, "count_cores", lambda _: 3)
         yield
 

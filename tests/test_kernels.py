@@ -622,7 +622,7 @@ from hindcast.common.session import open_session
 from hindcast.common.settings import read_settings
 
 dying, number, view, flag = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]
-eligibility.MIN_ROWS, time_slices.ROWS_PER_TASK = 0, 15
+eligibility.MIN_ROWS, time_slices.ROWS_PER_TASK, time_slices.RECORDS_PER_TASK = 0, 15, 15
 real = delta_rs_writer.add_files
 mappers = {name: getattr(task, name) for name in ("build_batch_mapper", "build_aggregator")}
 

@@ -68,7 +68,8 @@ def warm_server(settings: Settings, started: process.Process) -> None:
     )
     try:
         with fit_to_rows(spark, 0), tempfile.TemporaryDirectory(dir=settings.var) as scratch:
-            rows = spark.range(1).selectExpr("id", "named_struct('a', id) AS key", "timestamp_micros(id) AS at")
+            called = spark.range(1).mapInArrow(lambda batches: batches, "id long")
+            rows = called.selectExpr("id", "named_struct('a', id) AS key", "timestamp_micros(id) AS at")
             rows.write.format("delta").option("txnAppId", "warm").option("txnVersion", "1").save(f"{scratch}/table")
             table = spark.read.format("delta").load(f"{scratch}/table").persist()
             latest = Window.partitionBy("key").orderBy("at")

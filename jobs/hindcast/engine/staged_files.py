@@ -118,7 +118,7 @@ def stage_topic(
         return None
     shape, types = list_shapes(contract)[name], table_columns.spark_schema(found)
     flat = flat_records.flatten_new_records(shape, types, records)
-    parts = time_slices.count_tasks(count, session.count_cores(spark))
+    parts = time_slices.count_tasks(count, session.count_cores(spark), time_slices.RECORDS_PER_TASK)
     try:
         cuts = time_slices.find_cuts(tables.log_table(table.warehouse, table.pipeline, name), parts)
         with session.override_conf(spark, {} if isinstance(flat, DataFrame) else version_tasks.BATCH_LIMIT):
@@ -164,7 +164,7 @@ def _run_aggregate(
     if (planned := aggregation.plan_aggregate(contract, name, rows, output)) is None:
         return None
     form, members = planned
-    parts = time_slices.count_tasks(count, session.count_cores(spark))
+    parts = time_slices.count_tasks(count, session.count_cores(spark), time_slices.ROWS_PER_TASK)
     groups = aggregation.spread_groups(members, form.key, "validFrom", parts)
     aggregate = task.build_aggregator(output, partial(operators.aggregate_rows, form))
     try:

@@ -19,15 +19,18 @@ from hindcast.store import arrow_reader, tables
 from hindcast.store.tables import Table
 
 ROWS_PER_TASK = 1_250_000
-"""About so many rows begin in a slice."""
+"""About so many rows begin in a slice of a view."""
+
+RECORDS_PER_TASK = 600_000
+"""About so many records of a topic has a task, which holds all of their columns several times: 500 MB of 150 bytes."""
 
 MIN_ROWS_PER_TASK = 125_000
 """A slice with fewer rows is not worth a task of its own, even if a core has nothing to do."""
 
 
-def count_tasks(rows: int, cores: int) -> int:
-    """Return among how many tasks so many rows are divided."""
-    return max(math.ceil(rows / ROWS_PER_TASK), min(cores, rows // MIN_ROWS_PER_TASK), 1)
+def count_tasks(rows: int, cores: int, most: int) -> int:
+    """Return among how many tasks so many rows are divided, `most` for each."""
+    return max(math.ceil(rows / most), min(cores, rows // MIN_ROWS_PER_TASK), 1)
 
 
 def plan_join_slices(form: JoinSpec, inputs: Sequence[DeltaTable], cores: int) -> list[TimeSlice] | None:
@@ -42,7 +45,7 @@ def plan_time_slices(inputs: Sequence[DeltaTable], sides: Sequence[KernelInput],
     if any(some is None for some in files):
         return None
     every = [file for some in files for file in some or ()]
-    return split_time(every, count_tasks(sum(count for *_, count in every), cores))
+    return split_time(every, count_tasks(sum(count for *_, count in every), cores, ROWS_PER_TASK))
 
 
 def split_time(files: Sequence[tuple[datetime, datetime, int]], wanted: int) -> list[TimeSlice]:
