@@ -194,7 +194,7 @@ def test_what_was_trimmed_of_a_log_is_limited_too(settings: Settings) -> None:
 
 def test_ranges_of_offsets_are_found_by_blocks_as_by_rows(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs of several pieces, which begin and end anywhere; rows that stand for several offsets lie across blocks."""
-    log, chance = prices_log(settings), random.Random(30)
+    log, chance = prices_log(settings), random.Random(30)  # noqa: S311  # tests repeat
     rows: list[dict[str, Any]] = []
     expected: list[tuple[int, int, int, int, dict[str, int], int, int]] = []
     for run in range(4, 64):
