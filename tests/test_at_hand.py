@@ -67,12 +67,23 @@ def test_a_commit_written_anew_is_read_anew(tmp_path: Path) -> None:
     assert tables.open_table(table) is not before
 
 
-def test_few_tables_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table_cache, "MAX_TABLES", 2)
-    some = [make(tmp_path, n, name=f"menu{n}") for n in range(3)]
-    kept = [tables.open_table(table) for table in some]
-    assert [tables.open_table(table) is it for table, it in zip(some[1:], kept[1:], strict=True)] == [True, True]
-    assert tables.open_table(some[0]) is not kept[0]
+def test_tables_are_kept_in_bounded_memory_and_the_largest_goes_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_cache, "_CACHE", {})
+    some = [make(tmp_path, n, name=f"menu{n}") for n in range(4)]
+    for n in range(3):
+        make(tmp_path, n, name="menu1")
+    kept = [tables.open_table(table) for table in some[:3]]
+    sizes = [cached.size for cached in table_cache._CACHE.values()]
+    assert sizes[0] == sizes[2] < sizes[1]
+    monkeypatch.setattr(table_cache, "MAX_MEMORY", sum(sizes))
+    last = tables.open_table(some[3])
+    assert [tables.open_table(some[n]) is it for n, it in ((0, kept[0]), (2, kept[2]), (3, last))] == [True] * 3
+    monkeypatch.setattr(table_cache, "MAX_MEMORY", 1)
+    large = tables.open_table(some[1])
+    assert large is not kept[1]
+    assert (tables.open_table(some[1]) is large, len(table_cache._CACHE)) == (True, 1), "one alone is kept"
 
 
 def test_a_hint_to_a_checkpoint_that_is_gone_is_named_with_what_to_do(tmp_path: Path) -> None:

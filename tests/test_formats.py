@@ -18,6 +18,7 @@ import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
+from pyspark.sql.avro.functions import from_avro
 
 from hindcast.common.errors import ContractError
 from hindcast.contract import Topic, avro, avro_compatibility, load
@@ -664,7 +665,7 @@ WHOLE = (
     {**record(n="int"), "name": "a.b.C", "namespace": "a b"},
     {**record(n="int"), "namespace": ""},
     record(
-        n=[INNER, {**INNER, "name": "y.I"}, "null", {"type": "array", "items": "int"}, {"type": "map", "values": "int"}]
+        n=[INNER, {**INNER, "name": "y.J"}, "null", {"type": "array", "items": "int"}, {"type": "map", "values": "int"}]
     ),
     record(n={"type": "enum", "name": "E", "symbols": ["a", "B_2"], "default": "a"}),
     record(n={"type": "fixed", "name": "F", "size": 0}),
@@ -691,6 +692,27 @@ def test_rules_of_avro_that_a_schema_breaks_are_told_where_its_parser_in_java_re
     for schema in WHOLE:
         avro.parse_schema(schema)
         assert not refused(schema), schema
+
+
+SIMILAR = {
+    "has 'x.E' and 'y.E' in a union": ["null", {**INNER, "name": "x.E"}, {**INNER, "name": "y.E"}],
+    "has 'x.E' and 'z.E' in a union": [{**INNER, "name": "E", "namespace": space} for space in "xz"],
+    "has 'x.I' and 'x.i' in a union": [INNER, {**INNER, "name": "x.i"}],
+    "has 'int' and 'x.Int' in a union": ["int", {**INNER, "name": "x.Int"}],
+}
+
+
+def test_types_of_a_union_that_spark_gives_one_name_are_refused_with_what_to_do(spark: SparkSession) -> None:
+    """Avro tells them apart by their namespaces and their case."""
+    row = spark.range(1).select(F.lit(b"").alias("raw"))
+    for why, union in SIMILAR.items():
+        with pytest.raises(avro.SchemaError, match=f"{why}, which Spark .*: rename one of the two"):
+            avro.parse_schema(record(n=union))
+        with pytest.raises(Py4JJavaError, match="name conflict of type name"):
+            row.select(from_avro("raw", json.dumps(record(n=union)), _OPTIONS)).collect()
+    several = ["int", INNER, {**INNER, "name": "J", "namespace": "x"}, {"type": "array", "items": "int", "name": "int"}]
+    names = "`member_int`: int, `member_I`: struct<>, `member_J`: struct<>, `member_array`: array<int>"
+    assert str(avro.parse_schema(several)) == f"struct<{names}>"
 
 
 @pytest.mark.parametrize("size", [(64 << 20) + 1, 10**4_000], ids=["a byte more", "4,001 digits"])

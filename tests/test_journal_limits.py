@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -20,11 +21,12 @@ from hindcast.common.errors import RequestError, TableError
 from hindcast.common.settings import Settings
 from hindcast.kafka.topics import OffsetRange
 from hindcast.plan import journal, journal_rows, parsed_journals
-from hindcast.plan.journal_rows import UnreadJournalError
+from hindcast.plan.entries import JournalEntry
+from hindcast.plan.journal_rows import EntryRow, UnreadJournalError
 from hindcast.plan.parsed_journals import JournalLimits, ParsedJournals
 from hindcast.plan.plans import TopicPlan
 from hindcast.plan.runs import Completed, Run, StoredReport
-from hindcast.store import own_files, table_cache
+from hindcast.store import own_files, table_cache, tables
 from test_pages import GUEST, client, twin
 from warehouses import T0, shop
 
@@ -90,6 +92,7 @@ def test_opening_a_journal_counts_as_time_of_the_overview(settings: Settings, mo
     del table_cache._CACHE[path]
     (line,) = twin(web, "/quality")["pipelines"]
     assert line["problems"][0]["found"] == "the runs were not read: opening their table took more than 0 s"
+    assert line["problems"][0]["mend"] == "hindcast runs shop shows them, or what is wrong with their table"
 
 
 def test_a_run_enters_nothing_that_would_be_refused(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,6 +185,69 @@ def test_of_a_journal_that_grew_only_its_new_files_are_read(
     table.optimize.compact()
     assert journal.read_runs(settings.warehouse, "guest") == after
     assert parse.call_count == 2 + 8, "all files are others now"
+
+
+def test_a_journal_whose_table_is_opened_again_is_not_read_again(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = journal.read_runs(settings.warehouse, "shop")
+    listing = Mock(side_effect=parsed_journals.open_files)
+    monkeypatch.setattr(parsed_journals, "open_files", listing)
+    table_cache._CACHE.clear()
+    assert journal.read_runs(settings.warehouse, "shop") == before
+    assert listing.call_count == 0
+    commit = max(Path(journal.runs_table(settings.warehouse, "shop").path, "_delta_log").glob("*.json"))
+    text = commit.read_text(encoding="utf-8")
+    commit.unlink()
+    commit.write_text(text, encoding="utf-8")
+    assert journal.read_runs(settings.warehouse, "shop") == before
+    assert listing.call_count == 1, "the log is another one"
+
+
+def test_the_overview_of_many_pipelines_opens_their_journals_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second time there is no time to open or to read anything."""
+    monkeypatch.setattr(journal, "_PARSED", ParsedJournals())
+    monkeypatch.setattr(reading_limits, "_SLOW", {})
+    monkeypatch.setattr(reading_limits, "_SPENT", {})
+    monkeypatch.setattr(own_files, "_SETTLED", -1 << 62)  # the test has just changed the folders
+    names = [f"p{n}" for n in range(70)]
+    contracts = [GUEST.replace("pipeline: guest", f"pipeline: {name}").partition("inputs:")[0] for name in names]
+    opening = Mock(side_effect=tables.open_latest)
+    with shop(tmp_path, *contracts) as settings:
+        for name in names:
+            journal.append_entry(settings.warehouse, bare_run(name, 1, T0))
+        monkeypatch.setattr(tables, "open_latest", opening)
+        web = client(*names)
+        for seconds, opened in ((600.0, 70), (0.0, 0)):
+            monkeypatch.setattr(reading_limits, "OVERVIEW_SECONDS", seconds)
+            opening.reset_mock()
+            lines = twin(web, "/quality")["pipelines"]
+            assert [(len(line["runs"]), line["problems"]) for line in lines] == [(1, [])] * 70
+            assert opening.call_count == opened
+
+
+def test_a_journal_that_takes_longer_than_its_part_of_the_overview_is_read_with_what_others_leave(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_runs(settings, "guest", 6)
+    web = client("shop", "guest")
+    assert [line["problems"] for line in twin(web, "/quality")["pipelines"]] == [[], []]
+    journal._PARSED.clear()
+    monkeypatch.setattr(reading_limits, "_SPENT", {})
+    monkeypatch.setattr(reading_limits, "OVERVIEW_SECONDS", 2.0)
+    parse = parsed_journals.parse_entry
+
+    def parse_slowly(row: EntryRow) -> JournalEntry:
+        end = time.thread_time() + 0.1
+        while time.thread_time() < end:
+            pass
+        return parse(row)
+
+    monkeypatch.setattr(parsed_journals, "parse_entry", parse_slowly)
+    guest, own = twin(web, "/quality")["pipelines"]
+    assert (len(guest["runs"]), guest["problems"], len(own["runs"]), own["problems"]) == (6, [], 2, [])
 
 
 def test_a_page_reads_a_long_journal_in_several_requests(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:

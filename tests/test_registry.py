@@ -16,8 +16,8 @@ import pytest
 from hindcast.common.errors import AccessError, HindcastError, RecordError, SettingsError, TopicError
 from hindcast.common.settings import read_settings
 from hindcast.contract import avro
+from hindcast.contract.avro_references import inline_references
 from hindcast.formats import bounded_answers, registry
-from hindcast.formats.schema_references import inline_references
 from registries import peer, register
 from secured import certificates
 from serving import Handler, serving
@@ -176,6 +176,69 @@ def test_a_name_is_written_out_once() -> None:
 def test_a_type_that_is_but_a_name_is_what_it_names() -> None:
     completed = inline_references({"type": "array", "items": {"type": "geo.Point"}}, [POINT])
     assert completed == {"type": "array", "items": {**POINT, "name": "geo.Point"}}
+
+
+def nested(name: str, **fields: Any) -> dict[str, Any]:
+    """A record with fields of these types."""
+    return {"type": "record", "name": name, "fields": [{"name": n, "type": kind} for n, kind in fields.items()]}
+
+
+B = nested("B", n="int")  # its namespace is that of the type around it
+A = nested("x.A", b=["null", B], more={"type": "map", "values": "B"})
+C = nested("x.C", b={"type": "array", "items": "B"})
+TYPE_B, TYPE_E = "struct<`n`: int>", "struct<`s`: string>"
+TYPE_A = f"struct<`b`: {TYPE_B}, `more`: map<string, {TYPE_B}>>"
+TYPE_C = f"struct<`b`: array<{TYPE_B}>>"
+REFERRING: dict[str, tuple[dict[str, Any], list[Any], str]] = {
+    "a nested type before the one that has it": (nested("x.R", b="B", a="A"), [A], f"`b`: {TYPE_B}, `a`: {TYPE_A}"),
+    "a nested type after it": (nested("x.R", a="A", b="x.B"), [A], f"`a`: {TYPE_A}, `b`: {TYPE_B}"),
+    "a nested type without it": (nested("R", b={"type": "x.B"}), [A], f"`b`: {TYPE_B}"),
+    "a sibling's nested type": (nested("R", c="x.C", a="x.A"), [A, C], f"`c`: {TYPE_C}, `a`: {TYPE_A}"),
+    "a type of a union": (nested("R", c="x.C"), [["null", A, C]], f"`c`: {TYPE_C}"),
+    "one without a namespace": (
+        nested("x.R", e="E", y=nested("y.Y", e="E"), own=nested("x.B", m="long"), b="B"),
+        [nested("E", s="string")],
+        f"`e`: {TYPE_E}, `y`: struct<`e`: {TYPE_E}>, `own`: struct<`m`: bigint>, `b`: struct<`m`: bigint>",
+    ),
+    "one named as a type of Avro's": (
+        nested("x.R", n="int"),
+        [{"type": "fixed", "name": "x.int", "size": 2}],
+        "`n`: int",
+    ),
+    "the same type twice": (
+        nested("R", a="x.A", b="x.B"),
+        [A, {**B, "name": "x.B", "doc": "the same"}],
+        f"`a`: {TYPE_A}, `b`: {TYPE_B}",
+    ),
+    "the same type in two": (
+        nested("R", a="x.A", d="x.D"),
+        [A, nested("x.D", b={**B, "doc": "the same"})],
+        f"`a`: {TYPE_A}, `d`: struct<`b`: {TYPE_B}>",
+    ),
+}
+
+
+@pytest.mark.parametrize(("schema", "referred", "columns"), REFERRING.values(), ids=REFERRING)
+def test_every_named_type_of_a_referred_schema_can_be_used(schema: Any, referred: list[Any], columns: str) -> None:
+    assert str(avro.parse_schema(inline_references(schema, referred))) == f"struct<{columns}>"
+
+
+def test_two_types_of_one_name_that_differ_are_refused() -> None:
+    fetched = [A, nested("x.D", b=nested("B", n="long"))]
+    with peer() as url:
+        for name, each in zip("ad", fetched, strict=True):
+            register(url, name, each)
+        id_ = register(url, "root", nested("R", a="x.A", d="x.D"), ("x.A", "a"), ("x.D", "d"))
+        with pytest.raises(
+            RecordError, match=r"not Avro: it refers to two types named 'x\.B' that differ: refer to one"
+        ):
+            fetch(url, id_)
+    own = nested("R", b=nested("x.B", n="long"), a="x.A")
+    with pytest.raises(avro.SchemaError, match=r"has two types named 'x\.B' that differ"):
+        avro.parse_schema(inline_references(own, [A]))
+    itself = nested("x.D", d=["null", nested("B", d="D")])
+    with pytest.raises(avro.SchemaError, match=r"has the type 'x\.B' inside itself"):
+        avro.parse_schema(inline_references(nested("R", b="x.B"), [itself]))
 
 
 def test_one_with_a_login_is_read_with_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -186,9 +186,7 @@ class _SchemaReader:
         if isinstance(schema, list):
             return self._parse_union(schema, namespace)
         if isinstance(schema, str):
-            return (
-                ScalarType(_PRIMITIVES[schema]) if schema in _PRIMITIVES else self._find_named_type(schema, namespace)
-            )
+            return ScalarType(PRIMITIVES[schema]) if schema in PRIMITIVES else self._find_named_type(schema, namespace)
         if not isinstance(schema, dict) or "type" not in schema:
             raise SchemaError("is not an Avro schema")
         kind = schema["type"]
@@ -216,7 +214,7 @@ class _SchemaReader:
     def _find_full_name(self, name: str, namespace: str | None) -> str:
         """Return the full name of a type that is named within a namespace."""
         full = f"{namespace}.{name}" if namespace and "." not in name else name
-        return full if full in self._named else name
+        return full if full in self._named and name not in PRIMITIVES else name
 
     def _parse_record(self, schema: JsonObject, namespace: str | None) -> FieldType:
         name, inner = avro_rules.full_name(schema, namespace)
@@ -237,7 +235,7 @@ class _SchemaReader:
 
     def _define(self, name: str, field_type: FieldType, details: tuple[JsonValue, ...]) -> FieldType:
         """Return a named type; raise SchemaError if another one has its name."""
-        if name in _PRIMITIVES:
+        if name in PRIMITIVES:
             raise SchemaError(f"has a type named '{name}', which is Avro's own: rename it, or give it a namespace")
         first, known = self._named.setdefault(name, field_type), self._details.setdefault(name, details)
         if first is None or first != field_type or known != details:
@@ -245,9 +243,11 @@ class _SchemaReader:
         return first
 
     def _parse_union(self, schema: Sequence[JsonValue], namespace: str | None) -> FieldType:
-        kinds = [(part, self.parse_type(part, namespace)) for part in schema if part not in ("null", {"type": "null"})]
-        types = [kind for _, kind in kinds]
-        self._refuse_repeated_names(schema, namespace)
+        parts = [(self.parse_type(part, namespace), self._name_member(part, namespace)) for part in schema]
+        for name in avro_rules.find_duplicates([name for _, name in parts]):
+            raise SchemaError(f"has '{name}' twice in a union")
+        members = {name: kind for kind, name in parts if name != "null"}
+        types = [*members.values()]
         if not types:
             return ScalarType("void")
         if len(types) == 1:
@@ -255,17 +255,17 @@ class _SchemaReader:
         for wide, both in (("bigint", {"int", "bigint"}), ("double", {"float", "double"})):
             if {str(kind) for kind in types} == both:
                 return ScalarType(wide)
-        return RecordType({f"member_{_member_name(part)}": kind for part, kind in kinds})
+        _refuse_similar_names([*members])
+        return RecordType({f"member_{_last_part(name)}": kind for name, kind in members.items()})
 
-    def _refuse_repeated_names(self, union: Sequence[JsonValue], namespace: str | None) -> None:
-        names: set[str] = set()
-        for part in union:
-            name = self._find_full_name(part, namespace) if isinstance(part, str) else ""
-            if isinstance(part, dict) and part["type"] in avro_rules.NAMED:
-                name = avro_rules.full_name(part, namespace)[0]
-            if name and name in names:
-                raise SchemaError(f"has '{name}' twice in a union")
-            names.add(name)
+    def _name_member(self, schema: JsonValue, namespace: str | None) -> str:
+        """Return the full name of a type in a union; that of its kind if it has none."""
+        if not isinstance(schema, dict):
+            return self._find_full_name(str(schema), namespace)
+        if schema["type"] in avro_rules.NAMED:
+            return avro_rules.full_name(schema, namespace)[0]
+        kind = schema["type"]
+        return str(kind) if kind in ("array", "map") else self._name_member(kind, namespace)
 
     def _parse_logical(self, schema: JsonObject) -> FieldType | None:
         logical, kind = str(schema.get("logicalType")), str(schema["type"])
@@ -279,7 +279,7 @@ class _SchemaReader:
         return ScalarType(_LOGICAL[logical, kind]) if (logical, kind) in _LOGICAL else None
 
 
-_PRIMITIVES = {
+PRIMITIVES = {
     "null": "void",
     "boolean": "boolean",
     "int": "int",
@@ -311,8 +311,14 @@ def _count_digits(schema: JsonObject) -> JsonValue:
     return min(len(str(2 ** (8 * size - 1))) - 1, _MOST) if size > 8 else schema.get("precision")
 
 
-def _member_name(schema: JsonValue) -> str:
-    """Return the name of a type in a union: its own, without the namespace, or that of its kind."""
-    if isinstance(schema, dict):
-        return str(schema.get("name") or schema["type"]).rpartition(".")[2]
-    return str(schema).rpartition(".")[2]
+def _refuse_similar_names(names: Sequence[str]) -> None:
+    """Raise SchemaError for types of a union that Spark would give columns of one name."""
+    known: dict[str, str] = {}
+    for name in names:
+        if (other := known.setdefault(_last_part(name).lower(), name)) != name:
+            found = f"has '{other}' and '{name}' in a union, which Spark would read as columns of one name"
+            raise SchemaError(f"{found}: rename one of the two")
+
+
+def _last_part(name: str) -> str:
+    return name.rpartition(".")[2]

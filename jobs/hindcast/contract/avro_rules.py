@@ -26,8 +26,8 @@ def full_name(schema: JsonObject, namespace: str | None) -> tuple[str, str | Non
 
 def check_schema(schema: JsonValue) -> Iterator[str]:
     """Yield what is wrong with a schema (parsed JSON) whose types are known: `has an enum 'E' without symbols`."""
-    if isinstance(schema, list):
-        yield from _check_union(schema)
+    for kind in schema if isinstance(schema, list) else ():
+        yield from ["has a union within a union"] if isinstance(kind, list) else check_schema(kind)
     if not isinstance(schema, dict):
         return
     kind = schema["type"]
@@ -39,23 +39,6 @@ def check_schema(schema: JsonValue) -> Iterator[str]:
         yield from check_schema(schema["items" if kind == "array" else "values"])
     elif not isinstance(kind, str):
         yield "has a type whose own type is not a name: remove the outer one"
-
-
-def _check_union(types: Sequence[JsonValue]) -> Iterator[str]:
-    """Yield what is wrong with a union: it has each kind and each named type once, and no union."""
-    if any(isinstance(kind, list) for kind in types):
-        yield "has a union within a union"
-    for name in _find_duplicates([_union_name(kind) for kind in types]):
-        yield f"has '{name}' twice in a union"
-    for kind in types:
-        yield from check_schema(kind)
-
-
-def _union_name(schema: JsonValue) -> str:
-    """Return the name of a type in a union."""
-    if not isinstance(schema, dict):
-        return str(schema)
-    return str(schema["name"] if schema["type"] in NAMED and "name" in schema else schema["type"])
 
 
 def _check_named_type(schema: JsonObject) -> Iterator[str]:
@@ -93,7 +76,7 @@ def _check_record(schema: JsonObject) -> Iterator[str]:
     names = [str(field["name"]) for field in fields]
     for name in names:
         yield from _check_name(name)
-    for name in _find_duplicates(names):
+    for name in find_duplicates(names):
         yield f"has the field '{name}' twice"
     for field in fields:
         yield from _check_aliases(f"the field '{field['name']}'", field)
@@ -121,7 +104,7 @@ def _check_aliases(owner: str, schema: JsonObject) -> Iterator[str]:
         yield f"has {owner} whose aliases are not a list of names"
 
 
-def _find_duplicates(names: Sequence[str]) -> list[str]:
+def find_duplicates(names: Sequence[str]) -> list[str]:
     """Return the names that occur more than once, sorted."""
     return sorted(name for name, count in Counter(names).items() if count > 1)
 

@@ -21,7 +21,7 @@ import base64
 import json
 import re
 from datetime import date, timedelta
-from decimal import Context, Decimal
+from decimal import Decimal
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -30,7 +30,7 @@ import pyarrow.compute as pc
 from hindcast.common.column_values import ColumnValue
 from hindcast.contract.avro_compatibility import parse_declared_type
 from hindcast.formats.json.columns import column_type, match_all, parse_plain_texts
-from hindcast.formats.json.values import MAX_MICROS, MIN_MICROS, decimal_digits, parse_text
+from hindcast.formats.json.values import MAX_MICROS, MIN_MICROS, decimal_digits, parse_text, scale_decimal
 
 LOGICAL = {
     "org.apache.kafka.connect.data.Decimal": "Decimal",
@@ -58,7 +58,6 @@ _BASE64 = re.compile("(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{4}|[A-Za-z0-9+/]{3}=
 _NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]{1,3})?")
 _DAY = re.compile("([0-9]{4}-[0-9]{2}-[0-9]{2})Z?")
 _MOMENT = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:.*", re.DOTALL)
-_WIDE = Context(prec=_LONGEST)
 
 
 class FieldSchema(NamedTuple):
@@ -225,21 +224,13 @@ def _parse_decimal(text: str, kind: str) -> Decimal | None:
     """Return the text of a number as a decimal, never rounded; None if the type cannot hold its digits."""
     if len(text) > _LONGEST or not _NUMBER.fullmatch(text):
         return None
-    return _fit_decimal(Decimal(text), kind)
+    sign, digits, exponent = Decimal(text).as_tuple()
+    number = int("".join(map(str, digits)))
+    return scale_decimal(-number if sign else number, int(exponent), *decimal_digits(kind))
 
 
 def _scale_number(unscaled: bytes, scale: str, kind: str) -> Decimal | None:
     """Return a big-endian two's-complement number with its scale as a decimal; None if it does not fit."""
     if not 1 <= len(unscaled) <= 16 or not re.fullmatch("[-+]?[0-9]{1,3}", scale):
         return None
-    return _fit_decimal(Decimal(int.from_bytes(unscaled, signed=True)).scaleb(-int(scale), _WIDE), kind)
-
-
-def _fit_decimal(number: Decimal, kind: str) -> Decimal | None:
-    digits, scale = decimal_digits(kind)
-    sign, own, exponent = number.as_tuple()
-    places, unscaled = int(exponent) + scale, int("".join(map(str, own)))
-    unscaled, lost = divmod(unscaled * 10 ** max(places, 0), 10 ** max(-places, 0))
-    if lost or unscaled >= 10**digits:
-        return None
-    return Decimal(-unscaled if sign else unscaled).scaleb(-scale, _WIDE)
+    return scale_decimal(int.from_bytes(unscaled, signed=True), -int(scale), *decimal_digits(kind))

@@ -29,8 +29,8 @@ from hindcast.common.json_values import JsonValue
 from hindcast.common.login_forms import hide_login
 from hindcast.common.settings import Settings
 from hindcast.contract.avro import parse_json
+from hindcast.contract.avro_references import inline_references
 from hindcast.formats.bounded_answers import AnswerError, bound_answers
-from hindcast.formats.schema_references import inline_references
 from hindcast.kafka.credential_files import PEM, find_pem_file
 from hindcast.kafka.security import is_loopback
 

@@ -28,6 +28,7 @@ from hindcast.plan.journal_rows import (
 )
 from hindcast.plan.plans import Plan
 from hindcast.plan.runs import Run, StoredReport, parse_outcome, parse_plan
+from hindcast.store.table_cache import LogState, list_excess, read_log_state
 from hindcast.store.tables import Table
 
 COLUMNS = ("run", "entry", "at", "detail", "sequence")
@@ -59,13 +60,12 @@ class JournalLimits:
 
 
 class ParsedJournal(NamedTuple):
-    """What was read of a journal: the table as it was, its version, and `journal.read_planned_runs`.
+    """What was read of a journal: of which state of its table, and `journal.read_planned_runs`.
 
     `refusal`: why it was not read.
     """
 
-    delta_table: DeltaTable
-    version: int
+    state: _TableState
     runs: list[Run]
     unplanned: list[int]
     refusal: LargeJournalError | None = None
@@ -85,17 +85,17 @@ class ParsedJournals:
         Raise UnreadJournalError if there was no time to read it to its end, and for a malformed entry what parsing it
         raises.
         """
-        path, limits = delta_table.table_uri, self.limits
+        path, limits, state = delta_table.table_uri, self.limits, _read_state(table, delta_table)
         with self._lock:
             reader = self._kept.setdefault(path, _JournalReader())
-        if (found := reader.find(delta_table)) is not None:
+        if (found := reader.find(state)) is not None:
             return found
         with limits.watch(table.pipeline) as check:
             if not reader.lock.acquire(timeout=limits.wait_seconds):
                 found_text = "the journal was not read: another page is reading it at this moment"
                 raise UnreadJournalError(found_text, where=table.path, fix="load the page again")
             try:
-                found = reader.read(table, delta_table, limits.memory, check)
+                found = reader.read(table, delta_table, state, limits.memory, check)
             except UnreadJournalError:
                 raise
             except BaseException:
@@ -125,12 +125,18 @@ class ParsedJournals:
     def _drop_excess(self, last: _JournalReader, most: int) -> None:
         """Drop the largest journals, but not the last one, while all together take too much."""
         with self._lock:
-            others = sorted((it.size, path) for path, it in self._kept.items() if it is not last)
-            total = last.size + sum(size for size, _ in others)
-            while others and total > most:
-                size, path = others.pop()
-                total -= size
+            others = {path: it.size for path, it in self._kept.items() if it is not last}
+            for path in list_excess(others, most - last.size):
                 del self._kept[path]
+
+
+_TableState: TypeAlias = tuple[int, LogState | DeltaTable]
+"""The version of a table, and the state of its log; in an object store the table as it was opened."""
+
+
+def _read_state(table: Table, delta_table: DeltaTable) -> _TableState:
+    version = delta_table.version()
+    return version, read_log_state(table.path, version) or delta_table
 
 
 class _JournalReader:
@@ -144,27 +150,26 @@ class _JournalReader:
         """Forget what was read."""
         self._found: ParsedJournal | None = None
         self.size, self._length = 0, 0
-        self._target: tuple[DeltaTable, int] | None = None
+        self._target: _TableState | None = None
         self._paths: set[str] = set()
         self._waiting: deque[Iterator[EntryRow]] = deque()
         self._entries: list[_StoredEntry] = []
         self._runs = _RunsOfEntries()
 
-    def find(self, delta_table: DeltaTable) -> ParsedJournal | None:
-        """Return what was read of a table at its present version; None if it was not, or not to its end."""
-        found = self._found
-        is_current = found and found.delta_table is delta_table and found.version == delta_table.version()
-        return found if is_current else None
+    def find(self, state: _TableState) -> ParsedJournal | None:
+        """Return what was read of a table in a state; None if it was not, or not to its end."""
+        return self._found if self._found is not None and self._found.state == state else None
 
-    def read(self, table: Table, delta_table: DeltaTable, most: int, check: Callable[[], None]) -> ParsedJournal:
+    def read(
+        self, table: Table, delta_table: DeltaTable, state: _TableState, most: int, check: Callable[[], None]
+    ) -> ParsedJournal:
         """Return what the journal has; read what was not read yet. LargeJournalError is returned as a `refusal`."""
-        if (found := self.find(delta_table)) is not None:  # another thread has read it meanwhile
+        if (found := self.find(state)) is not None:  # another thread has read it meanwhile
             return found
-        version = delta_table.version()
         try:
-            if self._target is None or self._target[0] is not delta_table or self._target[1] != version:
+            if self._target != state:
                 self._add_files(table, delta_table)
-                self._target = delta_table, version
+                self._target = state
             while self._waiting:
                 for row in self._waiting[0]:
                     self._add_entry(row, table.pipeline)
@@ -173,10 +178,10 @@ class _JournalReader:
                 self._waiting.popleft()
         except LargeJournalError as error:
             self.begin_anew()
-            self._found = ParsedJournal(delta_table, version, [], [], error.with_traceback(None))
+            self._found = ParsedJournal(state, [], [], error.with_traceback(None))
             return self._found
         self._runs = self._runs.add(self._entries)
-        self._found = ParsedJournal(delta_table, version, self._runs.list_runs(), self._runs.list_unplanned())
+        self._found = ParsedJournal(state, self._runs.list_runs(), self._runs.list_unplanned())
         return self._found
 
     def _add_files(self, table: Table, delta_table: DeltaTable) -> None:

@@ -84,21 +84,21 @@ def build_overview(settings: Settings, readable: Collection[str]) -> JsonObject:
 
     What cannot be read of one pipeline is in the `problems` of its own entry and does not affect the others. Those that
     took least time lately come first (`reading_limits.rank_pipeline`), and each may take its part of what is left, so
-    that one that takes long is read in several requests. One whose journal does not open in its part is tried again
-    with what the others leave.
+    that one that takes long is read in several requests. One whose journal is not opened and read in its part is tried
+    again with what the others leave.
     """
     contracts, broken = catalog.load_contracts(settings)
     shown = catalog.list_pipelines(settings, readable)
     order = sorted(shown, key=reading_limits.rank_pipeline)
-    lines, left, unopened = dict[str, JsonObject](), reading_limits.OVERVIEW_SECONDS, list[str]()
+    lines, left, unread = dict[str, JsonObject](), reading_limits.OVERVIEW_SECONDS, list[str]()
     for n, name in enumerate(order):
         with reading_limits.limit_page(max(left, 0.0) / (len(order) - n)) as allowance:
             seconds = max(allowance.most, reading_limits.QUICK_SECONDS)
             lines[name] = _build_overview_line(settings, contracts[name], shown[name], seconds)
         left -= allowance.spent
-        if allowance.has_unopened:
-            unopened.append(name)
-    for name in unopened:
+        if allowance.has_unread:
+            unread.append(name)
+    for name in unread:
         with reading_limits.limit_page(max(left, 0.0)) as allowance:
             if not allowance.is_spent:
                 lines[name] = _build_overview_line(settings, contracts[name], shown[name])

@@ -70,8 +70,8 @@ class Allowance:
 
     def __init__(self, most: float) -> None:
         self.most, self.spent = most, 0.0
-        self.has_unopened = False
-        """True if a table was not opened because that takes longer than its share (`limit_opening`)."""
+        self.has_unread = False
+        """True if a journal was not opened, or not read to its end, because that takes longer than its share."""
 
     @property
     def is_spent(self) -> bool:
@@ -186,10 +186,10 @@ def limit_opening(pipeline: str, seconds: float | None = None) -> Iterator[None]
             raise PlatformError(
                 f"the runs were not read: opening their table took more than {OPENING_SECONDS:g} s",
                 where=pipeline,
-                fix=f"load the page again in {SPAN:g} seconds; hindcast runs {pipeline} shows them now",
+                fix=f"hindcast runs {pipeline} shows them, or what is wrong with their table",
             )
         if seconds is not None and seconds < OPENING_SECONDS and pipeline in _SLOW:
-            page.has_unopened = True
+            page.has_unread = True
             raise _explain_unopened(pipeline)
         start, expired = time.monotonic(), False  # of the clock: the log is read in threads of delta-rs
         try:
@@ -200,7 +200,7 @@ def limit_opening(pipeline: str, seconds: float | None = None) -> Iterator[None]
                 with limit_processor_time(seconds):
                     yield
         except ExpiredError:
-            page.has_unopened = expired = True
+            page.has_unread = expired = True
             raise _explain_unopened(pipeline) from None
         finally:
             taken = time.monotonic() - start
@@ -249,6 +249,7 @@ def watch_journal(pipeline: str) -> Iterator[Callable[[], None]]:
     def check() -> None:
         measure()
         if page.is_spent:
+            page.has_unread = True
             raise UnreadJournalError(
                 "the runs were not all read yet: it takes longer than a page may",
                 where=pipeline,

@@ -224,11 +224,17 @@ def _parse_decimal(text: str, digits: int, scale: int) -> Decimal | None:
     whole, fraction, power = match[1], match[2] or "", match[3]
     if power is not None and max(len(whole), len(fraction)) > _SIDE:
         return None
-    places = scale - len(fraction) + int(power or 0)
-    unscaled, lost = divmod(int(whole + fraction) * 10 ** max(places, 0), 10 ** max(-places, 0))
+    number = -int(whole + fraction) if text[0] == "-" else int(whole + fraction)
+    return scale_decimal(number, int(power or 0) - len(fraction), digits, scale)
+
+
+def scale_decimal(number: int, exponent: int, digits: int, scale: int) -> Decimal | None:
+    """Return a number times a power of ten as a decimal of a type, never rounded; None if it needs more digits."""
+    places = exponent + scale
+    unscaled, lost = divmod(abs(number) * 10 ** max(places, 0), 10 ** max(-places, 0))
     if lost or unscaled >= 10**digits:
         return None
-    return Decimal(-unscaled if text[0] == "-" else unscaled).scaleb(-scale, _WIDE)
+    return Decimal(unscaled if number >= 0 else -unscaled).scaleb(-scale, _WIDE)
 
 
 def _parse_date(text: str) -> date | None:
