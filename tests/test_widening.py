@@ -14,7 +14,7 @@ from hindcast.cli import main
 from hindcast.common.errors import ContractError, TableError
 from hindcast.common.settings import read_settings
 from hindcast.runs import preview, run_preview, widening
-from hindcast.store.columns import parse_declared_type
+from hindcast.store.columns import parse_type
 from hindcast.store.table_creation import REWRITING, WIDENING_WARNING
 from pipelines import Pipeline, pipeline
 
@@ -151,4 +151,4 @@ def test_a_warehouse_without_tables_has_nothing_to_widen(tmp_path: Path) -> None
     ],
 )
 def test_every_type_of_a_contract_is_one_of_sparks(kind: str) -> None:
-    assert parse_declared_type(kind).simpleString() == kind
+    assert parse_type(kind).simpleString() == kind
