@@ -304,7 +304,12 @@ def test_what_is_no_aggregate_of_one_argument_is_refused(written: str) -> None:
 
 @pytest.mark.parametrize(
     ("resolved", "kind"),
-    [("orders.quantity", "int"), ("CAST(orders.quantity AS STRING)", "string"), ("orders.quantity + 1", None)],
+    [
+        ("orders.quantity", "int"),
+        ("CAST(orders.quantity AS STRING)", "string"),
+        ("orders.quantity + 1", None),
+        ("CAST(x AS STRUCT<Street: INT, `House No`: ARRAY<INT>>)", "struct<Street: int,`House No`: array<int>>"),
+    ],
 )
 def test_the_type_of_a_column_and_of_a_cast_is_known_without_spark(resolved: str, kind: str | None) -> None:
     assert find_plain_type(resolved, {"orders.quantity": "int"}) == kind

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from hindcast.bitemporal import derivation, predicates
 from hindcast.common import clock, spark_workers
-from hindcast.engine import increment_tasks
+from hindcast.engine import increment_tasks, operators, slice_reader
 from hindcast.formats.decode import decode_records
 from hindcast.ingest import topic_log
 from hindcast.runs import incremental_state
@@ -271,6 +271,45 @@ def test_this_process_finds_what_few_records_change_and_tasks_where_much_is_to_b
         assert tasks == ["_ties", "_leftOut", "_leftOut"]
         with p.here():
             assert wrong(p) == []
+
+
+PAIRED = """
+pipeline: paired
+start: 2026-01-01
+topics:
+  orders: {read: stream, key: {guest: string}, value: {item: string}}
+  visits: {read: stream, key: {guest: string}, value: {room: string}}
+views:
+  pairs:
+    stream: orders
+    join: {stream: visits, before: 5 seconds, after: 5 seconds}
+    select: {item: item, room: room}
+"""
+
+
+def test_tasks_find_what_is_much_though_it_comes_from_little(
+    spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four events of either side are sixteen pairs: more than the join makes here, or than its rows may be in all."""
+    tasks: list[str] = []
+
+    def count_tasks(frame: DataFrame, convert: BatchConverter, schema: StructType) -> DataFrame:
+        tasks.append(schema.names[-1])
+        return spark_workers.map_in_workers(frame, convert, schema)
+
+    monkeypatch.setattr(increment_tasks, "map_in_workers", count_tasks)
+    with pipeline(spark, broker, tmp_path, PAIRED) as p:
+        for guest, module in enumerate((None, None, operators, slice_reader)):
+            for topic, value in (("orders", {"item": "soup"}), ("visits", {"room": "hall"})):
+                p.send(topic, *((f"guest {guest}", value, second) for second in range(4)))
+            tasks.clear()
+            with monkeypatch.context() as patch:
+                if module is not None:
+                    patch.setattr(module, "MAX_ROWS_HERE", 12)
+                assert p.run()["tables"]["pairs"].get("kernel") == ("stream_stream" if guest else None)
+            assert tasks == ([] if module is None else ["_leftOut"])
+        assert len(p.believed("pairs")) == 4 * 16
+        assert wrong(p) == []
 
 
 def _envelope(op: str, name: str | None, second: float) -> tuple[Any, Any, float]:

@@ -383,8 +383,11 @@ def test_more_pairs_than_memory_has_are_refused(monkeypatch: pytest.MonkeyPatch)
     form = JoinSpec("stream_stream", (side, side), False, "inner", {"k": (0, "k")}, None, NO_OUTPUT)
     with pytest.raises(OverflowError, match="10,000 pairs"):
         operators.join_sides(form, TimeSlice(), [rows, rows])
-    few = rows.slice(0, 99)
+    few, every = rows.slice(0, 99), np.ones(100, np.bool_)
     assert operators.join_sides(form, TimeSlice(), [rows, few]).num_rows == 9_900
+    monkeypatch.setattr(operators, "MAX_ROWS_HERE", 9_899)
+    with pytest.raises(OverflowError, match="9,900 pairs"):
+        operators.join_streams(form, [rows, few], [every, every[1:]], is_here=True)
 
 
 def test_joined_rows_that_memory_has_no_room_for_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -398,6 +401,12 @@ def test_joined_rows_that_memory_has_no_room_for_are_refused(monkeypatch: pytest
     assert operators.join_sides(form, TimeSlice(), [events.slice(1), versions]).num_rows == 9
     with pytest.raises(OverflowError, match="10 joined rows of about 1,00"):
         operators.join_sides(form, TimeSlice(), [events, versions])
+    for limit, most in (("MAX_BYTES_HERE", 8_999), ("MAX_ROWS_HERE", 8)):
+        assert operators.join_stream_table(form, events.slice(1), versions, is_here=True).num_rows == 9
+        with monkeypatch.context() as patch:
+            patch.setattr(operators, limit, most)
+            with pytest.raises(OverflowError, match="9 joined rows"):
+                operators.join_stream_table(form, events.slice(1), versions, is_here=True)
 
 
 def test_a_text_that_no_array_holds_is_refused() -> None:

@@ -194,6 +194,9 @@ def test_a_task_whose_events_are_in_too_many_windows_refuses(monkeypatch: pytest
         form = window_spec(size, 1)
         with pytest.raises(OverflowError, match=f"in {windows} windows"):
             aggregate_windows(form, TimeSlice(), rows)
+    monkeypatch.setattr(window_operator, "MAX_MEMBERS_HERE", 4)
+    with pytest.raises(OverflowError, match="in 5 windows"):
+        aggregate_windows(window_spec(5, 1), TimeSlice(), rows, is_here=True)
     many, late = pa.concat_tables([rows] * 100), 2**57
     every = many.set_column(2, "timestamp", pa.array([late] * 100, MOMENT))
     form = window_spec(2**58, 1)

@@ -8,7 +8,7 @@ from decimal import Decimal
 
 import pyarrow as pa
 
-from hindcast.query.show import as_json, format_aligned, format_markdown
+from hindcast.query.show import as_csv, as_json, format_aligned, format_markdown
 
 ROWS = pa.table(
     {
@@ -74,6 +74,28 @@ def test_json() -> None:
         },
     ]
     assert json.loads(as_json(ROWS.slice(0, 0))) == []
+
+
+def test_dates_and_moments_that_python_lacks_are_text_at_any_depth() -> None:
+    moments = [253_402_300_800_000_000, -62_135_596_800_000_001, 0, None]
+    days = pa.array([2_932_897, -719_163, 0, None], pa.int32()).cast(pa.date32())
+    rows = pa.table(
+        {
+            "day": days,
+            "at": pa.array(moments).cast(pa.timestamp("us", "UTC")),
+            "local": pa.array(moments).cast(pa.timestamp("us")),
+            "all": [[{"x": day}] for day in days],
+        }
+    )
+    assert "+10000-01-01" in format_aligned(rows)
+    assert [[*row.values()] for row in json.loads(as_json(rows))] == [
+        ["+10000-01-01", *["+10000-01-01T00:00:00+00:00"] * 2, [{"x": "+10000-01-01"}]],
+        ["+0000-12-31", *["+0000-12-31T23:59:59.999999+00:00"] * 2, [{"x": "+0000-12-31"}]],
+        ["1970-01-01", *["1970-01-01T00:00:00+00:00"] * 2, [{"x": "1970-01-01"}]],
+        [None, None, None, [{"x": None}]],
+    ]
+    assert "\\+10000" in format_markdown(rows)
+    assert as_csv(rows.select(["day"])) == "day\n+10000-01-01\n+0000-12-31\n1970-01-01\n\n"
 
 
 def test_json_has_no_token_that_json_lacks() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,12 +13,15 @@ from deltalake.exceptions import DeltaError
 
 import reports
 from hindcast.cli import main
+from hindcast.common.column_values import Row
 from hindcast.common.errors import ContractError, TableError
 from hindcast.common.settings import read_settings
+from hindcast.contract.expressions import find_plain_type
+from hindcast.query import key_history
 from hindcast.runs import preview, run_preview, widening
-from hindcast.store.columns import parse_declared_type
+from hindcast.store.columns import parse_type
 from hindcast.store.table_creation import REWRITING, WIDENING_WARNING
-from pipelines import Pipeline, pipeline
+from pipelines import Pipeline, at, pipeline, wrong
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -151,4 +156,88 @@ def test_a_warehouse_without_tables_has_nothing_to_widen(tmp_path: Path) -> None
     ],
 )
 def test_every_type_of_a_contract_is_one_of_sparks(kind: str) -> None:
-    assert parse_declared_type(kind).simpleString() == kind
+    known = parse_type(kind)
+    assert known is not None
+    assert known.simpleString() == kind
+
+
+CASTS = (
+    *("boolean", "byte", "short", "int", "long", "float", "real", "double", "decimal", "dec(5)", "numeric(8, 2)"),
+    *("string", "char(3)", "varchar(3)", "binary", "date", "timestamp", "timestamp_ltz", "timestamp_ntz", "variant"),
+    *("interval day to second", "interval year", "array<timestamp_ntz>", "array<map<string, int>>"),
+    *("struct<Street: timestamp_ntz, `House No`: array<decimal>>", "struct<x: variant>", "map<string, int>"),
+)
+
+
+def test_the_type_of_a_cast_is_sparks_or_one_that_only_spark_knows(spark: SparkSession) -> None:
+    written = [text for kind in CASTS for text in (f"cast(null AS {kind})", f"try_cast(null AS {kind})")]
+    written += [*(f"null::{kind}" for kind in CASTS), "timestamp_ntz '2026-01-01'", "date '2026-01-01'", "1.5BD"]
+    kinds = spark.sql(f"SELECT {', '.join(written)}").schema
+    unknown = set()
+    for text, field in zip(written, kinds, strict=True):
+        inferred = find_plain_type(text, {})
+        assert inferred is not None, text
+        if (known := parse_type(inferred)) is None:
+            unknown.add(type(field.dataType).__name__)
+        else:
+            assert known.simpleString() == field.dataType.simpleString(), text
+    assert unknown == {
+        *("ArrayType", "DayTimeIntervalType", "MapType", "StructType"),
+        *("TimestampType", "VariantType", "YearMonthIntervalType"),
+    }
+    assert [parse_type(kind) for kind in ("json", "array")] == [None] * 2
+
+
+ODD = """
+pipeline: odd
+start: 2026-01-01
+topics:
+  menu: {read: table, key: {item: string, size: int}, value: {at: timestamp, until: date}}
+views:
+  local: {table: menu, select: {at: cast(at AS timestamp_ntz), in: "cast(struct(item) AS struct<Name: string>)"}}
+  plain: {table: menu, select: {until: until}}
+  ends:
+    table: menu
+    select: {day: "date_add(until, 1)", at: at + interval 3000000 days}
+    expect: [{expect_column_values_to_be_between: {column: day, max_value: "2026-01-01"}, on_failure: warn}]
+"""
+
+
+def test_columns_that_contracts_cannot_declare_are_published_changed_and_read(
+    spark: SparkSession, broker: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Moments without a zone, which a table must name in its protocol, and dates that Python does not have."""
+
+    def read(*command: str) -> str:
+        assert main.main([*command]) == 0
+        return capsys.readouterr().out
+
+    with pipeline(spark, broker, tmp_path, ODD) as p:
+        key, value = json.dumps({"item": "soup", "size": 1}), {"at": "2026-01-01T00:00:00Z", "until": "9999-12-31"}
+        p.send("menu", (key, value, 0))
+        assert "1 of 1 rows fail, for example +10000-01-01" in reports.format_report(p.run())
+        p.write(ODD.replace("{until: until}", "{until: until, more: array(cast(at AS timestamp_ntz))}"))
+        assert "fine" in read("check", str(p.path))
+        p.send("menu", (key, value | {"at": "2026-01-02T00:00:00Z"}, 1))
+        p.run()
+        local, moment = datetime(2026, 1, 1), datetime(2026, 1, 2)  # noqa: DTZ001  # they have no zone
+        stored = [DeltaTable(p.table(name).path).to_pyarrow_table().to_pylist() for name in ("local", "plain")]
+        assert {row["at"] for row in stored[0]} == {local, moment}
+        assert {row["in"]["Name"] for row in stored[0]} == {"soup"}
+        assert [moment] in [row["more"] for row in stored[1]]
+        for command in (
+            *(["query", "odd.ends", "--format", form] for form in ("table", "json", "csv")),
+            *(["history", "odd.ends", "--key", key], ["diff", "odd.ends", "--run", "1"]),
+            *(["why", "odd.ends", "--key", key], ["failing", "odd"]),
+        ):
+            assert "+10000-01-01" in read(*command), command
+        shown = history_at(p, "ends", ["soup", 1])
+        assert (shown["day"], shown["at"]) == ("+10000-01-01", "+10239-09-23T00:00:00+00:00")
+        assert "2026-01-02 00:00:00" in read("query", "odd.plain")
+        assert not wrong(p)
+
+
+def history_at(p: Pipeline, name: str, key: list[str | int]) -> Row:
+    """The last version of a key, as the time machine's page has it."""
+    history = key_history.read_history(p.table(name), key)
+    return history.find_answer(at(9), datetime.now(UTC), 1).rows[0]

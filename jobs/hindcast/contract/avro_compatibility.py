@@ -56,7 +56,7 @@ _DIGITS = {"int": (10, 0), "bigint": (19, 0)}
 
 
 def _parse_data_type(kind: exp.DataType) -> FieldType:
-    if kind.this is exp.DataType.Type.ARRAY:
+    if kind.this is exp.DataType.Type.ARRAY and kind.expressions:
         return ArrayType(_parse_data_type(kind.expressions[0]))
     if kind.this is exp.DataType.Type.STRUCT:
         return RecordType({part.name: _parse_data_type(part.args["kind"]) for part in kind.expressions})

@@ -141,8 +141,13 @@ def find_plain_type(resolved: str, types: Mapping[str, str | None]) -> str | Non
 
 def _find_type(node: exp.Expr, types: Mapping[str, str | None]) -> str | None:
     if isinstance(node, exp.Cast):
-        return re.sub(r",\s+", ",", format_tree(node.to).lower())
+        text = _TYPE_WORD.sub(lambda word: word[1] or word[0].lower(), format_tree(node.to))
+        return re.sub(r",\s+", ",", text)
     return types.get(".".join(part.name for part in node.parts)) if isinstance(node, exp.Column) else None
+
+
+_TYPE_WORD = re.compile(r"(`[^`]*`|\w+:)|\w+")
+"""A word of a type, as sqlglot writes it; group 1 if it is the name of a struct's field: `STRUCT<Street: STRING>`."""
 
 
 def parse_aggregate(text: str, scope: Scope, places: Mapping[str, str] | None = None) -> tuple[str, str]:

@@ -75,11 +75,13 @@ def _run_once(sources: ChangeReader, opened: OpenedTables, work: _Work, schema: 
 
 
 def _work_here(sources: ChangeReader, opened: OpenedTables, work: _Work, schema: StructType) -> DataFrame | None:
-    """Return the rows that some work yields in this process; None if it is refused."""
-    from hindcast.engine import task
+    """Return the rows that some work yields in this process; None if it is refused, or yields much."""
+    from hindcast.engine import slice_reader, task
 
+    ((place, _), *_) = opened
     try:
-        batches = [*work(opened)]
+        with task.refuse_too_large():
+            batches = [*slice_reader.limit_batches(work(opened), place, here=opened)]
     except task.RefusalError:
         return None
     types = to_arrow_schema(schema, timezone="UTC")
@@ -107,7 +109,7 @@ def _find_view_change(form: ViewIncrement, here: OpenedTables | None) -> Iterato
     from hindcast.engine import increments, task
 
     with task.refuse_too_large():
-        change = increments.find_change(form, *_open_tables(form, here))
+        change = increments.find_change(form, *_open_tables(form, here), is_here=here is not None)
     yield from _add_left_out(change.rows, change.left_out)
 
 
@@ -116,7 +118,7 @@ def _find_affected_rows(form: ViewIncrement, here: OpenedTables | None) -> Itera
     from hindcast.engine import increment_rows, increments, task
 
     with task.refuse_too_large():
-        compared = increments.refresh_view(form, *_open_tables(form, here))
+        compared = increments.refresh_view(form, *_open_tables(form, here), is_here=here is not None)
         rows = increment_rows.list_affected_rows(form, compared)
     yield from _add_left_out(rows, compared.left_out)
 
@@ -171,7 +173,7 @@ def _find_joined_rows(form: JoinIncrement, here: OpenedTables | None) -> Iterato
     from hindcast.engine import increment_rows, increments, integer_encoding, task
 
     with task.refuse_too_large():
-        compared = increments.refresh_view(form, *_open_tables(form, here))
+        compared = increments.refresh_view(form, *_open_tables(form, here), is_here=here is not None)
         joined = integer_encoding.decode_dictionaries(compared.derived, compared.derived.column_names).combine_chunks()
         stored = increment_rows.list_affected_rows(form, compared._replace(derived=compared.current.slice(0, 0)))
     packed = pa.table({STORED: stored.select(form.columns).to_struct_array(), SIDE: stored.column(SIDE)})

@@ -26,26 +26,33 @@ class ViewChange(NamedTuple):
     left_out: LeftOutRows
 
 
-def find_change(form: ViewIncrement, inputs: Sequence[ChangedRows], read_view: ReadNear) -> ViewChange:
+def find_change(
+    form: ViewIncrement, inputs: Sequence[ChangedRows], read_view: ReadNear, *, is_here: bool = False
+) -> ViewChange:
     """Return what a run changes in a view, as `plane.diff_rows` does for the whole view.
 
-    `read_view`: reads the view's current rows.
+    `read_view`: reads the view's current rows. `is_here`: as in `refresh_view`.
     """
-    compared = refresh_view(form, inputs, read_view)
+    compared = refresh_view(form, inputs, read_view, is_here=is_here)
     return ViewChange(diff_rows(form, compared), compared.left_out)
 
 
-def refresh_view(form: ViewIncrement, inputs: Sequence[ChangedRows], read_view: ReadNear) -> Comparison:
-    """Return the affected rows of a view; of a join whose expressions are Spark's, the joined rows of the new ones."""
+def refresh_view(
+    form: ViewIncrement, inputs: Sequence[ChangedRows], read_view: ReadNear, *, is_here: bool = False
+) -> Comparison:
+    """Return the affected rows of a view; of a join whose expressions are Spark's, the joined rows of the new ones.
+
+    `is_here`: this is a step's own process, and no task; then OverflowError already if it would make many rows.
+    """
     match form:
         case AggregateIncrement():
             return aggregate_increments.refresh_aggregate(form, inputs[0], read_view)
         case WindowIncrement():
-            return window_increments.refresh_windows(form, inputs[0], read_view)
+            return window_increments.refresh_windows(form, inputs[0], read_view, is_here=is_here)
         case JoinIncrement() if form.join.operator == "table_table":
-            return join_increments.refresh_table_join(form, inputs, read_view)
+            return join_increments.refresh_table_join(form, inputs, read_view, is_here=is_here)
         case JoinIncrement() if form.join.operator == "stream_stream":
-            return stream_join_increments.refresh_stream_stream_join(form, inputs, read_view)
+            return stream_join_increments.refresh_stream_stream_join(form, inputs, read_view, is_here=is_here)
         case JoinIncrement():
-            return join_increments.refresh_stream_table_join(form, inputs, read_view)
+            return join_increments.refresh_stream_table_join(form, inputs, read_view, is_here=is_here)
     raise AssertionError(f"no operator has increments like {form}")

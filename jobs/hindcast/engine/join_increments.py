@@ -38,7 +38,9 @@ if TYPE_CHECKING:
     from hindcast.common.jit import Booleans, Integers
 
 
-def refresh_stream_table_join(form: JoinIncrement, inputs: Sequence[ChangedRows], read_view: ReadNear) -> Comparison:
+def refresh_stream_table_join(
+    form: JoinIncrement, inputs: Sequence[ChangedRows], read_view: ReadNear, *, is_here: bool
+) -> Comparison:
     """Return the affected rows of a join of a stream with a table.
 
     They are those of changed events, and of events that look up what has changed.
@@ -64,7 +66,7 @@ def refresh_stream_table_join(form: JoinIncrement, inputs: Sequence[ChangedRows]
     if len(moments):
         needed = list_among(key, Needs(plan, on, moments, moments))
         found = versions.read_near((int(moments[0]), int(moments[-1])), needed)
-    derived = project_joined(join, operators.join_stream_table(join, plan, found))
+    derived = project_joined(join, operators.join_stream_table(join, plan, found, is_here=is_here))
     moments = read_moments(touched, "timestamp")
     span = int(moments.min()), int(moments.max())
     current = read_view(span, list_among(PLACE_COLUMNS, Needs(touched, PLACE_COLUMNS, moments, moments)))
@@ -73,7 +75,9 @@ def refresh_stream_table_join(form: JoinIncrement, inputs: Sequence[ChangedRows]
     return Comparison(current, derived, units=((plan, unit), (events.closed, unit)))
 
 
-def refresh_table_join(form: JoinIncrement, inputs: Sequence[ChangedRows], read_view: ReadNear) -> Comparison:
+def refresh_table_join(
+    form: JoinIncrement, inputs: Sequence[ChangedRows], read_view: ReadNear, *, is_here: bool
+) -> Comparison:
     """Return the affected rows of a join of tables, on their keys or on a foreign key."""
     join, (left, right) = form.join, inputs
     unit, key = tuple(form.unit.values()), join.sides[1].key
@@ -98,7 +102,7 @@ def refresh_table_join(form: JoinIncrement, inputs: Sequence[ChangedRows], read_
             (near.right, affected.right, affected.met),
         )
     )
-    joined = operators.join_tables(_carry_hulls(join), TimeSlice(), lefts, rights)
+    joined = operators.join_tables(_carry_hulls(join), TimeSlice(), lefts, rights, is_here=is_here)
     derived = project_joined(join, clip_rows(_join_bounds(joined)))
     units = [(part, unit) for part in (left.closed, left.opened, lefts)]
     units += [(part, key) for part in (right.closed, right.opened) if join.whole is None]

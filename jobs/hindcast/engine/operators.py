@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from hindcast.common.jit import NOTHING
 from hindcast.engine import integer_encoding, sweeps
-from hindcast.engine.slice_reader import MAX_BYTES
+from hindcast.engine.slice_reader import MAX_BYTES, MAX_BYTES_HERE, MAX_ROWS_HERE
 from hindcast.engine.spec import AggregateSpec, JoinSpec, TimeSlice
 from hindcast.engine.sweeps import FOREVER
 from hindcast.store.tables import ARROW_TIMESTAMP
@@ -49,8 +49,11 @@ def join_sides(form: JoinSpec, span: TimeSlice, sides: Sequence[pa.Table]) -> pa
     return join_stream_table(form, *sides)
 
 
-def join_stream_table(form: JoinSpec, events: pa.Table, versions: pa.Table) -> pa.Table:
-    """Return `joins.join_stream_table` of the events in a slice and the versions valid in it."""
+def join_stream_table(form: JoinSpec, events: pa.Table, versions: pa.Table, *, is_here: bool = False) -> pa.Table:
+    """Return `joins.join_stream_table` of the events in a slice and the versions valid in it.
+
+    OverflowError if the rows take too much memory. `is_here`: of a step's own process, which takes little.
+    """
     (on, key), count = integer_encoding.encode_keys(
         [events, versions], [side.key for side in form.sides], whole=form.whole
     )
@@ -61,7 +64,7 @@ def join_stream_table(form: JoinSpec, events: pa.Table, versions: pa.Table) -> p
     if form.how == "inner":  # rule: an inner join drops an event without a version
         kept = met != NOTHING
         events, met = events.filter(pa.array(kept)), met[kept]
-    _refuse_large_rows(form, (events, versions), len(met))
+    _refuse_large_rows(form, (events, versions), len(met), is_here=is_here)
     return pa.table(
         {
             name: integer_encoding.take_values(versions.column(column), met) if side else events.column(column)
@@ -70,11 +73,13 @@ def join_stream_table(form: JoinSpec, events: pa.Table, versions: pa.Table) -> p
     )
 
 
-def join_streams(form: JoinSpec, sides: Sequence[pa.Table], own: Sequence[Booleans]) -> pa.Table:
+def join_streams(
+    form: JoinSpec, sides: Sequence[pa.Table], own: Sequence[Booleans], *, is_here: bool = False
+) -> pa.Table:
     """Return the rows of `joins.join_stream_stream` that come from some `own` events of either side.
 
     These are the pairs of the left ones, and of either the rows without a pair. The sides have all events near them.
-    OverflowError if there are more than `MAX_PAIRS` rows.
+    OverflowError if there are more than `MAX_PAIRS`, or if they take too much memory (`join_stream_table`).
     """
     keys, count = integer_encoding.encode_keys(sides, [side.key for side in form.sides], whole=form.whole)
     moments = [integer_encoding.encode_timestamps(side.column("timestamp")) for side in sides]
@@ -87,7 +92,7 @@ def join_streams(form: JoinSpec, sides: Sequence[pa.Table], own: Sequence[Boolea
 
     low, high, rights = find(0, before, after)
     near = np.where(own[0], high - low, 0)
-    if near.sum() > MAX_PAIRS:
+    if near.sum() > (MAX_ROWS_HERE if is_here else MAX_PAIRS):
         raise OverflowError(f"a task has {near.sum():,} pairs of events")
     lefts, numbers = integer_encoding.repeat_numbers(near)
     places = low[lefts] + numbers
@@ -102,7 +107,7 @@ def join_streams(form: JoinSpec, sides: Sequence[pa.Table], own: Sequence[Boolea
     # rule: a pair is true from its later event on
     latest = np.maximum(*(np.append(at, -FOREVER)[of] for at, of in zip(moments, (lefts, rights), strict=True)))
     order = np.argsort(latest, kind="stable")
-    _refuse_large_rows(form, sides, len(order))
+    _refuse_large_rows(form, sides, len(order), is_here=is_here)
     columns = {
         name: integer_encoding.take_values(sides[side].column(c), (lefts, rights)[side][order])
         for name, (side, c) in form.columns.items()
@@ -110,10 +115,13 @@ def join_streams(form: JoinSpec, sides: Sequence[pa.Table], own: Sequence[Boolea
     return pa.table({**columns, "timestamp": integer_encoding.decode_timestamps(latest[order], ARROW_TIMESTAMP)})
 
 
-def _refuse_large_rows(form: JoinSpec, sides: Sequence[pa.Table], count: int) -> None:
-    """Raise OverflowError if so many joined rows are too large for a task, by the mean size of their columns."""
+def _refuse_large_rows(form: JoinSpec, sides: Sequence[pa.Table], count: int, *, is_here: bool) -> None:
+    """Raise OverflowError if so many joined rows are too large, by the mean size of their columns.
+
+    They are for a task; or, if `is_here`, for a step's own process, which takes little.
+    """
     mean = sum(sides[side].column(name).nbytes / max(sides[side].num_rows, 1) for side, name in form.columns.values())
-    if mean * count > MAX_BYTES:
+    if mean * count > (MAX_BYTES_HERE if is_here else MAX_BYTES) or (is_here and count > MAX_ROWS_HERE):
         raise OverflowError(f"a task has {count:,} joined rows of about {mean:,.0f} bytes")
 
 
@@ -121,11 +129,14 @@ MAX_PAIRS = 20_000_000
 """So many pairs of events a task has at most; they are in memory."""
 
 
-def join_tables(form: JoinSpec, span: TimeSlice, left: pa.Table, right: pa.Table, *later: pa.Table) -> pa.Table:
+def join_tables(
+    form: JoinSpec, span: TimeSlice, left: pa.Table, right: pa.Table, *later: pa.Table, is_here: bool = False
+) -> pa.Table:
     """Return the rows of `joins.join_table_table` or `joins.join_foreign_key` that begin in a slice.
 
     Given are the versions valid in it or up to its start. `later`: of an outer join, and of a left one, the versions of
     the right and then of the left side that start after it, since a row without a partner lasts until one comes.
+    OverflowError if the rows take too much memory (`join_stream_table`).
     """
     on = [side.key for side in form.sides]
     (one, other, *after), count = integer_encoding.encode_keys(
@@ -149,7 +160,7 @@ def join_tables(form: JoinSpec, span: TimeSlice, left: pa.Table, right: pa.Table
         )
         pieces = np.concatenate([pieces, alone[:, [1, 0, 2, 3]]])
     pieces = pieces[np.argsort(pieces[:, 2], kind="stable")]
-    _refuse_large_rows(form, (left, right), len(pieces))
+    _refuse_large_rows(form, (left, right), len(pieces), is_here=is_here)
     columns = {
         name: integer_encoding.take_values((left, right)[side].column(c), pieces[:, side])
         for name, (side, c) in form.columns.items()

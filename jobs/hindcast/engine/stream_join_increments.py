@@ -26,7 +26,9 @@ RIGHT_PLACE_COLUMNS = tuple(column for column in identity_columns("pairs", ()) i
 """The columns with the place of a pair's right event."""
 
 
-def refresh_stream_stream_join(form: JoinIncrement, inputs: Sequence[ChangedRows], read_view: ReadNear) -> Comparison:
+def refresh_stream_stream_join(
+    form: JoinIncrement, inputs: Sequence[ChangedRows], read_view: ReadNear, *, is_here: bool
+) -> Comparison:
     """Return the affected rows of a join of two streams.
 
     They are the pairs of changed left events, and of those near a changed right one; of an outer join also the right
@@ -41,7 +43,7 @@ def refresh_stream_stream_join(form: JoinIncrement, inputs: Sequence[ChangedRows
         return compare_nothing(form)
     sides = [_add_near_events(join, side, affected, inputs) for side in range(2)]
     own = [find_matching_rows(rows, some, PLACE_COLUMNS) for rows, some in zip(sides, affected, strict=True)]
-    derived = project_joined(join, operators.join_streams(join, sides, own))
+    derived = project_joined(join, operators.join_streams(join, sides, own, is_here=is_here))
     current = _read_current_rows(form, touched, read_view)
     unit, key = tuple(form.unit.values()), join.sides[1].key
     units = [(part, unit) for part in (affected[0], inputs[0].closed)]

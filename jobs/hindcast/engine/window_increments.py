@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from hindcast.common.jit import Integers
 
 
-def refresh_windows(form: WindowIncrement, source: ChangedRows, read_view: ReadNear) -> Comparison:
+def refresh_windows(form: WindowIncrement, source: ChangedRows, read_view: ReadNear, *, is_here: bool) -> Comparison:
     """Return the affected rows of an aggregate in windows.
 
     RefusalError if events of the input are gone: then others may be judged otherwise.
@@ -54,7 +54,7 @@ def refresh_windows(form: WindowIncrement, source: ChangedRows, read_view: ReadN
     is_possible = low <= high  # no window takes an event before 1970
     new, low, high = new.filter(pa.array(is_possible)), low[is_possible], high[is_possible]
     if not new.num_rows:
-        return compare_nothing(form, _count_left_out(events, added, 0))
+        return compare_nothing(form, _count_left_out(events, added, 0, is_here=is_here))
     needed = list_hulls(events.key, [(new, events.key)], lambda groups: [Periods(groups[0], low, high)])
     current = read_view((int(low.min()), int(high.max())), needed)
     begun, ended = _read_windows(events, current)
@@ -77,10 +77,11 @@ def refresh_windows(form: WindowIncrement, source: ChangedRows, read_view: ReadN
         derived = session_operator.aggregate_sessions(events, rows).rows
         too_late = len(late_events.match_rows(session_operator.list_refused_events(events, rows), new)[0])
     else:
-        derived = _select_windows(events, window_operator.aggregate_windows(events, TimeSlice(), rows).rows, new)
+        found = window_operator.aggregate_windows(events, TimeSlice(), rows, is_here=is_here)
+        derived = _select_windows(events, found.rows, new)
     columns = [derived.column(name).cast(form.output.types.field(name).type) for name in form.columns]
     derived = pa.table(columns, list(form.columns))
-    left_out = _count_left_out(events, added, too_late)
+    left_out = _count_left_out(events, added, too_late, is_here=is_here)
     return Comparison(current.filter(pa.array(touching)), derived, left_out, ((new, events.key),))
 
 
@@ -116,11 +117,11 @@ def _select_windows(form: EventSpec, rows: pa.Table, new: pa.Table) -> pa.Table:
     return rows.filter(pa.array(learnt.touch(Periods(own, starts, starts))))
 
 
-def _count_left_out(form: EventSpec, added: pa.Table, too_late: int) -> LeftOutRows:
+def _count_left_out(form: EventSpec, added: pa.Table, too_late: int, *, is_here: bool) -> LeftOutRows:
     """Return what of added events is left out; `too_late`: of those in sessions."""
     if isinstance(form, SessionSpec):
         found = session_operator.aggregate_sessions(replace(form, late=late_events.NO_LATE_EVENTS), added)
     elif isinstance(form, WindowSpec | SlidingSpec):
-        found = window_operator.aggregate_windows(form, TimeSlice(), added)
+        found = window_operator.aggregate_windows(form, TimeSlice(), added, is_here=is_here)
         too_late = found.too_late
     return LeftOutRows(found.no_key, found.no_value, too_late, found.reached)

@@ -21,15 +21,18 @@ from hindcast.store.tables import ARROW_TIMESTAMP
 if TYPE_CHECKING:
     from hindcast.common.jit import Booleans, Integers
 
-MAX_MEMBERS = 50_000_000
-"""So many events a task has in windows at most, each counted in all of its windows."""
+MAX_MEMBERS, MAX_MEMBERS_HERE = 50_000_000, 1_000_000
+"""So many events a task, or a step's own process, has in windows at most, each counted in all of its windows."""
 
 
-def aggregate_windows(form: WindowSpec | SlidingSpec, span: TimeSlice, rows: pa.Table) -> KernelRows:
+def aggregate_windows(
+    form: WindowSpec | SlidingSpec, span: TimeSlice, rows: pa.Table, *, is_here: bool = False
+) -> KernelRows:
     """Return the aggregate in the windows that start in a slice, given the rows within their `reach` (`EventSpec`).
 
     The rows are in the order of the windows' starts. What is left out is counted among the events in the slice.
-    OverflowError if a sum is too large for its type, or if the events have more than `MAX_MEMBERS` windows.
+    OverflowError if a sum is too large for its type, or if the events have more than `MAX_MEMBERS` windows;
+    `is_here`: than `MAX_MEMBERS_HERE`.
 
         tumbling 10 ms    @3: 5, @12: 1, @14: 2    sum    ->    [0, 10): 5, [10, 20): 3
     """
@@ -38,13 +41,16 @@ def aggregate_windows(form: WindowSpec | SlidingSpec, span: TimeSlice, rows: pa.
     counted = operators.find_counted_rows(form.measures, rows)
     at = integer_encoding.encode_timestamps(rows.column("timestamp"))
     has_key, has_value = group != NOTHING, counted.any(axis=0)
+    most = MAX_MEMBERS_HERE if is_here else MAX_MEMBERS
     if isinstance(form, SlidingSpec):
         is_taken = _find_taken_rows(form, rows)
-        members, starts = _list_sliding_members(form, span, np.flatnonzero(has_key & has_value & is_taken), group, at)
+        members, starts = _list_sliding_members(
+            form, span, np.flatnonzero(has_key & has_value & is_taken), group, at, most
+        )
     else:
         first, last = _find_windows(form, rows, at)
         is_taken = first <= last
-        members, starts = _list_members(form, span, has_key & has_value & is_taken, first, last)
+        members, starts = _list_members(form, span, has_key & has_value & is_taken, first, last, most)
     begun, number = np.unique(starts, return_inverse=True)
     codes, window = np.unique(number * count + group[members], return_inverse=True)
     one = np.empty(len(codes), np.int64)
@@ -89,22 +95,27 @@ class _Members(NamedTuple):
     start: Integers
 
 
-def _list_members(form: WindowSpec, span: TimeSlice, is_counted: Booleans, first: Integers, last: Integers) -> _Members:
-    """Return the members of the windows that start in a slice."""
+def _list_members(
+    form: WindowSpec, span: TimeSlice, is_counted: Booleans, first: Integers, last: Integers, most: int
+) -> _Members:
+    """Return the members of the windows that start in a slice; OverflowError if there are more than `most`."""
     since, until = operators.slice_bounds(span)
     # rule: a slice has the windows that start in it
     low, high = -(-max(since, 0) // form.advance) * form.advance, (until - 1) // form.advance * form.advance
     first, last = np.maximum(first, low), np.minimum(last, high)
     times = np.where(is_counted & (first <= last), (last - first) // form.advance + 1, 0)
-    _refuse_many_members(times)
+    _refuse_many_members(times, most)
     row, number = integer_encoding.repeat_numbers(times)
     return _Members(row, first[row] + number * form.advance)
 
 
 def _list_sliding_members(
-    form: SlidingSpec, span: TimeSlice, taken: Integers, group: Integers, at: Integers
+    form: SlidingSpec, span: TimeSlice, taken: Integers, group: Integers, at: Integers, most: int
 ) -> _Members:
-    """Return the members of the sliding windows that start in a slice, given the numbers of the `taken` events."""
+    """Return the members of the sliding windows that start in a slice, given the numbers of the `taken` events.
+
+    OverflowError if there are more than `most`.
+    """
     taken = taken[np.argsort(at[taken], kind="stable")]
     group, at = group[taken], at[taken]
     since, until = operators.slice_bounds(span)
@@ -119,14 +130,14 @@ def _list_sliding_members(
     by_group = sweeps.group_by_key(group, int(group.max(initial=-1)) + 1)
     # rule: a sliding window holds its end
     low, high = sweeps.find_near_events(groups, starts, by_group, at, 0, form.difference)
-    _refuse_many_members(high - low)
+    _refuse_many_members(high - low, most)
     window, number = integer_encoding.repeat_numbers(high - low)
     return _Members(taken[by_group[0][low[window] + number]], starts[window])
 
 
-def _refuse_many_members(counts: Integers) -> None:
+def _refuse_many_members(counts: Integers, most: int) -> None:
     # As doubles: the sum of windows of a thousand years that are a millisecond apart is no bigint.
-    if (total := counts.sum(dtype=np.float64)) > MAX_MEMBERS:
+    if (total := counts.sum(dtype=np.float64)) > most:
         raise OverflowError(f"the events of a task are in {total:,.0f} windows")
 
 

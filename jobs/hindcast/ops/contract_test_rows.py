@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from hindcast.common.column_values import ColumnValue
 from hindcast.common.plurals import format_count
+from hindcast.common.python_values import list_rows
 from hindcast.contract.contract_tests import Rows
 from hindcast.contract.types import ContractValue, format_value, parse_moment
 from hindcast.ops.contract_test_index import RowIndex
@@ -34,7 +35,7 @@ def compare_rows(name: str, expected: Rows, found: pa.Table) -> str | None:
     """
     names = [*expected[0]] if expected else [column for column in found.column_names if not column.startswith("system")]
     types = {field.name: field.type for field in found.schema}
-    rows: list[_Row] = [tuple(row[column] for column in names) for row in found.select(names).to_pylist()]
+    rows: list[_Row] = [tuple(row[column] for column in names) for row in list_rows(found.select(names))]
     try:
         wanted: list[_Row] = [tuple(convert_value(row[n], types[n], n) for n in names) for row in expected]
     except ValueError as error:

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame
 
 from hindcast.common.errors import GateError, describe_cause, escape_controls, show_briefly
 from hindcast.common.json_values import JsonValue
+from hindcast.common.python_values import list_values
 from hindcast.contract import Expectation
 from hindcast.contract.sensitive import find_sensitive_columns, redact_message
 from hindcast.quality import slow_patterns
@@ -30,6 +31,7 @@ from hindcast.quality.expectations import (
 )
 from hindcast.quality.gate_results import GateResult, Outcome
 from hindcast.quality.staged_change import StagedChange
+from hindcast.store.task_rows import collect_table
 
 if TYPE_CHECKING:
     from great_expectations.core import ExpectationValidationResult
@@ -213,7 +215,8 @@ def _describe_failure(candidate: StagedChange, which: str, gate: Expectation, me
     examples = ""
     if column is not None and not hidden:
         rows = select_failing_rows(candidate, gate).where(f"`{column}` IS NOT NULL").select(f"`{column}`")
-        examples = ", ".join(show_briefly(str(row[0])) for row in rows.limit(_MAX_EXAMPLES).collect())
+        values = list_values(collect_table(rows.limit(_MAX_EXAMPLES)).column(0))
+        examples = ", ".join(show_briefly(str(value)) for value in values)
         examples = examples and f", for example {examples}"
     return f"{measured.failing} of {measured.checked} rows fail{examples}"
 

@@ -21,6 +21,7 @@ from duckdb import DuckDBPyConnection
 
 from hindcast.bitemporal.predicates import ColumnBound, Question, sql_literal
 from hindcast.common.errors import QueryError
+from hindcast.common.python_values import list_values
 from hindcast.contract import Contract
 from hindcast.contract.shapes import PERIODS
 from hindcast.contract.types import PERIOD_COLUMNS
@@ -180,7 +181,7 @@ def flatten_lines(lines: pa.Table, hidden: Collection[str] = ()) -> pa.Table:
 def describe_lines(lines: pa.Table) -> pa.Table:
     """Return lines for people: of each value one text, where it differs `10.00 -> 9.50`."""
     columns = _list_first_columns(lines)
-    sides = zip(lines.column("before").to_pylist(), lines.column("after").to_pylist(), strict=True)
+    sides = zip(*(list_values(lines.column(side)) for side in ("before", "after")), strict=True)
     pairs = [(before or after, after or before) for before, after in sides]
     for name in (field.name for field in lines.schema.field("before").type):
         texts = [[format_cell(side[name]) or '""' for side in pair] for pair in pairs]

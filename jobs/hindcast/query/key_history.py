@@ -21,6 +21,7 @@ from hindcast.bitemporal.predicates import sql_literal
 from hindcast.common.column_values import ColumnValue, Row
 from hindcast.common.errors import QueryError, UnknownError, show_briefly
 from hindcast.common.json_values import JsonValue
+from hindcast.common.python_values import list_rows
 from hindcast.contract import Window
 from hindcast.contract.shapes import PERIODS
 from hindcast.query import read
@@ -107,9 +108,9 @@ def sample_rows(
     """
     source = f'(SELECT {columns} FROM rows AS "{of}" WHERE {condition})'  # noqa: S608  # literals, quoted names
     text = f"SELECT *, count(*) OVER () AS _total FROM {source} ORDER BY {order} LIMIT {limit}"  # noqa: S608
-    rows = engine.sql(text).to_arrow_table().to_pylist()
-    total = rows[0]["_total"] if rows else 0
-    return RowSample([{name: value for name, value in row.items() if name != "_total"} for row in rows], total)
+    found = engine.sql(text).to_arrow_table()
+    total: int = found.column("_total")[0].as_py() if found.num_rows else 0
+    return RowSample(list_rows(found.drop_columns("_total")), total)
 
 
 def crosshair_condition(kind: str, moment: datetime) -> str:
@@ -187,7 +188,7 @@ def suggest_keys(table: Table, beginning: str) -> list[str]:
             open_limited_engine(delta_table, SUGGESTION_SECONDS) as engine,
         ):
             duckdb_reader.register_rows(engine, delta_table)
-            rows = engine.sql(text).to_arrow_table().to_pylist()
+            rows = list_rows(engine.sql(text).to_arrow_table())
     except EngineLimitError:
         found = (
             f"finding keys that begin with {show_briefly(beginning, 50)!r} took longer than {SUGGESTION_SECONDS:g} s"

@@ -18,6 +18,7 @@ from sqlglot import expressions as exp
 from hindcast.bitemporal.predicates import sql_literal
 from hindcast.common.column_values import ColumnValue, Row
 from hindcast.common.errors import show_briefly
+from hindcast.common.python_values import list_values
 from hindcast.contract.parsing import parse_resolved
 from hindcast.engine.arrow_expressions import (
     Call,
@@ -78,11 +79,10 @@ class RowExpressions:
         refuse_unfit(row.get(name) for name in columns)
         values = pa.table({name: pa.array([row.get(name)], kind) for name, kind in columns.items()})
         try:
-            (value,) = evaluate_column(expression, values).to_pylist()
+            (value,) = list_values(evaluate_column(expression, values))
         except EvaluationError:
             raise _build_refusal(text) from None
-        found: ColumnValue = value
-        return found
+        return value
 
     @contextmanager
     def register(self, engine: duckdb.DuckDBPyConnection) -> Iterator[None]:

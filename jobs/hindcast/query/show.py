@@ -14,6 +14,7 @@ import pyarrow as pa
 from hindcast.common.column_values import ColumnValue
 from hindcast.common.json_values import JsonValue
 from hindcast.common.plurals import format_count
+from hindcast.common.python_values import list_rows
 from hindcast.store.store_formats import UNKNOWN_TIME
 
 
@@ -41,7 +42,7 @@ def format_aligned(rows: pa.Table, width: int | None = None) -> str:
 def _format_cells(rows: pa.Table) -> list[list[str]]:
     return [
         ["unknown" if (name, value) in _UNKNOWN_CELLS else format_cell(value) for name, value in row.items()]
-        for row in rows.to_pylist()
+        for row in list_rows(rows)
     ]
 
 
@@ -66,7 +67,7 @@ def format_moment(moment: datetime) -> str:
 
 def format_markdown(rows: pa.Table) -> str:
     """Return rows as a Markdown table; punctuation in cells is escaped."""
-    cells = [[_PUNCTUATION.sub(r"\\\g<0>", format_cell(value)) for value in row.values()] for row in rows.to_pylist()]
+    cells = [[_PUNCTUATION.sub(r"\\\g<0>", format_cell(value)) for value in row.values()] for row in list_rows(rows)]
     lines = [rows.column_names, ["---"] * rows.num_columns, *cells]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
@@ -80,7 +81,7 @@ def as_json(rows: pa.Table) -> str:
 
     JSON has no NaN and no infinity: they become the texts "NaN", "Infinity" and "-Infinity".
     """
-    return json.dumps([{name: plain_value(value) for name, value in row.items()} for row in rows.to_pylist()], indent=2)
+    return json.dumps([{name: plain_value(value) for name, value in row.items()} for row in list_rows(rows)], indent=2)
 
 
 def as_csv(rows: pa.Table, *, for_spreadsheets: bool = False) -> str:
@@ -94,7 +95,7 @@ def as_csv(rows: pa.Table, *, for_spreadsheets: bool = False) -> str:
         return '"{}"'.format(text.replace('"', '""')) if not text or _CSV_SPECIAL.intersection(text) else text
 
     lines = [[quote(name) for name in rows.column_names]]
-    for row in rows.to_pylist():
+    for row in list_rows(rows):
         texts = [_format_for_csv(value, for_spreadsheets=for_spreadsheets) for value in row.values()]
         lines.append(["" if text is None else quote(text) for text in texts])
     return "".join(f"{','.join(line)}\n" for line in lines)

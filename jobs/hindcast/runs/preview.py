@@ -15,7 +15,6 @@ from dataclasses import replace
 from datetime import datetime
 from functools import partial
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from hindcast.bitemporal import ties
@@ -58,6 +57,7 @@ from hindcast.runs.topic_records import TopicRecords
 from hindcast.store import pinning, row_reader, schema_evolution, table_columns, table_creation, tables
 from hindcast.store.commit_notes import TieCounts
 from hindcast.store.tables import Table
+from hindcast.store.task_rows import collect_table
 
 EXAMPLES = 3
 """A preview shows the changed rows of at most this many keys."""
@@ -259,7 +259,6 @@ def _collect_examples(changes: DataFrame, table: Table, hidden: Collection[str])
     keys = changes.where(tables.is_correction(table)).select(*key).distinct().sort(*key).limit(EXAMPLES)
     shown = changes.join(keys, key, "left_semi").sort(*key, *PERIODS[table.kind], "_change").limit(20)
     columns = ["_change", *(c for c in changes.columns if not c.startswith("_"))]
-    rows = [row.asDict(recursive=True) for row in shown.select(*columns).collect()]
-    plain: list[JsonObject] = json.loads(show.as_json(pa.Table.from_pylist(rows)))
+    plain: list[JsonObject] = json.loads(show.as_json(collect_table(shown.select(*columns))))
     names = {column: column for column in columns} | {"_change": "change", "change": "change_"}
     return [{names[column]: "***" if column in hidden else value for column, value in row.items()} for row in plain]

@@ -17,7 +17,7 @@ from hindcast.contract import Contract, Shape, list_shapes
 from hindcast.contract.field_types import Widen
 from hindcast.contract.view_checks import Complaint
 from hindcast.store import table_columns, tables
-from hindcast.store.columns import ColumnDifference, find_difference, parse_declared_type
+from hindcast.store.columns import ColumnDifference, find_difference, parse_type
 from hindcast.store.table_creation import REWRITING, UNFIT_FIX, WIDENING_CHOICE, WIDENING_WARNING, list_other_marks
 
 WidenedColumns = Mapping[str, tuple[str, str]]
@@ -68,10 +68,11 @@ def check_fit(warehouse: str, contract: Contract, names: Iterable[str] | None = 
 
 
 def _compare_columns(delta_table: DeltaTable, shape: Shape) -> ColumnDifference:
-    """Return how the columns whose types a contract declares differ from those of a table."""
-    declared = {column: parse_declared_type(kind) for column, kind in shape.columns.items() if kind is not None}
-    own = [field for field in table_columns.spark_schema(delta_table).fields if field.name in declared]
-    new = StructType([StructField(column, kind) for column, kind in declared.items()])
+    """Return how the columns whose types are known without Spark differ from those of a table."""
+    written = {column: parse_type(kind) for column, kind in shape.columns.items() if kind is not None}
+    known = {column: kind for column, kind in written.items() if kind is not None}
+    own = [field for field in table_columns.spark_schema(delta_table).fields if field.name in known]
+    new = StructType([StructField(column, kind) for column, kind in known.items()])
     return find_difference(StructType(own), new, shape.key)
 
 

@@ -33,6 +33,7 @@ from pyspark.sql.types import (
     StringType,
     StructField,
     StructType,
+    TimestampNTZType,
     TimestampType,
 )
 
@@ -86,13 +87,20 @@ def find_difference(current: StructType, wanted: StructType, fixed: Collection[s
     return ColumnDifference(added, widened, missing, refused)
 
 
-def parse_declared_type(kind: str) -> DataType:
-    """Return a column's type in a contract as Spark's type.
+def parse_type(kind: str) -> DataType | None:
+    """Return a column's type, as a contract or a cast writes it, as Spark's; None if only Spark knows what it means.
 
-    >>> parse_declared_type("decimal(8,2)"), parse_declared_type("array<int>").simpleString()
-    (DecimalType(8,2), 'array<int>')
+    >>> parse_type("decimal(8,2)"), parse_type("array<int>").simpleString(), parse_type("map<string,int>")
+    (DecimalType(8,2), 'array<int>', None)
     """
-    return _spark_type(avro_compatibility.parse_declared_type(kind))
+    try:
+        return _spark_type(avro_compatibility.parse_declared_type(kind))
+    except _UnknownTypeError:
+        return None
+
+
+class _UnknownTypeError(Exception):
+    """A type that no column of a contract can have, only a cast."""
 
 
 def _spark_type(kind: avro.FieldType) -> DataType:
@@ -105,6 +113,8 @@ def _spark_type(kind: avro.FieldType) -> DataType:
     if name.startswith("decimal("):
         digits, _, scale = name.removeprefix("decimal(").removesuffix(")").partition(",")
         return DecimalType(int(digits), int(scale or 0))
+    if name not in _SCALARS:
+        raise _UnknownTypeError
     return _SCALARS[name]
 
 
@@ -125,6 +135,17 @@ def is_wider(old: DataType, new: DataType) -> bool:
     if isinstance(new, DecimalType):
         return new.precision - new.scale >= (20 if isinstance(old, LongType) else 10)
     return isinstance(new, DoubleType) and not isinstance(old, LongType)
+
+
+def has_local_moments(kind: DataType) -> bool:
+    """Return whether a type, or a part of it, is timestamp_ntz, which a Delta table has to name in its protocol."""
+    match kind:
+        case StructType():
+            return any(has_local_moments(field.dataType) for field in kind.fields)
+        case ArrayType():
+            return has_local_moments(kind.elementType)
+        case _:
+            return isinstance(kind, TimestampNTZType)
 
 
 def format_columns(schema: StructType) -> str:
@@ -165,7 +186,7 @@ _SCALARS: dict[str, DataType] = {
     kind.simpleString(): kind
     for kind in (
         *(StringType(), BooleanType(), ByteType(), ShortType(), IntegerType(), LongType()),
-        *(FloatType(), DoubleType(), DateType(), TimestampType(), BinaryType()),
+        *(FloatType(), DoubleType(), DateType(), TimestampType(), TimestampNTZType(), BinaryType()),
     )
 }
 _WHOLE = (ByteType, ShortType, IntegerType, LongType)

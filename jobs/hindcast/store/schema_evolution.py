@@ -43,6 +43,8 @@ def ensure_columns(spark: SparkSession, table: Table, schema: StructType, known_
     rewrites = bool(change.widened) and table.widen == "rewrite" and not table_columns.is_widened(delta_table)
     if change.widened and not rewrites:
         properties[WIDENING] = "true"
+    if columns.has_local_moments(schema) and _LOCAL_MOMENTS not in (delta_table.protocol().writer_features or ()):
+        properties[f"delta.feature.{_LOCAL_MOMENTS}"] = "supported"  # Delta adds it only to tables that it creates
     commits.set_properties(spark, table, properties, delta_table)
     note: dict[str, JsonValue] = {"columns": str(change)}
     if change.widened:
@@ -52,6 +54,10 @@ def ensure_columns(spark: SparkSession, table: Table, schema: StructType, known_
     elif change.needs_change:
         _add_columns(spark, table, schema, run, note)
     return DeltaTable(table.path)
+
+
+_LOCAL_MOMENTS = "timestampNtz"
+"""The feature of Delta of tables with columns of timestamp_ntz; delta-rs, DuckDB and Polars know it too."""
 
 
 def fit_rows(rows: DataFrame, schema: StructType) -> DataFrame:

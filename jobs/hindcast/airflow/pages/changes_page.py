@@ -20,6 +20,7 @@ from hindcast.airflow.pages.time_machine import QuestionError
 from hindcast.common.column_values import Row
 from hindcast.common.errors import PlatformError, QueryError, UnknownError
 from hindcast.common.json_values import JsonObject, JsonValue
+from hindcast.common.python_values import list_rows
 from hindcast.common.settings import Settings
 from hindcast.contract import Contract
 from hindcast.contract.shapes import PERIODS
@@ -87,7 +88,7 @@ def build_page(settings: Settings, contract: Contract, request: ChangesRequest) 
             "alone": answer.is_one_run,
             "earlier": question.earlier.isoformat(),
             "later": question.later.isoformat(),
-            "lines": [formatter.format_line(line) for line in lines.to_pylist()],
+            "lines": [formatter.format_line(line) for line in list_rows(lines)],
             "first": question.first,
             "total": counts.lines,
             "keys": counts.keys,

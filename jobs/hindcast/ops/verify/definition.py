@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 from hindcast.bitemporal import plane
 from hindcast.common.errors import describe_cause
 from hindcast.common.plurals import format_count
+from hindcast.common.python_values import list_rows
 from hindcast.common.session import fit_to_rows, slice_large_keys
 from hindcast.contract import Contract
 from hindcast.contract.bound import BoundContract
@@ -31,10 +32,12 @@ from hindcast.plan.inputs import locate_own_table, locate_source_table
 from hindcast.plan.plans import Plan
 from hindcast.plan.runs import Run
 from hindcast.quality import held_changes, held_units
+from hindcast.query.key_history import find_cell
 from hindcast.runs import derive_whole, emission, topic_records
 from hindcast.runs.table_diff import diff_current_rows
 from hindcast.store import row_reader, tables
 from hindcast.store.tables import Table
+from hindcast.store.task_rows import collect_table
 
 SAMPLE_SIZE = 1_000
 """The approximate number of keys of a table that are compared, unless all are."""
@@ -159,15 +162,15 @@ def _describe_first_row(change: DataFrame, table: Table, hidden: Collection[str]
     """Return the first row that differs."""
     identity = [c for c in table.identity if c in change.columns]
     first = change.select(*map(_quoted_column, identity)).sort(*map(_quoted_column, identity)).limit(1)
-    rows = [row.asDict(recursive=True) for row in plane.keep_matching_rows(change, first, identity).collect()]
+    rows = list_rows(collect_table(plane.keep_matching_rows(change, first, identity)))
     sides = {"close": "nothing", "open": "nothing"}
     for row in rows:
         shown = {c: "***" if c in hidden else v for c, v in row.items() if not c.startswith("_")}
-        sides[row["_change"]] = json.dumps(shown, default=str)
+        sides[str(row["_change"])] = json.dumps(shown, default=str)
     key = {c: rows[0][c] for c in table.key}
     key_text = "***" if any(c in hidden for c in table.key) else json.dumps(key, default=str)
     text = f"the table: {sides['close']}; the log: {sides['open']}"
-    return _DifferingRow(text, key_text, rows[0].get("_partition"), rows[0].get("_offset"))
+    return _DifferingRow(text, key_text, find_cell(rows[0], "_partition", int), find_cell(rows[0], "_offset", int))
 
 
 def _quoted_column(name: str) -> Column:
