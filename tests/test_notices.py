@@ -117,9 +117,7 @@ NOTHING = "nothing to trim: no run of all tables has been completed yet"
 
 
 @pytest.mark.parametrize(("keep", "maintained"), [(", keep: 30 days", f"shop: {NOTHING}"), ("", "")])
-def test_a_pipeline_that_has_never_run_is_trimmed_and_maintained(
-    tmp_path: Path, keep: str, maintained: str
-) -> None:
+def test_a_pipeline_that_has_never_run_is_trimmed_and_maintained(tmp_path: Path, keep: str, maintained: str) -> None:
     path = tmp_path / "shop.yaml"
     topics = "topics: {menu: {read: table, key: {item: string}, value: {price: int}" + keep + "}}"
     path.write_text(f"pipeline: shop\nstart: 2026-01-01\n{topics}\n", encoding="utf-8")

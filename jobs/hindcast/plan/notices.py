@@ -176,9 +176,10 @@ def _wait_for_notices(warehouse: str, pipeline: str, concerns: Callable[[str, st
                     folder.remove(name)
             if name not in announced:
                 announced.add(name)
-                state = f"which is running, or was killed less than {format_duration(timedelta(seconds=DEAD_AFTER))} ago"
+                since = format_duration(timedelta(seconds=DEAD_AFTER))
                 print(
-                    f"hindcast: {pipeline}: waiting for {show_briefly(what)}, {state}; this goes on by itself",
+                    f"hindcast: {pipeline}: waiting for {show_briefly(what)}, which is running, or was killed less "
+                    f"than {since} ago; this goes on by itself",
                     file=sys.stderr,
                 )
         time.sleep(_PAUSE)
