@@ -56,7 +56,7 @@ def list_own_connections() -> frozenset[str]:
     with suppress(OSError):
         for descriptor in os.scandir("/proc/self/fd"):
             with suppress(OSError):  # closed meanwhile
-                found.add(os.readlink(descriptor.path))
+                found.add(str(Path(descriptor.path).readlink()))
     return frozenset(name for name in found if name.startswith("socket:"))
 
 
