@@ -275,7 +275,8 @@ def test_the_reason_of_an_unfinished_run_stays_on_its_line(capsys: pytest.Captur
     unfinished = bare_run("shop", 1, at(0), reason="late\nshop: nothing is left\r\x1b[2K")
     running._refuse_other_options(unfinished, None, None, None)
     shown = r"begun with --reason 'late\nshop: nothing is left\r\x1b[2K'"
-    assert capsys.readouterr().err == f"shop: finishing run 1 (run-1), {shown}\n"
+    both = "if it is under way in another process, both now do it; the tables come out the same"
+    assert capsys.readouterr().err == f"shop: finishing run 1 (run-1), {shown}; {both}\n"
     with pytest.raises(BusyError) as refused:
         running._refuse_other_options(unfinished, None, "menu", None)
     assert shown in refused.value.found

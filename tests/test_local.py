@@ -91,11 +91,23 @@ class TestSettings:
             ("HINDCAST_UMASK", "77"),
             ("HINDCAST_UMASK", "707"),
             ("HINDCAST_UMASK", "u=rwx"),
+            *((f"HINDCAST_{name}", "~nobody9/x") for name in ("ROOT", "VAR", "WAREHOUSE", "REPORTS", "SCHEMAS")),
         ],
     )
     def test_what_makes_no_sense_is_named(self, name: str, value: str) -> None:
         with pytest.raises(SettingsError, match=re.escape(f"{name} is '{value}'")):
             read_settings({name: value})
+
+    @pytest.mark.parametrize(
+        "warehouse", ["s4://b/x", "s3://b/x", "S3A://b/x", "http://b/x", "://b/x", "wasbs://c@a/x"]
+    )
+    def test_a_warehouse_of_another_scheme_is_refused(self, warehouse: str) -> None:
+        """To Delta's readers every table there is one that does not exist yet."""
+        scheme = warehouse.partition(":")[0]
+        with pytest.raises(SettingsError, match=f"the warehouse begins with '{scheme}://', and") as caught:
+            read_settings({"HINDCAST_WAREHOUSE": warehouse})
+        assert caught.value.fix.endswith("known here: abfs, abfss, file, gs, hdfs, s3a")
+        assert ("did you mean 's3a'?" in caught.value.fix) == (scheme.lower() in ("s3", "s3a"))
 
     @pytest.mark.parametrize("value", ["ann", "ann:viewer", "ann:admin, bob:owner"])
     def test_users_without_roles_or_without_an_admin_are_refused(self, value: str) -> None:

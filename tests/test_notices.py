@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 
 from bare_runs import bare_run
 from hindcast.cli.commands import running
-from hindcast.common.errors import BusyError
+from hindcast.common.errors import BusyError, QueryError
 from hindcast.common.settings import Settings, read_settings
 from hindcast.contract import load
 from hindcast.contract.bound import bind_contract
@@ -24,6 +24,7 @@ from hindcast.ops.erase import forget, records
 from hindcast.ops.erase.purge import list_live_files
 from hindcast.plan import journal, notices, planner
 from hindcast.plan.purposes import Erasure
+from hindcast.query import read
 from hindcast.store.folder import WarehouseFolder
 from pipelines import CORRECTION, RESTAURANT, SEED, Pipeline, pipeline, tell, until, wrong
 
@@ -71,7 +72,8 @@ def test_a_forgetting_waits_for_those_who_have_posted_a_notice(
         ended.append("posted")
     waiting.join(10)
     assert ended == ["posted", "waited"]
-    assert capsys.readouterr().err == "hindcast: p: waiting for maintenance, which is still running\n"
+    state = "which is running, or was killed less than 1 second ago; this goes on by itself"
+    assert capsys.readouterr().err == f"hindcast: p: waiting for maintenance, {state}\n"
     assert posted_files(settings) == []
 
 
@@ -109,6 +111,42 @@ def test_one_process_trims_a_pipeline(settings: Settings) -> None:
             retention.trim_pipeline(None, contract)  # type: ignore[arg-type]  # it is refused before
         with notices.post_alone(*where, "trimming"):
             assert len(posted_files(settings)) == 2
+
+
+NOTHING = "nothing to trim: no run of all tables has been completed yet"
+
+
+@pytest.mark.parametrize(("keep", "maintained"), [(", keep: 30 days", f"shop: {NOTHING}"), ("", "")])
+def test_a_pipeline_that_has_never_run_is_trimmed_and_maintained(tmp_path: Path, keep: str, maintained: str) -> None:
+    path = tmp_path / "shop.yaml"
+    topics = "topics: {menu: {read: table, key: {item: string}, value: {price: int}" + keep + "}}"
+    path.write_text(f"pipeline: shop\nstart: 2026-01-01\n{topics}\n", encoding="utf-8")
+    settings = read_settings({"HINDCAST_VAR": str(tmp_path / "var")})
+    contract = bind_contract(load(path), settings)
+    no_session: Any = None
+    for dry_run in (True, False):
+        report = retention.trim_pipeline(no_session, contract, dry_run=dry_run)
+        assert retention.format_report(report) == f"shop: {NOTHING}"
+    report = maintenance.maintain_tables(lambda: no_session, settings, contract)
+    assert maintenance.format_report(report).splitlines()[2:] == [*([maintained] if maintained else [])]
+    assert not settings.var.exists()
+
+
+@pytest.mark.parametrize(
+    ("state", "fix"),
+    [
+        ("planned", "if it was killed, repeat the hindcast forget that began it, or abandon it: hindcast abandon p, "),
+        ("stopped", "hindcast run p"),
+        ("abandoned", "hindcast run p"),
+    ],
+)
+def test_who_asks_during_a_forgetting_is_told_what_its_state_allows(settings: Settings, state: str, fix: str) -> None:
+    contract = bind_contract(load(written_contract(settings)), settings)
+    for entry in dict.fromkeys(("planned", state)):
+        enter(settings, 2, entry, purpose=Erasure("menu", "0"))
+    with pytest.raises(QueryError, match="run 2 has removed rows that it forgets") as refused:
+        read.refuse_forgotten(settings.warehouse, contract, "menu")
+    assert fix in refused.value.fix
 
 
 def test_a_forgetting_that_died_is_taken_up_when_its_notice_has_expired(settings: Settings) -> None:

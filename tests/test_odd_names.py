@@ -137,8 +137,8 @@ def test_a_warehouse_with_a_password_in_its_address_is_refused_without_it(passwo
     "warehouse",
     [
         *("s3a://shop/tables@home", "file:///ann@home/tables", "/a:b/ann@home"),
-        *("hdfs://name:8020/user/foo@bar/tables", "viewfs://home:1/ann@home"),
-        *("abfss://tables@shop.dfs.core.windows.net/warehouse", "wasbs://tables@shop.blob.core.windows.net"),
+        *("hdfs://name:8020/user/foo@bar/tables", "hdfs://home:1/ann@home"),
+        *("abfss://tables@shop.dfs.core.windows.net/warehouse", "abfs://tables@shop.blob.core.windows.net"),
     ],
 )
 def test_an_at_sign_in_the_path_of_a_warehouse_is_no_password(warehouse: str) -> None:

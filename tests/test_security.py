@@ -106,10 +106,18 @@ class TestSettings:
     def test_what_librdkafka_is_told(self, told: dict[str, str], expected: dict[str, str]) -> None:
         assert read(**told).librdkafka_config() == expected
 
-    def test_a_password_can_stand_in_a_file_with_a_lines_end(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("text", ["s3cret-9\n", "s3cret-9", "\ufeffs3cret-9\r\n"])
+    def test_a_password_can_stand_in_a_file_with_what_editors_add(self, tmp_path: Path, text: str) -> None:
         path = tmp_path / "password"
-        path.write_text("s3cret-9\n", encoding="utf-8")
+        path.write_text(text, encoding="utf-8")
         assert read(SECURITY="sasl_ssl", USERNAME="ann", PASSWORD_FILE=str(path)).password == "s3cret-9"
+
+    @pytest.mark.parametrize("text", ["", "\n", "\ufeff\n"])
+    def test_a_file_without_a_password_is_said_to_be_empty(self, tmp_path: Path, text: str) -> None:
+        path = tmp_path / "password"
+        path.write_text(text, encoding="utf-8")
+        with pytest.raises(SettingsError, match="the file that HINDCAST_KAFKA_PASSWORD_FILE names is empty"):
+            read(SECURITY="sasl_ssl", USERNAME="ann", PASSWORD_FILE=str(path))
 
     @pytest.mark.parametrize(
         ("told", "found"),

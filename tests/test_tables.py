@@ -254,7 +254,7 @@ def test_a_disk_that_fills_up_stops_the_run_and_the_retry_finishes_it(
             patch.setattr(commits, "append_rows", full)
             with pytest.raises(PlatformError, match="the disk is full") as caught:
                 p.run("first")
-            assert "free some space and retry" in caught.value.fix
+            assert caught.value.fix == "free some space, then repeat the command or task"  # of any kind: also abandon
             run = journal.read_runs(p.warehouse, p.name)[0]
             with pytest.raises(PlatformError, match="the disk is full"):
                 journal.append_entry(p.warehouse, replace(run, outcome=OUTCOMES["stopped"]))

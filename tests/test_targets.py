@@ -183,6 +183,9 @@ def test_the_hash_is_that_of_the_values_written_out(folder: Path) -> None:
     assert load(folder / "plain.yaml").hash == first.hash != other.hash
 
 
+FINE = "2026-01-01T00:00:00.1234567Z"
+"""A timestamp that microseconds do not hold."""
+
 REFUSED = [
     ("{type: string, default: eu}", "{type: array<int>}", Choice(), 5, "is not a type that a variable can have"),
     ("{type: string, default: eu}", "{type: string, defalt: eu}", Choice(), 5, "defalt"),
@@ -217,6 +220,13 @@ REFUSED = [
     ("", "", Choice("", (("regoin", "eu"),)), "", "--var regoin: no such variable is declared"),
     ("", "", Choice("", (("region", "it's"),)), 13, "topic: 'it's.orders' is not a valid topic name"),
     ("", "", Choice("test"), 1, "no target 'test'"),
+    ("date, default: 2026-01-01", "date, default: 2026-W01-1", Choice(), 7, "'2026-W01-1' is not a date"),
+    ("", "", Choice("", (("begin", "20260101"),)), "--var begin", "'20260101' is not a date"),
+    *(
+        ("date, default: 2026-01-01", f"timestamp, default: {text}", Choice(), 7, "is not a valid timestamp")
+        for text in (FINE, f"'{FINE}'", "20260101T000000", "2026-W01-1")
+    ),
+    ("type: date", "type: timestamp", Choice("", (("begin", FINE),)), "--var begin", f"'{FINE}' is not a valid time"),
 ]
 
 
@@ -243,11 +253,13 @@ ODD_TARGETS = [
     ("dev: &a {}\nprod: *a", 2, "contains aliases"),
     ("dev:\n  warehouse: a%b", 2, "the warehouse is '/a%b', and has % in its path"),
     ("dev:\n  warehouse: s3a://ann:secret@shop/x", 2, "the warehouse has credentials in its address"),
-    ("dev:\n  reports: ~nobody-there/x", 2, "reports: Could not determine home directory"),
+    ("dev:\n  reports: ~nobody-there/x", 2, "reports is '~nobody-there/x', and this machine does not know that home"),
     ("dev:\n  variables: {least: 1:1:1:1:1}", 2, "'1:1:1:1:1' is the number 13179661 in YAML"),
     ("dev:\n  variables: {lost: 010}", 2, "'010' is the number 8 in YAML"),
     ("dev:\n  schedule: 1:30", 2, "'1:30' is the number 90 in YAML"),
     ("dev:\n  variables: {area: !!binary aGVsbG8=}", 2, "'aGVsbG8=' is not supported: it is tagged !!binary"),
+    ("dev:\n  variables: {begin: " + FINE + "}", 2, "is not a valid timestamp"),
+    ("dev:\n  warehouse: s4://shop/x", 2, "the warehouse begins with 's4://', and Spark and delta-rs know no such"),
     ("dev:\n  variables: {begin: 2026-02-30}", 2, "'2026-02-30' is not a valid timestamp"),
     ("dev:\n  variables: {begin: !!python/name:os.system x}", 2, "'x' is not one value"),
     ('dev: {warehouse: "a\\0b"}', 1, "warehouse is not a text"),
@@ -462,7 +474,9 @@ def test_the_target_says_where_tables_and_reports_are(folder: Path, monkeypatch:
     other = read_settings(dev.environment | {TARGET_VARIABLE: ""})
     assert (other.warehouse, str(other.reports)) == ("/srv/shop/var/warehouse", "/srv/shop/var/reports")
     (folder / "targets.yaml").write_text("dev: {warehouse: ~nobody-there/x}")
-    with pytest.raises(ContractError, match="the target 'dev' cannot be read: warehouse: Could not determine home"):
+    with pytest.raises(
+        ContractError, match="the target 'dev' cannot be read: warehouse is '~nobody-there/x', and this machine"
+    ):
         read_settings(env | {TARGET_VARIABLE: "dev"})
     (folder / "targets.yaml").write_text(TARGETS)
     with pytest.raises(SettingsError, match="no target 'tset'"):
@@ -526,6 +540,8 @@ def test_dags_and_pages_load_the_contracts_of_a_target(folder: Path, monkeypatch
         assert catalog.load_contract(settings, "shop", ["shop"]).schedule == "@weekly", "read again"
         (folder / "targets.yaml").write_text("dev: [")
         assert "targets.yaml:1" in str(catalog.load_contracts(settings)[1]["shop"])
+    with pytest.raises(SettingsError, match="the folder of contracts is '~nobody-there/x', and this machine does not"):
+        pipelines("~nobody-there/x")
     broken = pipelines(folder, target="dev")
     assert "broken contract" in broken["shop"].tags
     assert "targets.yaml:1" in str(broken["shop"].doc_md)

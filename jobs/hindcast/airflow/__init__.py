@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hindcast.common.environment import expand_home
 from hindcast.common.errors import HindcastError
 from hindcast.common.settings import SCHEMAS_VARIABLE, TARGET_VARIABLE, Settings, read_settings
 
@@ -73,7 +74,8 @@ def _read_settings(schemas: str | Path | None, target: str | None, caller: str |
     """
     env = dict(os.environ)
     if schemas is not None:
-        env[SCHEMAS_VARIABLE] = str(Path(caller or ".").absolute().parent / Path(schemas).expanduser())
+        folder = expand_home(schemas, "the folder of contracts")
+        env[SCHEMAS_VARIABLE] = str(Path(caller or ".").absolute().parent / folder)
     if target is not None:
         env[TARGET_VARIABLE] = target
     try:

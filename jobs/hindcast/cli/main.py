@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             step_events.write_event_lines(settings),
             step_events.print_progress(settings),
             limit_access(settings),
-            explain_ended_jvm(),
+            explain_ended_jvm(settings),
         ):
             return command(arguments, settings)
     except HindcastError as error:

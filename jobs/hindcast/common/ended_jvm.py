@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from hindcast.common.errors import HindcastError, PlatformError
-from hindcast.common.settings import read_settings
+from hindcast.common.settings import Settings
 
 _PATIENCE_SECONDS = 1.0
 """How long a JVM may take to end after the error that its end has caused."""
 
 
 @contextmanager
-def explain_ended_jvm() -> Iterator[None]:
+def explain_ended_jvm(settings: Settings) -> Iterator[None]:
     """Raise PlatformError for whatever fails because Spark's JVM has ended, for example for lack of memory."""
     try:
         yield
@@ -27,7 +27,7 @@ def explain_ended_jvm() -> Iterator[None]:
         how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
         raise PlatformError(
             f"Spark's JVM has ended {how}" + (", which is how the system takes memory back" if code == -9 else ""),
-            where=f"HINDCAST_SPARK_MEMORY={read_settings().spark_memory}",
+            where=f"HINDCAST_SPARK_MEMORY={settings.spark_memory}",
             fix="free memory, or set HINDCAST_SPARK_MEMORY to less than the machine has left; then repeat the command: "
             "a run continues where it stopped",
         ) from error

@@ -10,23 +10,34 @@ from pathlib import Path
 from typing import Literal
 
 from hindcast.common import cron
-from hindcast.common.errors import SettingsError
+from hindcast.common.errors import SettingsError, suggest_nearest
 
 
 def parse_path(env: Mapping[str, str], name: str, default: Path) -> Path:
     """Return a path, which becomes absolute."""
-    return Path(env.get(name) or default).expanduser().absolute()
+    return expand_home(env.get(name) or default, name).absolute()
+
+
+def expand_home(path: str | Path, setting: str) -> Path:
+    """Return a path with the home folder for its `~`; SettingsError, which names the setting, if nobody knows that."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:  # of a user that this machine does not have
+        found = f"{setting} is '{_shorten(str(path))}', and this machine does not know that home folder"
+        raise SettingsError(found, fix="write the whole path") from None
 
 
 def parse_warehouse(warehouse: str, setting: str = "HINDCAST_WAREHOUSE, or HINDCAST_VAR,") -> str:
-    """Return the warehouse as it is named everywhere; SettingsError for credentials or odd signs in it.
+    """Return the warehouse as it is named everywhere; SettingsError for credentials or odd signs in it, or a scheme
+    that Delta's readers or Spark do not know.
 
     `setting`: what the error says to set.
     """
     if _has_credentials(warehouse):  # first: other errors show the address, as every path does
         fix = "leave them out: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY have them (docs/deploy.md)"
         raise SettingsError("the warehouse has credentials in its address", fix=fix)
-    place = warehouse if "://" in warehouse else str(Path(warehouse).expanduser().absolute())
+    scheme = warehouse.partition("://")[0] if "://" in warehouse else None
+    place = warehouse if scheme is not None else str(expand_home(warehouse, "HINDCAST_WAREHOUSE").absolute())
     if re.search("[\ud800-\udfff]", place):
         fix = f"set {setting} to a folder whose whole path is UTF-8 text"
         raise SettingsError(f"the warehouse is '{_shorten(place)}', which is not UTF-8 text", fix=fix)
@@ -34,7 +45,14 @@ def parse_warehouse(warehouse: str, setting: str = "HINDCAST_WAREHOUSE, or HINDC
         fix = f"set {setting} to a folder without it"
         shown = place[: found.end()] if found[0] in "?#" and "://" in place else place  # a query may have a secret
         raise SettingsError(f"the warehouse is '{_shorten(shown)}', and has {found[0]} in its path", fix=fix)
+    if scheme is not None and scheme not in _SCHEMES:
+        unknown = f"the warehouse begins with '{_shorten(scheme)}://', and Spark and delta-rs know no such scheme"
+        raise SettingsError(unknown, fix=suggest_nearest(scheme, _SCHEMES))
     return place
+
+
+_SCHEMES = ("s3a", "gs", "abfss", "abfs", "hdfs", "file")
+"""Those that both Spark and delta-rs know; delta-rs takes a table of another for one that is not there."""
 
 
 def _has_credentials(warehouse: str) -> bool:

@@ -37,7 +37,7 @@ from typing import Literal
 
 from hindcast.common import environment
 from hindcast.common.errors import SettingsError
-from hindcast.common.targets import Choice, read_target
+from hindcast.common.targets import FILE, Choice, read_target
 
 DEFAULT_POOL = "default_pool"
 """Airflow's own pool, which always exists."""
@@ -213,11 +213,12 @@ def _find_places(env: Mapping[str, str], root: Path, var: Path, schemas: Path, t
         return warehouse, reports
     its = read_target(schemas, target)
     if its.reports is not None:
-        reports = root / Path(its.reports).expanduser()
+        reports = root / environment.expand_home(its.reports, f"reports in {FILE}")
     elif its.warehouse is not None:
         reports = reports / target
     if its.warehouse is not None:
-        warehouse = its.warehouse if "://" in its.warehouse else str(root / Path(its.warehouse).expanduser())
+        own = its.warehouse
+        warehouse = own if "://" in own else str(root / environment.expand_home(own, f"warehouse in {FILE}"))
     return warehouse, reports
 
 

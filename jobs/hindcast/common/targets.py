@@ -28,7 +28,7 @@ import yaml
 
 from hindcast.common import bounded_files
 from hindcast.common.bounded_files import ExcessError
-from hindcast.common.environment import parse_warehouse
+from hindcast.common.environment import expand_home, parse_warehouse
 from hindcast.common.errors import (
     LINE_BREAKS,
     ContractError,
@@ -228,11 +228,9 @@ def _parse_place(path: str, entries: Mapping[str, yaml.Node], name: str) -> str 
     if not isinstance(value, str) or not value or value != escape_controls(value, LINE_BREAKS):
         raise ContractError(f"{name} is not a text", where=where, fix="write a path or a URL")
     try:
-        place = value if "://" in value else str("/" / Path(value).expanduser())
+        place = value if "://" in value else str("/" / expand_home(value, name))
         if name == "warehouse":
             parse_warehouse(place, f"warehouse in {FILE}")
-    except RuntimeError as error:  # ~ of nobody
-        raise ContractError(f"{name}: {error}", where=where, fix="write the whole path") from None
     except SettingsError as error:
         raise ContractError(error.found, where=where, fix=error.fix) from None
     return value

@@ -42,10 +42,12 @@ class ContractLoader(PlainLoader):
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> object:
         """Return the value that YAML constructs; raise OddValueError where that fails (`2026-02-30`, `!!int x`) and
-        for what JSON does not have: whole numbers of more than 64 bits, bytes, sets.
+        for what JSON does not have: whole numbers of more than 64 bits, bytes, sets; and for a timestamp of which YAML
+        would cut digits.
         """
         tag = _find_tag(node)
-        if tag in _NOT_IN_JSON or (tag in _TAG_FIXES and len(node.value) > _LONGEST_NUMBER):
+        is_cut = tag == "timestamp" and re.search(r"\.[0-9]{7}", node.value) is not None
+        if is_cut or tag in _NOT_IN_JSON or (tag in _TAG_FIXES and len(node.value) > _LONGEST_NUMBER):
             raise OddValueError(node)
         try:
             value = super().construct_object(node, deep=deep)
@@ -56,8 +58,10 @@ class ContractLoader(PlainLoader):
         return value
 
 
+MOMENT_FIX = "write for example 2026-01-31, or 2026-01-31T06:00:00Z; a second has at most six digits after the point"
+
 _TAG_FIXES = {
-    "timestamp": ("valid timestamp", "write for example 2026-01-31 or 2026-01-31T06:00:00Z"),
+    "timestamp": ("valid timestamp", MOMENT_FIX),
     "int": ("whole number", "write for example 10"),
     "float": ("number", "write for example 0.5"),
     "bool": ("boolean", "write true or false"),

@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from sqlglot import expressions as exp
 
 from hindcast.common.json_values import JsonValue
+from hindcast.common.yaml_loader import MOMENT_FIX
 from hindcast.contract.bounds import NAME, TYPE, TYPE_DEPTH, refuse_deep_brackets
 
 PERIOD_COLUMNS = (
@@ -259,16 +260,33 @@ def _string_schema(**keywords: JsonValue) -> WithJsonSchema:
 
 
 def parse_moment(value: ContractValue) -> datetime:
-    """Return a moment in UTC, of a date its start; raise ValueError for anything else, including numbers."""
+    """Return a moment in UTC, of a date its start; raise ValueError for anything else: numbers, a text in another form
+    than the error says, and fractions that microseconds do not hold.
+    """
     try:
+        has_form = not isinstance(value, str) or _MOMENT.fullmatch(value) is not None
         moment = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
-        if isinstance(value, datetime | date | str):
+        if has_form and isinstance(value, datetime | date | str):
             return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
     except (ValueError, OverflowError):
         pass
-    raise ValueError(
-        f"{format_value(value)} is not a valid timestamp; write for example 2026-01-31, or 2026-01-31T06:00:00Z"
-    )
+    raise ValueError(f"{format_value(value)} is not a valid timestamp; {MOMENT_FIX}")
+
+
+def parse_date(value: ContractValue) -> date:
+    """Return a date, or that of a text like 2026-01-31; raise ValueError for anything else."""
+    if isinstance(value, date) and not isinstance(value, datetime):
+        return value
+    try:
+        if isinstance(value, str) and _DATE.fullmatch(value):
+            return date.fromisoformat(value)
+    except ValueError:
+        pass
+    raise ValueError(f"{format_value(value)} is not a date; write for example 2026-01-31")
+
+
+_DATE = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_MOMENT = re.compile(_DATE.pattern + "([Tt ](?!.*[.,][0-9]{7}).*)?")
 
 
 Duration = Annotated[

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from datetime import date, datetime, timedelta
+from datetime import date, timedelta
 from decimal import Context, Decimal, InvalidOperation
 from typing import Annotated, NamedTuple
 
@@ -38,6 +38,7 @@ from hindcast.contract.types import (
     format_duration,
     format_value,
     parse_column_type,
+    parse_date,
     parse_duration,
     parse_moment,
 )
@@ -155,12 +156,7 @@ def _parse_boolean(_: str, value: Scalar) -> BoundValue:
 
 
 def _parse_date(_: str, value: Scalar) -> BoundValue:
-    try:
-        day = date.fromisoformat(value) if isinstance(value, str) else value
-    except ValueError:
-        day = None
-    if not isinstance(day, date) or isinstance(day, datetime):
-        raise _build_refusal(f"{format_value(value)} is not a date; write for example 2026-01-31")
+    day = parse_date(value)
     return BoundValue(day.isoformat(), f"DATE '{day.isoformat()}'")
 
 

@@ -27,11 +27,17 @@ def find_pem_file(variable: str, text: str) -> Path | None:
 
 
 def read_password_file(variable: str, text: str) -> str:
-    """Return the text of the file that a variable names, without the newline that editors add; "" if it names none.
+    """Return the text of the file that a variable names, without what editors add: a newline at its end, and a byte
+    order mark; "" if it names none.
 
-    SettingsError, which does not show the path, if it cannot be read: many a password could be a path.
+    SettingsError, which does not show the path, if it cannot be read or is empty: many a password could be a path.
     """
-    return _read_file(variable, text, "").rstrip("\r\n") if text else ""
+    if not text:
+        return ""
+    password = _read_file(variable, text, "").removeprefix("\ufeff").rstrip("\r\n")
+    if not password:
+        raise SettingsError(f"the file that {variable} names is empty", fix="write the password into it")
+    return password
 
 
 def _read_file(variable: str, text: str, where: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from datetime import UTC, date, datetime
+from datetime import UTC
 from decimal import Decimal, InvalidOperation, localcontext
 from itertools import zip_longest
 
@@ -15,7 +15,7 @@ from hindcast.common.column_values import ColumnValue
 from hindcast.common.plurals import format_count
 from hindcast.common.python_values import list_rows
 from hindcast.contract.contract_tests import Rows
-from hindcast.contract.types import ContractValue, format_value, parse_moment
+from hindcast.contract.types import ContractValue, format_value, parse_date, parse_moment
 from hindcast.ops.contract_test_index import RowIndex
 from hindcast.query.show import format_cell
 
@@ -95,7 +95,7 @@ def _convert_scalar(value: ContractValue, type_: pa.DataType) -> ColumnValue:
     if pa.types.is_timestamp(type_):
         return parse_moment(value).replace(tzinfo=UTC if type_.tz else None)
     if pa.types.is_date(type_):
-        return value if isinstance(value, date) and not isinstance(value, datetime) else date.fromisoformat(str(value))
+        return parse_date(value)
     if pa.types.is_decimal(type_) and not isinstance(value, bool):
         number = Decimal(str(value))
         with localcontext(prec=2 * _MOST_DIGITS):

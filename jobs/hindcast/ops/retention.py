@@ -142,9 +142,13 @@ def _write_horizon(spark: SparkSession, table: Table, at: Horizon) -> None:
 
 def format_report(report: TrimReport) -> str:
     """Return the report of a trim as lines for a terminal or a task's log."""
-    done = "what would be trimmed; nothing was written" if report.dry_run else "trimmed"
-    has_horizon = report.tables or report.logs
-    lines = [f"{report.pipeline}: {done if has_horizon else 'nothing to trim: everything is kept forever'}"]
+    if report.known_at is None:
+        done = "nothing to trim: no run of all tables has been completed yet"
+    elif not report.tables and not report.logs:
+        done = "nothing to trim: everything is kept forever"
+    else:
+        done = "what would be trimmed; nothing was written" if report.dry_run else "trimmed"
+    lines = [f"{report.pipeline}: {done}"]
     for part, trimmed_parts, what in (("table", report.tables, "rows"), ("log", report.logs, "records")):
         for name, trimmed in trimmed_parts.items():
             until = f"horizon {trimmed.horizon.moment.isoformat()}" if trimmed.horizon else "no horizon yet"

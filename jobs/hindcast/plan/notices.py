@@ -18,10 +18,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from datetime import timedelta
 
 from deltalake.exceptions import DeltaError
 
 from hindcast.common.errors import BusyError, show_briefly
+from hindcast.contract.types import format_duration
 from hindcast.plan import journal
 from hindcast.plan.lease import FOLDER, Lease, read_notice
 from hindcast.store import commit_once, table_creation, tables
@@ -58,7 +60,8 @@ def post_alone(warehouse: str, pipeline: str, what: str) -> Iterator[None]:
     The notice of a dead one is waited for until it expires.
     """
     with post_notice(warehouse, pipeline, what) as own:
-        _wait_for_notices(warehouse, pipeline, lambda name, other: name != own and other == what, what)
+        if own:  # else the pipeline has no run yet, and perhaps no folder
+            _wait_for_notices(warehouse, pipeline, lambda name, other: name != own and other == what, what)
         yield
 
 
@@ -173,8 +176,11 @@ def _wait_for_notices(warehouse: str, pipeline: str, concerns: Callable[[str, st
                     folder.remove(name)
             if name not in announced:
                 announced.add(name)
+                since = format_duration(timedelta(seconds=DEAD_AFTER))
                 print(
-                    f"hindcast: {pipeline}: waiting for {show_briefly(what)}, which is still running", file=sys.stderr
+                    f"hindcast: {pipeline}: waiting for {show_briefly(what)}, which is running, or was killed less "
+                    f"than {since} ago; this goes on by itself",
+                    file=sys.stderr,
                 )
         time.sleep(_PAUSE)
 

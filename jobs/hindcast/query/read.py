@@ -157,12 +157,14 @@ def refuse_forgotten(warehouse: str, contract: Contract, name: str) -> None:
     last = max((run.number for run in past if run.has_done_all_tables), default=0)
     for run in (run for run in past if run.number > last):
         if run.plan.erasure is not None and run.plan.erasure.removes_rows_of(contract, name):
-            raise QueryError(
-                f"run {run.number} has removed rows that it forgets, and has not derived the table again",
-                where=f"{contract.pipeline}.{name}",
-                fix=f"repeat when it has ended; if it was killed or stopped, repeat the hindcast forget that began it, "
-                f"or hindcast run {contract.pipeline}",
-            )
+            found = f"run {run.number} has removed rows that it forgets, and has not derived the table again"
+            fix = f"hindcast run {contract.pipeline}"
+            if run.state == "planned":  # no other run begins
+                fix = (
+                    f"repeat when it has ended; if it was killed, repeat the hindcast forget that began it, or abandon "
+                    f"it: hindcast abandon {contract.pipeline}, then hindcast run {contract.pipeline}"
+                )
+            raise QueryError(found, where=f"{contract.pipeline}.{name}", fix=fix)
 
 
 def moment_of(warehouse: str, pipeline: str, text: str) -> datetime:

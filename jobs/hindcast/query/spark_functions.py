@@ -97,11 +97,16 @@ def _refuse_forgotten(table: Table) -> str:
         f"bool_or(entry = 'planned' AND get_json_object(detail, '$.{field}') IS NOT NULL)"
         for field in ("forgets", "upgrade.without")  # of plans: plan/purposes.py
     )
-    columns = f"run, {forgets} AS forgets, bool_or(entry = 'completed') AND NOT {skips} AS done"
+    done = f"bool_or(entry = 'completed') AND NOT {skips}"
+    columns = f"run, {forgets} AS forgets, {done} AS done, bool_and(entry = 'planned') AS planned"
     past = f"SELECT {columns} FROM {runs} GROUP BY run"  # noqa: S608  # names of ours
-    last = f"SELECT max(run) FILTER (WHERE forgets) AS erasing, max(run) FILTER (WHERE done) AS done FROM ({past})"  # noqa: S608
+    erasing = "max(run) FILTER (WHERE forgets) AS erasing, max(run) FILTER (WHERE forgets AND planned) AS planned"
+    last = f"SELECT {erasing}, max(run) FILTER (WHERE done) AS done FROM ({past})"  # noqa: S608
     found = "has removed rows that it forgets, and has not derived the tables again"
-    message = f"concat('run ', erasing, ' {found}: repeat when it has, or hindcast run {table.pipeline}')"
+    run = f"hindcast run {table.pipeline}"
+    planned = "repeat when it has; if it was killed, repeat the hindcast forget that began it, or hindcast abandon"
+    fix = f"if(erasing = planned, '{planned} {table.pipeline}, then {run}', '{run}')"
+    message = f"concat('run ', erasing, ' {found}: ', {fix})"
     return f"(SELECT if(erasing > coalesce(done, 0), raise_error({message}), true) FROM ({last}))"  # noqa: S608
 
 

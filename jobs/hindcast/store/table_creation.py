@@ -197,7 +197,7 @@ def explain_write_error(error: Exception, where: str) -> HindcastError:
     """Return the error for a failed write: PlatformError for a full disk, a read-only file system or missing rights."""
     text = str(error)
     if "No space left on device" in text or "os error 28" in text:
-        return PlatformError("the disk is full", where=where, fix="free some space and retry the run")
+        return PlatformError("the disk is full", where=where, fix="free some space, then repeat the command or task")
     if re.search(r"Permission denied|Read-only file system|os error (13|30)\b", text):
         return PlatformError(_READ_ONLY, where=where, fix=_WRITABLE)
     return TableError(f"cannot be written: {text}", where=where, fix="check the path and its permissions")
@@ -218,8 +218,8 @@ def refuse_read_only(table: Table) -> None:
 
 _READ_ONLY = "this user cannot write here: the warehouse is read-only, or belongs to another user"
 _WRITABLE = (
-    "give this user, and the one that Spark runs as, the right to write there, then retry the run; what was published "
-    "before can be read"
+    "give this user, and the one that Spark runs as, the right to write there, then repeat the command or task; what "
+    "was published before can be read"
 )
 
 

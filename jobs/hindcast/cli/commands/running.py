@@ -73,7 +73,11 @@ def _refuse_other_options(unfinished: Run, until: datetime | None, only: str | N
             fix=f"finish that run: hindcast run {plan.pipeline}; abandon it: hindcast abandon {plan.pipeline}; or, if "
             "it is under way in another process, run this command again with --wait",
         )
-    print(f"{plan.pipeline}: finishing {description}", file=sys.stderr)
+    print(f"{plan.pipeline}: finishing {description}; {_BOTH}", file=sys.stderr)
+
+
+_BOTH = "if it is under way in another process, both now do it; the tables come out the same"
+"""What happens if a run that is finished was not killed: a killed one must be finished at once, and looks the same."""
 
 
 def _format_options(until: datetime | None, only: str | None, reason: str | None) -> str:
@@ -143,7 +147,7 @@ def requeue(arguments: argparse.Namespace, settings: Settings) -> int:
                 fix=f"finish it: hindcast requeue {pipeline}; or abandon it: hindcast abandon {pipeline}",
             )
         request, run_id = begun.plan.requeue, begun.run_id
-        print(f"{pipeline}: finishing run {begun.number} ({run_id})", file=sys.stderr)
+        print(f"{pipeline}: finishing run {begun.number} ({run_id}); {_BOTH}", file=sys.stderr)
     else:
         run_id = journal.new_run_id("requeue")
         if not requeue.count_waiting(settings.warehouse, contract, request):
@@ -181,7 +185,7 @@ def release(arguments: argparse.Namespace, settings: Settings) -> int:
             _refuse_other_release(begun, table, arguments.key)
         count = sum(len(some.keys) for some in released.values())
         described = f"begun to release {format_count(count, 'key')} of {', '.join(released)}"
-        print(f"{pipeline}: finishing run {begun.number} ({begun.run_id}), {described}", file=sys.stderr)
+        print(f"{pipeline}: finishing run {begun.number} ({begun.run_id}), {described}; {_BOTH}", file=sys.stderr)
         _print_report(
             run_steps.execute_run(open_session(settings, pipeline), settings, pipeline, begun.number), arguments.format
         )
