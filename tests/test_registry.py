@@ -17,7 +17,8 @@ from hindcast.common.errors import AccessError, HindcastError, RecordError, Sett
 from hindcast.common.settings import read_settings
 from hindcast.contract import avro
 from hindcast.contract.avro_references import inline_references
-from hindcast.formats import bounded_answers, registry
+from hindcast.formats import registry
+from hindcast.kafka import bounded_answers, registry_client
 from registries import peer, register
 from secured import certificates
 from serving import Handler, serving
@@ -258,9 +259,9 @@ def test_one_with_a_login_is_read_with_it(monkeypatch: pytest.MonkeyPatch) -> No
 def test_the_tables_list_every_variable() -> None:
     page = (Path(__file__).parents[1] / "docs" / "security.md").read_text(encoding="utf-8")
     rows = r"^\| (HINDCAST_SCHEMA_REGISTRY_\w+ +\|.*?) +\|$"
-    own, told = (re.findall(rows, text, re.MULTILINE) for text in (registry.__doc__ or "", page))
+    own, told = (re.findall(rows, text, re.MULTILINE) for text in (registry_client.__doc__ or "", page))
     assert [re.sub(" +", " ", row) for row in own] == told
-    assert tuple(row.split()[0] for row in own) == registry.VARIABLES
+    assert tuple(row.split()[0] for row in own) == registry_client.VARIABLES
 
 
 AWAY, HERE = "https://registry.example.org/api", "http://127.0.0.1:8081"
@@ -268,7 +269,9 @@ LOGIN = {"USER": "ann", "PASSWORD": "s3cret-9"}
 
 
 def config(url: str, **told: str) -> dict[str, Any]:
-    return registry.client_config(url, {f"HINDCAST_SCHEMA_REGISTRY_{name}": value for name, value in told.items()})
+    return registry_client.client_config(
+        url, {f"HINDCAST_SCHEMA_REGISTRY_{name}": value for name, value in told.items()}
+    )
 
 
 @pytest.mark.parametrize("url", [AWAY, HERE, "http://localhost:8081,http://[::1]:8082", f"{HERE},{AWAY}"])

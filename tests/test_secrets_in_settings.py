@@ -12,7 +12,7 @@ import pytest
 from hindcast.airflow import connections
 from hindcast.common.errors import SettingsError
 from hindcast.common.settings import read_settings
-from hindcast.formats import registry
+from hindcast.kafka import registry_client
 from hindcast.kafka.access_errors import _login_error
 from hindcast.kafka.security import PREFIX, Security, read_security
 
@@ -53,7 +53,7 @@ def test_nor_is_the_key_of_a_connection_or_of_a_registry(tmp_path: Path) -> None
         read_security(BROKERS, connections.connection_variables(connection, "kafka"))
     assert BODY not in str(caught.value)
     with pytest.raises(SettingsError, match="HINDCAST_SCHEMA_REGISTRY_CA has the key or certificate itself") as caught:
-        registry.client_config("https://registry.example.org", {"HINDCAST_SCHEMA_REGISTRY_CA": KEY})
+        registry_client.client_config("https://registry.example.org", {"HINDCAST_SCHEMA_REGISTRY_CA": KEY})
     assert BODY not in str(caught.value)
 
 
@@ -119,7 +119,7 @@ def test_addresses_without_secrets_are_taken(variables: dict[str, str]) -> None:
     settings = read_settings(variables)
     read_security(settings.kafka, {})
     if settings.schema_registry:
-        assert registry.client_config(settings.schema_registry, {})
+        assert registry_client.client_config(settings.schema_registry, {})
 
 
 def test_the_address_of_tokens_is_not_shown_with_its_query() -> None:
@@ -139,5 +139,5 @@ def test_the_address_of_tokens_is_not_shown_with_its_query() -> None:
 @pytest.mark.parametrize("url", [f"https://u:{SECRET}", f"https://h,{SECRET}", f"https://[{SECRET}"])
 def test_an_invalid_address_of_a_registry_is_not_shown(url: str) -> None:
     with pytest.raises(SettingsError, match=r"address [12] of HINDCAST_SCHEMA_REGISTRY is not a URL") as caught:
-        registry.client_config(url, {})
+        registry_client.client_config(url, {})
     assert SECRET not in json.dumps([str(caught.value), caught.value.fix])
