@@ -32,8 +32,10 @@ from hindcast.store.commit_notes import LogNote
 from hindcast.store.tables import Table
 from hindcast.store.task_rows import TaskRows
 
-MAX_KEPT_CHUNKS = 4
-"""Up to so many chunks, records are decoded once for log and table; with more, once more for the table."""
+MAX_KEPT_CHUNKS, MAX_KEPT_BYTES = 64, 32 << 30
+"""Records of up to so many chunks, and so many bytes in memory, are decoded once for log and table, and kept on disk
+meanwhile, where they take about a third; more are decoded once more for the table.
+"""
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ def ingest_topic(
     """Commit a topic's planned offsets to its log, chunk by chunk, then the refused records to the quarantine.
 
     The records are Kafka's, or those of the `given` topics. Returns the appended records; None if they are more than
-    `MAX_KEPT_CHUNKS` chunks, if there was nothing to do, or if the run did some of it before. Before a chunk is
+    are kept (`MAX_KEPT_CHUNKS`), if there was nothing to do, or if the run did some of it before. Before a chunk is
     written, raises TopicError if Kafka has lost offsets and the contract does not allow gaps, and RecordError if more
     records of the run are malformed than it allows. Earlier chunks stay.
     """
@@ -73,16 +75,20 @@ def ingest_topic(
     first = plan.run + 1 - len(chunks)
     to_do = [number for number in range(first, plan.run + 1) if number > done]
     ingested: list[TaskRows | None] = []
+    size = 0
     if to_do:
         counted = _read_counts(log, plan) if done >= first else Counter[str]()
         with topic_patterns.open_source(contract.settings, given) as source:
             step = _TopicIngest(spark, source, contract, plan, name, log, chunks, ReachedOffsets())
             for number in to_do:
-                if len(chunks) > MAX_KEPT_CHUNKS:
-                    ingested.clear()  # hold one at a time
+                if len(chunks) > MAX_KEPT_CHUNKS or size > MAX_KEPT_BYTES:
+                    ingested.clear()  # hold one chunk at a time
                 if number > first:  # the run may have been abandoned meanwhile
                     journal.read_active_run(log.warehouse, contract.pipeline, plan.run)
-                ingested.append(step.append_chunk(number, topic_plan.after if number == first else number - 1, counted))
+                after = topic_plan.after if number == first else number - 1
+                records, bytes_ = step.append_chunk(number, after, counted)
+                ingested.append(records)
+                size += bytes_
     if len(chunks) > 1:
         step_events.add_fields(offsets_done=sum(topic_plan.planned_counts.values()))
     quarantine.update_quarantine(spark, contract, name, log, name, limit=100 + len(chunks))
@@ -111,11 +117,11 @@ class _TopicIngest(NamedTuple):
     chunks: list[list[dict[int, OffsetRange]]]
     reached: ReachedOffsets
 
-    def append_chunk(self, number: int, after: int, counted: Counter[str]) -> TaskRows | None:
+    def append_chunk(self, number: int, after: int, counted: Counter[str]) -> tuple[TaskRows | None, int]:
         """Commit chunk `number`: a row for each of its records, and one for each gap between them.
 
-        Returns the accepted records, decoded; None if the commit was made before. `counted`: what the run has ingested
-        and refused before; this adds to it.
+        Returns the accepted records, decoded, None if the commit was made before; and how many bytes all records take.
+        `counted`: what the run has ingested and refused before; this adds to it.
         """
         spark, contract, plan, name = self.spark, self.contract, self.plan, self.name
         chunk = len(self.chunks) - (plan.run - number)  # the first is 1
@@ -164,9 +170,8 @@ class _TopicIngest(NamedTuple):
         if topic_plan.chunk:
             note = replace(note, records=counted["records"], malformed=counted["malformed"], chunk=chunk)
         few = files.is_small(planned, segments.size)
-        if not commits.append_rows(rows, self.log, number, note.as_json(), after=after, few=few):
-            return None
-        return topic_segments.select_accepted(segments, plan, name)
+        is_new = commits.append_rows(rows, self.log, number, note.as_json(), after=after, few=few)
+        return (topic_segments.select_accepted(segments, plan, name) if is_new else None), segments.size
 
     def _find_gap_rows(
         self, segments: Segments, read: list[dict[int, OffsetRange]], read_counts: Mapping[int, int]
