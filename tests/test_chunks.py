@@ -178,12 +178,22 @@ def told(p: Pipeline) -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("text", "story", "crashing"),
-    [(PRICES, STORY[:1], SOME), pytest.param(PRICES + ORDERS + BILLS, STORY, EVERY, marks=pytest.mark.long)],
-    ids=["some", "every"],
+    ("text", "story", "crashing", "kept"),
+    [
+        (PRICES, STORY[:1], SOME, ingest_commits.MAX_KEPT_BYTES),
+        (PRICES, STORY[:1], [], 0),
+        pytest.param(PRICES + ORDERS + BILLS, STORY, EVERY, ingest_commits.MAX_KEPT_BYTES, marks=pytest.mark.long),
+    ],
+    ids=["some", "decoded twice", "every"],
 )
 def test_a_run_in_chunks_that_fails_at_a_commit_tells_what_one_commit_does(
-    spark: SparkSession, broker: str, tmp_path: Path, text: str, story: Sequence[tuple[int, int]], crashing: list[str]
+    spark: SparkSession,
+    broker: str,
+    tmp_path: Path,
+    text: str,
+    story: Sequence[tuple[int, int]],
+    crashing: list[str],
+    kept: int,
 ) -> None:
     with chunked(spark, broker, tmp_path / "whole", 10_000, text) as whole:
         for number, (first, count) in enumerate(story, 1):
@@ -200,6 +210,7 @@ def test_a_run_in_chunks_that_fails_at_a_commit_tells_what_one_commit_does(
 
     with chunked(spark, broker, tmp_path / "chunks", 50, text) as p, pytest.MonkeyPatch.context() as patch:
         crashes.watched(fail, patch.setattr)
+        patch.setattr(ingest_commits, "MAX_KEPT_BYTES", kept)
         for number, (first, count) in enumerate(story, 1):
             tell(p, first, count)
             while True:
