@@ -49,7 +49,7 @@ _BLOCK = 65_536
 _PIECES = """
     WITH known AS (
         SELECT run, "partition", first, any_value("after") AS "after" FROM trimmed GROUP BY run, "partition", first
-    ), slim AS (
+    ), slim AS NOT MATERIALIZED (
         SELECT rows.run, rows."partition", coalesce(known.first, -1) AS known, "offset" // {block} AS block, "offset",
                offsets, {fate} AS fate, systemFrom, left(topicId, {most}) AS topicId, epoch,
                coalesce("timestamp" < streamTime, false) AS late,
