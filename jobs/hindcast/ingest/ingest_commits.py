@@ -34,7 +34,7 @@ from hindcast.store.task_rows import TaskRows
 
 MAX_KEPT_CHUNKS, MAX_KEPT_BYTES = 64, 32 << 30
 """Records of up to so many chunks, and so many bytes in memory, are decoded once for log and table, and kept on disk
-meanwhile, where they take about a third; more are decoded once more for the table.
+meanwhile, compressed; more are decoded once more for the table.
 """
 
 
