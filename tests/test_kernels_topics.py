@@ -17,6 +17,7 @@ from hindcast.common.errors import GateError
 from hindcast.common.settings import read_settings
 from hindcast.engine import flat_records, task, version_tasks
 from hindcast.engine.spec import VersionIncrement
+from hindcast.ingest import ingest_commits
 from hindcast.kafka import produce
 from hindcast.runs import incremental_state, run_steps
 from kernel_runs import files, kernels, live, note, stored_alike, twin
@@ -188,8 +189,9 @@ def test_what_a_gate_stops_or_a_task_refuses_leaves_no_file_that_is_seen(
 def test_records_of_chunks_leave_the_tasks_that_have_them_by_key(
     spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int, by_spark: bool
 ) -> None:
-    """Of a few chunks no row is Spark's; those of many are decoded once more, from the log."""
+    """Of a few chunks no row is Spark's; those of more than are kept are decoded once more, from the log."""
     monkeypatch.setenv("HINDCAST_CHUNK", str(chunk))
+    monkeypatch.setattr(ingest_commits, "MAX_KEPT_CHUNKS", 4)
     flattened = []
     flatten_records = flat_records.flatten_records
 
