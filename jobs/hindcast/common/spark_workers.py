@@ -11,12 +11,12 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
-import pyarrow as pa
 from pyspark.errors import PySparkException
 
 from hindcast.common.errors import HindcastError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
@@ -30,8 +30,7 @@ def map_in_workers(frame: DataFrame, convert: BatchConverter, schema: StructType
 
 def _convert_batches(convert: BatchConverter, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     freeze_modules()
-    yield from convert(batches)
-    pa.default_memory_pool().release_unused()  # a worker waits for a minute for its next task
+    return convert(batches)
 
 
 class WorkerError(Exception):
