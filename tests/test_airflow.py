@@ -383,7 +383,8 @@ def test_runs_by_spark_submit_answer_the_same(tmp_path: Path) -> None:
 
 def test_what_tasks_are_forked_with_is_all_that_steps_import_and_has_started_no_thread() -> None:
     imports = f"import importlib; [importlib.import_module(name) for name in {PRELOADED}]"
-    ours = "from hindcast.quality import expectations; expectations.import_gx()"
+    ours = "from hindcast.common import jit; jit.load_compiler()"
+    ours += "; from hindcast.quality import expectations; expectations.import_gx()"
     steps = "sorted({'hindcast.runs.derive_view', 'hindcast.engine.task', 'numba'} - {*sys.modules})"
     code = f"{imports}; {ours}; import sys, threading; print(threading.active_count(), {steps})"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)

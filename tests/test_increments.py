@@ -236,17 +236,23 @@ views:
 """
 
 
-def test_this_process_finds_what_few_records_change_and_tasks_where_much_is_to_be_read(
-    spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also those of late records, unless something may be hidden to them: a tombstone or a record of their moment."""
-    tasks: list[str] = []
+@pytest.fixture
+def tasks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The increments that Spark's tasks do from now on, each by the last column of its rows."""
+    found: list[str] = []
 
-    def count_tasks(frame: DataFrame, convert: BatchConverter, schema: StructType) -> DataFrame:
-        tasks.append(schema.names[-1])
+    def note_task(frame: DataFrame, convert: BatchConverter, schema: StructType) -> DataFrame:
+        found.append(schema.names[-1])
         return spark_workers.map_in_workers(frame, convert, schema)
 
-    monkeypatch.setattr(increment_tasks, "map_in_workers", count_tasks)
+    monkeypatch.setattr(increment_tasks, "map_in_workers", note_task)
+    return found
+
+
+def test_this_process_finds_what_few_records_change_and_tasks_where_much_is_to_be_read(
+    spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tasks: list[str]
+) -> None:
+    """Also those of late records, unless something may be hidden to them: a tombstone or a record of their moment."""
     with pipeline(spark, broker, tmp_path, SMALL) as p:
         found = []
         for records in (
@@ -288,16 +294,9 @@ views:
 
 
 def test_tasks_find_what_is_much_though_it_comes_from_little(
-    spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tasks: list[str]
 ) -> None:
     """Four events of either side are sixteen pairs: more than the join makes here, or than its rows may be in all."""
-    tasks: list[str] = []
-
-    def count_tasks(frame: DataFrame, convert: BatchConverter, schema: StructType) -> DataFrame:
-        tasks.append(schema.names[-1])
-        return spark_workers.map_in_workers(frame, convert, schema)
-
-    monkeypatch.setattr(increment_tasks, "map_in_workers", count_tasks)
     with pipeline(spark, broker, tmp_path, PAIRED) as p:
         for guest, module in enumerate((None, None, operators, slice_reader)):
             for topic, value in (("orders", {"item": "soup"}), ("visits", {"room": "hall"})):

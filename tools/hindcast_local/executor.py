@@ -10,12 +10,12 @@ import importlib
 
 from airflow.executors.local_executor import LocalExecutor
 
-from hindcast.common import jit
 from hindcast.quality import expectations
 
 PRELOADED = (
     "airflow.sdk.execution_time.task_runner",
     "hindcast.airflow.operators",
+    "hindcast.common.jit",
     "hindcast.engine.increments",
     "hindcast.report.report",
     "hindcast.runs.run_steps",
@@ -32,6 +32,8 @@ class PreloadedExecutor(LocalExecutor):
         if self.is_mp_using_fork:
             for name in PRELOADED:
                 importlib.import_module(name)
-            jit.load_compiler()
+            from hindcast.common.jit import load_compiler  # whoever only names the executor does without it
+
+            load_compiler()
             expectations.import_gx()
         super().start()

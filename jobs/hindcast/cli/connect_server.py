@@ -4,8 +4,6 @@ Spark's own server starts Python workers for every session: seconds for each tas
 when the session ends (SPARK-54055). In return it keeps files and classes that clients add apart; ours add none.
 """
 
-from pyspark.sql import SparkSession
-
 SETTINGS = {
     "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
     "spark.sql.artifact.isolation.enabled": "false",
@@ -14,6 +12,8 @@ SETTINGS = {
 
 if __name__ == "__main__":
     import sys
+
+    from pyspark.sql import SparkSession
 
     builder = SparkSession.builder
     for name, value in SETTINGS.items():

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from hindcast.common import step_events
+from hindcast.common import spark_connect, step_events
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -55,7 +55,7 @@ def report_progress(spark: SparkSession) -> Iterator[None]:
 @contextmanager
 def _open_counter(spark: SparkSession) -> Iterator[Callable[[], TaskCount]]:
     """Yield a function that counts the tasks of a session, of either kind."""
-    if not type(spark).__module__.startswith("pyspark.sql.connect"):
+    if not spark_connect.is_client(spark):
         tracker = spark.sparkContext.statusTracker()
 
         def count_active() -> TaskCount:

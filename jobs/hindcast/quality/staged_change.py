@@ -219,8 +219,7 @@ class StagedChange:
         if near:
             start, end = tables.period_columns(self.table)
             periods = self.change.select(F.col(start).alias("start"), F.coalesce(end, F.expr(LAST_MOMENT)).alias("end"))
-            span = self._span or self._sources.find_span(periods)
-            rows = rows.where("false") if span is None else filter_touching(rows, span, start, end)
+            rows = filter_touching(rows, self._span or self._sources.find_span(periods), start, end)
         return keep_matching_rows(rows, self.change.select(*self.table.key).distinct(), self.table.key)
 
     def _leave_out_closed(self, rows: DataFrame) -> DataFrame:

@@ -37,8 +37,10 @@ LAST_MOMENT = "timestamp_micros(253402300799999999)"
 """The last moment that a timestamp has, as SQL: the end of a row that has none."""
 
 
-def filter_touching(rows: DataFrame, span: PeriodSpan, start: str, end: str) -> DataFrame:
-    """Return the rows whose period, from column `start` to column `end`, touches a span."""
+def filter_touching(rows: DataFrame, span: PeriodSpan | None, start: str, end: str) -> DataFrame:
+    """Return the rows whose period, from column `start` to column `end`, touches a span; none without a span."""
+    if span is None:
+        return rows.where("false")
     if span.high is not None:
         rows = rows.where(F.col(start) <= valid_time.timestamp_literal(span.high))
     return rows.where(F.col(end).isNull() | (F.col(end) >= valid_time.timestamp_literal(span.low)))
@@ -79,8 +81,7 @@ class ChangeReader:
 
     def filter_within(self, rows: DataFrame, periods: DataFrame, start: str, end: str) -> DataFrame:
         """Return the rows whose period, from column `start` to column `end`, touches the span of some periods."""
-        span = self.find_span(periods)
-        return rows.where("false") if span is None else filter_touching(rows, span, start, end)
+        return filter_touching(rows, self.find_span(periods), start, end)
 
     def find_span(self, periods: DataFrame) -> PeriodSpan | None:
         """Return the span from the earliest start to the latest end; computed once for the same periods."""

@@ -57,7 +57,7 @@ def ensure_columns(spark: SparkSession, table: Table, schema: StructType, known_
 
 
 _LOCAL_MOMENTS = "timestampNtz"
-"""The feature of Delta of tables with columns of timestamp_ntz; delta-rs, DuckDB and Polars know it too."""
+"""The feature of Delta of tables with columns of timestamp_ntz; delta-rs knows it too."""
 
 
 def fit_rows(rows: DataFrame, schema: StructType) -> DataFrame:
