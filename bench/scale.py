@@ -1,10 +1,10 @@
 """What partitions cost a plan, and what a large topic takes of memory when it is replayed in chunks.
 
-    PYTHONPATH=jobs .venv/bin/python bench/scale.py [--records 5000000] [--chunk 2000000] [--memory 1g]
+    PYTHONPATH=jobs:tools:scripts .venv/bin/python bench/scale.py [--records 5000000] [--chunk 2000000] [--memory 1g]
 
 Starts a broker of its own. Plans a run over topics of one and of 200 partitions, a third of these empty, in turns, and
 gives the medians of seven. Then a process replays a topic of so many records into log and table with a Spark driver of
-so much heap. Gives the peak of the heap, and of the memory that is resident in all processes of the step together, with
+so much heap, and another one copies their bytes to Delta, as in operation e. Gives the peak of the heap, and of the memory that is resident in all processes of the step together, with
 what each kind had then (proportional set sizes: what forked processes share counts once). Checks that every offset has
 one fate. Writes bench/results/scale.json.
 """
@@ -19,12 +19,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+import java_for_tests
 import psutil
 
 from hindcast.common.session import open_session
@@ -60,10 +62,10 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=5_000_000)
     parser.add_argument("--chunk", type=int, default=2_000_000)
     parser.add_argument("--memory", default="1g")
-    parser.add_argument("--step", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--step", choices=("replay", "copy"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.step:
-        replay(args.memory)
+        (replay if args.step == "replay" else copy)(args.memory)
         return
     with tempfile.TemporaryDirectory() as folder, run_broker(Path(folder) / "broker") as servers:
         (Path(folder) / "schemas").mkdir()
@@ -95,17 +97,15 @@ def planned(servers: str) -> dict[str, Any]:
 
 
 def replayed(servers: str, count: int, memory: str) -> dict[str, Any]:
-    """A run that brings so many records of four partitions."""
+    """A run that brings so many records of four partitions, beside Spark copying their bytes to Delta."""
     contract("large")
     produce.create_topics(servers, "large", partitions=4)
     started = time.monotonic()
     produce.send_records(servers, "large", records(count))
     print(f"{count:,} records sent in {time.monotonic() - started:.0f} s", flush=True)
-    command = [sys.executable, __file__, "--step", "--memory", memory]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as step:
-        peaks = watch_memory(step)
-        assert step.stdout
-        result = json.loads(step.stdout.read().splitlines()[-1])
+    result, peaks = run_step("replay", memory)
+    copied, _ = run_step("copy", memory)
+    assert copied["rows"] == count
     log = tables.log_table(read_settings().warehouse, "large", "prices")
     pieces = ledger.read_ingested_ranges(log)
     assert sum(it.end - it.start for it in pieces) == sum(sum(it.fates.values()) for it in pieces) == count
@@ -113,14 +113,25 @@ def replayed(servers: str, count: int, memory: str) -> dict[str, Any]:
     assert len(journal.read_completed_runs(read_settings().warehouse, "large")) == 1
     peaks["heap"] = result["heap"]
     chunks = len(journal.read_runs(read_settings().warehouse, "large")[0].plan.topics["prices"].chunks)
-    rows, took = result["rows"], result["seconds"]
-    print(f"{count:,} records in {chunks} chunks, {rows:,} rows: {took:.0f} s; peaks in MiB: {peaks}", flush=True)
-    return {"chunks": chunks, "rows": rows, "seconds": round(took), "peaks in MiB": peaks}
+    rows, took, ratio = result["rows"], result["seconds"], result["seconds"] / copied["seconds"]
+    print(f"{count:,} records in {chunks} chunks, {rows:,} rows: {took:.0f} s, {ratio:.2f} times", end=" ")
+    print(f"{copied['seconds']:.0f} s of a copy of the bytes; peaks in MiB: {peaks}", flush=True)
+    seconds = {"seconds": round(took), "seconds of a copy": round(copied["seconds"]), "ratio": round(ratio, 2)}
+    return {"chunks": chunks, "rows": rows, **seconds, "peaks in MiB": peaks}
+
+
+def run_step(name: str, memory: str) -> tuple[dict[str, Any], dict[str, int]]:
+    """Return what a process of its own printed of a step, and its peaks of memory."""
+    command = [sys.executable, __file__, "--step", name, "--memory", memory]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as step:
+        peaks = watch_memory(step)
+        assert step.stdout
+        return json.loads(step.stdout.read().splitlines()[-1]), peaks
 
 
 def replay(memory: str) -> None:
-    """The step, in a process of its own: print what it took as JSON."""
-    spark = open_session("hindcast-bench-scale", {"spark.driver.memory": memory, "spark.master": "local[2]"})
+    """Plan and replay the topic, and print what it took as JSON."""
+    spark = open_spark(memory)
     started = time.monotonic()
     number = run_steps.plan_run(read_settings(), "large", "bench")
     run_steps.replay_topic(spark, read_settings(), "large", number, "prices")
@@ -130,21 +141,51 @@ def replay(memory: str) -> None:
     spark.stop()
 
 
+def copy(memory: str) -> None:
+    """Copy the topic's bytes to Delta by Spark alone, and print what it took as JSON."""
+    connector = ",".join(map(str, java_for_tests.connector()))
+    spark, target = open_spark(memory, {"spark.jars": connector}), os.environ["HINDCAST_VAR"] + "/copy"
+    source = spark.read.format("kafka").option("kafka.bootstrap.servers", os.environ["HINDCAST_KAFKA"])
+    started = time.monotonic()
+    source.option("subscribe", "large").load().write.format("delta").save(target)
+    took = time.monotonic() - started
+    print(json.dumps({"seconds": took, "rows": spark.read.format("delta").load(target).count()}))
+    spark.stop()
+
+
+def open_spark(memory: str, conf: Mapping[str, str] = MappingProxyType({})) -> SparkSession:
+    sizes = {"spark.driver.memory": memory, "spark.master": "local[2]"}
+    return open_session("hindcast-bench-scale", sizes | dict(conf))
+
+
 def watch_memory(step: subprocess.Popen[str]) -> dict[str, int]:
     """Return the peak of what is resident in a process and those that it starts, and each kind's part of it, in MiB."""
-    peak = {"all": 0}
+    peak, most = {"all": 0}, 0
     while step.poll() is None:
-        parts = {"all": 0, "step": 0, "JVM": 0, "workers": 0}
         with suppress(psutil.Error):
             first = psutil.Process(step.pid)
-            for process in (first, *first.children(recursive=True)):
-                with suppress(psutil.Error):
-                    kind = "step" if process.pid == step.pid else "JVM" if process.name() == "java" else "workers"
-                    parts[kind] += process.memory_full_info().pss >> 20
-        parts["all"] = sum(parts.values())
-        peak = max(peak, parts, key=lambda it: it["all"])
-        time.sleep(0.5)
+            processes = [first, *first.children(recursive=True)]
+            # What is shared is counted only at new peaks: to walk through all pages twice a second takes a
+            # twentieth of the machine.
+            size = sum(map(measure_resident, processes))
+            if size > most:
+                most, parts = size, {"all": 0, "step": 0, "JVM": 0, "workers": 0}
+                for process in processes:
+                    with suppress(psutil.Error):
+                        kind = "step" if process.pid == step.pid else "JVM" if process.name() == "java" else "workers"
+                        parts[kind] += process.memory_full_info().pss >> 20
+                parts["all"] = sum(parts.values())
+                peak = max(peak, parts, key=lambda it: it["all"])
+        time.sleep(0.25)
     return {f"resident, {kind}": size for kind, size in peak.items()}
+
+
+def measure_resident(process: psutil.Process) -> int:
+    """Return what is resident in a process, with what it shares; 0 if it has ended."""
+    try:
+        return int(process.memory_info().rss)
+    except psutil.Error:
+        return 0
 
 
 def contract(name: str) -> None:

@@ -123,6 +123,23 @@ def test_the_first_malformed_record_is_found_and_an_expired_one_has_no_say(spark
     assert found.count_expired() == 1
 
 
+@pytest.mark.parametrize("few", [True, False])
+def test_only_segments_that_may_have_expired_records_are_looked_into(
+    spark: SparkSession, few: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the third one record is at stream time - retention, and of the fourth one before it."""
+    batches = [log((0, 1, 0, None), (0, 2, 10, None)), log((0, 3, 1, None)), log((0, 4, 0, None), (0, 5, 3, None))]
+    batches += [log((0, 6, -1, None), (0, 7, 9, None)), log((0, 8, None, "malformed")), log((0, 9, 11, None))]
+    found = read(spark, batches, Origin([{0: OffsetRange(0, 10)}], [{}]), FateRule(10_000, ""), few=few)
+    seen: list[int] = []
+    select = Segments._select_segments
+    monkeypatch.setattr(
+        Segments, "_select_segments", lambda self, some: seen.extend(it.first for it in some) or select(self, some)
+    )
+    assert found.count_expired() == 1
+    assert seen == [6]
+
+
 def test_records_that_are_not_in_offset_order_are_refused(spark: SparkSession) -> None:
     origin = Origin([{0: OffsetRange(0, 10)}], [{}])
     with pytest.raises(AssertionError, match="offsets are not in order"):

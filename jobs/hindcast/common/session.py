@@ -36,6 +36,11 @@ UTC_ZONE = {"spark.sql.session.timeZone": "UTC"}
 TEXT_SETTINGS = {**NO_SUBSTITUTION, **UTC_ZONE}
 """The settings that decide how a text is read. Every session has them; every step sets them in the session it gets."""
 
+_ARENAS, _MOST_ARENAS = "MALLOC_ARENA_MAX", "2"
+"""By default glibc has eight arenas for each core, for threads to allocate in, and gives back little of what was in them:
+of a large replay Python workers kept a quarter of a GiB more.
+"""
+
 SPARK_SETTINGS = {
     **TEXT_SETTINGS,
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -45,6 +50,8 @@ SPARK_SETTINGS = {
     "spark.sql.adaptive.enabled": "true",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.serializer.objectStreamReset": "1",
+    "spark.shuffle.sort.bypassMergeThreshold": "16",
+    f"spark.executorEnv.{_ARENAS}": _MOST_ARENAS,
     "spark.sql.types.framework.enabled": "false",
     "spark.sql.inMemoryColumnarStorage.compressed": "false",
     "spark.sql.maxPlanStringLength": "8000",
@@ -60,8 +67,10 @@ SPARK_SETTINGS = {
 what is cached is read three times, soon: compressing it would take longer. Without debugging Python calls do not look
 up their line: errors name the contract's. Without a UI nothing reads past plans, which are large. Files have timestamps
 in microseconds: others misread Spark's default before 1678 and after 2262. What writes packed records to disk keeps
-none of them: by default Java's serializer keeps a hundred objects, of up to 32 MB each. The types framework is off by
-default, but Spark 4.2 would look for that default in the environment at each comparison.
+none of them: by default Java's serializer keeps a hundred objects, of up to 32 MB each. By default each task of a
+shuffle into up to 200 parts creates a file for each part, which takes longer than to sort them. Workers have few arenas
+(`_ARENAS`). The types framework is off by default, but Spark 4.2 would look for that default in the environment at each
+comparison.
 """
 
 SMALL_STEP_SETTINGS = {
@@ -251,7 +260,8 @@ def spark_environment() -> dict[str, str]:
     pyspark = importlib.util.find_spec("pyspark")
     if pyspark and pyspark.origin:
         variables["SPARK_HOME"] = str(Path(pyspark.origin).parent)
-    return {**variables, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "TZ": "UTC"}
+    own = {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "TZ": "UTC"}
+    return {**variables, **own, _ARENAS: _MOST_ARENAS}
 
 
 def venv_folder() -> Path:

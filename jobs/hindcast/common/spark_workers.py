@@ -75,7 +75,10 @@ def freeze_modules() -> None:
     global _frozen_modules  # noqa: PLW0603  # of this process
     if len(sys.modules) != _frozen_modules:
         gc.freeze()
+        gc.set_threshold(_THRESHOLD)
         _frozen_modules = len(sys.modules)
 
 
 _frozen_modules = 0
+_THRESHOLD = 100_000
+"""So many new objects start a garbage collection: a task has tens of thousands of messages at once, none in a cycle."""

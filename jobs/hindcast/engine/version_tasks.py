@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from hindcast.common.arrow_streams import pack_rows
+from hindcast.common.arrow_streams import open_rows, pack_rows
 from hindcast.common.spark_workers import map_in_workers
 from hindcast.contract.shapes import PERIODS
 from hindcast.engine import integer_encoding, slice_reader, task, version_increments, version_ties
@@ -121,6 +121,7 @@ def _cut_versions(
         yield _hand_over(0, None, ties.as_text())
         for number, value in _pack_groups(versions, np.searchsorted(read_moments(versions, _START), cuts).tolist()):
             yield _hand_over(number, value, None)
+    _release_memory()
 
 
 def _hand_over(number: int, value: bytes | None, ties: str | None) -> pa.RecordBatch:
@@ -162,7 +163,7 @@ def _open_parts(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def _open_values(values: Iterable[pa.Buffer]) -> Iterator[pa.RecordBatch]:
     """Yield the rows of values (`_format_rows`)."""
-    return (batch for value in values for batch in pa.ipc.open_stream(value))
+    return (batch for value in values for batch in open_rows(value))
 
 
 def _write_slices(form: VersionIncrement, given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -177,4 +178,9 @@ def _write_slices(form: VersionIncrement, given: Iterator[pa.RecordBatch]) -> It
         for number in sorted(slices):
             limited = list(slice_reader.limit_batches(_open_values(slices.pop(number)), form.output.uri))
             yield task.report_files(form.output, _sort_by_start(pa.Table.from_batches(limited)))
-    pa.default_memory_pool().release_unused()  # what comes next in a step needs less
+    _release_memory()
+
+
+def _release_memory() -> None:
+    """Give back what a task no longer needs: its worker stays, and what comes next in a step needs less."""
+    pa.default_memory_pool().release_unused()

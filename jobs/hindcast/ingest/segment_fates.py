@@ -22,6 +22,19 @@ class FateRule(NamedTuple):
     expiry_reason: str
 
 
+def may_expire(rule: FateRule, stream_time: int | None, earliest: int | None, latest: int | None) -> bool:
+    """Return whether one of some records may expire, given the stream time before the first of them and the bounds of
+    their timestamps, None if all of their fates are decided; in microseconds since 1970.
+
+        retention 10 ms, stream time 30 ms    records from 20 ms on: no    from 19 ms on: maybe
+    """
+    if rule.retention is None or earliest is None or latest is None:
+        return False
+    # rule: no record is older than the earliest at a stream time later than the latest
+    reached = latest if stream_time is None else max(stream_time, latest)
+    return bool(is_too_old(np.array([reached]), np.array([earliest]), rule.retention)[0])
+
+
 def decide_fates(records: pa.Table, stream_time: int | None, rule: FateRule) -> pa.Table:
     """Return records of a partition in offset order with their `fate`, `reason` and `streamTime`.
 

@@ -8,8 +8,8 @@ unpacks a segment by itself: as rows of the log, or as accepted records.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias
@@ -23,24 +23,26 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 from pyspark.sql.types import IntegerType, LongType, StructType
 
-from hindcast.common.arrow_streams import pack_rows
+from hindcast.common.arrow_streams import open_rows, pack_rows
 from hindcast.common.spark_workers import map_in_workers
 from hindcast.formats.headers import measure_records
 from hindcast.ingest.erasure_marks import MARK
-from hindcast.ingest.segment_fates import FateRule, decide_fates
+from hindcast.ingest.segment_fates import FateRule, decide_fates, may_expire
 from hindcast.ingest.stream_times import StreamTimes
 from hindcast.kafka.record_batches import HEADERS
 from hindcast.kafka.topics import OffsetRange, count_offsets
 from hindcast.store import files
 from hindcast.store.task_rows import TaskRows, collect_table
 
-_NUMBERS = ("first", "last", "records", "malformed", "refused", "latest", "size")
+_NUMBERS = ("first", "last", "records", "malformed", "refused", "earliest", "latest", "size")
 _ARROW = pa.schema([("partition", pa.int32()), *((name, pa.int64()) for name in _NUMBERS), ("rows", pa.binary())])
 PACKED_SCHEMA = f"partition int, {', '.join(f'{name} long' for name in _NUMBERS)}, rows binary"
 _MAX_BYTES = 32 << 20
 """About so many bytes of keys and values are in a segment."""
 _MAX_TASK_BYTES = 128 << 20
 """So many bytes of segments a task unpacks at most: Spark hands it all of them as one batch of Arrow."""
+_FATE_COLUMNS = ("timestamp", "fate", "reason")
+"""The columns of a segment that fates are decided by."""
 _NOT_REFUSED = pa.array(["no_change"])
 """Of the fates that decoding decides, those of records that are not refused."""
 
@@ -50,8 +52,8 @@ SegmentReader: TypeAlias = Callable[[pa.Table, int], pa.Table]
 
 class Segment(NamedTuple):
     """What is known of a segment: its partition, its first and last offset, how many `records` it has and how many of
-    them decoding has found `malformed`, or `refused` for any reason; the `latest` timestamp of the others, in
-    microseconds since 1970; and its `size` in bytes.
+    them decoding has found `malformed`, or `refused` for any reason; the `earliest` and `latest` timestamp of the
+    others, in microseconds since 1970; and its `size` in bytes.
     """
 
     partition: int
@@ -60,6 +62,7 @@ class Segment(NamedTuple):
     records: int
     malformed: int
     refused: int
+    earliest: int | None
     latest: int | None
     size: int
 
@@ -125,30 +128,30 @@ class Segments:
         return sum(it.size for it in self.starts)
 
     def count_expired(self) -> int:
-        """Return how many records are expired."""
-        if self.rule.retention is None:
+        """Return how many records are expired; looks only into segments that may have one."""
+        aged = [it for it, start in self.starts.items() if may_expire(self.rule, start, it.earliest, it.latest)]
+        if not aged:
             return 0
-        counts = self._read(_count_expired, StructType().add("n", LongType()))
+        counts = self._select_segments(aged).read_each((), _count_expired, StructType().add("n", LongType()))
         return sum(collect_table(counts).column("n").to_pylist())
 
     def select_log_rows(self, values: Mapping[int, Mapping[str, pa.Scalar]], schema: StructType) -> TaskRows:
         """Return the records as rows of the log, which have these columns. `values`: by partition, those of a run."""
-        return self._read(partial(_complete_rows, values, to_arrow_schema(schema, timezone="UTC")), schema)
+        return self.read_each(
+            schema.names, partial(_complete_rows, values, to_arrow_schema(schema, timezone="UTC")), schema
+        )
 
     def select_places(self) -> TaskRows:
         """Return the `partition` and `offset` of each record."""
         schema = StructType().add("partition", IntegerType()).add("offset", LongType())
-        return self._read(lambda records, _: records.select(["partition", "offset"]), schema)
+        return self.read_each(schema.names, lambda records, _: records.select(["partition", "offset"]), schema)
 
     def find_malformed(self) -> MalformedRecord:
         """Return the first malformed record; there must be one."""
         segment = min(it for it in self.starts if it.malformed)
-        if self.local is not None:
-            rows = self.local[[*self.starts].index(segment)]
-        else:
-            own = (F.col("partition") == segment.partition) & (F.col("first") == segment.first)
-            rows = self.frame.where(own).select("rows").collect()[0]["rows"]
-        records = _open_segment(rows)
+        one = self._select_segments([segment])
+        rows = one.local or one.frame.select("rows").collect()[0]
+        records = _open_segment(rows[0], [*MalformedRecord._fields, "fate"])
         record = records.filter(pc.equal(records.column("fate"), "malformed")).slice(0, 1).to_pylist()[0]
         return MalformedRecord(segment.partition, *(record[name] for name in MalformedRecord._fields[1:]))
 
@@ -164,12 +167,19 @@ class Segments:
         for name, value in values.items():
             schema.add(name, from_arrow_type(value.type))
         arrow = to_arrow_schema(schema, timezone="UTC")
-        return self._read(partial(_select_accepted, tuple(columns), values, arrow), schema)
+        return self.read_each((*columns, MARK), partial(_select_accepted, tuple(columns), values, arrow), schema)
 
-    def _read(self, read: SegmentReader, schema: StructType) -> TaskRows:
-        """Return what a function makes of each segment."""
+    def _select_segments(self, some: Collection[Segment]) -> Segments:
+        """Return some of the segments."""
+        places = [F.struct(F.lit(it.partition).cast("int"), F.lit(it.first).cast("long")) for it in some]
+        frame = self.frame.where(F.struct("partition", "first").isin(places))
+        local = self.local and tuple(rows for it, rows in zip(self.starts, self.local, strict=True) if it in some)
+        return replace(self, frame=frame, starts={it: self.starts[it] for it in self.starts if it in some}, local=local)
+
+    def read_each(self, columns: Sequence[str], read: SegmentReader, schema: StructType) -> TaskRows:
+        """Return what a function makes of those of the `columns` that each segment has, and of its fates."""
         starts = {it[:2]: start for it, start in self.starts.items()}
-        read_segment = partial(_read_segment, self.rule, starts, read)
+        read_segment = partial(_read_segment, self.rule, starts, (*columns, *_FATE_COLUMNS), read)
         rows = None
         if self.local is not None:
             parts = [read_segment(*it[:2], rows) for it, rows in zip(self.starts, self.local, strict=True)]
@@ -271,6 +281,7 @@ def _pack_segment(records: pa.RecordBatch) -> dict[str, int | bytes | None]:
         "records": records.num_rows,
         "malformed": pc.sum(pc.equal(fates, "malformed"), min_count=0).as_py(),
         "refused": len(fates) - fates.null_count - pc.sum(pc.is_in(fates, _NOT_REFUSED), min_count=0).as_py(),
+        "earliest": pc.min(undecided).as_py(),
         "latest": pc.max(undecided).as_py(),
         "size": records.nbytes,
         "rows": rows,
@@ -290,16 +301,19 @@ def _unpack_batches(
 def _read_segment(
     rule: FateRule,
     starts: Mapping[tuple[int, int], int | None],
+    columns: Collection[str],
     read: SegmentReader,
     partition: int,
     first: int,
     rows: bytes | pa.Buffer,
 ) -> pa.Table:
-    return read(decide_fates(_open_segment(rows), starts[partition, first], rule), partition)
+    return read(decide_fates(_open_segment(rows, columns), starts[partition, first], rule), partition)
 
 
-def _open_segment(rows: bytes | pa.Buffer) -> pa.Table:
-    return pa.ipc.open_stream(rows).read_all()
+def _open_segment(rows: bytes | pa.Buffer, columns: Collection[str]) -> pa.Table:
+    """Return those of the columns that a segment has; others are not unpacked."""
+    places = [n for n, name in enumerate(open_rows(rows).schema.names) if name in columns]
+    return open_rows(rows, places).read_all()
 
 
 def _count_expired(records: pa.Table, _: int) -> pa.Table:

@@ -131,8 +131,15 @@ def _has_repeated_values(column: pa.ChunkedArray) -> bool:
     """Return whether a dictionary makes a column smaller: of a sample, a tenth of the values repeat others."""
     if pa.types.is_timestamp(column.type) or pa.types.is_nested(column.type):
         return False
-    sample = column.take(pa.array(np.unique(np.linspace(0, len(column) - 1, _SAMPLE).astype(np.int64))))
+    # Chunk by chunk: Arrow copies a column of several as a whole before it takes some values.
+    sample = pa.chunked_array([_take_sample(it, len(column)) for it in column.chunks if len(it)], column.type)
     return len(sample.unique()) <= 0.9 * len(sample)
+
+
+def _take_sample(values: pa.Array, of: int) -> pa.Array:
+    """Return values at even distances, as many as their share of `_SAMPLE` of so many."""
+    size = max(_SAMPLE * len(values) // of, 1)
+    return values.take(pa.array(np.unique(np.linspace(0, len(values) - 1, size).astype(np.int64))))
 
 
 _SAMPLE = 4_096
