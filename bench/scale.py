@@ -4,9 +4,9 @@
 
 Starts a broker of its own. Plans a run over topics of one and of 200 partitions, a third of these empty, in turns, and
 gives the medians of seven. Then a process replays a topic of so many records into log and table with a Spark driver of
-so much heap, and another one copies their bytes to Delta, as in operation e. Gives the peak of the heap, and of the memory that is resident in all processes of the step together, with
-what each kind had then (proportional set sizes: what forked processes share counts once). Checks that every offset has
-one fate. Writes bench/results/scale.json.
+so much heap, and another one copies their bytes to Delta, as in operation e. Gives the peak of the heap, and of the
+memory that is resident in all processes of the step together, with what each kind had then (proportional set sizes:
+what forked processes share counts once). Checks that every offset has one fate. Writes bench/results/scale.json.
 """
 
 from __future__ import annotations

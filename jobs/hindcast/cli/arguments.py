@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from hindcast import __version__
-from hindcast.cli.commands import local, overview, projects, reading, running, upkeep
+from hindcast.cli.commands import closing, local, overview, projects, reading, running, upkeep
 from hindcast.cli.help import EXAMPLES, GROUPS, GroupedParser
 from hindcast.common.errors import show_briefly, suggest_nearest
 from hindcast.common.settings import Settings
@@ -203,7 +203,12 @@ def build_parser() -> argparse.ArgumentParser:
         help="keys from this one on: the text of the first column, or the first few columns as JSON",
     )
     query.add_argument("--to-key", metavar="K", help="keys up to this one")
-    query.add_argument("--known-at", metavar="S", help="what was known at this moment, or after a run: run:1")
+    query.add_argument(
+        "--known-at",
+        metavar="S",
+        help="what was known at this moment, after a run (run:1), or at a close (close:NAME), for whose period it asks "
+        "if no time is given",
+    )
     query.add_argument(
         "--order",
         metavar="O",
@@ -214,8 +219,12 @@ def build_parser() -> argparse.ArgumentParser:
     diff.add_argument(
         "--run", type=int, metavar="N", help="what this run has changed (default: the last completed run)"
     )
-    diff.add_argument("--from", dest="start", metavar="S", help="since what was known at this moment, or after run:N")
-    diff.add_argument("--to", dest="end", metavar="S", help="up to what was known at this moment, or after run:N")
+    diff.add_argument(
+        "--from", dest="start", metavar="S", help="since what was known at this moment, after run:N, or at close:NAME"
+    )
+    diff.add_argument(
+        "--to", dest="end", metavar="S", help="up to what was known at this moment, after run:N, or at close:NAME"
+    )
     diff.add_argument("--corrections", action="store_true", help="only past answers that are others now")
     diff.add_argument(
         "--order",
@@ -243,6 +252,26 @@ def build_parser() -> argparse.ArgumentParser:
     compare.add_argument(
         "--limit", type=int, default=5, metavar="N", help="the number of differences of each kind to show (default: 5)"
     )
+    close = add_format(add(closing.close))
+    close.add_argument("pipelines", metavar="PIPELINE[,PIPELINE...]")
+    close.add_argument("name", metavar="NAME", help="the name, as in --known-at close:NAME; a name is used once")
+    close.add_argument(
+        "--from", dest="start", metavar="T", help="from this moment on (default: the end of the last close)"
+    )
+    close.add_argument(
+        "--to", dest="end", required=True, metavar="T", help="up to this moment, which is not part of it"
+    )
+    close.add_argument(
+        "--known-at", metavar="S", help="as known at this moment, or after run:N (default: the last run of each)"
+    )
+    closes = add_row_format(add(closing.closes))
+    closes.add_argument("pipeline")
+    closes.add_argument(
+        "--drop", metavar="NAME", help="drop this close: its name is gone, and a trim may remove its rows"
+    )
+    closes.add_argument("--reason", metavar="TEXT", help="the reason why it is dropped, which is kept")
+    for sub in (close, closes):
+        sub.add_argument("--by", metavar="NAME", help="who does it (default: the current user)")
     sql = add(reading.sql)
     sql.add_argument("pipeline")
     produce = add(local.produce)

@@ -37,8 +37,8 @@ TEXT_SETTINGS = {**NO_SUBSTITUTION, **UTC_ZONE}
 """The settings that decide how a text is read. Every session has them; every step sets them in the session it gets."""
 
 _ARENAS, _MOST_ARENAS = "MALLOC_ARENA_MAX", "2"
-"""By default glibc has eight arenas for each core, for threads to allocate in, and gives back little of what was in them:
-of a large replay Python workers kept a quarter of a GiB more.
+"""Threads allocate in arenas; by default glibc has eight for each core, and gives back little of what was in them: in a
+large replay Python workers kept a quarter of a GiB more.
 """
 
 SPARK_SETTINGS = {

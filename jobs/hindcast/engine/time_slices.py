@@ -22,7 +22,7 @@ ROWS_PER_TASK = 1_250_000
 """About so many rows begin in a slice of a view."""
 
 RECORDS_PER_TASK = 400_000
-"""About so many records of a topic has a task, which holds all of their columns several times: 300 MB of 150 bytes."""
+"""About so many records of a topic has a task, which holds all of their columns several times."""
 
 MIN_ROWS_PER_TASK = 125_000
 """A slice with fewer rows is not worth a task of its own, even if a core has nothing to do."""

@@ -2,7 +2,8 @@
 
 A table's horizon (plan/horizon.py) is written first, then what answers no question from the horizon on is removed:
 
-- from a table the rows that had ended or were superseded by then; a row that reaches over the horizon stays
+- from a table the rows that had ended or were superseded by then; a row that reaches over the horizon stays, and so
+  does what a close is of (plan/closes.py)
 - from a log the records dated before, but for the one of each key that was in force at the horizon; what was refused
 - from the quarantine, and from revised fates, the bytes of what was refused longer ago
 
@@ -11,6 +12,7 @@ Where the horizons are: trim_horizons.py. Each commit can be repeated: the next 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -19,6 +21,7 @@ from typing import NamedTuple
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from hindcast.bitemporal.predicates import translate_to_spark
 from hindcast.common import clock
 from hindcast.common.errors import BusyError, RequestError, RunError
 from hindcast.common.json_values import JsonValue
@@ -26,7 +29,8 @@ from hindcast.contract import Contract
 from hindcast.contract.bound import BoundContract
 from hindcast.ops import trim_horizons, trim_records
 from hindcast.ops.trim_horizons import PartitionProgress
-from hindcast.plan import horizon, journal, notices
+from hindcast.plan import closes, horizon, journal, notices
+from hindcast.plan.closes import Close
 from hindcast.plan.horizon import Horizon
 from hindcast.plan.runs import Run
 from hindcast.runs import row_counts
@@ -112,8 +116,10 @@ def _trim_pipeline(spark: SparkSession, contract: BoundContract, *, dry_run: boo
         for trimmed in (*table_horizons.values(), *log_horizons.values()):
             if trimmed.horizon is not None:
                 _write_horizon(spark, trimmed.table, trimmed.horizon)
+    # After the horizons: whoever adds a close then looks at these, and takes it back.
+    kept = closes.list_kept(warehouse, pipeline)
     for name, it in table_horizons.items():
-        rows = _trim_table(spark, it.table, it.horizon, last.known_at, dry_run=dry_run) if it.horizon else 0
+        rows = _trim_table(spark, it.table, it.horizon, kept, last.known_at, dry_run=dry_run) if it.horizon else 0
         report.tables[name] = Trimmed(rows, it.horizon, it.slowest, it.undecided)
     horizons = {name: it.horizon for name, it in log_horizons.items()}
     for name, it in log_horizons.items():
@@ -185,14 +191,17 @@ def _find_last_run(warehouse: str, contract: Contract) -> Run | None:
     return completed[-1] if completed else None
 
 
-def _trim_table(spark: SparkSession, table: Table, at: Horizon, known_at: datetime, *, dry_run: bool) -> int:
-    """Remove the rows of a table that answer nothing from its horizon on, in one commit; return how many.
+def _trim_table(
+    spark: SparkSession, table: Table, at: Horizon, kept: Sequence[Close], known_at: datetime, *, dry_run: bool
+) -> int:
+    """Remove the rows of a table that answer nothing from its horizon on, nor about a close, in one commit; return how
+    many.
 
     The number of rows left of runs up to `known_at` is noted first (row_counts.py).
     """
-    trimmed = horizon.trimmed_condition(table.kind, at.moment)
+    trimmed = translate_to_spark(horizon.trimmed_condition(table.kind, at.moment, kept))
     rows = row_reader.load_rows(spark, table).where(trimmed).count()
     if rows and not dry_run:
-        row_counts.write_row_counts(spark, table, known_at)
+        row_counts.write_row_counts(spark, table, known_at, kept)
         commits.delete_rows(spark, table, trimmed, trim_records.build_note(at))
     return rows

@@ -1,6 +1,7 @@
 """The horizon of a table: the moment before which its history was trimmed (ops/retention.py).
 
-Questions about the horizon or later, as known at the horizon or later, have full answers. The horizon is a property of
+Questions about the horizon or later, as known at the horizon or later, have full answers, and so have questions about
+closes (closes.py). The horizon is a property of
 the table itself, never moves back, and is written before anything is removed. A log has one too: for each key it keeps
 the record that was in force then, and all later ones.
 
@@ -24,11 +25,12 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from hindcast.bitemporal import plane
-from hindcast.bitemporal.predicates import FIRST_MOMENT, Question, spark_timestamp
+from hindcast.bitemporal.predicates import FIRST_MOMENT, Question, sql_literal
 from hindcast.common.errors import QueryError, TableError
 from hindcast.contract import Contract, View
 from hindcast.contract.shapes import PERIODS
 from hindcast.plan import inputs
+from hindcast.plan.closes import Close, list_kept
 from hindcast.store import tables
 from hindcast.store.tables import Table
 
@@ -120,12 +122,13 @@ def _is_true_since(kind: str, since: datetime) -> Column:
     return F.col(PERIODS[kind][0]) >= F.lit(since)
 
 
-def trimmed_condition(kind: str, at: datetime) -> str:
-    """Return a Spark SQL condition: the row answers no question from a horizon on, on either axis."""
-    ended = (
-        f"validTo <= {spark_timestamp(at)}" if kind == "versions" else f"`{PERIODS[kind][0]}` < {spark_timestamp(at)}"
-    )
-    return f"systemTo <= {spark_timestamp(at)} OR {ended}"
+def trimmed_condition(kind: str, at: datetime, kept: Sequence[Close] = ()) -> str:
+    """Return a condition (DuckDB SQL): the row answers no question from a horizon on, on either axis, and none about
+    one of the closes that are `kept`.
+    """
+    moment = sql_literal(at)
+    ended = f"validTo <= {moment}" if kind == "versions" else f'"{PERIODS[kind][0]}" < {moment}'
+    return " AND NOT ".join([f"(systemTo <= {moment} OR {ended})", *(close.kept_condition(kind) for close in kept)])
 
 
 def clip_rows(rows: DataFrame, kind: str, since: datetime | None) -> DataFrame:
@@ -184,7 +187,18 @@ def refuse_dating(log: Table, valid_time: str | None) -> None:
 
 
 def refuse_question(table: Table, at: Horizon | None, question: Question, known: datetime) -> None:
-    """Raise QueryError for a question about what was true, or known, before the horizon of a table."""
+    """Raise QueryError for a question about what was true, or known, before the horizon of a table, unless it is about
+    a close (closes.py).
+    """
+    try:
+        refuse_trimmed_question(table, at, question, known)
+    except QueryError:
+        if not any(close.covers(table.kind, question, known) for close in list_kept(table.warehouse, table.pipeline)):
+            raise
+
+
+def refuse_trimmed_question(table: Table, at: Horizon | None, question: Question, known: datetime) -> None:
+    """Do as `refuse_question` does, whatever is closed."""
     if at is None:
         return
     start = question.from_time if question.from_time and question.from_time > FIRST_MOMENT else None

@@ -194,7 +194,7 @@ def append_entry(warehouse: str, run: Run, *, date: Callable[[Run], Run] = lambd
         refuse_large_entry(pipeline, run.number, run.state, row["detail"])
         _commit_rows(delta_table, [row], "append", planned)
 
-    _retry_commit(append, table.path)
+    retry_commit(append, table.path)
     return dated
 
 
@@ -219,7 +219,7 @@ def replace_entries(warehouse: str, pipeline: str, entries: Sequence[Run], witho
             [Transaction(_app_id(pipeline), max(row["run"] for row in rows))] if rows else [],
         )
 
-    _retry_commit(overwrite, table.path)
+    retry_commit(overwrite, table.path)
 
 
 def mark_ended_runs(warehouse: str, pipeline: str) -> None:
@@ -232,10 +232,10 @@ def mark_ended_runs(warehouse: str, pipeline: str) -> None:
             properties = CommitProperties(max_commit_retries=0)
             delta_table.alter.set_table_description(table.format_mark(ENDED_RUNS_NUMBER), commit_properties=properties)
 
-    _retry_commit(mark, table.path)
+    retry_commit(mark, table.path)
 
 
-def _retry_commit(commit: Callable[[], None], where: str) -> None:
+def retry_commit(commit: Callable[[], None], where: str) -> None:
     """Make a commit and repeat it while other writers come first; raise an error of ours for what prevents writing."""
     try:
         commit_repeatable(commit)

@@ -27,7 +27,7 @@ from hindcast.common.column_values import ColumnValue
 from hindcast.common.errors import QueryError, UnknownError, suggest_nearest
 from hindcast.common.json_values import JsonObject, JsonValue
 from hindcast.contract import Contract
-from hindcast.plan import horizon, journal
+from hindcast.plan import closes, horizon, journal
 from hindcast.query import cut_values, show
 from hindcast.store import duckdb_reader, row_reader, store_formats, table_columns, tables
 from hindcast.store.tables import Table
@@ -168,10 +168,13 @@ def refuse_forgotten(warehouse: str, contract: Contract, name: str) -> None:
 
 
 def moment_of(warehouse: str, pipeline: str, text: str) -> datetime:
-    """Return the moment that a user wrote: an ISO time (UTC if it has no offset), or `run:3` for the known-at of a run.
+    """Return the moment that a user wrote: an ISO time (UTC if it has no offset), or the known-at of a run, `run:3`, or
+    of a close, `close:2026-Q3`.
 
-    Raises UnknownError for an unknown run and QueryError for an invalid timestamp.
+    Raises UnknownError for an unknown run or close, and QueryError for an invalid timestamp.
     """
+    if text.startswith(closes.PREFIX):
+        return closes.find_close(warehouse, pipeline, text.removeprefix(closes.PREFIX)).known_at
     if text.startswith("run:"):
         known_ats = {str(run.number): run.known_at for run in journal.read_runs(warehouse, pipeline)}
         number = text.removeprefix("run:")
@@ -183,7 +186,8 @@ def moment_of(warehouse: str, pipeline: str, text: str) -> datetime:
         return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
     except (ValueError, OverflowError):
         raise QueryError(
-            f"'{text}' is not a valid timestamp", fix="write 2026-01-01, 2026-01-01T00:03:00+00:00 or run:1"
+            f"'{text}' is not a valid timestamp",
+            fix="write 2026-01-01, 2026-01-01T00:03:00+00:00, run:1 or close:NAME",
         ) from None
 
 

@@ -4,26 +4,29 @@
 
 | function | rows |
 | --- | --- |
-| `<pipeline>_<table>(known_at, run)` | all that were current at the known-at |
-| `<pipeline>_<table>_as_of(as_of, known_at, run)` | those of them that were true at a moment; by default now |
-| `<pipeline>_<table>_between(from_time, to_time, known_at, run)` | those that were true at some moment between two |
+| `<pipeline>_<table>(known_at, run, close)` | all that were current at the known-at |
+| `<pipeline>_<table>_as_of(as_of, known_at, run, close)` | those of them that were true at a moment; by default now |
+| `<pipeline>_<table>_between(from_time, to_time, known_at, run, close)` | those that were true between two moments |
 
-Every argument is optional. Without `known_at` and `run` (the number of a completed run) the known-at is that of the
-last completed run. The functions are temporary: they live as long as the session. Filter and sort in SQL. A moment
-before a table's horizon fails (plan/horizon.py), as the horizon was when the functions were made. So does a known-at
-that a run which has not ended has reached: the answer can still change. While a forgetting has not derived again what
-it removed, all calls fail, also those of functions that were made before it.
+Every argument is optional. Without `known_at`, `run` (the number of a completed run) and `close` (the name of a close)
+the known-at is that of the last completed run. With a close all rows are of its period (plan/closes.py), by default as
+of its end. The functions are temporary: they live as long as the session. Filter and sort in SQL. A moment before a
+table's horizon fails (plan/horizon.py); horizons and closes are those of when the functions were made. So does a
+known-at that a run which has not ended has reached: the answer can still change. While a forgetting has not derived
+again what it removed, all calls fail, also those of functions that were made before it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from hindcast.bitemporal import predicates
 from hindcast.contract import Contract
 from hindcast.contract.names import AS_OF, BETWEEN, CLOSED_UP_TO, MOMENT
-from hindcast.plan import horizon, journal
+from hindcast.plan import closes, horizon, journal
+from hindcast.plan.closes import Close
 from hindcast.plan.horizon import Horizon
 from hindcast.store import store_formats, table_columns, tables
 from hindcast.store.tables import Table
@@ -40,31 +43,57 @@ def register(spark: SparkSession, warehouse: str, contract: Contract) -> None:
 
 def build_statements(warehouse: str, contract: Contract) -> list[str]:
     """Return the statements that create the functions; unpublished tables have none."""
-    statements = [
-        _build_moment_function(contract.pipeline, _table_expression(journal.runs_table(warehouse, contract.pipeline)))
-    ]
+    kept = closes.list_kept(warehouse, contract.pipeline)
+    runs = _table_expression(journal.runs_table(warehouse, contract.pipeline))
+    statements = [_build_moment_function(contract.pipeline, runs, kept)]
     for name in (*contract.topics, *contract.views):
         table = tables.locate_table(warehouse, contract, name)
         if tables.open_table(table) is not None:
-            statements += _build_functions(table)
+            statements += _build_functions(table, kept)
     return statements
 
 
-def _build_functions(table: Table) -> list[str]:
+def _build_functions(table: Table, kept: Sequence[Close]) -> list[str]:
     name, limit = f"{table.pipeline}_{table.name}", horizon.read_horizon(table)
     statements = [_build_closed_up_to_function(f"{name}{CLOSED_UP_TO}", table)] if table.kind == "windows" else []
     times = {"from_time": "TIMESTAMP", "to_time": "TIMESTAMP"}
-    true_then = predicates.as_of_condition(table.kind, _AS_OF_ARGUMENT)
+    as_of = f"coalesce(:as_of, {_select_by_close(kept, _format_end, 'current_timestamp()')})"
+    true_then = predicates.as_of_condition(table.kind, as_of)
     true_during = predicates.during_condition(table.kind, _FROM_ARGUMENT, _TO_ARGUMENT)
-    allowed_at = _refuse_before_horizon(table, limit, "true", ":as_of")
-    allowed = [_refuse_before_horizon(table, limit, "true", parameter) for parameter in (":from_time", ":to_time")]
+    allowed_at, *allowed = (
+        f"{_refuse_before_horizon(table, limit, 'true', bound)} AND {_refuse_other_periods(kept, bound)}"
+        for bound in (":as_of", ":from_time", ":to_time")
+    )
     allowed_between = " AND ".join([_REVERSED_CHECK, *allowed])
     return [
         *statements,
-        _build_function(table, limit, name, {}, "true", "true"),
-        _build_function(table, limit, f"{name}{AS_OF}", {"as_of": "TIMESTAMP"}, allowed_at, true_then),
-        _build_function(table, limit, f"{name}{BETWEEN}", times, allowed_between, true_during),
+        _build_function(table, limit, kept, name, {}, "true", "true"),
+        _build_function(table, limit, kept, f"{name}{AS_OF}", {"as_of": "TIMESTAMP"}, allowed_at, true_then),
+        _build_function(table, limit, kept, f"{name}{BETWEEN}", times, allowed_between, true_during),
     ]
+
+
+def _select_by_close(kept: Sequence[Close], of: Callable[[Close], str], otherwise: str) -> str:
+    """Return an SQL expression: what a function says of the close that `:close` names, or something else without one.
+
+    A name has no quotes (closes.py).
+    """
+    cases = " ".join(f"WHEN '{close.name}' THEN {of(close)}" for close in kept)
+    return f"CASE :close {cases} ELSE {otherwise} END" if kept else otherwise
+
+
+def _format_end(close: Close) -> str:
+    return predicates.spark_timestamp(close.end)
+
+
+def _refuse_other_periods(kept: Sequence[Close], bound: str) -> str:
+    """Return an SQL expression: true, or an error if `bound` is not of the period of the close that is named."""
+
+    def is_outside(close: Close) -> str:
+        return f"{bound} NOT BETWEEN {predicates.spark_timestamp(close.start)} AND {_format_end(close)}"
+
+    message = f"concat({bound}, ' is not of the period of the close ', :close)"
+    return f"if({_select_by_close(kept, is_outside, 'false')}, raise_error({message}), true)"
 
 
 def _refuse_before_horizon(table: Table, limit: Horizon | None, moment: str, bound: str) -> str:
@@ -72,7 +101,7 @@ def _refuse_before_horizon(table: Table, limit: Horizon | None, moment: str, bou
     if limit is None:
         return moment
     message = str(horizon.beyond_horizon_error(table, "what is asked for", limit)).replace("'", "")
-    is_early = f"{bound} < {predicates.spark_timestamp(limit.moment)}"
+    is_early = f":close IS NULL AND {bound} < {predicates.spark_timestamp(limit.moment)}"
     if bound == ":from_time":  # from the beginning on means all that is kept
         is_early += f" AND {bound} > {predicates.spark_timestamp(predicates.FIRST_MOMENT)}"
     return f"if({is_early}, raise_error('{message}'), {moment})"
@@ -122,7 +151,6 @@ def _refuse_before_downgrade(table: Table, moment: str) -> str:
     return f"if({is_early}, raise_error('a downgrade dropped what was known before {downgraded_at}'), {moment})"
 
 
-_AS_OF_ARGUMENT = "coalesce(:as_of, current_timestamp())"
 _FROM_ARGUMENT = "coalesce(:from_time, TIMESTAMP '0001-01-02 00:00:00')"
 _TO_ARGUMENT = "coalesce(:to_time, TIMESTAMP '9999-12-30 00:00:00')"
 _REVERSED_CHECK = "if(:from_time > :to_time, raise_error('the times are reversed: from_time is after to_time'), true)"
@@ -130,20 +158,29 @@ _REVERSED_CHECK = "if(:from_time > :to_time, raise_error('the times are reversed
 
 
 def _build_function(
-    table: Table, limit: Horizon | None, function: str, parameters: dict[str, str], allowed: str, condition: str
+    table: Table,
+    limit: Horizon | None,
+    kept: Sequence[Close],
+    function: str,
+    parameters: dict[str, str],
+    allowed: str,
+    condition: str,
 ) -> str:
     """Return the statement that creates a table function; `:name` in its conditions is a parameter.
 
     No column can hide a parameter. `allowed` is evaluated before anything else, also for rows that do not match.
     """
-    moment = f"{table.pipeline}{MOMENT}(:known_at, :run)"
+    moment = f"{table.pipeline}{MOMENT}(:known_at, :run, :close)"
     moment = _refuse_before_downgrade(table, _refuse_before_horizon(table, limit, moment, moment))
     columns = [f"`{column}`" for column in table_columns.list_columns(table)]
     if table.kind == "windows":
         columns.append(predicates.window_closed_column(f"{table.pipeline}_{table.name}{CLOSED_UP_TO}({moment})"))
-    all_parameters = {**parameters, "known_at": "TIMESTAMP", "run": "INT"}
+    all_parameters = {**parameters, "known_at": "TIMESTAMP", "run": "INT", "close": "STRING"}
     allowed = f"{_refuse_forgotten(table)} AND {_refuse_unsettled(table)} AND {allowed}"
-    condition = f"{allowed} AND {predicates.known_at_condition(moment)} AND {condition}".replace(
+    of_close = _select_by_close(
+        kept, lambda close: predicates.translate_to_spark(close.kept_condition(table.kind)), "true"
+    )
+    condition = f"{allowed} AND {predicates.known_at_condition(moment)} AND {condition} AND {of_close}".replace(
         '"timestamp"', "`timestamp`"
     )
     selected = ", ".join(columns)
@@ -157,13 +194,17 @@ def _build_function(
     )
 
 
-def _build_moment_function(pipeline: str, runs: str) -> str:
+def _build_moment_function(pipeline: str, runs: str, kept: Sequence[Close]) -> str:
     """Return the statement that creates the function of the known-at of a query."""
     completed = f"FROM {runs} WHERE entry = 'completed'"
+    unknown = "CAST(raise_error(concat('no close ', close)) AS TIMESTAMP)"
+    of_close = _select_by_close(kept, lambda it: predicates.spark_timestamp(it.known_at), unknown)
+    of_close = of_close.replace(":close", "close")
     known = f"element_at((SELECT map_from_entries(collect_set(struct(run, knownAt))) {completed}), run)"
     return (
-        f"CREATE OR REPLACE TEMPORARY FUNCTION {pipeline}{MOMENT}(known_at TIMESTAMP, run INT) RETURNS TIMESTAMP "
-        "RETURN CASE "
+        f"CREATE OR REPLACE TEMPORARY FUNCTION {pipeline}{MOMENT}(known_at TIMESTAMP, run INT, close STRING) "
+        "RETURNS TIMESTAMP RETURN CASE "
+        f"WHEN close IS NOT NULL THEN {of_close} "
         f"WHEN run IS NOT NULL THEN coalesce({known}, raise_error(concat('no completed run ', run))) "
         f"WHEN known_at IS NULL THEN (SELECT max(knownAt) {completed}) "
         # Two conditions: Spark folds the first, and where it is false no subquery stays in the plan

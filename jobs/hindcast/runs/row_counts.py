@@ -8,6 +8,7 @@ The counts are stored as a property of the table. They exclude what a trim remov
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -15,9 +16,10 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from hindcast.bitemporal.predicates import translate_to_spark
 from hindcast.common.errors import RunError
-from hindcast.contract.shapes import PERIODS
-from hindcast.plan import horizon
+from hindcast.plan import closes, horizon
+from hindcast.plan.closes import Close
 from hindcast.store import commit_once, commits, row_reader
 from hindcast.store.tables import Table
 
@@ -29,27 +31,29 @@ PROPERTY = "hindcast.counted"
 class RowCounts:
     """The number of rows `opened` up to `known_at`, and of these `closed` up to then.
 
-    Only rows that answer a question from the horizon `at` on are counted (None: all rows).
+    Only rows that answer a question from the horizon `at` on (None: all rows), or about the closes `kept`, are counted.
     """
 
     known_at: datetime
     opened: int
     closed: int
     at: datetime | None = None
+    kept: tuple[Close, ...] = ()
 
     @property
     def text(self) -> str:
         """The form in the table's property."""
         fields = {"knownAt": self.known_at.isoformat(), "opened": self.opened, "closed": self.closed}
-        return json.dumps(fields | {"at": self.at.isoformat() if self.at else None})
+        kept = {"closes": [close.as_json() for close in self.kept]} if self.kept else {}
+        return json.dumps(fields | {"at": self.at.isoformat() if self.at else None} | kept)
 
     def uncounted_condition(self, kind: str) -> str:
         """Return a DuckDB SQL condition for the rows of a table of this kind that are not counted."""
-        if self.at is None:
-            return "false"
-        ended = "validTo <=" if kind == "versions" else f'"{PERIODS[kind][0]}" <'
-        moment = f"TIMESTAMPTZ '{self.at.isoformat(' ')}'"
-        return f"coalesce(systemTo <= {moment}, false) OR coalesce({ended} {moment}, false)"
+        return "false" if self.at is None else _is_uncounted(kind, self.at, self.kept)
+
+
+def _is_uncounted(kind: str, at: datetime, kept: Sequence[Close]) -> str:
+    return f"coalesce({horizon.trimmed_condition(kind, at, kept)}, false)"
 
 
 def read_row_counts(delta_table: DeltaTable) -> RowCounts | None:
@@ -58,22 +62,30 @@ def read_row_counts(delta_table: DeltaTable) -> RowCounts | None:
     if fields is None:
         return None
     at = datetime.fromisoformat(fields["at"]) if fields["at"] else None
-    return RowCounts(datetime.fromisoformat(fields["knownAt"]), fields["opened"], fields["closed"], at)
+    kept = tuple(map(closes.parse_close, fields.get("closes", ())))
+    return RowCounts(datetime.fromisoformat(fields["knownAt"]), fields["opened"], fields["closed"], at, kept)
 
 
-def write_row_counts(spark: SparkSession, table: Table, known_at: datetime) -> None:
+def write_row_counts(
+    spark: SparkSession, table: Table, known_at: datetime, kept: tuple[Close, ...] | None = None
+) -> None:
     """Count a table's rows of runs up to a known-at, except those before its horizon, and store the counts.
+
+    `kept`: the closes that a trim leaves the rows of; by default those that were not dropped.
 
     Raise RunError if others have trimmed the table since, or counted the rows of later runs.
     """
     at = horizon.read_horizon(table)
     rows = row_reader.load_rows(spark, table)
-    if at is not None:
-        rows = rows.where(~F.coalesce(F.expr(horizon.trimmed_condition(table.kind, at.moment)), F.lit(False)))
+    if at is None:
+        kept = ()
+    else:
+        kept = closes.list_kept(table.warehouse, table.pipeline) if kept is None else kept
+        rows = rows.where(~F.expr(translate_to_spark(_is_uncounted(table.kind, at.moment, kept))))
     known = F.lit(known_at)
     counts = (F.count_if(F.col(column) <= known) for column in ("systemFrom", "systemTo"))
     opened, closed = rows.agg(*(F.coalesce(n, F.lit(0)) for n in counts)).collect()[0]
-    counted = RowCounts(known_at, opened, closed, at.moment if at else None)
+    counted = RowCounts(known_at, opened, closed, at.moment if at else None, kept)
 
     def refuse_outdated() -> None:
         delta_table = DeltaTable(table.path)

@@ -189,6 +189,7 @@ def quarantine(arguments: argparse.Namespace, settings: Settings) -> int:
 def query(arguments: argparse.Namespace, settings: Settings) -> int:
     """Show what was true at a moment, as known at another."""
     from hindcast.bitemporal.predicates import Question
+    from hindcast.plan.closes import PREFIX, find_close
     from hindcast.query import read
 
     pipeline, name = parse_table_name(arguments.table)
@@ -198,10 +199,16 @@ def query(arguments: argparse.Namespace, settings: Settings) -> int:
     if arguments.command is history:
         print_rows(read.history(warehouse, contract, name, key=key, run=arguments.run), arguments.format)
         return 0
+    times = arguments.as_of, arguments.start, arguments.end
+    if any(text is not None and text.startswith(PREFIX) for text in times):
+        found = f"a close is a state of knowledge: {next(filter(None, times))}"
+        raise QueryError(found, fix="write it after --known-at; its period is what is asked for unless a time is given")
     as_of, start, end, known = (
-        parse_moment(settings, pipeline, text) if text is not None else None
-        for text in (arguments.as_of, arguments.start, arguments.end, arguments.known_at)
+        parse_moment(settings, pipeline, text) if text is not None else None for text in (*times, arguments.known_at)
     )
+    if known is not None and times == (None, None, None) and arguments.known_at.startswith(PREFIX):
+        period = find_close(warehouse, pipeline, arguments.known_at.removeprefix(PREFIX)).question
+        start, end = period.from_time, period.to_time
     lower, upper = (
         read.parse_key_bound(table, text) if text is not None else () for text in (arguments.from_key, arguments.to_key)
     )

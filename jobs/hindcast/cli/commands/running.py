@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from hindcast.cli.commands.shared import load_contract, open_session, parse_moment, read_runs
+from hindcast.cli.commands.shared import find_user, load_contract, open_session, parse_moment, read_runs
 from hindcast.common.errors import BusyError, QueryError, escape_controls, show_briefly
 from hindcast.common.plurals import format_count
 
@@ -200,7 +200,7 @@ def release(arguments: argparse.Namespace, settings: Settings) -> int:
             print(f"{pipeline}.{name}: not in the contract; its held changes stay as they are", file=sys.stderr)
     if arguments.key and not table:
         raise QueryError("a key was given without a table", fix=f"hindcast release {pipeline}.TABLE --key K")
-    by = arguments.by or _find_user()
+    by = arguments.by or find_user()
     run_steps.write_missing_page(settings, pipeline)  # a release may have died before it did
     if not table and not held:
         raise QueryError("nothing is held back", where=pipeline, fix=f"hindcast failing {pipeline} lists failing rows")
@@ -239,16 +239,6 @@ def _refuse_other_release(begun: Run, table: str, texts: Sequence[str] | None) -
             fix=f"finish it: hindcast release {begun.plan.pipeline}; or abandon it: "
             f"hindcast abandon {begun.plan.pipeline}",
         )
-
-
-def _find_user() -> str:
-    """Return the name of the user of this process; raise QueryError if the system has none."""
-    import getpass
-
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        raise QueryError("it is not known who decides: this user has no name", fix="add --by NAME") from None
 
 
 def abandon(arguments: argparse.Namespace, settings: Settings) -> int:

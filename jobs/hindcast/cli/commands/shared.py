@@ -72,6 +72,16 @@ def parse_moment(settings: Settings, pipeline: str, text: str) -> datetime:
     return read.moment_of(settings.warehouse, pipeline, text)
 
 
+def find_user() -> str:
+    """Return the name of the user of this process; raise QueryError if the system has none."""
+    import getpass
+
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        raise QueryError("it is not known who does it: this user has no name", fix="add --by NAME") from None
+
+
 DEFAULT_LIMIT = 1_000
 """How many rows of a long list are shown as text, unless --limit says otherwise."""
 

@@ -1,0 +1,71 @@
+"""Commands for closes: names for what was believed of a period."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import TYPE_CHECKING
+
+from hindcast.cli.commands.shared import find_user, load_contract, parse_moment, print_rows, read_runs
+from hindcast.common.errors import QueryError
+
+if TYPE_CHECKING:
+    from hindcast.common.settings import Settings
+
+
+def close(arguments: argparse.Namespace, settings: Settings) -> int:
+    """Name what is believed of a period, so that it can be asked for later and is never trimmed."""
+    from hindcast.ops.close_periods import close_period
+    from hindcast.plan.closes import describe_close
+
+    by, closed = arguments.by or find_user(), {}
+    # All are looked at before the first is closed; to repeat the command closes what is left.
+    contracts = [load_contract(settings, pipeline) for pipeline in dict.fromkeys(arguments.pipelines.split(","))]
+    ends = [parse_moment(settings, contract.pipeline, arguments.end) for contract in contracts]
+    others = [
+        [
+            parse_moment(settings, contract.pipeline, text) if text is not None else None
+            for text in (arguments.start, arguments.known_at)
+        ]
+        for contract in contracts
+    ]
+    for contract, end, (start, known_at) in zip(contracts, ends, others, strict=True):
+        closed[contract.pipeline] = close_period(contract, arguments.name, start, end, known_at, by)
+    if arguments.format == "json":
+        print(json.dumps({pipeline: it.as_json() for pipeline, it in closed.items()}, indent=2))
+    else:
+        for pipeline, it in closed.items():
+            print(f"{pipeline}: closed {it.name}: {describe_close(it)}")
+    return 0
+
+
+def closes(arguments: argparse.Namespace, settings: Settings) -> int:
+    """List the closes of a pipeline, also dropped ones; or drop one."""
+    import pyarrow as pa
+
+    from hindcast.plan.closes import describe_close, drop_close, read_closes
+
+    pipeline = arguments.pipeline
+    read_runs(settings, pipeline)
+    if arguments.drop is None and arguments.reason is not None:
+        raise QueryError(
+            "a reason was given, and nothing to drop", fix=f"hindcast closes {pipeline} --drop NAME --reason"
+        )
+    if arguments.drop is not None:
+        if not arguments.reason:
+            fix = f"hindcast closes {pipeline} --drop {arguments.drop} --reason TEXT"
+            raise QueryError("a close is dropped for a reason, which is kept", where=pipeline, fix=fix)
+        by = arguments.by or find_user()
+        dropped = drop_close(settings.warehouse, pipeline, arguments.drop, by, arguments.reason)
+        print(f"{pipeline}: dropped {dropped.name}: {describe_close(dropped)}")
+        return 0
+    moment = pa.timestamp("us", "UTC")
+    moments = [(name, moment) for name in ("from", "to", "knownAt", "closedAt")]
+    texts = [(name, pa.string()) for name in ("by", "droppedBy", "reason")]
+    rows = [
+        {"name": it.name, "from": it.start, "to": it.end, "knownAt": it.known_at, "closedAt": it.at, "by": it.by}
+        | ({"droppedBy": it.drop.by, "reason": it.drop.reason} if it.drop is not None else {})
+        for it in read_closes(settings.warehouse, pipeline)
+    ]
+    print_rows(pa.Table.from_pylist(rows, pa.schema([("name", pa.string()), *moments, *texts])), arguments.format)
+    return 0

@@ -1,0 +1,55 @@
+"""Close a period of a pipeline: name what is believed of it (plan/closes.py)."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from hindcast.common import clock
+from hindcast.common.errors import QueryError, RequestError
+from hindcast.contract.bound import BoundContract
+from hindcast.plan import closes, horizon
+from hindcast.plan.closes import Close
+from hindcast.query import read
+from hindcast.store import tables
+
+
+def close_period(
+    contract: BoundContract, name: str, start: datetime | None, end: datetime, known_at: datetime | None, by: str
+) -> Close:
+    """Close [start, end) under a name and return the close; one that is stored already if it is the same.
+
+    `start`: by default the end of the last close; `known_at`: by default that of the last completed run, or that of a
+    close which has this name and period. RequestError for a name, a period or a close that cannot be (`add_close`), and
+    for a pipeline whose first close has no start; QueryError for a known-at that cannot be answered yet, and for a
+    period that a table no longer has.
+    """
+    warehouse, pipeline = contract.warehouse, contract.pipeline
+    past = [it for it in closes.read_closes(warehouse, pipeline) if it.drop is None]
+    same = next((it for it in past if it.name == name), None)
+    if start is None:
+        if not past:
+            found, fix = "the pipeline has no close yet, at whose end this one could begin", "add --from TIME"
+            raise RequestError(found, where=pipeline, fix=fix)
+        start = same.start if same is not None else past[-1].end
+    if known_at is None:
+        is_repeated = same is not None and (same.start, same.end) == (start, end)
+        known_at = same.known_at if same is not None and is_repeated else read.read_last_known_at(warehouse, pipeline)
+    read.refuse_unanswerable(warehouse, pipeline, known_at)
+    close = Close(name, start, end, known_at, clock.now(), by)
+    if same is None and start < end:
+        _refuse_trimmed_period(contract, close)
+    stored = closes.add_close(warehouse, pipeline, close)
+    if stored == close:
+        try:  # a trim that has not seen it has written its horizons by now
+            _refuse_trimmed_period(contract, close)
+        except QueryError:
+            closes.take_back_close(warehouse, pipeline, close)
+            raise
+    return stored
+
+
+def _refuse_trimmed_period(contract: BoundContract, close: Close) -> None:
+    """Raise QueryError if a trim may have removed what a table had of a close."""
+    for name in (*contract.topics, *contract.views):
+        table = tables.locate_table(contract.warehouse, contract, name)
+        horizon.refuse_trimmed_question(table, horizon.read_horizon(table), close.question, close.known_at)
