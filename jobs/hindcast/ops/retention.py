@@ -12,7 +12,6 @@ Where the horizons are: trim_horizons.py. Each commit can be repeated: the next 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -192,7 +191,7 @@ def _find_last_run(warehouse: str, contract: Contract) -> Run | None:
 
 
 def _trim_table(
-    spark: SparkSession, table: Table, at: Horizon, kept: Sequence[Close], known_at: datetime, *, dry_run: bool
+    spark: SparkSession, table: Table, at: Horizon, kept: tuple[Close, ...], known_at: datetime, *, dry_run: bool
 ) -> int:
     """Remove the rows of a table that answer nothing from its horizon on, nor about a close, in one commit; return how
     many.
