@@ -86,7 +86,7 @@ bench-readings: setup ## a join of 10 million events in both readings (seven min
 	@PYTHONPATH=jobs:tools $(BIN)/python bench/readings.py
 
 bench-scale: setup ## plans over 200 partitions, and 5 million records replayed with a heap of 1 GiB (ten minutes)
-	@PYTHONPATH=jobs:tools:scripts $(BIN)/python bench/scale.py
+	@PYTHONPATH=.:jobs:tools:scripts:tests $(BIN)/python bench/scale.py
 
 bench-decoding: setup ## what decoding a record costs, beside Spark's own parser (five minutes)
 	@PYTHONPATH=jobs:tools $(BIN)/python bench/decoding.py

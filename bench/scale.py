@@ -1,12 +1,14 @@
 """What partitions cost a plan, and what a large topic takes of memory when it is replayed in chunks.
 
-    PYTHONPATH=jobs:tools:scripts .venv/bin/python bench/scale.py [--records 5000000] [--chunk 2000000] [--memory 1g]
+    PYTHONPATH=.:jobs:tools:scripts:tests .venv/bin/python bench/scale.py \\
+        [--records 5000000] [--chunk 2000000] [--memory 1g]
 
 Starts a broker of its own. Plans a run over topics of one and of 200 partitions, a third of these empty, in turns, and
-gives the medians of seven. Then a process replays a topic of so many records into log and table with a Spark driver of
-so much heap, and another one copies their bytes to Delta, as in operation e. Gives the peak of the heap, and of the
-memory that is resident in all processes of the step together, with what each kind had then (proportional set sizes:
-what forked processes share counts once). Checks that every offset has one fate. Writes bench/results/scale.json.
+gives the medians of seven. Then a process replays a topic of so many records, those of operation e, into log and table
+with a Spark driver of so much heap, and another one copies their bytes to Delta, as there. Gives the peak of the heap,
+and of the memory that is resident in all processes of the step together, with what each kind had then (proportional
+set sizes: what forked processes share counts once). Checks that every offset has one fate. Writes
+bench/results/scale.json.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -29,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 import java_for_tests
 import psutil
 
+from bench.speed.replaying import draw_records
 from hindcast.common.session import open_session
 from hindcast.common.settings import read_settings
 from hindcast.ingest import ledger
@@ -43,7 +46,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
-ONE, MANY, ROUNDS, KEYS = 1, 200, 7, 100_000
+ONE, MANY, ROUNDS = 1, 200, 7
 CONTRACT = """
 pipeline: {name}
 start: 2026-01-01
@@ -52,7 +55,7 @@ topics:
     topic: {name}
     read: table
     key: {{item: string}}
-    value: {{price: bigint, note: string}}
+    value: {{price: int, category: int, note: string}}
     history_retention: 1 day
 """
 
@@ -82,7 +85,7 @@ def planned(servers: str) -> dict[str, Any]:
     for partitions in (ONE, MANY):
         contract(f"of{partitions}")
         produce.create_topics(servers, f"of{partitions}", partitions=partitions)
-        produce.send_records(servers, f"of{partitions}", records(220))
+        produce.send_records(servers, f"of{partitions}", draw_records(220))
     for _ in range(ROUNDS):
         for partitions in (ONE, MANY):
             for bound, end in (("all", None), ("an interval", T0 + timedelta(days=1))):
@@ -101,7 +104,7 @@ def replayed(servers: str, count: int, memory: str) -> dict[str, Any]:
     contract("large")
     produce.create_topics(servers, "large", partitions=4)
     started = time.monotonic()
-    produce.send_records(servers, "large", records(count))
+    produce.send_records(servers, "large", draw_records(count))
     print(f"{count:,} records sent in {time.monotonic() - started:.0f} s", flush=True)
     result, peaks = run_step("replay", memory)
     copied, _ = run_step("copy", memory)
@@ -190,17 +193,6 @@ def measure_resident(process: psutil.Process) -> int:
 
 def contract(name: str) -> None:
     (read_settings().schemas / f"{name}.yaml").write_text(CONTRACT.format(name=name), encoding="utf-8")
-
-
-def records(count: int) -> Iterator[produce.ProducerRecord]:
-    """Prices of 100,000 items over a day, a hundredth of them up to a minute late."""
-    note = "x" * 80
-    for n in range(count):
-        late = n * 7919 % 60_000 if n % 100 == 0 else 0
-        at = T0 + timedelta(milliseconds=60_000 + n * 86_400_000 // count - late)
-        yield produce.ProducerRecord(
-            b"item-%d" % (n * 2_654_435_761 % KEYS), b'{"price":%d,"note":"%s"}' % (n, note.encode()), at
-        )
 
 
 def heap(spark: SparkSession) -> int:

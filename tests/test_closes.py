@@ -156,6 +156,9 @@ def test_a_trim_leaves_what_a_close_needs_and_nothing_else(
         spark_functions.register(spark, p.warehouse, p.contract)
         found = spark.sql("SELECT price FROM shop_menu(close => 'first') ORDER BY price").collect()
         assert [row["price"] for row in found] == [1, 2, 7]
+        for name in ("first", "second"):
+            sums = spark.sql(f"SELECT sum FROM shop_sold(close => '{name}') ORDER BY windowStart").collect()
+            assert [row["sum"] for row in sums] == [row["sum"] for row in before[name, "sold"]]
         (row,) = spark.sql(
             "SELECT price FROM shop_menu_as_of(TIMESTAMP '2026-01-01 00:00:05 UTC', close => 'second') "
             "WHERE item = 'tea'"
@@ -256,9 +259,14 @@ def test_a_close_that_cannot_be_is_refused(spark: SparkSession, sold: Pipeline, 
     closes.drop_close(p.warehouse, "shop", "next", "eva", "no")
     with pytest.raises(RequestError, match=r"the name 'next' is used: .*dropped by eva: no"):
         close("next", None, moment(16))
+    with pytest.raises(RequestError, match="the reason has 1,001 characters"):
+        closes.drop_close(p.warehouse, "shop", "q", "eva", "x" * 1_001)
     with pytest.raises(QueryError, match="was dropped"):
         closes.drop_close(p.warehouse, "shop", "next", "eva", "no")
 
+    with p.here():
+        asked = ["close", "shop,nobody", "both", "--to", "2026-02-01", "--by", "eva"]
+        assert main.main(asked) == 1, "nothing is closed if one of the pipelines is not there"
     assert [it.name for it in closes.read_closes(p.warehouse, "shop")] == ["q", "next"]
     journal_rebuild.rebuild_journal(p.warehouse, p.contract)
     assert [it.name for it in closes.read_closes(p.warehouse, "shop")] == ["q", "next"]
@@ -275,6 +283,10 @@ def test_a_close_that_cannot_be_is_refused(spark: SparkSession, sold: Pipeline, 
     assert [it.name for it in closes.read_closes(p.warehouse, "shop")] == ["q", "next"]
 
 
+TIMES = ("from", "to", "knownAt", "at")
+NAIVE = {"name": "q", "by": "eva", **dict.fromkeys(TIMES, "2026-01-01T00:00:00")}
+
+
 def test_a_damaged_list_of_closes_is_an_error_and_not_an_empty_one(sold: Pipeline, tmp_path: Path) -> None:
     from deltalake import DeltaTable
 
@@ -286,6 +298,8 @@ def test_a_damaged_list_of_closes_is_an_error_and_not_an_empty_one(sold: Pipelin
         '[{"name": "q", "from": "x", "to": "x", "knownAt": "x", "at": "x"}]',
         '{"a": 1}',
         "null",
+        json.dumps([NAIVE]),
+        json.dumps([{**NAIVE, **dict.fromkeys(TIMES, "2026-01-01T00:00:00Z"), "name": "x' OR '1"}]),
     ):
         found = DeltaTable(journal.runs_table(p.warehouse, "shop").path)
         found.alter.set_table_properties({closes.PROPERTY: text}, raise_if_not_exists=False)

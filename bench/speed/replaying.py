@@ -34,7 +34,7 @@ def measure(
 
     Hindcast's time is that of a run's plan and replay, which commits the log in chunks, then the table.
     """
-    with run_topic(folder, PRICES, _records(count)) as servers:
+    with run_topic(folder, PRICES, draw_records(count)) as servers:
         return _measure("e", RECORDS, spark, servers, rounds, count, watch)
 
 
@@ -108,7 +108,7 @@ def _copied(spark: SparkSession, output: Path, servers: str) -> Any:
     return lambda: spark.read.format("delta").load(str(output)).count()
 
 
-def _records(count: int) -> Iterator[ProducerRecord]:
+def draw_records(count: int) -> Iterator[ProducerRecord]:
     """Prices of 100,000 items over 90 days, a hundredth of them up to a minute late."""
     from hindcast.kafka.produce import ProducerRecord
 

@@ -41,6 +41,8 @@ _MAX_BYTES = 32 << 20
 """About so many bytes of keys and values are in a segment."""
 _MAX_TASK_BYTES = 128 << 20
 """So many bytes of segments a task unpacks at most: Spark hands it all of them as one batch of Arrow."""
+_MOST_NAMED = 200
+"""So many segments at most are named in a plan of Spark's."""
 _FATE_COLUMNS = ("timestamp", "fate", "reason")
 """The columns of a segment that fates are decided by."""
 _NOT_REFUSED = pa.array(["no_change"])
@@ -132,7 +134,8 @@ class Segments:
         aged = [it for it, start in self.starts.items() if may_expire(self.rule, start, it.earliest, it.latest)]
         if not aged:
             return 0
-        counts = self._select_segments(aged).read_each((), _count_expired, StructType().add("n", LongType()))
+        some = self._select_segments(aged) if len(aged) <= _MOST_NAMED else self
+        counts = some.read_each((), _count_expired, StructType().add("n", LongType()))
         return sum(collect_table(counts).column("n").to_pylist())
 
     def select_log_rows(self, values: Mapping[int, Mapping[str, pa.Scalar]], schema: StructType) -> TaskRows:

@@ -14,13 +14,21 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from deltalake import CommitProperties, DeltaTable
 
 from hindcast.bitemporal.predicates import Question, during_condition, known_at_condition, sql_literal
 from hindcast.common import clock
-from hindcast.common.errors import QueryError, RequestError, TableError, UnknownError, show_briefly, suggest_nearest
+from hindcast.common.errors import (
+    QueryError,
+    RequestError,
+    TableError,
+    UnknownError,
+    escape_controls,
+    show_briefly,
+    suggest_nearest,
+)
 from hindcast.common.json_values import JsonValue
 from hindcast.plan import journal
 from hindcast.store import tables
@@ -32,6 +40,7 @@ PREFIX = "close:"
 MOST = 1_000
 """So many closes a pipeline may have: each opened journal brings all of them."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_LONGEST_REASON = 1_000
 _INSTANT = timedelta(microseconds=1)
 
 
@@ -106,12 +115,16 @@ def list_kept(warehouse: str, pipeline: str) -> tuple[Close, ...]:
 
 def find_close(warehouse: str, pipeline: str, name: str) -> Close:
     """Return the close of this name; UnknownError if there is none, QueryError if it was dropped."""
-    found = {it.name: it for it in read_closes(warehouse, pipeline)}
+    return _select_close(read_closes(warehouse, pipeline), pipeline, name)
+
+
+def _select_close(past: list[Close], pipeline: str, name: str) -> Close:
+    found = {it.name: it for it in past}
     if name not in found:
         raise UnknownError(f"no close '{name}'", where=pipeline, fix=suggest_nearest(name, found))
     if (drop := found[name].drop) is not None:
         raise QueryError(
-            f"the close '{name}' was dropped at {drop.at.isoformat()} by {drop.by}: {drop.reason}",
+            f"the close '{name}' was dropped at {drop.at.isoformat()} {_describe_drop(drop)}",
             where=pipeline,
             fix="give its known-at as a moment, if the table still has it: hindcast closes lists it",
         )
@@ -155,21 +168,33 @@ def take_back_close(warehouse: str, pipeline: str, close: Close) -> None:
 
 
 def drop_close(warehouse: str, pipeline: str, name: str, by: str, reason: str) -> Close:
-    """Drop a close: its name can no longer be asked for, and a trim may remove its rows. Raise as `find_close`."""
-    dropped = Drop(clock.now(), by, reason)
+    """Drop a close, and return it: its name can no longer be asked for, and a trim may remove its rows.
 
-    def drop(closes: list[Close]) -> list[Close]:
-        find_close(warehouse, pipeline, name)
-        return [replace(it, drop=dropped) if it.name == name else it for it in closes]
+    Raise what `find_close` raises; RequestError for a reason that is too long.
+    """
+    if len(reason) > _LONGEST_REASON:
+        found = f"the reason has {len(reason):,} characters"
+        raise RequestError(found, where=pipeline, fix=f"write at most {_LONGEST_REASON:,}")
+    dropped = Drop(clock.now(), by, reason)
+    stored: list[Close] = []
+
+    def drop(past: list[Close]) -> list[Close]:
+        close = replace(_select_close(past, pipeline, name), drop=dropped)
+        stored[:] = [close]
+        return [close if it.name == name else it for it in past]
 
     _change_closes(warehouse, pipeline, drop)
-    return next(it for it in read_closes(warehouse, pipeline) if it.name == name)
+    return stored[0]
 
 
 def describe_close(close: Close) -> str:
     """Return what a close is of, as a person says it."""
     period = f"{close.start.isoformat()} to {close.end.isoformat()}, as known at {close.known_at.isoformat()}"
-    return period if close.drop is None else f"{period}; dropped by {close.drop.by}: {close.drop.reason}"
+    return period if close.drop is None else f"{period}; dropped {_describe_drop(close.drop)}"
+
+
+def _describe_drop(drop: Drop) -> str:
+    return f"by {escape_controls(drop.by)}: {escape_controls(drop.reason)}"
 
 
 def _change_closes(warehouse: str, pipeline: str, change: Callable[[list[Close]], list[Close]]) -> None:
@@ -200,7 +225,16 @@ def _parse_closes(delta_table: DeltaTable) -> list[Close]:
 
 def parse_close(fields: dict[str, str | dict[str, str]]) -> Close:
     """Return a close that was stored (`Close.as_json`)."""
-    start, end, known_at, at = (datetime.fromisoformat(str(fields[key])) for key in ("from", "to", "knownAt", "at"))
-    drop = fields.get("dropped")
-    dropped = Drop(datetime.fromisoformat(drop["at"]), drop["by"], drop["reason"]) if isinstance(drop, dict) else None
-    return Close(str(fields["name"]), start, end, known_at, at, str(fields["by"]), dropped)
+    start, end, known_at, at = (_parse_moment(str(fields[key])) for key in ("from", "to", "knownAt", "at"))
+    drop, name = fields.get("dropped"), str(fields["name"])
+    if _NAME.fullmatch(name) is None:  # it becomes part of SQL
+        raise ValueError(f"'{name}' is no name of a close")
+    dropped = Drop(_parse_moment(drop["at"]), drop["by"], drop["reason"]) if isinstance(drop, dict) else None
+    return Close(name, start, end, known_at, at, str(fields["by"]), dropped)
+
+
+def _parse_moment(text: str) -> datetime:
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        raise ValueError(f"'{text}' has no offset from UTC")
+    return moment.astimezone(UTC)
