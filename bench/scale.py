@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 import java_for_tests
 import psutil
 
-from bench.speed.replaying import draw_records
+from bench.speed.replaying import copy_bytes, draw_records
 from hindcast.common.session import open_session
 from hindcast.common.settings import read_settings
 from hindcast.ingest import ledger
@@ -148,9 +148,8 @@ def copy(memory: str) -> None:
     """Copy the topic's bytes to Delta by Spark alone, and print what it took as JSON."""
     connector = ",".join(map(str, java_for_tests.connector()))
     spark, target = open_spark(memory, {"spark.jars": connector}), os.environ["HINDCAST_VAR"] + "/copy"
-    source = spark.read.format("kafka").option("kafka.bootstrap.servers", os.environ["HINDCAST_KAFKA"])
     started = time.monotonic()
-    source.option("subscribe", "large").load().write.format("delta").save(target)
+    copy_bytes(spark, os.environ["HINDCAST_KAFKA"], "large", target)
     took = time.monotonic() - started
     print(json.dumps({"seconds": took, "rows": spark.read.format("delta").load(target).count()}))
     spark.stop()

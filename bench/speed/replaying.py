@@ -103,9 +103,14 @@ def _replayed(spark: SparkSession, output: Path, servers: str) -> Any:  # noqa: 
 
 
 def _copied(spark: SparkSession, output: Path, servers: str) -> Any:
-    source = spark.read.format("kafka").option("kafka.bootstrap.servers", servers).option("subscribe", "prices")
-    source.load().write.format("delta").save(str(output))
+    copy_bytes(spark, servers, "prices", str(output))
     return lambda: spark.read.format("delta").load(str(output)).count()
+
+
+def copy_bytes(spark: SparkSession, servers: str, topic: str, target: str) -> None:
+    """Copy what a topic has to a Delta table, by Spark alone."""
+    source = spark.read.format("kafka").option("kafka.bootstrap.servers", servers).option("subscribe", topic)
+    source.load().write.format("delta").save(target)
 
 
 def draw_records(count: int) -> Iterator[ProducerRecord]:

@@ -24,7 +24,7 @@ def close_period(
     period that a table no longer has.
     """
     warehouse, pipeline = contract.warehouse, contract.pipeline
-    past = [it for it in closes.read_closes(warehouse, pipeline) if it.drop is None]
+    past = closes.list_kept(warehouse, pipeline)
     same = next((it for it in past if it.name == name), None)
     if start is None:
         if not past:

@@ -1,9 +1,8 @@
 """The horizon of a table: the moment before which its history was trimmed (ops/retention.py).
 
 Questions about the horizon or later, as known at the horizon or later, have full answers, and so have questions about
-closes (closes.py). The horizon is a property of
-the table itself, never moves back, and is written before anything is removed. A log has one too: for each key it keeps
-the record that was in force then, and all later ones.
+closes (closes.py). The horizon is a property of the table itself, never moves back, and is written before anything is
+removed. A log has one too: for each key it keeps the record that was in force then, and all later ones.
 
 The sources of a table may have been trimmed further than the table itself. Before that moment it can no longer be
 derived, so it is *frozen* there: its rows stay as they are, and runs compare and replace what is true from then on. A
