@@ -153,6 +153,8 @@ def test_a_trim_leaves_what_a_close_needs_and_nothing_else(
         capsys.readouterr()
         assert main.main(["query", "shop.menu", "--known-at", "close:first", "--format", "json"]) == 0
         assert [row["price"] for row in json.loads(capsys.readouterr().out)] == [1, 2, 7]
+        assert main.main(["query", "shop.menu", "--from", "2026-01-01", "--to", "close:first"]) == 1
+        assert "a close is a state of knowledge, no time: close:first" in capsys.readouterr().err
         spark_functions.register(spark, p.warehouse, p.contract)
         found = spark.sql("SELECT price FROM shop_menu(close => 'first') ORDER BY price").collect()
         assert [row["price"] for row in found] == [1, 2, 7]

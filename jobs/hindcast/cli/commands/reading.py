@@ -200,9 +200,9 @@ def query(arguments: argparse.Namespace, settings: Settings) -> int:
         print_rows(read.history(warehouse, contract, name, key=key, run=arguments.run), arguments.format)
         return 0
     times = arguments.as_of, arguments.start, arguments.end
-    if any(text is not None and text.startswith(PREFIX) for text in times):
-        found = f"a close is a state of knowledge: {next(filter(None, times))}"
-        raise QueryError(found, fix="write it after --known-at; its period is what is asked for unless a time is given")
+    if (close := next((text for text in times if text is not None and text.startswith(PREFIX)), None)) is not None:
+        fix = "write it after --known-at; its period is what is asked for unless a time is given"
+        raise QueryError(f"a close is a state of knowledge, no time: {close}", fix=fix)
     as_of, start, end, known = (
         parse_moment(settings, pipeline, text) if text is not None else None for text in (*times, arguments.known_at)
     )
