@@ -34,7 +34,8 @@ from hindcast.airflow.pages.routes import build_app
 from hindcast.common.errors import TableError
 from hindcast.common.settings import Settings
 from hindcast.contract import Join, find
-from hindcast.plan import journal
+from hindcast.plan import closes, journal
+from hindcast.plan.closes import Close
 from hindcast.plan.purposes import Release
 from hindcast.plan.runs import Completed, Planned, Run
 from hindcast.query import changes, inputs_as_of, key_history
@@ -269,6 +270,29 @@ def test_a_diff_between_two_known_ats(web: TestClient) -> None:
         [["dave", "naan", "5.00"]],
     )
     assert plane(web, "bills", "dave", knownAt="run:1", comparedWith="run:2")["diff"] == told
+
+
+def test_closes_are_offered_and_drawn_over_their_period_at_what_was_known(web: TestClient, settings: Settings) -> None:
+    first = journal.read_completed_runs(settings.warehouse, "shop")[0].known_at
+    kept = Close("2026-Q1", T0, at(1.5), first, at(60), "ann")
+    for close in (kept, replace(kept, name="gone")):
+        closes.add_close(settings.warehouse, "shop", close)
+    closes.drop_close(settings.warehouse, "shop", "gone", "ann", "a mistake")
+    told = plane(web, "prices", "naan", knownAt="close:2026-Q1")
+    assert [row["values"]["price"] for row in told["answer"]["rows"]] == ["3.00"]
+    assert (told["knownBy"], told["closedAs"]) == (1, ["2026-Q1"])
+    (line,) = told["plane"]["closes"]
+    (old, *_) = told["plane"]["rectangles"]
+    assert (line["name"], line["x"], line["y"]) == ("2026-Q1", old["x"], old["y"])
+    assert 0 < line["width"] < old["width"]
+    for address in ("/machine", "/changes"):
+        assert twin(web, f"{address}/shop")["knownAts"] == ["run:2", "run:1", "close:2026-Q1"]
+        shown = web.get(f"{address}/shop", params={"table": "prices", "key": "naan", "comparedWith": "close:2026-Q1"})
+        assert '<option value="close:2026-Q1">' in shown.text
+        assert "2.50" in shown.text
+    shown = web.get("/machine/shop", params={"table": "prices", "key": "naan", "asOf": at(2).isoformat()})
+    (link,) = re.findall(r'<a class="close" href="([^"]*)"', shown.text)
+    assert "(run 1), close 2026-Q1:" in str(Text(web.get(html.unescape(link).removeprefix("/hindcast")).text))
 
 
 @pytest.mark.parametrize(("run", "price"), [(1, "3.00"), (2, "2.50")])
@@ -750,7 +774,7 @@ def test_labels_are_as_long_as_their_rectangles() -> None:
         row = {"x": 0, "y": 0, "width": width, "height": height, "start": T0.isoformat(), "end": None, "values": {}}
         row |= {"values": {"item": "naan", "price": value, "note": ""}, "systemFrom": T0.isoformat(), "systemTo": None}
         axis: dict[str, Any] = {"ticks": [], "knots": []}
-        plane_ = {"rectangles": [row], "across": axis, "up": axis, "asOf": 0, "knownAt": [0]}
+        plane_ = {"rectangles": [row], "across": axis, "up": axis, "asOf": 0, "knownAt": [0], "closes": []}
         template = rendering._load_templates().from_string(
             '{% from "plane.html" import drawn %}{{ drawn(plane, "", {}, ["item"], "", "", none) }}'
         )

@@ -316,8 +316,9 @@ def test_a_share_is_one_of_the_whole_run(spark: SparkSession) -> None:
 
     def account(share: str, commit: DataFrame, before: Counter[str], to_come: int) -> dict[int, int]:
         topic = Topic.model_validate(told | {"max_malformed": share})
-        packed, origin = segments.pack_records(commit).localCheckpoint(), Origin([{0: OffsetRange(0, 10)}], [{}])
-        read = segments.read_segments(packed, commit.schema, FateRule(None, ""), origin, few=True)
+        rule, origin = FateRule(None, ""), Origin([{0: OffsetRange(0, 10)}], [{}])
+        packed = segments.pack_records(commit, rule).localCheckpoint()
+        read = segments.read_segments(packed, commit.schema, rule, origin, few=True)
         return record_counts.count_records(
             read, "partition {}".format, topic, "max_malformed", before, to_come, "nothing", hidden=False
         )

@@ -49,7 +49,7 @@ def read(spark: SparkSession, batches: list[pa.Table], origin: Origin, rule: Fat
     """Segments of records, a task or several for each of the batches."""
     given = [part for batch in batches for part in batch.combine_chunks().to_batches()]
     given.append(pa.RecordBatch.from_pylist([], batches[0].schema))
-    packed = [it for batch in given for it in segments.pack_batches(iter([batch]))]
+    packed = [it for batch in given for it in segments.pack_batches(rule, iter([batch]))]
     packed.reverse()
     frame = spark.createDataFrame(pa.Table.from_batches(packed, segments._ARROW), segments.PACKED_SCHEMA)
     return segments.read_segments(frame.localCheckpoint(), StructType.fromDDL(SCHEMA), rule, origin, few=few)
@@ -124,19 +124,26 @@ def test_the_first_malformed_record_is_found_and_an_expired_one_has_no_say(spark
 
 
 @pytest.mark.parametrize("few", [True, False])
-def test_only_segments_that_may_have_expired_records_are_looked_into(
+def test_only_segments_with_more_expired_records_than_by_themselves_are_looked_into(
     spark: SparkSession, few: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the third one record is at stream time - retention, and of the fourth one before it."""
+    """Of the third one record is at stream time - retention, of the fourth one before it, and in the last one a record
+    makes the next expire.
+    """
     batches = [log((0, 1, 0, None), (0, 2, 10, None)), log((0, 3, 1, None)), log((0, 4, 0, None), (0, 5, 3, None))]
     batches += [log((0, 6, -1, None), (0, 7, 9, None)), log((0, 8, None, "malformed")), log((0, 9, 11, None))]
-    found = read(spark, batches, Origin([{0: OffsetRange(0, 10)}], [{}]), FateRule(10_000, ""), few=few)
+    batches.append(log((0, 10, 40, None), (0, 11, 29, None), (0, 12, 30, None)))
+    found = read(spark, batches, Origin([{0: OffsetRange(0, 13)}], [{}]), FateRule(10_000, ""), few=few)
+    assert [it.expired for it in found.starts] == [0] * 6 + [1]
     seen: list[int] = []
     select = Segments._select_segments
     monkeypatch.setattr(
         Segments, "_select_segments", lambda self, some: seen.extend(it.first for it in some) or select(self, some)
     )
-    assert found.count_expired() == 1
+    assert found.count_expired() == 2
+    assert seen == [6]
+    monkeypatch.setattr(segments, "_MOST_NAMED", 0)
+    assert found.count_expired() == 2
     assert seen == [6]
 
 

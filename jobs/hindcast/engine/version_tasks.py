@@ -62,7 +62,7 @@ def _divide_records(key: Sequence[str], parts: int, given: Iterator[pa.RecordBat
     """Yield records by the part that their key is in, for Spark's mapInArrow; all tasks have a key in the same part."""
     with task.refuse_too_large():
         for records in _gather_batches(given):
-            numbers = (integer_encoding.hash_keys(records, key) % np.uint64(parts)).astype(np.int64)
+            numbers = (integer_encoding.hash_keys(records, key) % np.uint64(parts)).astype(np.uint16)
             order = np.argsort(numbers, kind="stable")
             places = np.searchsorted(numbers[order], np.arange(1, parts))
             for number, value in _pack_groups(records.take(pa.array(order)), places.tolist()):

@@ -42,18 +42,18 @@ def read_decoded(
     schema = decoded_schema(decoding, bounds)
     if (few := record_tasks.read_few(source, place, origin.ranges)) is not None:
         with closing(few):
-            held = record_tasks.hold_batches(source, _pack_batches(decoding, bounds, few))
+            held = record_tasks.hold_batches(source, _pack_batches(decoding, bounds, rule, few))
         if held is not None:
             return segments.hold_segments(spark, held, schema, rule, origin)
-    convert = partial(_pack_batches, decoding, bounds)
+    convert = partial(_pack_batches, decoding, bounds, rule)
     frame = record_tasks.read_in_tasks(spark, settings, place, origin.ranges, convert, segments.PACKED_SCHEMA)
     return segments.read_segments(frame, schema, rule, origin, few=False)
 
 
-def pack_avro(raw: DataFrame, decoding: Decoding, bounds: TimeBounds) -> DataFrame:
+def pack_avro(raw: DataFrame, decoding: Decoding, bounds: TimeBounds, rule: FateRule) -> DataFrame:
     """Return records (`topics.RECORD_SCHEMA`) with parts in Avro as packed segments, a row for each."""
     given = avro.read_parts(raw, [decoding.key, decoding.value], decoding.max_bytes)
-    return map_in_workers(given, partial(_pack_batches, decoding, bounds), segments.PACKED_SCHEMA)
+    return map_in_workers(given, partial(_pack_batches, decoding, bounds, rule), segments.PACKED_SCHEMA)
 
 
 def decoded_schema(decoding: Decoding, bounds: TimeBounds) -> StructType:
@@ -67,7 +67,7 @@ def decoded_schema(decoding: Decoding, bounds: TimeBounds) -> StructType:
 
 
 def _pack_batches(
-    decoding: Decoding, bounds: TimeBounds, batches: Iterator[pa.RecordBatch]
+    decoding: Decoding, bounds: TimeBounds, rule: FateRule, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     decode = Decoder(decoding).decode_batch
-    yield from segments.pack_batches(decode(batch, bounds) for batch in batches)
+    yield from segments.pack_batches(rule, (decode(batch, bounds) for batch in batches))

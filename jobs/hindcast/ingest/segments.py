@@ -27,14 +27,14 @@ from hindcast.common.arrow_streams import open_rows, pack_rows
 from hindcast.common.spark_workers import map_in_workers
 from hindcast.formats.headers import measure_records
 from hindcast.ingest.erasure_marks import MARK
-from hindcast.ingest.segment_fates import FateRule, decide_fates, may_expire
+from hindcast.ingest.segment_fates import FateRule, decide_fates, find_expired_records, may_more_expire
 from hindcast.ingest.stream_times import StreamTimes
 from hindcast.kafka.record_batches import HEADERS
 from hindcast.kafka.topics import OffsetRange, count_offsets
 from hindcast.store import files
 from hindcast.store.task_rows import TaskRows, collect_table
 
-_NUMBERS = ("first", "last", "records", "malformed", "refused", "earliest", "latest", "size")
+_NUMBERS = ("first", "last", "records", "malformed", "refused", "expired", "earliest", "latest", "size")
 _ARROW = pa.schema([("partition", pa.int32()), *((name, pa.int64()) for name in _NUMBERS), ("rows", pa.binary())])
 PACKED_SCHEMA = f"partition int, {', '.join(f'{name} long' for name in _NUMBERS)}, rows binary"
 _MAX_BYTES = 32 << 20
@@ -54,8 +54,9 @@ SegmentReader: TypeAlias = Callable[[pa.Table, int], pa.Table]
 
 class Segment(NamedTuple):
     """What is known of a segment: its partition, its first and last offset, how many `records` it has and how many of
-    them decoding has found `malformed`, or `refused` for any reason; the `earliest` and `latest` timestamp of the
-    others, in microseconds since 1970; and its `size` in bytes.
+    them decoding has found `malformed`, or `refused` for any reason; of the others how many are `expired` by those of
+    the segment alone, the `earliest` timestamp of the rest, and the `latest` of all, in microseconds since 1970; and
+    its `size` in bytes.
     """
 
     partition: int
@@ -64,6 +65,7 @@ class Segment(NamedTuple):
     records: int
     malformed: int
     refused: int
+    expired: int
     earliest: int | None
     latest: int | None
     size: int
@@ -90,14 +92,14 @@ class Origin(NamedTuple):
         return count_offsets(self.ranges)
 
 
-def pack_records(records: DataFrame) -> DataFrame:
+def pack_records(records: DataFrame, rule: FateRule) -> DataFrame:
     """Return decoded records as segments: a row for each, its columns those of `Segment` and `rows`.
 
     `records`: `partition`, `offset`, `timestamp`, `key` and `value` (bytes), `fate` (null = undecided), `reason`, and
     any others. Each task has
     the records of a partition in offset order, and no other task has any between them.
     """
-    return map_in_workers(records, pack_batches, PACKED_SCHEMA)
+    return map_in_workers(records, partial(pack_batches, rule), PACKED_SCHEMA)
 
 
 @dataclass(frozen=True)
@@ -130,13 +132,14 @@ class Segments:
         return sum(it.size for it in self.starts)
 
     def count_expired(self) -> int:
-        """Return how many records are expired; looks only into segments that may have one."""
-        aged = [it for it, start in self.starts.items() if may_expire(self.rule, start, it.earliest, it.latest)]
+        """Return how many records are expired; looks only into segments that have more of them than by themselves."""
+        aged = [it for it, start in self.starts.items() if may_more_expire(self.rule, start, it.earliest)]
         if not aged:
-            return 0
-        some = self._select_segments(aged) if len(aged) <= _MOST_NAMED else self
-        counts = some.read_each((), _count_expired, StructType().add("n", LongType()))
-        return sum(collect_table(counts).column("n").to_pylist())
+            return sum(it.expired for it in self.starts)
+        read = self._select_segments(aged) if len(aged) <= _MOST_NAMED else self
+        counts = read.read_each((), _count_expired, StructType().add("n", LongType()))
+        others = sum(it.expired for it in self.starts.keys() - read.starts.keys())
+        return others + int(pc.sum(collect_table(counts).column("n")).as_py())
 
     def select_log_rows(self, values: Mapping[int, Mapping[str, pa.Scalar]], schema: StructType) -> TaskRows:
         """Return the records as rows of the log, which have these columns. `values`: by partition, those of a run."""
@@ -246,13 +249,13 @@ def _find_starts(segments: Sequence[Segment], origin: Origin) -> dict[Segment, i
     return starts
 
 
-def pack_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def pack_batches(rule: FateRule, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield the segments of batches of records, for Spark's mapInArrow, or for `hold_segments`."""
     for batch in (batch for batch in batches if batch.num_rows):
         packed: list[dict[str, int | bytes | None]] = []
         size = 0
         for segment in _split_batch(batch):
-            packed.append(_pack_segment(segment))
+            packed.append(_pack_segment(segment, rule))
             size += segment.nbytes
             if size > _MAX_BYTES:  # not all of a large batch twice, or in one value of Arrow, which has 2 GB
                 yield pa.RecordBatch.from_pylist(packed, _ARROW)
@@ -271,11 +274,12 @@ def _split_batch(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         yield batch.slice(start, end - start)
 
 
-def _pack_segment(records: pa.RecordBatch) -> dict[str, int | bytes | None]:
+def _pack_segment(records: pa.RecordBatch, rule: FateRule) -> dict[str, int | bytes | None]:
     offsets, fates = records.column("offset").to_numpy(), records.column("fate")
     if (np.diff(offsets) <= 0).any():
         raise AssertionError(f"partition {records.column('partition')[0]}: offsets are not in order")
     undecided = records.column("timestamp").filter(fates.is_null()).cast(pa.int64())
+    found = find_expired_records(records, rule)
     rows = pack_rows(records)
     return {
         "partition": records.column("partition")[0].as_py(),
@@ -284,7 +288,8 @@ def _pack_segment(records: pa.RecordBatch) -> dict[str, int | bytes | None]:
         "records": records.num_rows,
         "malformed": pc.sum(pc.equal(fates, "malformed"), min_count=0).as_py(),
         "refused": len(fates) - fates.null_count - pc.sum(pc.is_in(fates, _NOT_REFUSED), min_count=0).as_py(),
-        "earliest": pc.min(undecided).as_py(),
+        "expired": found.expired,
+        "earliest": found.earliest,
         "latest": pc.max(undecided).as_py(),
         "size": records.nbytes,
         "rows": rows,

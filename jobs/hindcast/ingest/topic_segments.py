@@ -98,7 +98,7 @@ def read_segments(
 
     def pack_part(part: Mapping[int, OffsetRange]) -> DataFrame:
         raw, writers = read_raw(part)
-        return client_segments.pack_avro(raw, plan_decoding(topic, writers), bounds)
+        return client_segments.pack_avro(raw, plan_decoding(topic, writers), bounds, rule)
 
     def decode_part(part: Mapping[int, OffsetRange]) -> DataFrame:
         return _decode_raw_records(contract, plan, name, part, *read_raw(part))
@@ -106,7 +106,7 @@ def read_segments(
     with raise_worker_errors():
         if decoding.dating.is_computed or _has_forgotten(contract, name, origin):
             decoded = topic_log.union_frames(map(decode_part, origin.ranges))
-            return segments.read_segments(segments.pack_records(decoded), decoded.schema, rule, origin, few=few)
+            return segments.read_segments(segments.pack_records(decoded, rule), decoded.schema, rule, origin, few=few)
         if not decoding.needs_spark:
             return client_segments.read_decoded(spark, source, contract.settings, decoding, bounds, place, rule, origin)
         packed = topic_log.union_frames(map(pack_part, origin.ranges))

@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 import duckdb
 from fastapi import Query
 
-from hindcast.airflow.pages import marks
+from hindcast.airflow.pages import known_ats, marks
 from hindcast.airflow.pages.reading_limits import SlowReportError, limit_report
 from hindcast.airflow.pages.time_machine import QuestionError
 from hindcast.common.column_values import Row
@@ -71,7 +71,7 @@ class _Answer:
 
 def build_page(settings: Settings, contract: Contract, request: ChangesRequest) -> JsonObject:
     """Return the fields of a pipeline's page; QuestionError for a question that cannot be answered."""
-    fields = _list_fields(contract, request)
+    fields = _list_fields(settings, contract, request)
     answer = _find_answer(settings, contract, request, (request.page - 1) * LINES_PER_PAGE, LINES_PER_PAGE)
     if answer is None:
         return fields
@@ -118,8 +118,10 @@ def build_csv(settings: Settings, contract: Contract, request: ChangesRequest) -
     return show.as_csv(changes.flatten_lines(answer.found.lines, answer.question.hidden), for_spreadsheets=True)
 
 
-def _list_fields(contract: Contract, request: ChangesRequest) -> dict[str, JsonValue]:
-    return {"pipeline": contract.pipeline, "asked": asdict(request), "tables": []}
+def _list_fields(settings: Settings, contract: Contract, request: ChangesRequest) -> dict[str, JsonValue]:
+    place = settings.warehouse, contract.pipeline
+    offered = known_ats.list_known_ats(*place, known_ats.list_closes(*place))
+    return {"pipeline": contract.pipeline, "asked": asdict(request), "knownAts": [*offered], "tables": []}
 
 
 def _find_answer(
@@ -149,7 +151,7 @@ def _find_answer(
         question = ChangeQuestion(earlier, later, is_only, request.order or "size", first, most, hidden)
         found = _read_changes(warehouse, contract, name, question)
     except (QueryError, UnknownError) as error:
-        fields = _list_fields(contract, request) | _list_tables(counts)
+        fields = _list_fields(settings, contract, request) | _list_tables(counts)
         raise QuestionError(error, fields, field, "changes.html") from None
     return _Answer(table, between, question, found, len(between) == 1 and earlier == before, counts)
 

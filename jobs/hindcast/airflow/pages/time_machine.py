@@ -13,7 +13,7 @@ from typing import Literal
 
 import pyarrow.compute as pc
 
-from hindcast.airflow.pages import drawing, marks
+from hindcast.airflow.pages import drawing, known_ats, marks
 from hindcast.airflow.pages.drawing import Axis
 from hindcast.bitemporal.predicates import Question
 from hindcast.common.column_values import Row
@@ -23,6 +23,7 @@ from hindcast.common.settings import Settings
 from hindcast.contract import Contract, list_shapes
 from hindcast.contract.shapes import PERIODS
 from hindcast.plan import horizon, journal
+from hindcast.plan.closes import Close
 from hindcast.quality.held_keys import HeldKeys
 from hindcast.query import key_history, read
 from hindcast.query.explain import explain_row
@@ -70,6 +71,7 @@ def build_page(
     name = request.table or names[0]
     table = read.locate_table(warehouse, contract, name)
     marked = marks.refuse_hidden_key(settings, contract, name)
+    offered = known_ats.list_closes(warehouse, pipeline)
     fields: dict[str, JsonValue] = {
         "pipeline": pipeline,
         "tables": {n: shape.kind for n, shape in list_shapes(contract).items() if n in names},
@@ -77,6 +79,7 @@ def build_page(
         "table": name,
         "keyColumns": list(table.key),
         "asked": asdict(request) | {"table": name},
+        "knownAts": [*known_ats.list_known_ats(warehouse, pipeline, offered)],
     }
     if request.key is None:
         return fields | {"suggested": _suggest_any(table)}
@@ -94,8 +97,8 @@ def build_page(
         field = "asOf"
         trimmed = horizon.read_horizon(table)
         given = read.moment_of(warehouse, pipeline, request.asOf) if request.asOf else None
-        known_ats = [known, other] if other else [known]
-        for moment in known_ats:
+        cursors = [known, other] if other else [known]
+        for moment in cursors:
             horizon.refuse_question(table, trimmed, Question(as_of=given), moment)
     except (QueryError, UnknownError) as error:
         raise QuestionError(error, fields, field) from None
@@ -114,8 +117,9 @@ def build_page(
         "asOf": as_of.isoformat(),
         "knownAt": known.isoformat(),
         "knownBy": formatter.find_run(known),
+        "closedAs": [close.name for close in offered if close.known_at == known],
         "comparedWith": other.isoformat() if other else None,
-        "plane": _build_plane(table.kind, near, as_of, known_ats, formatter, even=request.scale != "time"),
+        "plane": _build_plane(table.kind, near, as_of, cursors, offered, formatter, even=request.scale != "time"),
         "answer": formatter.format_sample(answer),
         "diff": _build_diff(history, known, other, formatter) if other else None,
         "why": explain_row(settings, contract, name, first, known, readable, holds) if first else None,
@@ -188,9 +192,19 @@ def _latest_start(history: KeyHistory) -> datetime:
 
 
 def _build_plane(
-    kind: str, near: RowSample, as_of: datetime, known_ats: Sequence[datetime], formatter: _RowFormatter, *, even: bool
+    kind: str,
+    near: RowSample,
+    as_of: datetime,
+    cursors: Sequence[datetime],
+    offered: Sequence[Close],
+    formatter: _RowFormatter,
+    *,
+    even: bool,
 ) -> JsonObject:
-    """Return the rows near the crosshair as rectangles, and the axes; positions are 0 to 1 from the lower left."""
+    """Return the rows near the crosshair as rectangles, closes as lines, and the axes.
+
+    Positions are 0 to 1 from the lower left.
+    """
     start, end = PERIODS[kind][0], PERIODS[kind][-1]
     across = drawing.build_axis(_list_moments(near.rows, start, end), even=even)
     up = drawing.build_axis(_list_moments(near.rows, "systemFrom", "systemTo"), even=even)
@@ -207,8 +221,17 @@ def _build_plane(
         "across": _format_axis(across, {}),
         "up": _format_axis(up, formatter.runs),
         "asOf": across.place(as_of),
-        "knownAt": [up.place(moment) for moment in known_ats],
+        "knownAt": [up.place(moment) for moment in cursors],
+        "closes": [_place_close(close, across, up) for close in offered],
     }
+
+
+def _place_close(close: Close, across: Axis, up: Axis) -> JsonObject:
+    """Return a close as a line: over its period, at the height of its known-at."""
+    left, right = across.place(close.start), across.place(close.end)
+    period = {"start": close.start.isoformat(), "end": close.end.isoformat()}
+    line = {"x": left, "width": right - left, "y": up.place(close.known_at)}
+    return {"name": close.name, **period, "knownAt": close.known_at.isoformat(), **line}
 
 
 def _list_moments(rows: Sequence[Row], start: str, end: str) -> list[datetime]:

@@ -77,7 +77,7 @@ document.addEventListener("pointerup", (event) => {
 });
 
 document.addEventListener("click", (event) => {
-  if (!plane()?.contains(event.target) || event.target.closest(".cursor") || event.ctrlKey || event.metaKey) return;
+  if (!plane()?.contains(event.target) || event.target.closest(".cursor, .close") || event.ctrlKey || event.metaKey) return;
   event.preventDefault(); // a rectangle links to its corner; a pointer chooses the point instead
   const { across, up } = at(event);
   show(address({ asOf: moment(across, "across"), knownAt: moment(up, "up") }));
