@@ -383,6 +383,10 @@ targets.
 
 <Contract>
 
+## Close
+
+<Closing>
+
 ## Airflow
 
 <AirflowOptions>

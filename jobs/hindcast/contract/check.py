@@ -22,6 +22,7 @@ def check_contract(contract: Contract) -> Iterator[Complaint]:
         return
     yield from names.check_names(contract)
     yield from schedule.check_schedule(contract)
+    yield from schedule.check_closing(contract)
     yield from schedule.check_task_options(contract)
     for name, topic in contract.topics.items():
         yield from _check_topic(("topics", name), topic)

@@ -16,6 +16,7 @@ from pydantic.main import IncEx
 
 from hindcast.common.json_values import JsonObject
 from hindcast.contract.bounds import DESCRIPTION
+from hindcast.contract.closing import Closing
 from hindcast.contract.expectation import Expectation
 from hindcast.contract.field_types import Widen
 from hindcast.contract.routes import Routes
@@ -48,6 +49,9 @@ class Contract(ContractModel):
     catchup: Flag = Field(False, description="Whether Airflow runs the intervals between start and today by itself.")
     airflow: AirflowOptions = Field(
         default_factory=AirflowOptions, description="Owner, tags, retries, pool, queue and timeout of the tasks."
+    )
+    close: Closing | None = Field(
+        None, description="The periods that `hindcast maintain` [closes](reading.md#closes); none if left out."
     )
     topics: dict[Name, Topic] = Field(min_length=1)
     inputs: dict[Name, Input] = Field(default_factory=dict)
@@ -82,7 +86,7 @@ class Contract(ContractModel):
         """The hash of the contract in a plan: SHA-256 of its canonical JSON, 16 hex digits.
 
         A field with its default counts as left out, so that new fields of a later Hindcast change no hash. `keep` and
-        `widen` are not part of it, nor is `airflow`: they change no answer.
+        `widen` are not part of it, nor are `airflow` and `close`: they change no answer.
         """
         text = json.dumps(self._dump("json"), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -94,7 +98,7 @@ class Contract(ContractModel):
 
     def _dump(self, mode: Literal["json", "python"]) -> Mapping[str, ContractValue]:
         fields: IncEx = {"__all__": {*_UNHASHED}}
-        excluded: IncEx = {"airflow": True, "topics": fields, "views": fields}
+        excluded: IncEx = {"airflow": True, "close": True, "topics": fields, "views": fields}
         return self.model_dump(mode=mode, exclude_defaults=True, exclude=excluded)
 
     def hash_definition(self, name: str, *, formerly: bool = False) -> str:

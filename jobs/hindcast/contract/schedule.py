@@ -9,6 +9,7 @@ from hindcast.common import cron
 from hindcast.common.errors import suggest_nearest
 from hindcast.contract.model import Contract
 from hindcast.contract.task_options import TaskOptions
+from hindcast.contract.types import format_duration
 from hindcast.contract.view_checks import Complaint
 
 
@@ -24,6 +25,14 @@ def check_schedule(contract: Contract) -> Iterator[Complaint]:
     elif schedule is not None and not cron.has_intervals(schedule, contract.start):
         found = f"Airflow cannot compute the intervals of '{schedule}' from {contract.start.isoformat()}"
         yield Complaint(("start",), found, "write a date that is not so near to year 1 or 9999, such as 2026-01-01")
+
+
+def check_closing(contract: Contract) -> Iterator[Complaint]:
+    """Yield a complaint if periods are closed so long after their end that it may be a mistake."""
+    after = contract.close.after if contract.close is not None else None
+    if after is not None and after > _MOST_AFTER:
+        found = f"periods would be closed {format_duration(after)} after their end"
+        yield Complaint(("close", "after"), found, f"write at most {_MOST_AFTER.days} days, such as 3 days")
 
 
 def check_task_options(contract: Contract) -> Iterator[Complaint]:
@@ -55,4 +64,5 @@ _DEFAULT_OWNER = "airflow"
 MAX_OWNERS = 2_000
 """The length of Airflow's column for the owners of a DAG's tasks: a longer text fails all DAGs of the file."""
 
+_MOST_AFTER = timedelta(days=366)
 _MAX_TIMEOUT = timedelta(days=30)

@@ -1,13 +1,13 @@
-"""Close a period of a pipeline: name what is believed of it (plan/closes.py)."""
+"""Close a period of a pipeline, or those that are due by its contract: name what is believed of it (plan/closes.py)."""
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from hindcast.common import clock
-from hindcast.common.errors import QueryError, RequestError
+from hindcast.common.errors import HindcastError, QueryError, RequestError
 from hindcast.contract.bound import BoundContract
-from hindcast.plan import closes, horizon
+from hindcast.plan import closes, horizon, journal
 from hindcast.plan.closes import Close
 from hindcast.query import read
 from hindcast.store import tables
@@ -46,6 +46,34 @@ def close_period(
             closes.take_back_close(warehouse, pipeline, close)
             raise
     return stored
+
+
+def close_due_periods(contract: BoundContract) -> list[str]:
+    """Close the periods that are due by the contract and not closed yet; return what was closed or not, as lines.
+
+    Due are those from that of the first run on, once a run of all tables, for all of the period, is so long after its
+    end as the contract says. The close has what the first such run knew. A name that was used is left alone.
+    """
+    if (closing := contract.close) is None:
+        return []
+    warehouse, pipeline = contract.warehouse, contract.pipeline
+    past = [run for run in journal.read_completed_runs(warehouse, pipeline) if run.has_done_all_tables]
+    used = {close.name for close in closes.read_closes(warehouse, pipeline)}
+    wait, lines = closing.after or timedelta(0), []
+    for name, start, end in closing.list_periods(past[0].known_at, past[-1].known_at) if past else ():
+        runs = (run for run in past if run.known_at - wait >= end and (run.plan.interval_end or end) >= end)
+        known_at = next((run.known_at for run in runs), None)
+        if name in used or known_at is None:
+            continue
+        try:
+            close = close_period(contract, name, start, end, known_at, _BY_SCHEDULE)
+            lines.append(f"closed {name}: {closes.describe_close(close)}")
+        except HindcastError as error:
+            lines.append(f"not closed: {name}: {error}")
+    return lines
+
+
+_BY_SCHEDULE = "hindcast maintain"
 
 
 def _refuse_trimmed_period(contract: BoundContract, close: Close) -> None:

@@ -3,6 +3,7 @@
     compact   many small files of a partition become few: each run adds some to every table that it changes
     cluster   files whose times overlap much are sorted by when rows are true: a run reads only files of its time
     vacuum    files that no version of the last days needs are removed; with `HINDCAST_KEEP_REPORTS` also old reports
+    close     periods that are due by the contract's `close` are closed (close_periods.py); then it is trimmed
 
 No row changes, and no answer. It is safe beside runs: what conflicts with one is left for the next time. It stops while
 something is being forgotten (plan/notices.py).
@@ -33,7 +34,7 @@ from hindcast.common.settings import Settings
 from hindcast.contract import Contract, find, keep
 from hindcast.contract.bound import BoundContract, bind_contract
 from hindcast.contract.shapes import PERIODS
-from hindcast.ops import file_layout
+from hindcast.ops import close_periods, file_layout
 from hindcast.ops import retention as trimming
 from hindcast.ops.file_layout import (
     LARGE_FILE_BYTES,
@@ -76,12 +77,15 @@ class TableMaintenance:
 
 @dataclass
 class MaintenanceReport:
-    """What was done to a pipeline: to each table, to how many old `reports`, and the report of the trim as text."""
+    """What was done to a pipeline: to each table, to how many old `reports`, which periods it `closed`, and the report
+    of the trim as text.
+    """
 
     pipeline: str
     retention: timedelta
     tables: list[TableMaintenance] = field(default_factory=list)
     reports: int = 0
+    closed: list[str] = field(default_factory=list)
     trimmed: str = ""
 
     def as_json(self) -> dict[str, JsonValue]:
@@ -89,7 +93,7 @@ class MaintenanceReport:
         hours = math.ceil(self.retention / timedelta(hours=1))
         head: dict[str, JsonValue] = {"pipeline": self.pipeline, "retentionHours": hours}
         changes = [asdict(table) for table in self.tables]
-        return head | {"tables": changes, "reports": self.reports, "trimmed": self.trimmed}
+        return head | {"tables": changes, "reports": self.reports, "closed": [*self.closed], "trimmed": self.trimmed}
 
 
 def maintain_pipelines(spark: SessionFactory, settings: Settings, pipelines: Sequence[str]) -> None:
@@ -123,7 +127,10 @@ def maintain_tables(
         return spark()
 
     with nullcontext() if dry_run else notices.post_notice(settings.warehouse, contract.pipeline, activity):
-        report.trimmed = "" if dry_run else _trim_pipeline(session, bind_contract(contract, settings))
+        if not dry_run:
+            bound = bind_contract(contract, settings)
+            report.closed = close_periods.close_due_periods(bound)  # before its rows are trimmed
+            report.trimmed = _trim_pipeline(session, bound)
         for table in inventory.list_existing_tables(settings.warehouse, contract):
             done = _maintain_table(session, table, settings.time_travel, report.retention, dry_run=dry_run)
             report.tables.append(done)
@@ -146,6 +153,7 @@ def format_report(report: MaintenanceReport) -> str:
     lines = [show.format_aligned(pa.Table.from_pylist(rows))] if rows else ["there are no tables yet"]
     days = report.retention / timedelta(days=1)
     lines.append(f"{report.pipeline}: versions of the last {days:g} days can be read; {report.reports} reports removed")
+    lines += [f"{report.pipeline}: {closed}" for closed in report.closed]
     return "\n".join([*lines, *([report.trimmed] if report.trimmed else [])])
 
 
