@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import NoReturn
+from unittest.mock import patch
 
 import pytest
 
-from hindcast.common.errors import ContractError
+from hindcast.cli import main
+from hindcast.common import clock
+from hindcast.common.errors import ContractError, RunError
 from hindcast.contract import load
 from hindcast.contract.bound import BoundContract, bind_contract
 from hindcast.contract.closing import Closing
 from hindcast.ops import close_periods, maintenance
-from hindcast.plan import closes, journal
+from hindcast.plan import closes, journal, planner
 from hindcast.plan.closes import Close
 from hindcast.plan.runs import Abandoned, Completed, Run
 from hindcast.runs import inventory
@@ -135,3 +138,41 @@ def test_what_is_closed_changes_no_answer_and_so_no_hash(tmp_path: Path) -> None
     for wrong in ("{every: week}", "{after: 3 days}", "monthly", "{every: month, after: 367 days}"):
         with pytest.raises(ContractError, match=r"shop.yaml:5: .*close"):
             shop(tmp_path, wrong)
+
+
+def test_several_pipelines_are_closed_or_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a pipeline without a run, and of one that has the name already."""
+    p = shop(tmp_path, "{every: year}")
+    other = tmp_path / "schemas" / "stock.yaml"
+    other.write_text(SHOP.replace("pipeline: shop", "pipeline: stock"), encoding="utf-8")
+    monkeypatch.setenv("HINDCAST_SCHEMAS", str(other.parent))
+    monkeypatch.setenv("HINDCAST_WAREHOUSE", p.warehouse)
+    run(p, 1, day(1, 20))
+    given = ["close", "shop,stock", "q", "--from", "2026-01-01", "--to", "2026-01-10", "--by", "eva"]
+    assert main.main(given) == 1
+    assert "stock" in capsys.readouterr().err
+    assert kept(p) == []
+    closes.add_close(p.warehouse, "shop", Close("q", day(1, 1), day(1, 10), day(1, 20), day(1, 20), "eva"))
+    assert main.main(given) == 1
+    assert [it[0] for it in kept(p)] == ["q"], "what was closed before stays"
+    for times in (["--from", "close:q", "--to", "2026-02-01"], ["--from", "2026-01-01", "--to", "close:q"]):
+        assert main.main(["close", "shop", "other", *times, "--by", "eva"]) == 1
+        assert "a close is a state of knowledge, no time: close:q" in capsys.readouterr().err
+    assert main.main(["closes", "shop", "--drop", "q", "--reason", " "]) == 1
+
+
+def test_no_run_comes_before_a_close_whatever_the_clock_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    p = shop(tmp_path, "{every: year}")
+    run(p, 1, day(1, 20))
+    closes.add_close(p.warehouse, "shop", Close("q", day(1, 1), day(1, 10), day(1, 21), day(1, 21), "eva"))
+    monkeypatch.setattr(clock, "now", lambda: day(1, 20, 12))
+    with patch.object(planner, "MAX_AHEAD", timedelta(days=1)):
+        known_at, _ = planner._next_known_at(p, journal.read_runs(p.warehouse, "shop"), consented=False)
+    assert known_at == day(1, 21) + timedelta(microseconds=1)
+    with pytest.raises(RunError, match="the close 'q' is known at 2026-01-21"):
+        planner._next_known_at(p, journal.read_runs(p.warehouse, "shop"), consented=False)
+    closes.drop_close(p.warehouse, "shop", "q", "eva", "a mistake")
+    known_at, _ = planner._next_known_at(p, journal.read_runs(p.warehouse, "shop"), consented=False)
+    assert known_at == day(1, 20, 12)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ import pytest
 from hindcast.common.errors import RequestError
 from hindcast.contract import load
 from hindcast.contract.definition import list_fields, parse_fields
-from hindcast.ops import retention
+from hindcast.ops import close_periods, retention
 from hindcast.ops.erase import forget, records, row_removal
 from hindcast.ops.erase import proof as proof_search
 from hindcast.ops.erase.erased_rows import ErasedRows
@@ -200,6 +201,41 @@ def test_what_views_have_of_trimmed_events_is_found_by_the_log_or_not_proven_to_
         with pytest.raises(RequestError, match="there is no such key: 9") as refused:
             forgotten(p, records.parse_request(p.contract, "orders", "9"))
         assert "visits can still have rows" in refused.value.fix
+
+
+CLOSED = """
+pipeline: restaurant
+start: 2026-01-01
+topics:
+  orders:
+    read: stream
+    key: {customer: string}
+    value: {item: string, tip: int}
+    keep: 12 seconds
+views:
+  best:
+    stream: orders
+    group_by: {item: item}
+    aggregate: {best: max(tip)}
+    window: {tumbling: 10 seconds}
+    keep: 12 seconds
+"""
+
+
+def test_what_a_close_keeps_of_trimmed_events_is_not_proven_to_be_gone(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    """The window of the close has an event from before the close, which is trimmed."""
+    with pipeline(spark, broker, tmp_path, CLOSED) as p:
+        p.send("orders", ("ann", {"item": "tea", "tip": 991}, 1), ("bob", {"item": "tea", "tip": 2}, 9))
+        p.run()
+        close_periods.close_period(p.contract, "q", T0 + timedelta(seconds=8), T0 + timedelta(seconds=20), None, "eva")
+        p.send("orders", ("bob", {"item": "tea", "tip": 2}, 60), ("ann", {"item": "rice", "tip": 3}, 60))
+        p.run()
+        assert retention.trim_pipeline(spark, p.contract).tables["orders"].removed == 1
+        proof = forgotten(p, records.parse_request(p.contract, "orders", "ann"))
+        assert (proof.is_proven, proof.redefined) == (False, ("best",))
+        assert holders(p, "best", 991) == {"best"}
 
 
 @pytest.mark.long

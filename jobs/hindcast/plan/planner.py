@@ -15,7 +15,7 @@ from hindcast.contract.bound import BoundContract
 from hindcast.kafka import gaps, topic_patterns
 from hindcast.kafka.topic_patterns import TopicSource
 from hindcast.kafka.topics import OffsetRange, bound_ranges, recreated_topic_error, refuse_lost_offsets
-from hindcast.plan import definitions, ended_runs, inputs, journal, notices
+from hindcast.plan import closes, definitions, ended_runs, inputs, journal, notices
 from hindcast.plan.plans import Plan, TopicPlan
 from hindcast.plan.purposes import Erasure, Release, Replay, Requeue, Upgrade
 from hindcast.plan.runs import Abandoned, Run
@@ -96,7 +96,7 @@ def ensure_plan(
     plan = replace(plan, reason=reason, definition=definitions.list_unstored_fields(past, contract))
 
     def date_plan(run: Run) -> Run:
-        known_at, is_ahead = _next_known_at(contract.pipeline, past, consented=ahead)
+        known_at, is_ahead = _next_known_at(contract, past, consented=ahead)
         return replace(run, plan=replace(run.plan, known_at=known_at, ahead=is_ahead))
 
     return journal.append_entry(warehouse, Run(plan), date=date_plan).plan
@@ -134,7 +134,7 @@ def propose_plan(
     warehouse = contract.warehouse
     if only is not None:
         _refuse_alone(contract, only, past)
-    known_at, is_ahead = _next_known_at(contract.pipeline, past, consented=ahead)
+    known_at, is_ahead = _next_known_at(contract, past, consented=ahead)
     kept = past[-1].plan.as_of_system_times if only is not None else {}
     pins = {
         name: kept[name] if name in kept and name != only else inputs.read_as_of_system_time(warehouse, contract, name)
@@ -156,23 +156,29 @@ MAX_AHEAD = timedelta(hours=1)
 """How far the known-at of a run may be ahead of the clock that plans it without a person's consent."""
 
 
-def _next_known_at(pipeline: str, past: list[Run], *, consented: bool) -> tuple[datetime, bool]:
+def _next_known_at(contract: BoundContract, past: list[Run], *, consented: bool) -> tuple[datetime, bool]:
     """Return the known-at of the run after the `past` ones, and whether it is further ahead of the clock than
     `MAX_AHEAD`.
 
-    The known-ats of a pipeline grow, whatever clocks show. Raise RunError for one too far ahead without consent.
+    The known-ats of a pipeline grow, whatever clocks show, and come after those of its closes: what was known then
+    stays. Raise RunError for one too far ahead without consent.
     """
-    now = clock.now()
-    last = max(past, key=lambda run: run.known_at, default=None)
-    known_at = max(now, last.known_at + timedelta(microseconds=1)) if last else now
-    if last is None or known_at <= now + MAX_AHEAD:
+    now, pipeline = clock.now(), contract.pipeline
+    runs = [(run.known_at, f"run {run.number} ({run.run_id})", f"run {run.number}", run.plan.ahead) for run in past]
+    kept = closes.list_kept(contract.warehouse, pipeline)
+    named = [(close.known_at, f"the close '{close.name}'", "whoever closed it", False) for close in kept]
+    if not (runs or named):
+        return now, False
+    last, who, owner, is_consented = max([*runs, *named], key=lambda it: it[0])
+    known_at = max(now, last + timedelta(microseconds=1))
+    if known_at <= now + MAX_AHEAD:
         return known_at, False
-    if not (consented or last.plan.ahead):
+    if not (consented or is_consented):
         raise RunError(
-            f"run {last.number} ({last.run_id}) is known at {last.known_at.isoformat()}, but it is "
-            f"{now.isoformat(timespec='seconds')} by this machine's clock: one of the two clocks was wrong",
+            f"{who} is known at {last.isoformat()}, but it is {now.isoformat(timespec='seconds')} by this machine's "
+            "clock: one of the two clocks was wrong",
             where=pipeline,
-            fix=f"set this machine's clock by NTP; if it was the clock of run {last.number}, continue after that "
+            fix=f"set this machine's clock by NTP; if it was the clock of {owner}, continue after that "
             f"moment with: hindcast run {pipeline} --ahead-of-clock (docs/maintenance.md says what that means)",
         )
     return known_at, True

@@ -6,20 +6,30 @@ import argparse
 import json
 from typing import TYPE_CHECKING
 
-from hindcast.cli.commands.shared import find_user, load_contract, parse_moment, print_rows, read_runs
+from hindcast.cli.commands.shared import (
+    find_user,
+    load_contract,
+    parse_moment,
+    print_rows,
+    read_runs,
+    refuse_close_as_time,
+)
 from hindcast.common.errors import QueryError
 
 if TYPE_CHECKING:
     from hindcast.common.settings import Settings
+    from hindcast.plan.closes import Close
 
 
 def close(arguments: argparse.Namespace, settings: Settings) -> int:
     """Name what is believed of a period, so that it can be asked for later and is never trimmed."""
     from hindcast.ops.close_periods import close_period
-    from hindcast.plan.closes import describe_close
+    from hindcast.plan.closes import describe_close, read_closes, take_back_close
 
-    by, closed = arguments.by or find_user(), {}
-    # All are looked at before the first is closed; to repeat the command closes what is left.
+    by = arguments.by or find_user()
+    closed: dict[str, Close] = {}
+    added: dict[str, Close] = {}
+    refuse_close_as_time(arguments.start, arguments.end)
     contracts = [load_contract(settings, pipeline) for pipeline in dict.fromkeys(arguments.pipelines.split(","))]
     ends = [parse_moment(settings, contract.pipeline, arguments.end) for contract in contracts]
     others = [
@@ -29,8 +39,17 @@ def close(arguments: argparse.Namespace, settings: Settings) -> int:
         ]
         for contract in contracts
     ]
-    for contract, end, (start, known_at) in zip(contracts, ends, others, strict=True):
-        closed[contract.pipeline] = close_period(contract, arguments.name, start, end, known_at, by)
+    try:
+        for contract, end, (start, known_at) in zip(contracts, ends, others, strict=True):
+            pipeline, place = contract.pipeline, (settings.warehouse, contract.pipeline)
+            names = {it.name for it in read_closes(*place)}
+            closed[pipeline] = close_period(contract, arguments.name, start, end, known_at, by)
+            if arguments.name not in names:
+                added[pipeline] = closed[pipeline]
+    except BaseException:  # all of them or none
+        for pipeline, it in added.items():
+            take_back_close(settings.warehouse, pipeline, it)
+        raise
     if arguments.format == "json":
         print(json.dumps({pipeline: it.as_json() for pipeline, it in closed.items()}, indent=2))
     else:
@@ -52,7 +71,7 @@ def closes(arguments: argparse.Namespace, settings: Settings) -> int:
             "a reason was given, and nothing to drop", fix=f"hindcast closes {pipeline} --drop NAME --reason"
         )
     if arguments.drop is not None:
-        if not arguments.reason:
+        if not (arguments.reason or "").strip():
             fix = f"hindcast closes {pipeline} --drop {arguments.drop} --reason TEXT"
             raise QueryError("a close is dropped for a reason, which is kept", where=pipeline, fix=fix)
         by = arguments.by or find_user()

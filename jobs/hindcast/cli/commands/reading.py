@@ -15,6 +15,7 @@ from hindcast.cli.commands.shared import (
     parse_table_name,
     print_rows,
     read_runs,
+    refuse_close_as_time,
 )
 from hindcast.common.errors import ContractError, HindcastError, QueryError
 from hindcast.common.plurals import format_count
@@ -200,9 +201,7 @@ def query(arguments: argparse.Namespace, settings: Settings) -> int:
         print_rows(read.history(warehouse, contract, name, key=key, run=arguments.run), arguments.format)
         return 0
     times = arguments.as_of, arguments.start, arguments.end
-    if (close := next((text for text in times if text is not None and text.startswith(PREFIX)), None)) is not None:
-        fix = "write it after --known-at; its period is what is asked for unless a time is given"
-        raise QueryError(f"a close is a state of knowledge, no time: {close}", fix=fix)
+    refuse_close_as_time(*times)
     as_of, start, end, known = (
         parse_moment(settings, pipeline, text) if text is not None else None for text in (*times, arguments.known_at)
     )

@@ -72,6 +72,15 @@ def parse_moment(settings: Settings, pipeline: str, text: str) -> datetime:
     return read.moment_of(settings.warehouse, pipeline, text)
 
 
+def refuse_close_as_time(*texts: str | None) -> None:
+    """Raise QueryError if one of the texts for times names a close."""
+    from hindcast.plan.closes import PREFIX
+
+    if (close := next((text for text in texts if text is not None and text.startswith(PREFIX)), None)) is not None:
+        fix = "write it after --known-at; its period is what is asked for unless a time is given"
+        raise QueryError(f"a close is a state of knowledge, no time: {close}", fix=fix)
+
+
 def find_user() -> str:
     """Return the name of the user of this process; raise QueryError if the system has none."""
     import getpass

@@ -22,7 +22,7 @@ from hindcast.ops.erase import records, redefinitions
 from hindcast.ops.erase.lineage import ViewLineage
 from hindcast.ops.erase.records import ErasureRequest
 from hindcast.ops.erase.redefinitions import Definition
-from hindcast.plan import definitions, horizon
+from hindcast.plan import closes, definitions, horizon
 from hindcast.plan.plans import Plan
 from hindcast.plan.runs import Run
 from hindcast.store import row_reader, tables
@@ -184,7 +184,8 @@ class ErasedRows:
         by_log = self._by_log(source, definition.contract.views[name])
         log = tables.log_table(self._contract.warehouse, self._contract.pipeline, source)
         trimmed, kept = horizon.read_horizon(log if by_log else table), horizon.read_horizon(view)
-        if trimmed is not None and (kept is None or kept.moment < trimmed.moment):
+        has_closes = bool(closes.read_closes(view.warehouse, view.pipeline))  # whose rows a trim has left
+        if trimmed is not None and (kept is None or has_closes or kept.moment < trimmed.moment):
             first, _ = tables.period_columns(view)
             if redefinitions.has_rows_until(view_table, trimmed.moment, (first, "systemFrom")):
                 return True
