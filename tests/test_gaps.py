@@ -14,6 +14,7 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
+from hindcast.cli.main import main
 from hindcast.common.errors import TopicError
 from hindcast.common.settings import read_settings
 from hindcast.ingest import ingest_commits, record_tasks, topic_segments
@@ -24,7 +25,7 @@ from hindcast.plan import journal, planner
 from hindcast.runs import run_steps
 from hindcast_local import broker as brokers
 from hindcast_local import ports, process
-from pipelines import Pipeline, at, pipeline, tuples, until
+from pipelines import Pipeline, at, pipeline, tuples, until, wrong
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -208,6 +209,38 @@ def test_what_retention_took_stops_the_run_until_the_contract_goes_on_without_it
         assert ranges(p, "menu", 3) == [(10, 12, {"gone": 2})]
 
 
+@pytest.mark.long
+def test_what_retention_takes_after_a_run_over_an_empty_topic_is_a_gap(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    with pipeline(spark, broker, tmp_path, MENU) as p:
+        p.run("empty")
+        p.send("menu", *(("curry", {"price": n}, n) for n in range(6)))
+        retain_from(p, "menu", 4)
+        with pytest.raises(TopicError, match="offsets 0 to 3 are gone from Kafka: retention"):
+            p.run("second")
+        p.write(RECORD)
+        p.run("second")
+        assert ranges(p, "menu", 2) == [(0, 6, {"accepted": 2, "gone": 4})]
+        assert wrong(p) == []
+
+
+@pytest.mark.long
+def test_a_key_is_forgotten_and_records_are_requeued_whatever_became_of_the_topic(
+    spark: SparkSession, broker: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pipeline(spark, broker, tmp_path, MENU + "    max_malformed: 1\n") as p:
+        p.send("menu", ("curry", {"price": 8}, 0), ("soup", {"price": 5}, 0), ("rice", b"{", 3))
+        p.run("first")
+        name, admin = p.kafka("menu"), AdminClient({"bootstrap.servers": broker, "log_level": 0})
+        admin.delete_topics([name])[name].result(20)
+        assert main(["forget", f"{p.name}.menu", "--key", "curry"]) == 0, capsys.readouterr().err
+        assert main(["requeue", p.name]) == 0, capsys.readouterr().err
+        assert [row[0] for row in p.believed("menu")] == ["soup"]
+        assert p.states() == [(1, "completed"), (2, "completed"), (3, "completed")]
+        assert wrong(p) == []
+
+
 @READERS
 @pytest.mark.long
 def test_what_retention_takes_while_it_is_read_fails_the_step_and_a_retry_says_which(
@@ -340,10 +373,8 @@ def test_a_topic_made_anew_is_refused_between_runs_and_under_a_run(
             p.run("first")
         assert p.raw("logs/menu") == []
         planner.abandon_run(p.warehouse, journal.read_active_run(p.warehouse, p.name, 1), "by a test")
-        p.run("second")
-        anew()
-        with pytest.raises(TopicError, match="was deleted and recreated since run 2") as refused:
-            p.run("third")
+        with pytest.raises(TopicError, match="was deleted and recreated since run 1") as refused:
+            p.run("second")
         assert "into a new pipeline" in refused.value.fix
 
 

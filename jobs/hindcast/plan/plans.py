@@ -74,7 +74,7 @@ class TopicPlan:
 
     def cut_after_chunks(self, count: int) -> TopicPlan:
         """Return the plan of what was ingested by a run that was abandoned after its first `count` chunks."""
-        if not self.chunk or count >= len(self.chunks):
+        if count >= len(self.chunks):
             return self
         reached: dict[tuple[int, bool], int] = {}
         for partition, offsets in ((p, r) for (piece,) in self.chunks[:count] for p, r in piece.items()):
