@@ -297,7 +297,9 @@ def test_what_compaction_took_is_gone_too(spark: SparkSession, broker: str, tmp_
             assert cluster.is_compacted(name)
         while compacted_away(p) == 0 and time.monotonic() < end:
             time.sleep(1)
-        with pytest.raises(TopicError, match=r"offsets 0 to \d are gone from Kafka: compaction took them.*, or they are markers"):
+        with pytest.raises(
+            TopicError, match=r"offsets 0 to \d are gone from Kafka: compaction took them.*, or they are markers"
+        ):
             p.run("first")
         p.write(RECORD)
         p.run("first")

@@ -5,7 +5,8 @@
 | gone | retention, or the compaction of a compacted topic, took before they were replayed |
 | no_record | hold an aborted record or a transaction's marker: readers of committed records never see them |
 
-In a compacted topic nobody can tell the two apart: all are gone. Neither has bytes. A run of such offsets is one row of the log, whose `offsets` says how many it stands for.
+In a compacted topic nobody can tell the two apart: all are gone. Neither has bytes. A run of such offsets is one row of
+the log, whose `offsets` says how many it stands for.
 """
 
 from __future__ import annotations

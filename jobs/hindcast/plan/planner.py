@@ -243,7 +243,7 @@ def _find_topic_state(contract: BoundContract, name: str, past: list[Run]) -> _T
             taken = topic_plan.cut_after_chunks(last - plan.run + len(topic_plan.chunks))
             return _TopicState(plan.run, replace(taken, after=last))
         if plan.run > last and _has_planned_topic(contract, name, plan, past):
-            state = _TopicState(plan.run, replace(topic_plan.cut_after_chunks(0), after=last))
+            state = _TopicState(plan.run, replace(topic_plan.cut_all(), after=last))
             if topic_plan.since == since:
                 return state
             moved = moved or state
