@@ -21,8 +21,10 @@ from hindcast.ingest import ingest_commits, record_tasks, topic_segments
 from hindcast.kafka import gaps, produce
 from hindcast.kafka.cluster import Cluster, millis
 from hindcast.kafka.topics import OffsetRange
+from hindcast.ops import journal_rebuild
 from hindcast.plan import journal, planner
 from hindcast.runs import run_steps
+from hindcast.store.tables import Table
 from hindcast_local import broker as brokers
 from hindcast_local import ports, process
 from pipelines import Pipeline, at, pipeline, tuples, until, wrong
@@ -348,6 +350,24 @@ def send(p: Pipeline, partition: int, *records: tuple[str, int, float]) -> None:
         value = f'{{"price": {price}}}'
         producer.produce(p.kafka("menu"), value, key, partition=partition, timestamp=millis(at(second)))
     assert producer.flush(20) == 0
+
+
+@pytest.mark.long
+def test_partitions_without_a_record_in_the_log_outlast_the_journal(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    with pipeline(spark, broker, tmp_path, MENU, partitions=3) as p:
+        send(p, 0, ("curry", 1, 0))
+        send(p, 1, ("soup", 1, 0), ("soup", 2, 0))
+        retain_from(p, "menu", 2, 1)
+        p.run("first")
+        Path(Table(p.warehouse, p.name, "runs", "runs").path).rename(tmp_path / "lost")
+        assert journal_rebuild.rebuild_journal(p.warehouse, p.contract) == [1]
+        send(p, 0, ("curry", 2, 5))
+        p.run("second")
+        assert ranges(p, "menu", 2) == [(1, 2, {"accepted": 1}), (2, 2, {}), (0, 0, {})]
+        assert {row["epoch"] for row in p.raw("logs/menu")} == {0}
+        assert wrong(p) == []
 
 
 @pytest.mark.long

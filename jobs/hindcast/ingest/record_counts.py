@@ -46,10 +46,10 @@ def count_records(
     before["refused"] += sum(it.refused for it in segments.starts) + segments.count_expired()
     total, allowed = before["malformed"], limits.malformed_limit(topic, before["records"] + to_come)
     if total > allowed:
-        found = f"{total} of the run's records do not decode, and the limit is {allowed}"
         if not malformed:
             raise RecordError(
-                f"{found}: all are in its earlier chunks, and so many offsets after them have no record",
+                f"{total} of the run's records do not decode, and the limit is {allowed}: all are in its earlier "
+                "chunks, and too many offsets after them have no record",
                 where=field,
                 fix=f"let them into quarantine with {field}: {total}; {written}",
             )
@@ -58,9 +58,9 @@ def count_records(
         reason = REDACTED if hidden else show_briefly(first.reason, MAX_REASON_LENGTH)
         reason += "" if hidden else mismatch.describe_mismatch(topic, first.value)
         ways = "" if first.reason.startswith("op ") else "fix the columns in the contract, or "
-        which = "the first" if malformed == total else "the first of this chunk"
+        which = "" if malformed == total else " of this chunk"
         raise RecordError(
-            f"{found}; {which}: {reason}",
+            f"{total} of the run's records do not decode, and the limit is {allowed}; the first{which}: {reason}",
             where=f"{place(first.partition)}, offset {first.offset}, {key}",
             fix=f"{ways}let them into quarantine with {field}: {total}; {written}",
         )

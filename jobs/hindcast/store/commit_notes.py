@@ -216,8 +216,8 @@ class LogNote:
     def as_json(self) -> JsonObject:
         """Return the note as Delta's log has it."""
         run: JsonObject = {"run": self.run, "runId": self.run_id}
-        fields: JsonObject = {**run, "refused": self.refused, "validTime": self.valid_time}
-        fields |= {"idle": [it.as_json() for it in self.idle]} if self.idle else {}
+        idle: JsonObject = {"idle": [it.as_json() for it in self.idle]} if self.idle else {}
+        fields: JsonObject = {**run, "refused": self.refused, "validTime": self.valid_time, **idle}
         if self.chunk is None:
             return fields
         return {**fields, "records": self.records, "malformed": self.malformed, "chunk": self.chunk}
@@ -228,8 +228,8 @@ class LogNote:
         _require_fields(note, "runId")
         counts = _read_counts(note, "refused", "records", "malformed")
         idle = tuple(IdlePartition.from_json(form) for form in note.get("idle") or ())
-        texts = {"valid_time": note.get("validTime"), "chunk": note.get("chunk")}
-        return cls(note["run"], note["runId"], **texts, **counts, idle=idle)
+        valid_time, chunk = note.get("validTime"), note.get("chunk")
+        return cls(note["run"], note["runId"], valid_time=valid_time, chunk=chunk, idle=idle, **counts)
 
 
 @dataclass(frozen=True)
