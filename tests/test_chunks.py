@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
@@ -18,13 +19,14 @@ from hindcast.airflow.pages import ledger_page
 from hindcast.common.errors import RecordError, RunError, SettingsError
 from hindcast.common.settings import read_settings
 from hindcast.ingest import ingest_commits, ledger, stream_times
+from hindcast.kafka.topic_patterns import MemberPartition
 from hindcast.kafka.topics import OffsetRange, split_ranges
 from hindcast.ops import journal_rebuild
 from hindcast.plan import journal, planner
 from hindcast.plan.plans import Plan, TopicPlan
 from hindcast.runs import run_steps
 from hindcast.store import commit_history, tables
-from hindcast.store.commit_notes import LogNote
+from hindcast.store.commit_notes import NOTE_ERRORS, IdlePartition, LogNote
 from hindcast.store.tables import Table
 from pipelines import Pipeline, pipeline
 
@@ -91,6 +93,24 @@ def test_a_plan_takes_a_number_for_each_commit_to_a_log() -> None:
     assert Plan.from_json(plan.as_json()) == plan
     alone = dataclasses.replace(plan, numbers=1, topics={"menu": dataclasses.replace(share(), chunk=0)})
     assert not {"numbers", "chunk"} & {*alone.as_json(), *alone.as_json()["topics"]["menu"]}
+
+
+def test_the_note_of_a_commit_has_the_partitions_of_which_the_log_has_nothing_for_a_rebuilt_journal() -> None:
+    member = ("menu-eu", 0, "id")
+    ranges = {0: OffsetRange(4, 10), 1: OffsetRange(2, 4), 2: OffsetRange(7, 7), 3: OffsetRange(6, 6)}
+    planned = TopicPlan("", 0, 4, {0: 0, 1: 2, 2: 7}, ranges, {}, chunk=4, members={2: MemberPartition(*member)})
+    assert [{*piece} for [piece] in planned.chunks] == [{0, 1}, {0, 1}]
+    idle = ingest_commits._list_idle_partitions(planned, 1)
+    assert idle == (IdlePartition(2, 7, 7, member), IdlePartition(3, None, 6))
+    note = LogNote(5, "five", 0, None, idle=idle)
+    assert LogNote.from_json(json.loads(json.dumps(note.as_json()))) == note
+    with pytest.raises(NOTE_ERRORS):
+        LogNote.from_json({**note.as_json(), "idle": [[2, "7", 7]]})
+    of_log = TopicPlan("", 0, 4, {0: 0, 1: 2}, {0: OffsetRange(10, 10), 1: OffsetRange(4, 4)}, {})
+    rebuilt = journal_rebuild._add_idle_partitions(of_log, [*idle, IdlePartition(1, 0, 0)])
+    assert rebuilt.start_offsets == {0: 0, 1: 2, 2: 7}
+    assert rebuilt.ranges == {**of_log.ranges, 2: OffsetRange(7, 7), 3: OffsetRange(6, 6)}
+    assert rebuilt.members == planned.members
 
 
 PRICES = """

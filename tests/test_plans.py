@@ -96,6 +96,22 @@ def claimed(anchor: int, since: datetime | None = None) -> TopicPlan:
             {},
             {0: 0, 1: 0},
         ),
+        (
+            "what Kafka lost before the first record may be dated so late, too",
+            {0: (5, 9)},
+            replace(claimed(3), start_offsets={}, ranges={0: OffsetRange(3, 3)}),
+            SOME,
+            {0: 5},
+            {0: 3},
+        ),
+        (
+            "unless a record before that one is still there",
+            {0: (4, 9)},
+            replace(claimed(3), start_offsets={}, ranges={0: OffsetRange(3, 3)}),
+            SOME,
+            {0: 5},
+            {0: 5},
+        ),
         ("or at its own `from`", {0: (0, 9), 1: (0, 9)}, claimed(0, SOME), SOME, {0: 1, 1: 4}, {0: 0, 1: 4}),
     ],
 )

@@ -327,8 +327,14 @@ def test_a_share_is_one_of_the_whole_run(spark: SparkSession) -> None:
     assert account("10%", first, before, to_come=6) == {0: 4}
     assert account("10%", second, before, to_come=0) == {0: 6}
     assert before == {"records": 10, "refused": 1, "malformed": 1}
-    with pytest.raises(RecordError, match="1 of the run's records do not decode, and the limit is 0"):
+    with pytest.raises(RecordError, match="1 of the run's records do not decode, and the limit is 0; the first: no"):
         account("9%", first, Counter(), to_come=6)
+    early = Counter({"records": 10, "malformed": 1})
+    with pytest.raises(RecordError, match=r"2 of the run's .* the limit is 1; the first of this chunk: no"):
+        account("10%", first, early.copy(), to_come=0)
+    with pytest.raises(RecordError, match=r"1 of the run's .* the limit is 0: all are in its earlier chunks"):
+        account("6%", second, early.copy(), to_come=0)  # the offsets that were to come have no record
+    assert account("6%", second, early.copy(), to_come=1) == {0: 6}
     with pytest.raises(RecordError) as refused:
         account("9%", first.withColumn("key", F.lit(None).cast("binary")), Counter(), to_come=6)
     assert refused.value.where == "partition 0, offset 0, no key"

@@ -26,9 +26,9 @@ from hindcast.kafka import gaps, topic_patterns
 from hindcast.kafka.topic_patterns import TopicSource
 from hindcast.kafka.topics import OffsetRange, count_offsets, recreated_topic_error
 from hindcast.plan import journal, planner
-from hindcast.plan.plans import Plan
+from hindcast.plan.plans import Plan, TopicPlan
 from hindcast.store import commit_history, commits, files, table_creation, tables
-from hindcast.store.commit_notes import LogNote
+from hindcast.store.commit_notes import IdlePartition, LogNote
 from hindcast.store.tables import Table
 from hindcast.store.task_rows import TaskRows
 
@@ -105,6 +105,17 @@ def _read_counts(log: Table, plan: Plan) -> Counter[str]:
     return Counter(counts)
 
 
+def _list_idle_partitions(topic_plan: TopicPlan, chunk: int) -> tuple[IdlePartition, ...]:
+    """Return the partitions of which nothing is in the log when a run has ingested this chunk, the first is 1."""
+    taken = topic_plan.cut_after_chunks(chunk)
+    starts = {p: taken.start_offsets.get(p) for p in taken.ranges}
+    return tuple(
+        IdlePartition(p, starts[p], r.end, taken.members.get(p))
+        for p, r in taken.ranges.items()
+        if starts[p] in (None, r.end)
+    )
+
+
 class _TopicIngest(NamedTuple):
     """The context of the commits to a topic's log."""
 
@@ -166,7 +177,9 @@ class _TopicIngest(NamedTuple):
             shared = topic_log.run_columns(topic_plan, plan)
             rows = topic_log.union_frames([recorded.as_frame(), *(gap.withColumns(shared) for gap in empty)])
         table_creation.ensure_table(self.log, table_creation.make_nullable(rows.schema))
-        note = LogNote(plan.run, plan.run_id, counted["refused"], topic.valid_time)
+        note = LogNote(
+            plan.run, plan.run_id, counted["refused"], topic.valid_time, idle=_list_idle_partitions(topic_plan, chunk)
+        )
         if topic_plan.chunk:
             note = replace(note, records=counted["records"], malformed=counted["malformed"], chunk=chunk)
         few = files.is_small(planned, segments.size)

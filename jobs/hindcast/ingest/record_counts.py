@@ -32,7 +32,8 @@ def count_records(
 ) -> Counter[int]:
     """Return how many records each partition has.
 
-    Raises RecordError if more records of the run are malformed than the contract allows. `place` describes a partition.
+    Raises RecordError if more records of the run are malformed than the contract allows; of a share, perhaps only when
+    later offsets turn out to have no record. `place` describes a partition.
     `before`: how many `records` earlier commits of the run added, how many they `refused`, and how many were
     `malformed`; this adds to it. `to_come`: how many offsets later commits will add: a share is one of the whole run.
     `written`: what was written before, for the error; if `hidden`, it shows nothing of a record.
@@ -44,14 +45,22 @@ def count_records(
     before["malformed"] += malformed
     before["refused"] += sum(it.refused for it in segments.starts) + segments.count_expired()
     total, allowed = before["malformed"], limits.malformed_limit(topic, before["records"] + to_come)
-    if malformed and total > allowed:
+    if total > allowed:
+        if not malformed:
+            raise RecordError(
+                f"{total} of the run's records do not decode, and the limit is {allowed}: all are in its earlier "
+                "chunks, and too many offsets after them have no record",
+                where=field,
+                fix=f"let them into quarantine with {field}: {total}; {written}",
+            )
         first = segments.find_malformed()
         key = "no key" if first.key is None else f"key {'***' if hidden else _show_key(first.key)}"
         reason = REDACTED if hidden else show_briefly(first.reason, MAX_REASON_LENGTH)
         reason += "" if hidden else mismatch.describe_mismatch(topic, first.value)
         ways = "" if first.reason.startswith("op ") else "fix the columns in the contract, or "
+        which = "" if malformed == total else " of this chunk"
         raise RecordError(
-            f"{total} of the run's records do not decode, and the limit is {allowed}; the first: {reason}",
+            f"{total} of the run's records do not decode, and the limit is {allowed}; the first{which}: {reason}",
             where=f"{place(first.partition)}, offset {first.offset}, {key}",
             fix=f"{ways}let them into quarantine with {field}: {total}; {written}",
         )

@@ -5,7 +5,8 @@
 | gone | retention, or the compaction of a compacted topic, took before they were replayed |
 | no_record | hold an aborted record or a transaction's marker: readers of committed records never see them |
 
-Neither has bytes. A run of such offsets is one row of the log, whose `offsets` says how many it stands for.
+In a compacted topic nobody can tell the two apart: all are gone. Neither has bytes. A run of such offsets is one row of
+the log, whose `offsets` says how many it stands for.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ FATES = ("gone", "no_record")
 
 RETENTION = "retention took them before they were replayed"
 DELETED = "their topic was deleted before they were replayed"
-COMPACTION = "compaction took them before they were replayed"
+COMPACTION = "compaction took them before they were replayed, or they are markers of transactions and aborted records"
 NO_RECORD = "an aborted record or a transaction's marker"
 _COLUMNS = "partition int, offset long, offsets long"
 _LOST_COLUMNS = f"{_COLUMNS}, fate string, reason string"

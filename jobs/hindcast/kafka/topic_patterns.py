@@ -128,7 +128,7 @@ def find_members(
     topics in the log.
     """
     pattern = contract.topics[name].pattern
-    _refuse_other(contract, name, known)
+    refuse_other_topics(contract, name, known)
     if pattern is None:
         return {}
     partitions = cluster.list_topics()
@@ -228,7 +228,7 @@ def _list_topics(members: MemberPartitions) -> list[str]:
     return sorted({member.topic for member in members.values()})
 
 
-def _refuse_other(contract: Contract, name: str, known: MemberPartitions | None) -> None:
+def refuse_other_topics(contract: Contract, name: str, known: MemberPartitions | None) -> None:
     """Raise TopicError if an entry's log has other topics than the contract says."""
     entry, kafka = contract.topics[name], contract.kafka_topic(name)
     if known is None:

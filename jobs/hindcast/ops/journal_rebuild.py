@@ -7,7 +7,7 @@ known from the proofs beside the reports.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -18,6 +18,7 @@ from hindcast.contract import Contract
 from hindcast.contract.bound import BoundContract
 from hindcast.ingest import ledger
 from hindcast.ingest.ledger import IngestedRange
+from hindcast.kafka.topic_patterns import MemberPartition
 from hindcast.kafka.topics import OffsetRange
 from hindcast.ops.erase.proof import Proof, read_proofs
 from hindcast.plan import journal
@@ -26,7 +27,7 @@ from hindcast.plan.runs import MALFORMED, Abandoned, Completed, Run
 from hindcast.report import report
 from hindcast.report.run_report import RunReport
 from hindcast.store import commit_history, commit_ids, emitted_log, tables
-from hindcast.store.commit_notes import EmissionNote, LogNote
+from hindcast.store.commit_notes import EmissionNote, IdlePartition, LogNote
 from hindcast.store.tables import Table
 
 
@@ -170,7 +171,10 @@ def _derive_plan(
         log = tables.log_table(warehouse, contract.pipeline, name)
         if topic_plan and (members := ledger.read_members(log)):
             topic_plan = replace(topic_plan, topic_id="", members=members)
-        note = commit_history.read_notes(log, LogNote.from_json).get(number)
+        notes = commit_history.read_notes(log, LogNote.from_json)
+        if topic_plan and (last := max((run for run in notes if run <= number), default=None)) is not None:
+            topic_plan = _add_idle_partitions(topic_plan, notes[last].idle)
+        note = notes.get(number)
         if topic_plan:
             topic_plans[name] = replace(topic_plan, valid_time=note.valid_time if note else _UNKNOWN_VALID_TIME)
         run_id = note.run_id if note else run_id
@@ -178,6 +182,20 @@ def _derive_plan(
             first = min(first, tables.read_last_run(log))
     numbers = number + 1 - first
     return Plan(contract.pipeline, number, run_id, known_at, None, "", topic_plans, numbers=numbers)
+
+
+def _add_idle_partitions(topic_plan: TopicPlan, idle: Iterable[IdlePartition]) -> TopicPlan:
+    """Return a plan with the partitions too of which the log has nothing, as its last note has them."""
+    new = [it for it in idle if it.partition not in topic_plan.ranges]
+    starts = {it.partition: it.start_offset for it in new if it.start_offset is not None}
+    ranges = {it.partition: OffsetRange(it.end, it.end) for it in new}
+    members = {it.partition: MemberPartition(*it.member) for it in new if it.member is not None}
+    return replace(
+        topic_plan,
+        start_offsets=topic_plan.start_offsets | starts,
+        ranges=topic_plan.ranges | ranges,
+        members=topic_plan.members | members,
+    )
 
 
 def _derive_topic_plan(pieces: list[IngestedRange], number: int) -> TopicPlan | None:

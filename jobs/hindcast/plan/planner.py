@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
+from typing import NamedTuple
 
 from hindcast.bitemporal import valid_time
 from hindcast.common import clock
@@ -76,7 +77,9 @@ def ensure_plan(
         notices.wait_for_forgetting(warehouse, contract.pipeline)
     if past and past[-1].state == "abandoned":  # whoever abandoned it may have been killed before it refused these
         ended_runs.refuse_late_commits(warehouse, past, past[-1])
-    propose = partial(propose_plan, contract, run_id, interval_end, only=only, ahead=ahead, given=given)
+    propose = partial(
+        propose_plan, contract, run_id, interval_end, only=only, instead=instead, ahead=ahead, given=given
+    )
     plan = propose(past)
     for run in open_runs:
         try:
@@ -90,9 +93,6 @@ def ensure_plan(
     if open_runs:
         past = journal.read_runs(warehouse, contract.pipeline)
         plan = propose(past)
-    if instead:
-        nothing = {name: topic_plan.without_offsets() for name, topic_plan in plan.topics.items()}
-        plan = replace(plan, run=plan.first_number, numbers=1, topics=nothing, purpose=instead)
     plan = replace(plan, reason=reason, definition=definitions.list_unstored_fields(past, contract))
 
     def date_plan(run: Run) -> Run:
@@ -116,6 +116,7 @@ def propose_plan(
     interval_end: datetime | None,
     past: list[Run],
     only: str | None = None,
+    instead: Release | Requeue | Erasure | Upgrade | None = None,
     *,
     ahead: bool = False,
     given: TopicSource | None = None,
@@ -124,12 +125,13 @@ def propose_plan(
 
     Its known-at is the moment at which it begins to look for offsets; `ensure_plan` takes a later one.
 
-    `given`: topics to plan instead of Kafka's. With `only`, a topic, input or view, the run ingests only that topic, or
-    reads only that input again: all other topics and inputs stay where the last run left them, for the next run. That
-    table is derived whole, then the tables below it (`Contract.list_tables_below`). Raise RequestError unless the last
-    run was completed under the same contract, because otherwise the next run has to look at all tables. Raise RunError
-    if the known-at would be more than an hour ahead of the clock, unless a person consents to that (`ahead`) or did so
-    for the run before.
+    `given`: topics to plan instead of Kafka's. A run that does something `instead` of replaying asks Kafka only for
+    topics that no run has planned: what became of the others in Kafka does not stop it. With `only`, a topic, input or
+    view, the run ingests only that topic, or reads only that input again: all other topics and inputs stay where the
+    last run left them, for the next run. That table is derived whole, then the tables below it
+    (`Contract.list_tables_below`). Raise RequestError unless the last run was completed under the same contract,
+    because otherwise the next run has to look at all tables. Raise RunError if the known-at would be more than an hour
+    ahead of the clock, unless a person consents to that (`ahead`) or did so for the run before.
     """
     warehouse = contract.warehouse
     if only is not None:
@@ -140,16 +142,19 @@ def propose_plan(
         name: kept[name] if name in kept and name != only else inputs.read_as_of_system_time(warehouse, contract, name)
         for name in contract.inputs
     }
-    with topic_patterns.open_source(contract.settings, given) as cluster:
-        last = {name: _find_last_ingest(warehouse, contract.pipeline, name, past) for name in contract.topics}
-        topics = {n: _plan_topic(cluster, contract, n, last[n], interval_end, known_at) for n in contract.topics}
-    if only is not None:
-        topics = {name: topic if name == only else topic.without_offsets() for name, topic in topics.items()}
+    before = {name: _find_topic_state(contract, name, past) for name in contract.topics}
+    topics = {n: _plan_no_offsets(contract, n, state.taken) for n, state in before.items() if instead and state}
+    if others := [name for name in contract.topics if name not in topics]:
+        with topic_patterns.open_source(contract.settings, given) as cluster:
+            topics |= {n: _plan_topic(cluster, contract, n, before[n], interval_end, known_at) for n in others}
+    if instead or only is not None:
+        topics |= {name: topics[name].without_offsets() for name in others if name != only}
+    topics = {name: topics[name] for name in contract.topics}
     numbers = max([1, *(len(topic.chunks) for topic in topics.values())])
     number = max((run.number for run in past), default=0) + numbers
     decodings = {name: topic.hash_decoding for name, topic in contract.topics.items()}
     identity = (contract.pipeline, number, run_id, known_at, interval_end, contract.hash)
-    return Plan(*identity, topics, pins, Replay(only), decodings=decodings, numbers=numbers, ahead=is_ahead)
+    return Plan(*identity, topics, pins, instead or Replay(only), decodings=decodings, numbers=numbers, ahead=is_ahead)
 
 
 MAX_AHEAD = timedelta(hours=1)
@@ -223,32 +228,68 @@ def abandon_run(warehouse: str, run: Run, reason: str) -> None:
     ended_runs.refuse_late_commits(warehouse, past, run)
 
 
-def _find_last_ingest(warehouse: str, pipeline: str, name: str, past: list[Run]) -> tuple[int, TopicPlan] | None:
-    """Return the number of the last commit to a topic's log and what its run had ingested by then; None before any."""
-    last = read_last_run(tables.log_table(warehouse, pipeline, name))
-    plans = (run.plan for run in past if run.number >= last)
-    plan = next((plan for plan in plans if plan.first_number <= last), None)
-    if plan is None:
-        return None
-    topic_plan = plan.topics[name]
-    return last, topic_plan.cut_after_chunks(last - plan.run + len(topic_plan.chunks))
+class _TopicState(NamedTuple):
+    """What was `taken` of a topic before a run: a plan cut to what its run ingested. `run`: the one that planned it."""
+
+    run: int
+    taken: TopicPlan
+
+
+def _find_topic_state(contract: BoundContract, name: str, past: list[Run]) -> _TopicState | None:
+    """Return what was taken of a topic, with the number of the last commit to its log as `after`; None before any plan.
+
+    A later plan of which nothing was ingested counts too: its partitions, members and start offsets show what Kafka
+    lost since. After a commit it does not if `from` was another; before any commit its start offsets do not count then.
+    """
+    since, log = contract.topics[name].since, tables.log_table(contract.warehouse, contract.pipeline, name)
+    last, moved = read_last_run(log), None
+    for plan in (run.plan for run in reversed(past) if name in run.plan.topics):
+        topic_plan = plan.topics[name]
+        if plan.first_number <= last <= plan.run:
+            taken = topic_plan.cut_after_chunks(last - plan.run + len(topic_plan.chunks))
+            return _TopicState(plan.run, replace(taken, after=last))
+        if plan.run > last and _has_planned_topic(contract, name, plan, past):
+            state = _TopicState(plan.run, replace(topic_plan.cut_all(), after=last))
+            if topic_plan.since == since:
+                return state
+            moved = moved or state
+    return _TopicState(moved.run, replace(moved.taken, start_offsets={})) if moved and not last else None
+
+
+def _has_planned_topic(contract: BoundContract, name: str, plan: Plan, past: list[Run]) -> bool:
+    """Return whether a run was to ingest what there was of a topic in Kafka, of the same one as the contract's.
+
+    A rebuilt plan knows only what the log has. Where the text of its contract is not stored, it was the same topic.
+    """
+    if not plan.contract or not isinstance(plan.purpose, Replay) or plan.only not in (None, name):
+        return False
+    planned = contract if plan.contract == contract.hash else definitions.find_contract(past, plan.contract)
+    return planned is None or (name in planned.topics and planned.kafka_topic(name) == contract.kafka_topic(name))
+
+
+def _plan_no_offsets(contract: BoundContract, name: str, taken: TopicPlan) -> TopicPlan:
+    """Return the plan for a topic of which a run ingests nothing, after what was taken of it; Kafka is not asked."""
+    topic_patterns.refuse_other_topics(contract, name, taken.members)
+    ranges = {p: OffsetRange(r.end, r.end) for p, r in taken.ranges.items()}
+    valid_time = contract.topics[name].valid_time
+    return replace(taken, ranges=ranges, earlier={}, abandoned_ranges={}, chunk=0, valid_time=valid_time)
 
 
 def _plan_topic(
     cluster: TopicSource,
     contract: BoundContract,
     name: str,
-    ingested: tuple[int, TopicPlan] | None,
+    state: _TopicState | None,
     interval_end: datetime | None,
     known_at: datetime,
 ) -> TopicPlan:
-    """Return the plan for a topic, following the last commit that ingested offsets of it.
+    """Return the plan for a topic, following what was taken of it.
 
-    If that run was abandoned in the middle of `earlier` offsets, the rest of them comes first; only then the start
+    If its last run was abandoned in the middle of `earlier` offsets, the rest of them comes first; only then the start
     offset moves on. Where an offset is looked for by time, records that are dated too late at `known_at` are skipped.
     """
     topic, kafka = contract.topics[name], contract.kafka_topic(name)
-    last, before = ingested or (0, None)
+    last, before = state or (0, None)
     known = topic_patterns.find_members(cluster, contract, name, before.members if before else None)
     source = topic_patterns.offset_source(cluster, known, last)
     held, topic_id = source.read_offset_ranges(kafka), source.topic_id(kafka)
@@ -279,8 +320,20 @@ def _plan_topic(
     epoch = before.epoch + (len(before.ranges) != len(held)) if before else 0
     found_since = before.since if before and left else topic.since
     offsets_left = sum(max(held[p].end - r.end, 0) for p, r in ranges.items())
+    after = before.after if before else 0
     topic_plan = TopicPlan(
-        topic_id, epoch, last, start_offsets, ranges, earlier, found_since, 0, {}, topic.valid_time, known, offsets_left
+        topic_id,
+        epoch,
+        after,
+        start_offsets,
+        ranges,
+        earlier,
+        found_since,
+        0,
+        {},
+        topic.valid_time,
+        known,
+        offsets_left,
     )
     chunk = contract.settings.chunk
     topic_plan = replace(topic_plan, chunk=chunk) if sum(topic_plan.planned_counts.values()) > chunk else topic_plan
@@ -294,8 +347,9 @@ def find_start_offsets(
 ) -> dict[int, int]:
     """Return per partition the first offset to replay: the log's beginning, or where it `reached` `from`.
 
-    `before`: the topic plan that was ingested last. A start offset moves back when `from` does, never forward. That of
-    a partition that was added since is 0. A partition without a record dated so late has none.
+    `before`: what was taken of the topic. A start offset moves back when `from` does, never forward. That of a
+    partition that was added since is 0. A partition without a record dated so late has none. If the first record that
+    it holds is dated so late, those that Kafka lost directly before it may have been, too: it starts with them.
     """
     start_offsets = dict(before.start_offsets) if before else {}
     for partition, offsets in held.items():
@@ -303,6 +357,8 @@ def find_start_offsets(
             reached = {**reached, partition: 0 if before and partition not in before.ranges else offsets.start}
         hit = reached.get(partition)
         if hit is not None:
+            if before and partition in before.ranges and hit <= offsets.start:
+                hit = min(hit, before.ranges[partition].end)
             start_offsets[partition] = min(hit, start_offsets.get(partition, hit))
     return start_offsets
 

@@ -79,6 +79,14 @@ class TopicPlan:
         reached: dict[tuple[int, bool], int] = {}
         for partition, offsets in ((p, r) for (piece,) in self.chunks[:count] for p, r in piece.items()):
             reached[partition, offsets.start < self.ranges[partition].start] = offsets.end
+        return self._cut_at(reached)
+
+    def cut_all(self) -> TopicPlan:
+        """Return the plan of what was ingested by a run that was abandoned before its first commit: nothing."""
+        return self._cut_at({})
+
+    def _cut_at(self, reached: Mapping[tuple[int, bool], int]) -> TopicPlan:
+        """Return the plan up to the offset that was reached in a partition, of `earlier` ones or not."""
         ranges = {p: OffsetRange(r.start, reached.get((p, False), r.start)) for p, r in self.ranges.items()}
         earlier = {p: OffsetRange(r.start, reached.get((p, True), r.start)) for p, r in self.earlier.items()}
         left = {p: OffsetRange(r.end, self.earlier[p].end) for p, r in earlier.items() if r.end < self.earlier[p].end}

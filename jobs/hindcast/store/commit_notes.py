@@ -11,8 +11,9 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from hindcast.common.json_values import JsonObject, StoredObject
+from hindcast.common.json_values import JsonObject, JsonValue, StoredObject
 
 
 def parse_note(commit: StoredObject) -> StoredObject:
@@ -167,12 +168,40 @@ class TableNote:
         )
 
 
+class IdlePartition(NamedTuple):
+    """A partition of which no run has ingested anything: its start offset, if `from` is reached, and where runs are.
+
+    `member`: for a pattern, its topic and partition in Kafka, and the topic's id.
+    """
+
+    partition: int
+    start_offset: int | None
+    end: int
+    member: tuple[str, int, str] | None = None
+
+    def as_json(self) -> JsonValue:
+        """Return its form in a note."""
+        return [self.partition, self.start_offset, self.end, *(self.member or ())]
+
+    @classmethod
+    def from_json(cls, form: JsonValue) -> IdlePartition:
+        """Return the partition from its form in a note."""
+        match form:
+            case [int(p), None | int() as start_offset, int(end), str(topic), int(partition), str(topic_id)]:
+                return cls(p, start_offset, end, (topic, partition, topic_id))
+            case [int(p), None | int() as start_offset, int(end)]:
+                return cls(p, start_offset, end)
+            case _:
+                raise ValueError(f"not a partition: {form}")
+
+
 @dataclass(frozen=True)
 class LogNote:
     """The note of a commit to a topic's log.
 
     `valid_time`: the expression that dated the records. Of one commit among several (`chunk`, from 1), also how many
-    `records` it has, and how many of them are malformed; `refused`: how many have another fate than accepted.
+    `records` it has, and how many of them are malformed; `refused`: how many have another fate than accepted. `idle`:
+    the partitions of which the log has nothing.
     """
 
     run: int
@@ -182,11 +211,13 @@ class LogNote:
     records: int = 0
     malformed: int = 0
     chunk: int | None = None
+    idle: tuple[IdlePartition, ...] = ()
 
     def as_json(self) -> JsonObject:
         """Return the note as Delta's log has it."""
         run: JsonObject = {"run": self.run, "runId": self.run_id}
-        fields: JsonObject = {**run, "refused": self.refused, "validTime": self.valid_time}
+        idle: JsonObject = {"idle": [it.as_json() for it in self.idle]} if self.idle else {}
+        fields: JsonObject = {**run, "refused": self.refused, "validTime": self.valid_time, **idle}
         if self.chunk is None:
             return fields
         return {**fields, "records": self.records, "malformed": self.malformed, "chunk": self.chunk}
@@ -196,7 +227,9 @@ class LogNote:
         """Return the note that Delta's log has."""
         _require_fields(note, "runId")
         counts = _read_counts(note, "refused", "records", "malformed")
-        return cls(note["run"], note["runId"], valid_time=note.get("validTime"), chunk=note.get("chunk"), **counts)
+        idle = tuple(IdlePartition.from_json(form) for form in note.get("idle") or ())
+        valid_time, chunk = note.get("validTime"), note.get("chunk")
+        return cls(note["run"], note["runId"], valid_time=valid_time, chunk=chunk, idle=idle, **counts)
 
 
 @dataclass(frozen=True)
