@@ -275,7 +275,7 @@ def test_a_close_that_cannot_be_is_refused(spark: SparkSession, sold: Pipeline, 
     for begin in (moment(1), datetime(2025, 1, 1, tzinfo=UTC), FIRST_MOMENT, datetime(1969, 1, 1, tzinfo=UTC)):
         with pytest.raises(QueryError, match="is not kept"):
             close("late", begin)
-    with pytest.raises(QueryError, match="what was known at .* is not kept"):
+    with pytest.raises(QueryError, match=r"what was known at .* is not kept"):
         close("late", moment(70), moment(80), moment(50))
     for error in (QueryError("trimmed meanwhile"), TableError("the store is gone"), KeyboardInterrupt("Ctrl-C")):
         with (
