@@ -4,8 +4,8 @@
     hindcast query shop.bills --known-at close:2026-Q3
 
 A close is of all tables of a pipeline. It copies nothing: a property of the journal has its period and its known-at,
-and a trim leaves the rows that answer questions about it; each table says of which closes it has them (plan/horizon.py).
-A name is used once, also after its close was dropped.
+and a trim leaves the rows that answer questions about it. Each table says of which closes it has them (horizon.py). A
+name is used once, also after its close was dropped.
 """
 
 from __future__ import annotations
