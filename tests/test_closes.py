@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
@@ -14,7 +14,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from hindcast.bitemporal.predicates import Question
+from hindcast.bitemporal.predicates import FIRST_MOMENT, Question
 from hindcast.cli import main
 from hindcast.common.errors import QueryError, RequestError, TableError, UnknownError
 from hindcast.ops import close_periods, journal_rebuild, retention
@@ -23,8 +23,6 @@ from hindcast.query import read, spark_functions
 from pipelines import T0, Pipeline, cloned, pipeline, wrong
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.slow
@@ -274,15 +272,19 @@ def test_a_close_that_cannot_be_is_refused(spark: SparkSession, sold: Pipeline, 
     assert [it.name for it in closes.read_closes(p.warehouse, "shop")] == ["q", "next"]
 
     retention.trim_pipeline(spark, p.contract)
-    with pytest.raises(QueryError, match="is not kept"):
-        close("late", moment(1))
-    effects = [None, QueryError("trimmed meanwhile")]
-    with (
-        patch.object(close_periods, "_refuse_trimmed_period", side_effect=effects),
-        pytest.raises(QueryError, match="trimmed meanwhile"),
-    ):
-        close("late", moment(1))
-    assert [it.name for it in closes.read_closes(p.warehouse, "shop")] == ["q", "next"]
+    for begin in (moment(1), datetime(2025, 1, 1, tzinfo=UTC), FIRST_MOMENT, datetime(1969, 1, 1, tzinfo=UTC)):
+        with pytest.raises(QueryError, match="is not kept"):
+            close("late", begin)
+    with pytest.raises(QueryError, match=r"what was known at .* is not kept"):
+        close("late", moment(70), moment(80), moment(50))
+    for error in (QueryError("trimmed meanwhile"), TableError("the store is gone"), KeyboardInterrupt("Ctrl-C")):
+        with (
+            patch.object(close_periods, "_refuse_trimmed_close", side_effect=[None, error]),
+            pytest.raises(type(error), match=str(error)),
+        ):
+            close("late", moment(1))
+        assert [it.name for it in closes.read_closes(p.warehouse, "shop")] == ["q", "next"]
+    assert close() == first, "its rows were kept"
 
 
 TIMES = ("from", "to", "knownAt", "at")

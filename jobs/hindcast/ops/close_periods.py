@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from hindcast.common import clock
-from hindcast.common.errors import HindcastError, QueryError, RequestError
+from hindcast.common.errors import HindcastError, RequestError
 from hindcast.contract.bound import BoundContract
 from hindcast.plan import closes, horizon, journal
 from hindcast.plan.closes import Close
@@ -20,8 +20,8 @@ def close_period(
 
     `start`: by default the end of the last close; `known_at`: by default that of the last completed run, or that of a
     close which has this name and period. RequestError for a name, a period or a close that cannot be (`add_close`), and
-    for a pipeline whose first close has no start; QueryError for a known-at that cannot be answered yet, and for a
-    period that a table no longer has.
+    for a pipeline whose first close has no start; QueryError for a known-at that cannot be answered yet, and for what a
+    table no longer has, also of a close that is stored: its process may have died before it could look.
     """
     warehouse, pipeline = contract.warehouse, contract.pipeline
     past = closes.list_kept(warehouse, pipeline)
@@ -37,14 +37,15 @@ def close_period(
     read.refuse_unanswerable(warehouse, pipeline, known_at)
     close = Close(name, start, end, known_at, clock.now(), by)
     if same is None and start < end:
-        _refuse_trimmed_period(contract, close)
+        _refuse_trimmed_close(contract, close, is_stored=False)
     stored = closes.add_close(warehouse, pipeline, close)
-    if stored == close:
-        try:  # a trim that has not seen it has written its horizons by now
-            _refuse_trimmed_period(contract, close)
-        except QueryError:
+    is_new = stored == close
+    try:  # a trim that has not seen it has written its horizons by now
+        _refuse_trimmed_close(contract, stored, is_stored=not is_new)
+    except BaseException:
+        if is_new:
             closes.take_back_close(warehouse, pipeline, close)
-            raise
+        raise
     return stored
 
 
@@ -76,8 +77,8 @@ def close_due_periods(contract: BoundContract) -> list[str]:
 _BY_SCHEDULE = "hindcast maintain"
 
 
-def _refuse_trimmed_period(contract: BoundContract, close: Close) -> None:
+def _refuse_trimmed_close(contract: BoundContract, close: Close, *, is_stored: bool) -> None:
     """Raise QueryError if a trim may have removed what a table had of a close."""
     for name in (*contract.topics, *contract.views):
         table = tables.locate_table(contract.warehouse, contract, name)
-        horizon.refuse_trimmed_question(table, horizon.read_horizon(table), close.question, close.known_at)
+        horizon.refuse_trimmed_close(table, horizon.read_horizon(table), close, is_stored=is_stored)

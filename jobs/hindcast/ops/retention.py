@@ -3,7 +3,7 @@
 A table's horizon (plan/horizon.py) is written first, then what answers no question from the horizon on is removed:
 
 - from a table the rows that had ended or were superseded by then; a row that reaches over the horizon stays, and so
-  does what a close is of (plan/closes.py)
+  does what a close is of (plan/closes.py), which is written beside the horizon before
 - from a log the records dated before, but for the one of each key that was in force at the horizon; what was refused
 - from the quarantine, and from revised fates, the bytes of what was refused longer ago
 
@@ -12,8 +12,9 @@ Where the horizons are: trim_horizons.py. Each commit can be repeated: the next 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import NamedTuple
 
@@ -30,7 +31,7 @@ from hindcast.ops import trim_horizons, trim_records
 from hindcast.ops.trim_horizons import PartitionProgress
 from hindcast.plan import closes, horizon, journal, notices
 from hindcast.plan.closes import Close
-from hindcast.plan.horizon import Horizon
+from hindcast.plan.horizon import Horizon, Removal
 from hindcast.plan.runs import Run
 from hindcast.runs import row_counts
 from hindcast.store import commit_once, commits, row_reader
@@ -116,9 +117,9 @@ def _trim_pipeline(spark: SparkSession, contract: BoundContract, *, dry_run: boo
             if trimmed.horizon is not None:
                 _write_horizon(spark, trimmed.table, trimmed.horizon)
     # After the horizons: whoever adds a close then looks at these, and takes it back.
-    kept = closes.list_kept(warehouse, pipeline)
+    closed = closes.list_kept(warehouse, pipeline)
     for name, it in table_horizons.items():
-        rows = _trim_table(spark, it.table, it.horizon, kept, last.known_at, dry_run=dry_run) if it.horizon else 0
+        rows = _trim_table(spark, it.table, it.horizon, closed, last.known_at, dry_run=dry_run) if it.horizon else 0
         report.tables[name] = Trimmed(rows, it.horizon, it.slowest, it.undecided)
     horizons = {name: it.horizon for name, it in log_horizons.items()}
     for name, it in log_horizons.items():
@@ -133,16 +134,27 @@ def _trim_pipeline(spark: SparkSession, contract: BoundContract, *, dry_run: boo
     return report
 
 
-def _write_horizon(spark: SparkSession, table: Table, at: Horizon) -> None:
-    """Commit the horizon of a table; raise RunError if it has a later one by then, which another trim has written."""
+def _write_horizon(spark: SparkSession, table: Table, at: Horizon, removal: Removal | None = None) -> None:
+    """Commit the horizon of a table, and what is then removed up to it; by default that stays as it is.
+
+    Raise RunError if by then another trim has written a later one, or has removed something else.
+    """
+    before = _read_removal(table)
+    if table.kind != "log":
+        at = replace(at, stored_removal=removal or before)
 
     def refuse_later() -> None:
         current = horizon.read_horizon(table, DeltaTable(table.path))
-        if current is not None and current.is_beyond(at):
+        if current is not None and (current.is_beyond(at) or current.removal not in (before, at.removal)):
             raise RunError("another trim has gone further", where=table.path, fix="start the trim again")
 
     with commit_once.add_commit_guard(refuse_later):
         commits.set_properties(spark, table, {horizon.PROPERTY: at.text})
+
+
+def _read_removal(table: Table) -> Removal:
+    current = horizon.read_horizon(table, DeltaTable(table.path))
+    return current.removal if current is not None else Removal(None)
 
 
 def format_report(report: TrimReport) -> str:
@@ -191,16 +203,20 @@ def _find_last_run(warehouse: str, contract: Contract) -> Run | None:
 
 
 def _trim_table(
-    spark: SparkSession, table: Table, at: Horizon, kept: tuple[Close, ...], known_at: datetime, *, dry_run: bool
+    spark: SparkSession, table: Table, at: Horizon, closed: Sequence[Close], known_at: datetime, *, dry_run: bool
 ) -> int:
     """Remove the rows of a table that answer nothing from its horizon on, nor about a close, in one commit; return how
     many.
 
-    The number of rows left of runs up to `known_at` is noted first (row_counts.py).
+    Of the closes `closed` only those count of which no earlier trim can have removed a row; those from the horizon on
+    need no mention. The number of rows left of runs up to `known_at` is noted first (row_counts.py).
     """
+    kept = tuple(it for it in _read_removal(table).select_kept(closed) if not it.begins_since(at.moment))
+    if not dry_run:
+        _write_horizon(spark, table, at, Removal(at.moment, kept))
     trimmed = translate_to_spark(horizon.trimmed_condition(table.kind, at.moment, kept))
     rows = row_reader.load_rows(spark, table).where(trimmed).count()
     if rows and not dry_run:
-        row_counts.write_row_counts(spark, table, known_at, kept)
+        row_counts.write_row_counts(spark, table, known_at)
         commits.delete_rows(spark, table, trimmed, trim_records.build_note(at))
     return rows

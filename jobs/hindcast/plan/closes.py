@@ -4,8 +4,8 @@
     hindcast query shop.bills --known-at close:2026-Q3
 
 A close is of all tables of a pipeline. It copies nothing: a property of the journal has its period and its known-at,
-and a trim leaves the rows that answer questions about it (plan/horizon.py). A name is used once, also after its close
-was dropped.
+and a trim leaves the rows that answer questions about it. Each table says of which closes it has them (horizon.py). A
+name is used once, also after its close was dropped.
 """
 
 from __future__ import annotations
@@ -80,6 +80,10 @@ class Close:
         end = self.end if kind == "versions" else self.end - _INSTANT
         start, last = sql_literal(self.start), sql_literal(end)
         return f"({known_at_condition(sql_literal(self.known_at))} AND {during_condition(kind, start, last)})"
+
+    def begins_since(self, moment: datetime) -> bool:
+        """Return whether the close is about nothing before a moment, on either axis."""
+        return self.start >= moment and self.known_at >= moment
 
     def covers(self, kind: str, question: Question, known_at: datetime) -> bool:
         """Return whether a question to a table of this kind is about nothing but the close: as known then, and of times

@@ -1,8 +1,12 @@
 """The horizon of a table: the moment before which its history was trimmed (ops/retention.py).
 
-Questions about the horizon or later, as known at the horizon or later, have full answers, and so have questions about
-closes (closes.py). The horizon is a property of the table itself, never moves back, and is written before anything is
-removed. A log has one too: for each key it keeps the record that was in force then, and all later ones.
+Questions about the horizon or later, as known at the horizon or later, have full answers. The horizon is a property of
+the table itself, never moves back, and is written before anything is removed. A log has one too: for each key it keeps
+the record that was in force then, and all later ones.
+
+So have questions about a close (closes.py) of which no trim has removed a row. The journal cannot tell which those are:
+it may be an older copy, and a table may have been trimmed while it was in no contract. So the same property of a table
+says up to when its rows were really removed, and of which closes all were left (`Removal`).
 
 The sources of a table may have been trimmed further than the table itself. Before that moment it can no longer be
 derived, so it is *frozen* there: its rows stay as they are, and runs compare and replace what is true from then on. A
@@ -15,8 +19,8 @@ row that begins before that moment and lasts beyond it is split there if its lat
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from deltalake import DeltaTable
@@ -26,10 +30,11 @@ from pyspark.sql import functions as F
 from hindcast.bitemporal import plane
 from hindcast.bitemporal.predicates import FIRST_MOMENT, Question, sql_literal
 from hindcast.common.errors import QueryError, TableError
+from hindcast.common.json_values import JsonValue
 from hindcast.contract import Contract, View
 from hindcast.contract.shapes import PERIODS
 from hindcast.plan import inputs
-from hindcast.plan.closes import Close, list_kept
+from hindcast.plan.closes import Close, list_kept, parse_close
 from hindcast.store import tables
 from hindcast.store.tables import Table
 
@@ -38,20 +43,51 @@ PROPERTY = "hindcast.horizon"
 
 
 @dataclass(frozen=True)
+class Removal:
+    """What trims may have removed of a table: the rows before a horizon, `upto` (None: none yet), but for those that
+    answer questions about the closes `kept`.
+    """
+
+    upto: datetime | None
+    kept: tuple[Close, ...] = ()
+
+    def lists(self, close: Close) -> bool:
+        """Return whether the rows of the close, or of one that is about the same, were kept."""
+        return any(it.question == close.question for it in self.kept)
+
+    def select_kept(self, closes: Iterable[Close]) -> tuple[Close, ...]:
+        """Return those of some closes of which no row was removed."""
+        listed = {it.question for it in self.kept}
+        return tuple(it for it in closes if self.upto is None or it.begins_since(self.upto) or it.question in listed)
+
+    def as_json(self) -> dict[str, JsonValue]:
+        """Return the fields of the property that are of it."""
+        upto = self.upto.isoformat() if self.upto else None
+        return {"removed": upto, "closes": [close.as_json() for close in self.kept]}
+
+
+@dataclass(frozen=True)
 class Horizon:
     """The horizon of a table; that of a log also has the known-at before which refused records were trimmed, and the
-    `valid_time` by which its records were dated.
+    `valid_time` by which its records were dated. `stored_removal`: what was removed, if the property says it.
     """
 
     moment: datetime
     refused_before: datetime | None = None
     valid_time: str | None = None
+    stored_removal: Removal | None = field(default=None, compare=False)
+
+    @property
+    def removal(self) -> Removal:
+        """What was removed: up to the horizon if the table began there, or if an older release has trimmed it."""
+        return self.stored_removal or Removal(self.moment)
 
     @property
     def text(self) -> str:
         """The form in the table's property."""
-        fields = {"at": self.moment.isoformat(), "validTime": self.valid_time}
-        return json.dumps(fields | {"refused": self.refused_before.isoformat() if self.refused_before else None})
+        fields: dict[str, JsonValue] = {"at": self.moment.isoformat(), "validTime": self.valid_time}
+        fields["refused"] = self.refused_before.isoformat() if self.refused_before else None
+        return json.dumps(fields | (self.stored_removal.as_json() if self.stored_removal else {}))
 
     def is_beyond(self, other: Horizon) -> bool:
         """Return whether more was trimmed up to this horizon than up to another one of the table."""
@@ -67,8 +103,9 @@ def read_horizon(table: Table, delta_table: DeltaTable | None = None) -> Horizon
     if text is None:
         return None
     fields = json.loads(text)
-    refused = datetime.fromisoformat(fields["refused"]) if fields["refused"] else None
-    return Horizon(datetime.fromisoformat(fields["at"]), refused, fields["validTime"])
+    refused, removed = (datetime.fromisoformat(it) if it else None for it in (fields["refused"], fields.get("removed")))
+    removal = Removal(removed, tuple(map(parse_close, fields["closes"]))) if "closes" in fields else None
+    return Horizon(datetime.fromisoformat(fields["at"]), refused, fields["validTime"], removal)
 
 
 def find_quarantine_horizon(contract: Contract, kafka: str, horizons: Mapping[str, Horizon | None]) -> datetime | None:
@@ -123,10 +160,10 @@ def _is_true_since(kind: str, since: datetime) -> Column:
 
 def trimmed_condition(kind: str, at: datetime, kept: Sequence[Close] = ()) -> str:
     """Return a condition (DuckDB SQL): the row answers no question from a horizon on, on either axis, and none about
-    one of the closes that are `kept`.
+    one of the closes that are `kept`. A window that reaches over the horizon does, though it is frozen.
     """
     moment = sql_literal(at)
-    ended = f"validTo <= {moment}" if kind == "versions" else f'"{PERIODS[kind][0]}" < {moment}'
+    ended = f"validTo <= {moment}" if kind == "versions" else f'"{PERIODS[kind][-1]}" < {moment}'
     return " AND NOT ".join([f"(systemTo <= {moment} OR {ended})", *(close.kept_condition(kind) for close in kept)])
 
 
@@ -187,24 +224,40 @@ def refuse_dating(log: Table, valid_time: str | None) -> None:
 
 def refuse_question(table: Table, at: Horizon | None, question: Question, known: datetime) -> None:
     """Raise QueryError for a question about what was true, or known, before the horizon of a table, unless it is about
-    a close (closes.py).
+    a close of which no row was removed.
     """
-    try:
-        refuse_trimmed_question(table, at, question, known)
-    except QueryError:
-        if not any(close.covers(table.kind, question, known) for close in list_kept(table.warehouse, table.pipeline)):
-            raise
-
-
-def refuse_trimmed_question(table: Table, at: Horizon | None, question: Question, known: datetime) -> None:
-    """Do as `refuse_question` does, whatever is closed."""
     if at is None:
         return
     start = question.from_time if question.from_time and question.from_time > FIRST_MOMENT else None
     moments_by_axis = {"true": (question.as_of, start, question.to_time), "known": (known,)}
     for axis, when in ((axis, when) for axis, moments in moments_by_axis.items() for when in moments):
         if when is not None and when < at.moment:
+            kept = at.removal.select_kept(list_kept(table.warehouse, table.pipeline))
+            if any(close.covers(table.kind, question, known) for close in kept):
+                return
             raise beyond_horizon_error(table, f"what was {axis} at {when.isoformat()}", at)
+
+
+def refuse_trimmed_close(table: Table, at: Horizon | None, close: Close, *, is_stored: bool) -> None:
+    """Raise QueryError for a close that reaches back before the horizon of a table, unless it is stored and its rows
+    were kept.
+    """
+    if at is None or close.begins_since(at.moment) or (is_stored and at.removal.lists(close)):
+        return
+    if is_stored:
+        raise lost_close_error(table, close, at)
+    axis, when = ("true", close.start) if close.start < at.moment else ("known", close.known_at)
+    raise beyond_horizon_error(table, f"what was {axis} at {when.isoformat()}", at)
+
+
+def lost_close_error(table: Table, close: Close, at: Horizon) -> QueryError:
+    """Return the error for a close that a table cannot answer."""
+    found = (
+        f"the close '{close.name}' cannot be answered: the table was trimmed up to {at.moment.isoformat()} without it"
+    )
+    return QueryError(
+        found, where=table.path, fix=f"hindcast closes {table.pipeline} --drop {close.name} --reason TEXT"
+    )
 
 
 def beyond_horizon_error(table: Table, subject: str, at: Horizon) -> QueryError:

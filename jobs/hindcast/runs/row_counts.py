@@ -66,21 +66,15 @@ def read_row_counts(delta_table: DeltaTable) -> RowCounts | None:
     return RowCounts(datetime.fromisoformat(fields["knownAt"]), fields["opened"], fields["closed"], at, kept)
 
 
-def write_row_counts(
-    spark: SparkSession, table: Table, known_at: datetime, kept: tuple[Close, ...] | None = None
-) -> None:
-    """Count a table's rows of runs up to a known-at, except those before its horizon, and store the counts.
-
-    `kept`: the closes that a trim leaves the rows of; by default those that were not dropped.
+def write_row_counts(spark: SparkSession, table: Table, known_at: datetime) -> None:
+    """Count a table's rows of runs up to a known-at, except those that trims remove, and store the counts.
 
     Raise RunError if others have trimmed the table since, or counted the rows of later runs.
     """
     at = horizon.read_horizon(table)
     rows = row_reader.load_rows(spark, table)
-    if at is None:
-        kept = ()
-    else:
-        kept = closes.list_kept(table.warehouse, table.pipeline) if kept is None else kept
+    kept = at.removal.kept if at is not None else ()
+    if at is not None:
         rows = rows.where(~F.expr(translate_to_spark(_is_uncounted(table.kind, at.moment, kept))))
     known = F.lit(known_at)
     counts = (F.count_if(F.col(column) <= known) for column in ("systemFrom", "systemTo"))

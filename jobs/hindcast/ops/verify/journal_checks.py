@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
@@ -10,6 +10,8 @@ from deltalake import DeltaTable
 
 from hindcast.contract import Contract
 from hindcast.ops.verify.findings import Finding, rebuild_advice, restore_command
+from hindcast.plan import horizon
+from hindcast.plan.closes import Close
 from hindcast.plan.purposes import Erasure, Upgrade
 from hindcast.plan.runs import Abandoned, Completed, Run
 from hindcast.store import commit_ids
@@ -58,6 +60,17 @@ def check_journal(contract: Contract, runs: list[Run], missing: Mapping[int, set
         if not run.is_finished and run.number < last:
             text = f"run {run.number} ({run.run_id}) has not ended, and run {last} after it was completed"
             yield Finding("journal", "runs", text, f"hindcast abandon {contract.pipeline} {run.number}")
+
+
+def check_closes(closed: Sequence[Close], table: Table, delta_table: DeltaTable) -> Iterator[Finding]:
+    """Yield the closes of which a trim of a table may have removed rows: those that it does not say it has kept."""
+    if (at := horizon.read_horizon(table, delta_table)) is None:
+        return
+    kept = set(at.removal.select_kept(closed))
+    for close in closed:
+        if close not in kept:
+            error = horizon.lost_close_error(table, close, at)
+            yield Finding("published", table.name, error.found, error.fix)
 
 
 def find_missing_runs(

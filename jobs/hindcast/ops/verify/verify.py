@@ -30,7 +30,7 @@ from hindcast.ops.verify import (
     rectangles,
 )
 from hindcast.ops.verify.findings import Finding, backup_advice
-from hindcast.plan import journal, marks
+from hindcast.plan import closes, journal, marks
 from hindcast.plan.runs import Run
 from hindcast.runs import inventory
 from hindcast.store import emitted_log, tables
@@ -125,6 +125,7 @@ class _Verification:
         self._runs = journal_checks.reopen_late_runs(before, journal.read_runs(warehouse, pipeline))
         moments = self._check_runs(every)
         self._check_rows(moments)
+        self._check_closes(runs_table)
         self._check_logs()
         self._check_emitted(moments)
         self._check_definitions(spark, whole=whole)
@@ -217,6 +218,18 @@ class _Verification:
                 masked = any(column in hidden[name] for column in table.key)
                 findings = rectangles.check_rows(table, self._tables[table], self._runs, moments, hidden=masked)
                 self._add_findings(table, findings)
+
+    def _check_closes(self, runs_table: Table) -> None:
+        """Check that tables have kept the rows of the closes; they are not broken without."""
+        try:
+            closed = closes.list_kept(self._warehouse, self._contract.pipeline)
+        except TableError as error:
+            self._report.findings.append(Finding("journal", runs_table.name, error.found, error.fix))
+            return
+        for name in self._names:
+            table = tables.locate_table(self._warehouse, self._contract, name)
+            if self._is_sound(table):
+                self._report.findings += journal_checks.check_closes(closed, table, self._tables[table])
 
     def _is_output_broken(self, name: str) -> bool:
         """Return True for a kafka view whose emitted log has a finding: that of its table would follow from it."""
