@@ -126,11 +126,21 @@ def test_a_from_that_moved_back_counts_before_what_it_brings_is_ingested(history
         history.plan(FROM)
 
 
-def test_a_topic_made_anew_before_anything_is_ingested_is_refused(history: History) -> None:
+def test_a_topic_made_anew_is_refused_and_begins_anew_only_if_gaps_are_recorded_and_nothing_is_ingested(
+    history: History,
+) -> None:
+    history.topics.add("menu", 3)
     history.plan(MENU)
     history.topics.number = 2
-    with pytest.raises(TopicError, match="was deleted and recreated since run 1"):
+    with pytest.raises(TopicError, match="was deleted and recreated since run 1") as refused:
+        history.plan(MENU)
+    assert refused.value.fix.startswith("if what the former topic had may go, write on_gap: record; or")
+    anew = history.plan(RECORD)
+    assert (anew.topic_id, anew.ranges, anew.epoch) == ("menu 2", {0: OffsetRange(0, 3)}, 0)
+    history.after, history.topics.number = 2, 3
+    with pytest.raises(TopicError, match="was deleted and recreated since run 2") as refused:
         history.plan(RECORD)
+    assert refused.value.fix.startswith("replay the new topic into a new pipeline")
 
 
 @pytest.mark.parametrize("change", [{"contract": ""}, {"purpose": Requeue(("menu",))}])

@@ -68,13 +68,16 @@ def refuse_lost_offsets(topic: str, ends: Mapping[int, int], available: Mapping[
             )
 
 
-def recreated_topic_error(topic: str, run: int) -> TopicError:
-    """Return the error for a topic whose id is not the one that run `run` knew."""
-    return TopicError(
-        f"was deleted and recreated since run {run}: its offsets mean other records",
-        where=f"topic {topic}",
-        fix="replay the new topic into a new pipeline (another pipeline: name in the contract)",
-    )
+def recreated_topic_error(topic: str, run: int, *, is_ingested: bool = True) -> TopicError:
+    """Return the error for a topic whose id is not the one that run `run` knew.
+
+    `is_ingested`: the log has some of it.
+    """
+    fix = "replay the new topic into a new pipeline (another pipeline: name in the contract)"
+    if not is_ingested:
+        fix = f"if what the former topic had may go, write on_gap: record; or {fix}"
+    found = f"was deleted and recreated since run {run}: its offsets mean other records"
+    return TopicError(found, where=f"topic {topic}", fix=fix)
 
 
 UNREADABLE_HEADERS = "(headers that cannot be read)"

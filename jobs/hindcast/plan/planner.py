@@ -285,8 +285,9 @@ def _plan_topic(
 ) -> TopicPlan:
     """Return the plan for a topic, following what was taken of it.
 
-    If its last run was abandoned in the middle of `earlier` offsets, the rest of them comes first; only then the start
-    offset moves on. Where an offset is looked for by time, records that are dated too late at `known_at` are skipped.
+    One that was recreated is refused, unless nothing of it was ingested yet and gaps are only recorded. If its last run
+    was abandoned in the middle of `earlier` offsets, the rest of them comes first; only then the start offset moves on.
+    Where an offset is looked for by time, records that are dated too late at `known_at` are skipped.
     """
     topic, kafka = contract.topics[name], contract.kafka_topic(name)
     last, before = state or (0, None)
@@ -294,7 +295,9 @@ def _plan_topic(
     source = topic_patterns.offset_source(cluster, known, last)
     held, topic_id = source.read_offset_ranges(kafka), source.topic_id(kafka)
     if before and before.topic_id != topic_id:
-        raise recreated_topic_error(kafka, last)
+        if before.after or topic.on_gap == "stop":
+            raise recreated_topic_error(kafka, last, is_ingested=bool(before.after))
+        return _plan_topic(cluster, contract, name, None, interval_end, known_at)
     ends = {p: before.ranges[p].end for p in before.start_offsets} if before else {}
     held |= topic_patterns.find_deleted_ranges(contract, name, known, before.ranges if before else {}, held)
     refuse_lost_offsets(kafka, ends, held)
