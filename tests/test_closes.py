@@ -19,7 +19,8 @@ from hindcast.cli import main
 from hindcast.common.errors import QueryError, RequestError, TableError, UnknownError
 from hindcast.ops import close_periods, journal_rebuild, retention
 from hindcast.plan import closes, horizon, journal
-from hindcast.query import read, spark_functions
+from hindcast.query import changes, read, spark_functions
+from hindcast.query.changes import ChangeQuestion
 from pipelines import T0, Pipeline, cloned, pipeline, wrong
 
 if TYPE_CHECKING:
@@ -78,6 +79,13 @@ def ask(p: Pipeline, close: closes.Close, table: str) -> list[dict[str, Any]]:
 TABLES = ("menu", "orders", "sold")
 
 
+def restate(p: Pipeline, close: closes.Close) -> dict[str, list[dict[str, Any]]]:
+    """What has changed in the period since it was closed, by key and time."""
+    known = read.read_last_known_at(p.warehouse, "shop")
+    asked = ChangeQuestion(close.known_at, known, order="time", period=(close.start, close.end))
+    return {table: changes.read_changes(p.warehouse, p.contract, table, asked).lines.to_pylist() for table in TABLES}
+
+
 def test_a_trim_leaves_what_a_close_needs_and_nothing_else(
     spark: SparkSession, sold: Pipeline, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -127,20 +135,27 @@ def test_a_trim_leaves_what_a_close_needs_and_nothing_else(
         assert [row["price"] for row in before["second", "menu"] if row["item"] == "tea"] == [1, 9, 2]
         assert [row["sum"] for row in before["first", "sold"]] == [1, 2]
         assert [row["sum"] for row in before["second", "sold"]] == [1, 6]
-        rows = {table: len(p.raw(table)) for table in TABLES}
+        rows, changed = {table: len(p.raw(table)) for table in TABLES}, restate(p, first)
+        assert [(it["key"]["item"], it["validFrom"], it["validTo"], it["change"]) for it in changed["menu"]] == [
+            ("rice", moment(6), moment(8), "removed"),
+            ("tea", moment(2), moment(3), "changed"),
+        ]
+        assert [(it["before"]["sum"], it["after"]["sum"]) for it in changed["sold"]] == [(2, 6)]
+        assert [it["timestamp"] for it in changed["orders"]] == [moment(6)]
 
         assert "removed" not in capsys.readouterr().out
         trimmed = retention.trim_pipeline(spark, p.contract)
         assert trimmed.tables["menu"].horizon is not None
         assert {(it.name, table): ask(p, it, table) for it in (first, second) for table in TABLES} == before
         assert trimmed.tables["orders"].removed == 1, "the order at 8 is of no close"
+        assert restate(p, first) == changed
         assert wrong(p) == []
         left = {table: len(p.raw(table)) for table in TABLES}
 
         for question in (
             Question(as_of=moment(9), known_at=first.known_at),
             Question(from_time=moment(-1), to_time=moment(5), known_at=first.known_at),
-            Question(as_of=moment(5), known_at=first.known_at + timedelta(microseconds=1)),
+            Question(as_of=moment(5), known_at=moment(50)),
         ):
             with pytest.raises(QueryError, match="is not kept: the history of menu was trimmed"):
                 read.query(p.warehouse, p.contract, "menu", question)
@@ -151,6 +166,8 @@ def test_a_trim_leaves_what_a_close_needs_and_nothing_else(
         capsys.readouterr()
         assert main.main(["query", "shop.menu", "--known-at", "close:first", "--format", "json"]) == 0
         assert [row["price"] for row in json.loads(capsys.readouterr().out)] == [1, 2, 7]
+        assert main.main(["diff", "shop.sold", "--from", "close:first"]) == 0
+        assert "2 -> 6" in capsys.readouterr().out
         assert main.main(["query", "shop.menu", "--from", "2026-01-01", "--to", "close:first"]) == 1
         assert "a close is a state of knowledge, no time: close:first" in capsys.readouterr().err
         spark_functions.register(spark, p.warehouse, p.contract)
@@ -179,17 +196,21 @@ def test_a_trim_leaves_what_a_close_needs_and_nothing_else(
         with pytest.raises(QueryError, match=r"the close 'first' was dropped at .* by eva: wrong rate"):
             read.moment_of(p.warehouse, "shop", "close:first")
         again = retention.trim_pipeline(spark, p.contract)
-        assert {table: it.removed for table, it in again.tables.items()} == {"menu": 1, "orders": 0, "sold": 1}
+        assert {table: it.removed for table, it in again.tables.items()} == dict.fromkeys(TABLES, 0)
         assert {table: ask(p, second, table) for table in TABLES} == {
             table: before["second", table] for table in TABLES
         }
         assert wrong(p) == []
-        assert rows["menu"] == left["menu"] > len(p.raw("menu"))
+        assert rows["menu"] == left["menu"] == len(p.raw("menu")), "the other close is of the same period"
         sold.send("menu", ("tea", {"price": 4}, 7))
         p.run()
         assert {table: ask(p, second, table) for table in TABLES} == {
             table: before["second", table] for table in TABLES
         }
+        assert wrong(p) == []
+        closes.drop_close(p.warehouse, "shop", "second", "eva", "no more needed")
+        removed = {table: it.removed for table, it in retention.trim_pipeline(spark, p.contract).tables.items()}
+        assert min(removed.values()) > 0
         assert wrong(p) == []
 
 
@@ -216,7 +237,9 @@ def test_what_a_trim_removes_is_what_no_question_from_the_horizon_on_and_of_no_c
         return start <= valid and (end is None or end > valid) and since <= known and (ended is None or ended > known)
 
     asked = [(valid, known) for valid in range(at, 30) for known in range(at, 30)]
-    asked += [(valid, known) for start, end, known in kept for valid in range(start, end + 1)]
+    asked += [
+        (valid, known) for start, end, own in kept for valid in range(start, end + 1) for known in (own, *range(at, 30))
+    ]
     needed = {row[0] for row in rows if any(answers(row, *question) for question in asked)}
     assert removed == {row[0] for row in rows} - needed
 

@@ -32,9 +32,9 @@ REFUSED: dict[str, list[dict[str, Any]] | None] = dict.fromkeys(TABLES)
 
 
 def build_close(p: Pipeline, name: str, end: int = 8) -> Close:
-    """A close of the first seconds, as the first run knew them."""
+    """A close of some seconds, as the first run knew them; each table has rows from before."""
     known_at = journal.read_runs(p.warehouse, "shop")[0].known_at
-    return Close(name, moment(0), moment(end), known_at, known_at, "eva")
+    return Close(name, moment(4), moment(end), known_at, known_at, "eva")
 
 
 def store(p: Pipeline, name: str, end: int = 8) -> Close:
@@ -76,7 +76,7 @@ def test_a_close_that_a_trim_did_not_keep_is_refused_and_found(
         (table, "hindcast closes shop --drop first --reason TEXT") for table in TABLES
     ]
     with pytest.raises(QueryError, match="the close 'first' cannot be answered: the table was trimmed up to"):
-        close_periods.close_period(p.contract, "first", moment(0), moment(8), first.known_at, "eva")
+        close_periods.close_period(p.contract, "first", moment(4), moment(8), first.known_at, "eva")
     assert closes.list_kept(p.warehouse, "shop") == (first,), "it was not this call that added it"
     spark_functions.register(spark, p.warehouse, p.contract)
     for asked in ("shop_menu(close => 'first')", "shop_sold_as_of(close => 'first')"):

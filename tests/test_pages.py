@@ -290,6 +290,13 @@ def test_closes_are_offered_and_drawn_over_their_period_at_what_was_known(web: T
         shown = web.get(f"{address}/shop", params={"table": "prices", "key": "naan", "comparedWith": "close:2026-Q1"})
         assert '<option value="close:2026-Q1">' in shown.text
         assert "2.50" in shown.text
+    told = twin(web, "/changes/shop", table="prices", comparedWith="close:2026-Q1")
+    assert [(line["validFrom"], line["validTo"]) for line in told["lines"]] == [
+        (at(1).isoformat(), at(1.5).isoformat())
+    ]
+    assert "Of what was true from 2026-01-01 to before 2026-01-01 00:01:30" in text(
+        web, "/changes/shop", table="prices", comparedWith="close:2026-Q1"
+    )
     shown = web.get("/machine/shop", params={"table": "prices", "key": "naan", "asOf": at(2).isoformat()})
     (link,) = re.findall(r'<a class="close" href="([^"]*)"', shown.text)
     assert "(run 1), close 2026-Q1:" in str(Text(web.get(html.unescape(link).removeprefix("/hindcast")).text))

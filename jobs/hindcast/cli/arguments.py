@@ -220,7 +220,10 @@ def build_parser() -> argparse.ArgumentParser:
         "--run", type=int, metavar="N", help="what this run has changed (default: the last completed run)"
     )
     diff.add_argument(
-        "--from", dest="start", metavar="S", help="since what was known at this moment, after run:N, or at close:NAME"
+        "--from",
+        dest="start",
+        metavar="S",
+        help="since what was known at this moment, after run:N, or at close:NAME, for whose period it asks",
     )
     diff.add_argument(
         "--to", dest="end", metavar="S", help="up to what was known at this moment, after run:N, or at close:NAME"

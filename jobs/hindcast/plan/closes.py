@@ -72,24 +72,26 @@ class Close:
         """The question about the whole period."""
         return Question(from_time=self.start, to_time=self.end - _INSTANT, known_at=self.known_at)
 
-    def kept_condition(self, kind: str) -> str:
-        """Return the condition of rows that answer questions about the close (DuckDB SQL); it is never null.
+    def kept_condition(self, kind: str, since: datetime) -> str:
+        """Return the condition of rows that answer questions about the close, and about what has been known of its
+        period `since` some moment: what has changed in it is asked for. DuckDB SQL; it is never null.
 
         Of versions also of those that are valid at its end: that moment may be asked for.
         """
         end = self.end if kind == "versions" else self.end - _INSTANT
-        start, last = sql_literal(self.start), sql_literal(end)
-        return f"({known_at_condition(sql_literal(self.known_at))} AND {during_condition(kind, start, last)})"
+        start, last, known = sql_literal(self.start), sql_literal(end), known_at_condition(sql_literal(self.known_at))
+        known = f"({known} OR systemTo IS NULL OR systemTo > {sql_literal(since)})"
+        return f"({known} AND {during_condition(kind, start, last)})"
 
     def begins_since(self, moment: datetime) -> bool:
         """Return whether the close is about nothing before a moment, on either axis."""
         return self.start >= moment and self.known_at >= moment
 
-    def covers(self, kind: str, question: Question, known_at: datetime) -> bool:
-        """Return whether a question to a table of this kind is about nothing but the close: as known then, and of times
-        in its period. Of events and windows one moment is all of the time before it.
+    def covers(self, kind: str, question: Question, known_at: datetime, since: datetime) -> bool:
+        """Return whether a question to a table of this kind is about nothing but the close: as known then or `since`
+        some moment, and of times in its period. Of events and windows one moment is all of the time before it.
         """
-        if known_at != self.known_at:
+        if known_at != self.known_at and known_at < since:
             return False
         if question.as_of is not None:
             return kind == "versions" and self.start <= question.as_of <= self.end

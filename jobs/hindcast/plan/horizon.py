@@ -164,7 +164,7 @@ def trimmed_condition(kind: str, at: datetime, kept: Sequence[Close] = ()) -> st
     """
     moment = sql_literal(at)
     ended = f"validTo <= {moment}" if kind == "versions" else f'"{PERIODS[kind][-1]}" < {moment}'
-    return " AND NOT ".join([f"(systemTo <= {moment} OR {ended})", *(close.kept_condition(kind) for close in kept)])
+    return " AND NOT ".join([f"(systemTo <= {moment} OR {ended})", *(close.kept_condition(kind, at) for close in kept)])
 
 
 def clip_rows(rows: DataFrame, kind: str, since: datetime | None) -> DataFrame:
@@ -233,7 +233,7 @@ def refuse_question(table: Table, at: Horizon | None, question: Question, known:
     for axis, when in ((axis, when) for axis, moments in moments_by_axis.items() for when in moments):
         if when is not None and when < at.moment:
             kept = at.removal.select_kept(list_kept(table.warehouse, table.pipeline))
-            if any(close.covers(table.kind, question, known) for close in kept):
+            if any(close.covers(table.kind, question, known, at.moment) for close in kept):
                 return
             raise beyond_horizon_error(table, f"what was {axis} at {when.isoformat()}", at)
 

@@ -42,7 +42,8 @@ class ChangeQuestion:
     """Which changes of a table: between what was known at `earlier` and at `later`, which may come in either order.
 
     `only_corrections`: only those of answers that were past (`tables.is_correction`). `first` and `most`: from which
-    line on, and how many (None: all). `hidden`: columns by whose values lines are not ordered.
+    line on, and how many (None: all). `hidden`: columns by whose values lines are not ordered. `period`: only what was
+    true from its start to before its end; of windows those that begin in it.
     """
 
     earlier: datetime
@@ -52,6 +53,7 @@ class ChangeQuestion:
     first: int = 0
     most: int | None = None
     hidden: Collection[str] = ()
+    period: tuple[datetime, datetime] | None = None
 
     def __post_init__(self) -> None:
         earlier, later = sorted((self.earlier, self.later))
@@ -113,10 +115,13 @@ def read_changes(
     Raises UnknownError for an unknown table, QueryError for a moment that cannot be answered (`read.query`), and if
     more rows were closed or opened than the limit allows.
     """
+    start, end = question.period or (None, None)
+    last = None if end is None else end - _MICROSECOND
     for moment in (question.earlier, question.later):
-        table, delta_table = read.open_answerable(warehouse, contract, name, Question(known_at=moment))
+        asked = Question(known_at=moment, from_time=start, to_time=last)
+        table, delta_table = read.open_answerable(warehouse, contract, name, asked)
     trimmed = horizon.read_horizon(table, delta_table)
-    form = _Form(table, delta_table, question.later, trimmed.moment if trimmed else None)
+    form = _Form(table, delta_table, question.later, start or (trimmed.moment if trimmed else None), end)
     since, until = sql_literal(question.earlier), sql_literal(question.later)
     closed = f'"systemFrom" <= {since} AND "systemTo" > {since} AND "systemTo" <= {until}'
     opened = f'"systemFrom" > {since} AND "systemFrom" <= {until} AND ("systemTo" IS NULL OR "systemTo" > {until})'
@@ -213,9 +218,11 @@ def _build_table(columns: Sequence[_NamedColumn]) -> pa.Table:
 class _Form:
     """The columns of a table as SQL: k, a struct of its key; p0 and p1, its periods; v, its values; s, its sources."""
 
-    def __init__(self, table: Table, delta_table: DeltaTable, known_at: datetime, kept_since: datetime | None) -> None:
+    def __init__(
+        self, table: Table, delta_table: DeltaTable, known_at: datetime, since: datetime | None, until: datetime | None
+    ) -> None:
         self._table, self._periods = table, PERIODS[table.kind]
-        self._kept_since = None if kept_since is None else sql_literal(kept_since)
+        self._since, self._until = (None if moment is None else sql_literal(moment) for moment in (since, until))
         fields, shown = (
             pa.schema(delta_table.schema().to_arrow()),
             table_columns.list_columns(table, delta_table, known_at),
@@ -226,23 +233,30 @@ class _Form:
 
     @property
     def kept_condition(self) -> str:
-        """The condition of rows that a trim has left on both sides: those that are true at its horizon or later."""
-        if self._kept_since is None:
-            return "true"
-        if self._table.kind == "versions":
-            return f'("validTo" IS NULL OR "validTo" > {self._kept_since})'
-        return f'"{self._periods[0]}" >= {self._kept_since}'
+        """The condition of rows that are compared: of the period that is asked for, or that a trim has left on both
+        sides, those that are true at its horizon or later.
+        """
+        start, conditions = quote_name(self._periods[0]), []
+        if self._since is not None:
+            is_version = self._table.kind == "versions"
+            ended = f'("validTo" IS NULL OR "validTo" > {self._since})' if is_version else f"{start} >= {self._since}"
+            conditions.append(ended)
+        if self._until is not None:
+            conditions.append(f"{start} < {self._until}")
+        return " AND ".join(conditions) or "true"
 
     @property
     def columns(self) -> str:
-        """What is read of the rows of a side; versions begin at the horizon at the earliest."""
-        start, end = quote_name(self._periods[0]), self._periods[-1]
-        if self._kept_since is not None and self._table.kind == "versions":
-            start = f"greatest({start}, {self._kept_since})"
+        """What is read of the rows of a side; versions are those of the compared period alone."""
+        start, end = map(quote_name, (self._periods[0], self._periods[-1]))
+        if self._since is not None and self._table.kind == "versions":
+            start = f"greatest({start}, {self._since})"
+        if self._until is not None and self._table.kind == "versions":
+            end = f"least(coalesce({end}, 'infinity'), {self._until})"
         parts = {"k": self._table.key, "v": [field.name for field in self._values], "s": self._sources}
         packed = [f"{_pack_columns(names)} AS {alias}" for alias, names in parts.items()]
         identity = [name for name in self._table.identity if name not in self._table.key]
-        return ", ".join([*packed, f"{start} AS p0", f'"{end}" AS p1', f"{_pack_columns(identity)} AS i"])
+        return ", ".join([*packed, f"{start} AS p0", f"{end} AS p1", f"{_pack_columns(identity)} AS i"])
 
     @property
     def line_columns(self) -> str:

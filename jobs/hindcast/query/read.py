@@ -191,6 +191,15 @@ def moment_of(warehouse: str, pipeline: str, text: str) -> datetime:
         ) from None
 
 
+def find_period(warehouse: str, pipeline: str, *texts: str | None) -> tuple[datetime, datetime] | None:
+    """Return the period, from its start to before its end, of the first close that is among moments of knowledge."""
+    names = (text.removeprefix(closes.PREFIX) for text in texts if text is not None and text.startswith(closes.PREFIX))
+    if (name := next(names, None)) is None:
+        return None
+    close = closes.find_close(warehouse, pipeline, name)
+    return close.start, close.end
+
+
 def parse_key(table: Table, text: str) -> list[JsonValue]:
     """Return the values of a key that a user wrote: the text of its only column, or a JSON object of all its columns.
 

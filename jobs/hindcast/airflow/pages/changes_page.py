@@ -88,6 +88,7 @@ def build_page(settings: Settings, contract: Contract, request: ChangesRequest) 
             "alone": answer.is_one_run,
             "earlier": question.earlier.isoformat(),
             "later": question.later.isoformat(),
+            "period": [moment.isoformat() for moment in question.period or ()],
             "lines": [formatter.format_line(line) for line in list_rows(lines)],
             "first": question.first,
             "total": counts.lines,
@@ -148,7 +149,8 @@ def _find_answer(
         hidden = marks.refuse_hidden_key(settings, contract, name)
         field = "knownAt"
         is_only = request.only == "corrections"
-        question = ChangeQuestion(earlier, later, is_only, request.order or "size", first, most, hidden)
+        period = read.find_period(warehouse, pipeline, request.comparedWith, request.knownAt)
+        question = ChangeQuestion(earlier, later, is_only, request.order or "size", first, most, hidden, period)
         found = _read_changes(warehouse, contract, name, question)
     except (QueryError, UnknownError) as error:
         fields = _list_fields(settings, contract, request) | _list_tables(counts)

@@ -241,7 +241,8 @@ def diff(arguments: argparse.Namespace, settings: Settings) -> int:
         if arguments.start
         else changes.find_moment_before(warehouse, pipeline, later)
     )
-    question = changes.ChangeQuestion(earlier, later, arguments.corrections, arguments.order)
+    period = read.find_period(warehouse, pipeline, arguments.start, last)
+    question = changes.ChangeQuestion(earlier, later, arguments.corrections, arguments.order, period=period)
     found = changes.read_changes(warehouse, contract, name, question)
     shown, note = limit_rows(found.lines, arguments.format, arguments.limit)
     as_rows = changes.describe_lines if arguments.format == "table" else changes.flatten_lines
