@@ -17,6 +17,7 @@ from hindcast.ops.verify.verify import verify_tables
 from hindcast.plan import closes, horizon, journal
 from hindcast.plan.closes import Close
 from hindcast.query import read, spark_functions
+from hindcast.runs import row_counts
 from hindcast.store import commits
 from pipelines import Pipeline, cloned, pipeline, wrong
 from test_closes import SHOP, TABLES, ask, moment, sold
@@ -66,6 +67,9 @@ def test_a_close_that_a_trim_did_not_keep_is_refused_and_found(
     retention.trim_pipeline(spark, p.contract)
     assert ask_all(p, first) == before
     assert list_findings(p) == []
+    stored = DeltaTable(p.table("menu").path).metadata().configuration
+    assert "first" in stored[horizon.PROPERTY] + stored[row_counts.PROPERTY]
+    assert "eva" not in stored[horizon.PROPERTY] + stored[row_counts.PROPERTY], "only the journal says who it was"
     closes.drop_close(p.warehouse, "shop", "first", "eva", "no")
     assert ask_all(p, first) == REFUSED
     retention.trim_pipeline(spark, p.contract)

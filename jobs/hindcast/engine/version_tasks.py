@@ -65,8 +65,8 @@ def _divide_records(key: Sequence[str], parts: int, given: Iterator[pa.RecordBat
             numbers = (integer_encoding.hash_keys(records, key) % np.uint64(parts)).astype(np.uint16)
             order = np.argsort(numbers, kind="stable")
             places = np.searchsorted(numbers[order], np.arange(1, parts))
-            for numbers_, values in _batch_values(_pack_groups(records.take(pa.array(order)), places.tolist())):
-                yield pa.record_batch([numbers_, values], [_PART, "rows"])
+            groups = _pack_groups(records.take(pa.array(order)), places.tolist())
+            yield from (pa.record_batch(columns, [_PART, "rows"]) for columns in _batch_values(groups))
 
 
 def _gather_batches(given: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
@@ -130,8 +130,8 @@ _HANDED_OVER = [SLICE, "rows", "ties"]
 """The columns of rows for the task of a slice: versions, or the ties that it is to report."""
 
 
-def _batch_values(values: Iterable[tuple[int, bytes]]) -> Iterator[tuple[pa.Array, pa.Array]]:
-    """Yield values and their numbers, many at a time: each batch takes Spark half a millisecond."""
+def _batch_values(values: Iterable[tuple[int, bytes]]) -> Iterator[list[pa.Array]]:
+    """Yield the numbers of values and these, many at a time: each batch takes Spark half a millisecond."""
     some: list[tuple[int, bytes]] = []
     size = 0
     for number, value in values:
@@ -144,9 +144,9 @@ def _batch_values(values: Iterable[tuple[int, bytes]]) -> Iterator[tuple[pa.Arra
         yield _make_arrays(some)
 
 
-def _make_arrays(values: Sequence[tuple[int, bytes]]) -> tuple[pa.Array, pa.Array]:
-    numbers, texts = zip(*values, strict=True)
-    return pa.array(numbers, pa.int32()), pa.array(texts, pa.binary())
+def _make_arrays(values: Sequence[tuple[int, bytes]]) -> list[pa.Array]:
+    numbers, packed = zip(*values, strict=True)
+    return [pa.array(numbers, pa.int32()), pa.array(packed, pa.binary())]
 
 
 def _pack_groups(rows: pa.Table, places: Sequence[int]) -> Iterator[tuple[int, bytes]]:

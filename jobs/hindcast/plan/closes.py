@@ -98,6 +98,10 @@ class Close:
         start, end = question.from_time, question.to_time
         return start is not None and end is not None and self.start <= start and end < self.end
 
+    def without_names(self) -> Close:
+        """Return the close as tables store it: what it is about; only the journal says who it was."""
+        return replace(self, by="", drop=None)
+
     def as_json(self) -> dict[str, JsonValue]:
         """Return the close as it is stored."""
         moments = {"from": self.start, "to": self.end, "knownAt": self.known_at, "at": self.at}

@@ -63,7 +63,7 @@ class Removal:
     def as_json(self) -> dict[str, JsonValue]:
         """Return the fields of the property that are of it."""
         upto = self.upto.isoformat() if self.upto else None
-        return {"removed": upto, "closes": [close.as_json() for close in self.kept]}
+        return {"removed": upto, "closes": [close.without_names().as_json() for close in self.kept]}
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 
 from deltalake import DeltaTable
@@ -44,7 +44,7 @@ class RowCounts:
     def text(self) -> str:
         """The form in the table's property."""
         fields = {"knownAt": self.known_at.isoformat(), "opened": self.opened, "closed": self.closed}
-        kept = {"closes": [replace(close, by="").as_json() for close in self.kept]} if self.kept else {}
+        kept = {"closes": [close.without_names().as_json() for close in self.kept]} if self.kept else {}
         return json.dumps(fields | {"at": self.at.isoformat() if self.at else None} | kept)
 
     def uncounted_condition(self, kind: str) -> str:
