@@ -16,7 +16,7 @@ from hindcast.common.errors import RecordError
 from hindcast.contract import Topic
 from hindcast.formats import limits
 from hindcast.formats.decode import decode_records
-from hindcast.ingest import quarantine, record_counts, segments
+from hindcast.ingest import quarantine, record_counts, segment_packing, segments
 from hindcast.ingest.segment_fates import FateRule
 from hindcast.ingest.segments import Origin
 from hindcast.kafka.topics import HEADERS_SCHEMA, OffsetRange
@@ -317,7 +317,7 @@ def test_a_share_is_one_of_the_whole_run(spark: SparkSession) -> None:
     def account(share: str, commit: DataFrame, before: Counter[str], to_come: int) -> dict[int, int]:
         topic = Topic.model_validate(told | {"max_malformed": share})
         rule, origin = FateRule(None, ""), Origin([{0: OffsetRange(0, 10)}], [{}])
-        packed = segments.pack_records(commit, rule).localCheckpoint()
+        packed = segment_packing.pack_records(commit, rule).localCheckpoint()
         read = segments.read_segments(packed, commit.schema, rule, origin, few=True)
         return record_counts.count_records(
             read, "partition {}".format, topic, "max_malformed", before, to_come, "nothing", hidden=False

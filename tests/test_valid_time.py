@@ -273,7 +273,7 @@ def test_what_spark_refuses_is_told_by_the_contracts_names_alone(spark: SparkSes
     logger, heard = logging.getLogger("SQLQueryContextLogger"), Heard()
     logger.addHandler(heard)
     with pytest.raises(ContractError) as caught:
-        expression_checks.refuse_unfit_valid_time(spark, tmp_path, load(path), "menu")
+        expression_checks.refuse_unfit_times(spark, tmp_path, load(path), "menu")
     assert caught.value.where == f"{path}:8"
     assert "concat(name, x)" in caught.value.found
     assert "_record" not in str(caught.value)

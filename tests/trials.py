@@ -66,7 +66,8 @@ _TESTS = {
     "bitemporal.valid_time": "test_valid_time.py",
     "formats.dating": "test_valid_time.py",
     "ingest.segment_fates": "test_segments.py",
-    "ingest.segments": "test_segments.py",
+    "ingest.segments": "test_arrival.py",
+    "ingest.arrivals": "test_arrival.py",
 }
 """The tests of modules that those of the operators do not touch."""
 _THEIRS = ("hindcast", "conftest", "kafka_adapter")

@@ -97,6 +97,16 @@ def build_parser() -> argparse.ArgumentParser:
         action="store_true",
         help="allow a known-at more than an hour ahead of this machine's clock (docs/maintenance.md)",
     )
+    rehearse = add_format(add(running.rehearse))
+    rehearse.add_argument("pipeline")
+    rehearse.add_argument("--from", dest="start", metavar="T", required=True, help="records that arrived from then on")
+    rehearse.add_argument("--to", dest="end", metavar="T", required=True, help="and before this moment")
+    rehearse.add_argument(
+        "--every", metavar="LENGTH", default="1 day", help="the intervals: 6 hours, month, quarter (default: 1 day)"
+    )
+    rehearse.add_argument(
+        "--earlier", action="store_true", help="what arrived before --from is known at the end of the first interval"
+    )
     preview = add_format(add(running.preview))
     preview.add_argument("pipeline")
     preview.add_argument("--until", metavar="T", help="preview a run up to this moment (default: everything available)")

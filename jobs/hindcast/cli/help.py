@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "write a pipeline": ("init", "infer", "check", "test", "schema"),
-    "run it": ("run", "preview", "runs", "report", "abandon"),
+    "run it": ("run", "rehearse", "preview", "runs", "report", "abandon"),
     "ask its tables": ("query", "history", "diff", "why", "sql", "compare", "close", "closes"),
     "decide what was held back": ("failing", "release", "quarantine", "requeue"),
     "keep it healthy": ("doctor", "verify", "ledger", "maintain", "trim", "forget", "upgrade", "downgrade"),
@@ -25,6 +25,7 @@ EXAMPLES: Mapping[str, str] = {
     "test": "hindcast test shop",
     "schema": "hindcast schema > contract.schema.json",
     "run": "hindcast run shop --until 2026-02-01",
+    "rehearse": "hindcast rehearse shop --from 2026-01-01 --to 2026-07-01 --every month",
     "preview": "hindcast preview shop",
     "runs": "hindcast runs shop",
     "report": "hindcast report shop 3",

@@ -6,7 +6,18 @@ import re
 from collections.abc import Iterator
 
 from hindcast.common.errors import suggest_nearest
-from hindcast.contract import bounds, envelope, formats, gates, keep, names, schedule, semantics_checks, valid_time
+from hindcast.contract import (
+    arrival,
+    bounds,
+    envelope,
+    formats,
+    gates,
+    keep,
+    names,
+    schedule,
+    semantics_checks,
+    valid_time,
+)
 from hindcast.contract.model import Contract
 from hindcast.contract.parsing import ExpressionError
 from hindcast.contract.patterns import MAX_LENGTH, SIMPLER_FIX, SlowPatternError, find_matches
@@ -53,7 +64,7 @@ def _check_size(contract: Contract) -> Iterator[Complaint]:
     tables = [*contract.topics, *contract.inputs, *contract.views]
     if len(tables) > bounds.TABLES:
         yield Complaint((), f"the pipeline has {len(tables):,} tables, more than {bounds.TABLES}", "split the pipeline")
-    texts = [topic.valid_time or "" for topic in contract.topics.values()]
+    texts = [text for topic in contract.topics.values() for text in (topic.valid_time, topic.arrival) if text]
     for view in contract.views.values():
         texts += [view.where or "", *(view.join.keys if view.join else ())]
         texts += [
@@ -92,7 +103,8 @@ def _check_topic(location: FieldPath, topic: Topic) -> Iterator[Complaint]:
             "from is for streams, but this topic is a table",
             "remove it: a table needs all records",
         )
-    yield from valid_time.check_valid_time(location, topic)
+    yield from valid_time.check_time(location, topic)
+    yield from arrival.check_arrival(location, topic)
     if topic.ttl is not None and not topic.ttl:
         yield Complaint((*location, "ttl"), "ttl must be longer than zero", "write for example 7 days")
 

@@ -25,7 +25,7 @@ from hindcast.contract.topic import Input, Topic
 from hindcast.contract.types import ContractModel, ContractValue, Flag, Moment, Name
 from hindcast.contract.view import View
 
-_NOT_DEFINING = ("expect", "hold", "sensitive", "max_record_bytes", "keep", "widen")
+_NOT_DEFINING = ("expect", "hold", "sensitive", "max_record_bytes", "keep", "widen", "arrival")
 """Fields of topics and views that are no part of how a view is derived."""
 _UNHASHED = ("keep", "widen")
 """Fields of topics and views that are no part of a contract's hash."""

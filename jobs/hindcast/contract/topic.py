@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable
 from functools import lru_cache
 from typing import Annotated, Literal
@@ -25,9 +26,10 @@ from hindcast.contract.types import Allowance, ColumnName, ColumnType, ContractM
 ColumnTypes = dict[ColumnName, ColumnType]
 Format = Literal["json", "string", "primitive", "avro"]
 Encoding = Literal["Decimal", "VariableScaleDecimal", "Number", "Date", "Timestamp", "MicroTimestamp", "NanoTimestamp"]
+_HEADER = re.compile(r"header\s+(.+)", re.DOTALL)
 _NO_DECODING = {
     *("pattern", "history_retention", "versioned", "ttl", "since"),
-    *("on_gap", "max_time_skew", "max_malformed", "keep", "widen", "sensitive", "hold", "expect"),
+    *("on_gap", "arrival", "max_time_skew", "max_malformed", "keep", "widen", "sensitive", "hold", "expect"),
 }
 
 
@@ -118,6 +120,12 @@ class Topic(ContractModel):
         description="Spark SQL expression over the columns of key and value, and `record_timestamp` (Kafka's own), "
         "that gives the timestamp at which a record is true: timestamp_millis(ts). Kafka's own if left out.",
     )
+    arrival: str | None = Field(
+        None,
+        description="When a record could be known: `record_timestamp` (Kafka's own), `header NAME` (ISO 8601 or "
+        "milliseconds since 1970), or an expression as for `valid_time`. Along a partition it never goes back "
+        "([Arrival](topics/timestamps.md#arrival)). The run's known-at if left out.",
+    )
     envelope: Literal["debezium"] | None = Field(
         None,
         description="debezium: records are change events of a database's table. `value` describes its rows, `key` its "
@@ -156,8 +164,8 @@ class Topic(ContractModel):
     max_time_skew: _Skew = Field(
         "1 day",
         validate_default=True,
-        description="Records dated later than the run's known-at plus this are refused (fate time_skew); "
-        "`{before: 30 days, after: 1 hour}` bounds both sides.",
+        description="Records dated later than the run's known-at, or with `arrival` their own, plus this are refused "
+        "(fate time_skew); `{before: 30 days, after: 1 hour}` bounds both sides.",
     )
     max_malformed: Allowance = Field(
         0,
@@ -189,6 +197,15 @@ class Topic(ContractModel):
         """
         names = tuple(name for name in kafka if not name.startswith("__"))
         return [] if self.pattern is None else [*_match_names(self.pattern, names)]
+
+    @property
+    def arrival_header(self) -> str | None:
+        """The name of the header that says when a record arrived; None if none does.
+
+        {arrival: header sent_at} -> sent_at
+        """
+        found = None if self.arrival is None else _HEADER.fullmatch(self.arrival.strip())
+        return found and found[1]
 
     @property
     def time_skew(self) -> TimeSkew:

@@ -1,5 +1,7 @@
 """A topic's `valid_time`: the expression that says when its records are true. Pure, without Spark.
 
+One of `arrival` (arrival.py) is an expression like it: `field` says which of the two is meant.
+
 It sees the columns of key and value by name, and Kafka's own timestamp as `record_timestamp`, null where a record has
 none (KIP-32). Resolved, all of them are fields of one struct, `_record`.
 
@@ -10,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 from sqlglot import expressions as exp
 
@@ -28,14 +30,18 @@ RECORD_TIMESTAMP = "record_timestamp"
 """Kafka's own timestamp, to the expression."""
 
 
+TimeField: TypeAlias = Literal["valid_time", "arrival"]
+
+
 def list_usable_columns(topic: Topic) -> dict[str, str]:
     """Return the columns that the expression can use, with their types."""
     return {**topic.key, **topic.value, RECORD_TIMESTAMP: "timestamp"}
 
 
-def resolve_valid_time(topic: Topic) -> str | None:
+def resolve_time(topic: Topic, field: TimeField = "valid_time") -> str | None:
     """Return the expression over `_record`, None if the topic has none; raise ExpressionError if it is not valid."""
-    return None if topic.valid_time is None else resolve(topic.valid_time, {RECORD: list(list_usable_columns(topic))})
+    text = _find_text(topic, field)
+    return None if text is None else resolve(text, {RECORD: list(list_usable_columns(topic))})
 
 
 class TimeColumn(NamedTuple):
@@ -48,12 +54,12 @@ class TimeColumn(NamedTuple):
     micros: int = 1
 
 
-def find_time_column(topic: Topic) -> TimeColumn | None:
+def find_time_column(topic: Topic, field: TimeField = "valid_time") -> TimeColumn | None:
     """Return the column that the expression is, or of which it is `timestamp_millis` or `timestamp_micros`; else None.
 
     valid_time: timestamp_millis(ts) -> ts of the value, 1000 us
     """
-    if (text := resolve_valid_time(topic)) is None:
+    if (text := resolve_time(topic, field)) is None:
         return None
     node, micros = parse_resolved(text), 1
     units: tuple[str, ...] = ("timestamp",)
@@ -72,21 +78,22 @@ _WHOLE = ("tinyint", "smallint", "int", "bigint")
 
 
 def needs_value(topic: Topic) -> bool:
-    """Return whether the expression uses a column of the value: a tombstone then has no valid time."""
-    return any(name in topic.value for name in _list_named_columns(topic))
+    """Return whether `valid_time` uses a column of the value: a tombstone then has no valid time."""
+    return any(name in topic.value for name in _list_named_columns(topic, "valid_time"))
 
 
-def check_valid_time(location: FieldPath, topic: Topic) -> Iterator[Complaint]:
+def check_time(location: FieldPath, topic: Topic, field: TimeField = "valid_time") -> Iterator[Complaint]:
     """Yield every complaint about the expression that needs no Spark."""
-    if topic.valid_time is None:
+    written = _find_text(topic, field)
+    if written is None:
         return
-    here = (*location, "valid_time")
+    here = (*location, field)
     for part in ("key", "value"):
         for name in (name for name in getattr(topic, part) if name.lower() == RECORD_TIMESTAMP):
-            found = f"'{name}' is the name of Kafka's own timestamp in valid_time"
+            found = f"'{name}' is the name of Kafka's own timestamp in {field}"
             yield Complaint((*location, part, name), found, "rename the column")
     try:
-        text = resolve_valid_time(topic) or ""
+        text = resolve_time(topic, field) or ""
     except ExpressionError as error:
         yield Complaint(here, error.found, error.fix)
         return
@@ -97,15 +104,15 @@ def check_valid_time(location: FieldPath, topic: Topic) -> Iterator[Complaint]:
         yield Complaint(here, f"{unstable.replace(f'{RECORD}.', '')} depends on the current day", WRITE_OUT_FIX)
     kind = find_plain_type(text, types)
     if kind not in (None, "timestamp"):
-        yield Complaint(here, f"{topic.valid_time} is {kind}, not a timestamp", suggest_fix(topic.valid_time, kind))
+        yield Complaint(here, f"{written} is {kind}, not a timestamp", suggest_fix(written, kind))
     if (call := _EPOCH_CALL.fullmatch(text)) and (kind := find_plain_type(call[2], types)) in _NO_EPOCH_TYPES:
         name, argument = call[1].lower(), call[2].replace(f"{RECORD}.", "")
         fix = f"write {name}(cast({argument} AS bigint))" if kind == "string" else suggest_fix(argument, kind)
         yield Complaint(here, f"{name} takes a number, but {argument} is {kind}", fix)
     hidden = list_usable_columns(topic) if topic.sensitive is True else topic.sensitive or ()
-    if names := [name for name in _list_named_columns(topic) if name in hidden and name != RECORD_TIMESTAMP]:
-        found = f"valid_time uses {', '.join(names)}, which is sensitive, but periods are shown"
-        yield Complaint(here, found, "list under sensitive: only columns that valid_time does not use")
+    if names := [name for name in _list_named_columns(topic, field) if name in hidden and name != RECORD_TIMESTAMP]:
+        found = f"{field} uses {', '.join(names)}, which is sensitive, but periods are shown"
+        yield Complaint(here, found, f"list under sensitive: only columns that {field} does not use")
 
 
 def suggest_fix(text: str, kind: str | None) -> str:
@@ -125,6 +132,12 @@ _EPOCH_CALL = re.compile(r"(timestamp_(?:seconds|millis|micros))\((.+)\)", re.IG
 _NO_EPOCH_TYPES = ("string", "date", "timestamp", "boolean", "binary")
 
 
-def _list_named_columns(topic: Topic) -> list[str]:
+def _find_text(topic: Topic, field: TimeField) -> str | None:
+    """Return the expression as it is written; None for a topic without, or with a header in its place."""
+    return topic.valid_time if field == "valid_time" else topic.arrival if topic.arrival_header is None else None
+
+
+def _list_named_columns(topic: Topic, field: TimeField) -> list[str]:
     """Return the columns that the expression uses, each once."""
-    return list(dict.fromkeys(path[1] for path in find_columns(resolve_valid_time(topic) or "NULL") if len(path) > 1))
+    paths = find_columns(resolve_time(topic, field) or "NULL")
+    return list(dict.fromkeys(path[1] for path in paths if len(path) > 1))

@@ -270,7 +270,7 @@ def _refuse_other_syntax(gate: Mapping[str, ContractValue], location: FieldPath)
 def is_expression(location: FieldPath) -> bool:
     """Return whether a field of a contract is Spark SQL."""
     match location:
-        case ("topics", _, "valid_time"):
+        case ("topics", _, "valid_time" | "arrival"):
             return True
         case ("views", _, "where") | ("views", _, "select" | "key" | "group_by" | "aggregate", _):
             return True

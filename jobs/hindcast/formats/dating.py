@@ -41,11 +41,27 @@ class Dating(NamedTuple):
     missing: str
 
 
+class ArrivalSource(NamedTuple):
+    """What says when records could be known: a `column`, a `header`, or an expression that Spark computes."""
+
+    column: TimeColumn | None
+    header: str | None
+
+    @property
+    def is_computed(self) -> bool:
+        """Whether Spark computes it."""
+        return self.column is None and self.header is None
+
+
 class TimeBounds(NamedTuple):
     """The times that a run accepts, both included, in microseconds since 1970: of all records, or of each."""
 
     latest: pa.Array | int
     earliest: pa.Array | int
+
+
+WITHOUT_SKEW = TimeBounds(LAST_MICROS, _FIRST_MICROS)
+"""All times that tables hold."""
 
 
 def find_time_bounds(topic: Topic, known_at: datetime) -> TimeBounds:
@@ -61,8 +77,17 @@ def plan_dating(topic: Topic) -> Dating:
     return Dating(column, column is None, expression.needs_value(topic), missing)
 
 
+def plan_arrival(topic: Topic) -> ArrivalSource | None:
+    """Return what says when a topic's records could be known; None for a topic without `arrival`."""
+    if topic.arrival is None:
+        return None
+    if topic.arrival_header is not None:
+        return ArrivalSource(None, topic.arrival_header)
+    return ArrivalSource(expression.find_time_column(topic, "arrival"), None)
+
+
 def read_time_column(column: TimeColumn, sent: pa.Array, key: pa.StructArray, value: pa.StructArray) -> pa.Array:
-    """Return the microseconds since 1970 of the column that dates records; null for none. `sent`: Kafka's."""
+    """Return the microseconds since 1970 of a column that is a time of records; null for none. `sent`: Kafka's."""
     if column.part is None:
         return pc.if_else(pc.greater_equal(sent, 0), sent, _NO_MICROS)
     struct = key if column.part == "key" else value
@@ -91,14 +116,19 @@ def date_records(
     return found, missing  # rule: a valid time may be before 1970
 
 
-def describe_skew(at: pa.Array, latest: pa.Array | int, earliest: pa.Array | int) -> pa.Array:
-    """Return the reason why the time of a record is not accepted; null if it is. The bounds: of all, or of each."""
+def describe_skew(
+    at: pa.Array, latest: pa.Array | int, earliest: pa.Array | int, origin: str = valid_time.KNOWN_AT
+) -> pa.Array:
+    """Return the reason why the time of a record is not accepted; null if it is. The bounds: of all, or of each.
+
+    `origin`: what they are reckoned from.
+    """
     # rule: both bounds of the time skew are taken
     reasons = [
         state(pc.greater(at, LAST_MICROS), valid_time.AFTER_LAST_DAY),
         state(pc.less(at, _FIRST_MICROS), valid_time.BEFORE_FIRST_DAY),
-        _describe_bound(pc.greater(at, latest), latest, valid_time.AFTER_LATEST),
-        _describe_bound(pc.less(at, earliest), earliest, valid_time.BEFORE_EARLIEST),
+        _describe_bound(pc.greater(at, latest), latest, valid_time.AFTER_LATEST, origin),
+        _describe_bound(pc.less(at, earliest), earliest, valid_time.BEFORE_EARLIEST, origin),
     ]
     return pc.coalesce(*reasons)
 
@@ -109,9 +139,9 @@ def clamp_moments(micros: pa.Array) -> pa.Array:
     return pc.min_element_wise(within, _LATEST_CLAMPED, skip_nulls=False)
 
 
-def _describe_bound(is_beyond: pa.Array, bound: pa.Array | int, words: tuple[str, str]) -> pa.Array:
+def _describe_bound(is_beyond: pa.Array, bound: pa.Array | int, words: tuple[str, str], origin: str) -> pa.Array:
     def describe(place: int) -> str:
         micros = bound if isinstance(bound, int) else bound[place].as_py()
-        return format_micros(micros).replace(" ", "T").join(words)
+        return format_micros(micros).replace(" ", "T").join(words).format(origin)
 
     return state_each(is_beyond, describe)

@@ -20,7 +20,7 @@ from hindcast.common.spark_workers import freeze_modules
 from hindcast.contract import Topic
 from hindcast.formats import WriterSchemas, avro
 from hindcast.formats.dating import MOMENT, TimeBounds
-from hindcast.formats.decoder import Decoder, Decoding, ParsedRecords, RecordFacts, plan_decoding
+from hindcast.formats.decoder import Decoder, Decoding, ParsedRecords, RecordFacts, RecordTimes, plan_decoding
 from hindcast.formats.record_part import ddl_columns
 from hindcast.kafka.topics import HEADERS_SCHEMA
 
@@ -31,6 +31,8 @@ _FATES = "fate: string, reason: string"
 _TIMES = "timestamp: timestamp, recordTimestamp: timestamp"
 _FACTS = "problem: string, at: timestamp, has_key: boolean, has_value: boolean, has_bytes: boolean"
 """The fields of `RecordFacts`."""
+_TIME_FIELDS = {"valid_time": "valid", "arrival": "arrival"}
+"""The field of `RecordTimes` that a field of the contract gives."""
 
 
 def decode_records(
@@ -41,11 +43,13 @@ def decode_records(
     writers: WriterSchemas | None = None,
     *,
     within_limit: bool = False,
+    with_arrival: bool = False,
 ) -> DataFrame:
     """Return Kafka's records with their key and value as the contract types them.
 
     In: `timestamp`, `key` and `value` as bytes (null allowed), `headers` if the topic has columns of them, any further
-    columns. `writers`: the schemas that keys and values name by id. `within_limit`: as `plan_decoding` has it.
+    columns. `writers`: the schemas that keys and values name by id. `within_limit`, `with_arrival`: as `plan_decoding`
+    has them.
     Out: the same, but `key` a struct of the contract's key columns or null, `value` a struct of its value columns or
     null, and also `fate` and `reason`: null for what is decided later (accepted, expired), otherwise
 
@@ -57,9 +61,10 @@ def decode_records(
 
     `timestamp` is the valid time, or Kafka's if there is none, within what tables can hold (years 1 to 9999), and
     `recordTimestamp` Kafka's if it differs, else null. Without `latest` the records come from a log: they keep their
-    `timestamp`, and no fate depends on time.
+    `timestamp`, and no fate depends on time. `with_arrival`, of a topic that has one, there is `arrival`, null for
+    none, and no bound makes a record `time_skew`: that depends on the arrival of those before it (`ingest.arrivals`).
     """
-    decoding = plan_decoding(topic, writers, within_limit=within_limit)
+    decoding = plan_decoding(topic, writers, within_limit=within_limit, with_arrival=with_arrival)
     given = avro.read_parts(records, [decoding.key, decoding.value], decoding.max_bytes)
     arguments = _list_arguments(records, topic, decoding)
     parts = {"key": f"struct<{ddl_columns(topic.key, ': ')}>", "value": f"struct<{ddl_columns(topic.value, ': ')}>"}
@@ -70,17 +75,20 @@ def decode_records(
     moments = {"latest": latest, "earliest": valid_time.FIRST_MOMENT if earliest is None else earliest}
     literal = valid_time.timestamp_literal
     bounds = {name: literal(it) if isinstance(it, datetime) else it for name, it in moments.items()}
-    verdict = ("fate", "reason", "timestamp", "recordTimestamp")
-    if not decoding.dating.is_computed:
-        form = f"struct<{columns}, {_FATES}, {_TIMES}>"
+    arrival = ", arrival: timestamp" if decoding.arrival is not None else ""
+    verdict = ("fate", "reason", "timestamp", "recordTimestamp", *(["arrival"] if arrival else []))
+    if not decoding.computed:
+        form = f"struct<{columns}, {_FATES}, {_TIMES}{arrival}>"
         read = _add_struct(given, decoding, _decode, arguments | bounds, form, "_read")
         return _take_columns(read, {"_read": (*parts, *verdict)})
-    parsed = _add_struct(given, decoding, _parse, arguments, f"struct<{columns}, {_FACTS}>", "_read")
-    dated = valid_time.add_computed_time(parsed, topic, {name: f"_read.{name}" for name in parts})
-    facts = {name: F.col(f"_read.{name}") for name in RecordFacts._fields}
-    facts |= {"timestamp": F.col("timestamp"), "computed": F.col("_computed"), **bounds}
-    judged = _add_struct(dated, decoding, _judge, facts, f"struct<{_FATES}, {_TIMES}>", "_verdict")
-    return _take_columns(judged, {"_read": parts, "_verdict": verdict}).drop("_computed")
+    form = f"struct<{columns}, {_FACTS}, {', '.join(f'{name}: timestamp' for name in RecordTimes._fields)}>"
+    parsed = _add_struct(given, decoding, _parse, arguments, form, "_read")
+    dated = valid_time.add_computed_times(parsed, topic, {name: f"_read.{name}" for name in parts}, decoding.computed)
+    facts = {name: F.col(f"_read.{name}") for name in (*RecordFacts._fields, *RecordTimes._fields)}
+    facts |= {_TIME_FIELDS[field]: F.col(f"_{field}") for field in decoding.computed}
+    facts |= {"timestamp": F.col("timestamp"), **bounds}
+    judged = _add_struct(dated, decoding, _judge, facts, f"struct<{_FATES}, {_TIMES}{arrival}>", "_verdict")
+    return _take_columns(judged, {"_read": parts, "_verdict": verdict}).drop(*(f"_{field}" for field in decoding.computed))
 
 
 def _list_arguments(records: DataFrame, topic: Topic, decoding: Decoding) -> dict[str, Column]:
@@ -88,7 +96,8 @@ def _list_arguments(records: DataFrame, topic: Topic, decoding: Decoding) -> dic
     arguments = {name: F.col(name) for name in ("timestamp", "key", "value")}
     for part in avro.list_parts(decoding.key, decoding.value):
         arguments[f"avro_{part}"] = F.col(f"{avro.COLUMN}.{part}")
-    if topic.headers or (decoding.max_bytes is not None and "headers" in records.columns):
+    needs_header = decoding.arrival is not None and decoding.arrival.header is not None
+    if topic.headers or needs_header or (decoding.max_bytes is not None and "headers" in records.columns):
         arguments["headers"] = F.col("headers").cast(HEADERS_SCHEMA.partition(" ")[2])
     return arguments
 
@@ -124,21 +133,25 @@ def _run_batches(
 
 def _decode(decoder: Decoder, given: Columns) -> pa.StructArray:
     parsed = _parse_columns(decoder, given)
-    found = decoder.read_times(parsed, given["timestamp"])
-    verdict = decoder.judge(parsed.facts, given["timestamp"], found, _take_bounds(given))
+    times = decoder.read_times(parsed, given["timestamp"], given.get("headers"))
+    verdict = decoder.judge(parsed.facts, given["timestamp"], times, _take_bounds(given))
     return pa.StructArray.from_arrays([parsed.key, parsed.value, *verdict.values()], ["key", "value", *verdict])
 
 
 def _parse(decoder: Decoder, given: Columns) -> pa.StructArray:
     parsed = _parse_columns(decoder, given)
     facts = parsed.facts._replace(at=parsed.facts.at.view(MOMENT))
-    return pa.StructArray.from_arrays([parsed.key, parsed.value, *facts], ["key", "value", *facts._fields])
+    found = decoder.read_times(parsed, given["timestamp"], given.get("headers"))
+    times = [pa.nulls(len(facts.at), MOMENT) if it is None else it.view(MOMENT) for it in found]
+    names = ["key", "value", *facts._fields, *found._fields]
+    return pa.StructArray.from_arrays([parsed.key, parsed.value, *facts, *times], names)
 
 
 def _judge(decoder: Decoder, given: Columns) -> pa.StructArray:
     facts = RecordFacts(*(given[name] for name in RecordFacts._fields))
-    facts, computed = facts._replace(at=facts.at.cast(pa.int64())), given["computed"].cast(pa.int64())
-    verdict = decoder.judge(facts, given["timestamp"], computed, _take_bounds(given))
+    facts = facts._replace(at=facts.at.cast(pa.int64()))
+    times = decoder.select_times({name: given[name].cast(pa.int64()) for name in RecordTimes._fields})
+    verdict = decoder.judge(facts, given["timestamp"], times, _take_bounds(given))
     return pa.StructArray.from_arrays([*verdict.values()], [*verdict])
 
 

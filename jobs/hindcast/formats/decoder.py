@@ -13,10 +13,11 @@ import pyarrow.compute as pc
 
 from hindcast import formats
 from hindcast.contract import Topic
+from hindcast.contract.valid_time import TimeColumn, TimeField
 from hindcast.formats import avro, dating, json, primitive
-from hindcast.formats.dating import MOMENT, Dating, TimeBounds
+from hindcast.formats.dating import MOMENT, ArrivalSource, Dating, TimeBounds
 from hindcast.formats.envelopes import EnvelopeReader, EnvelopeShape, shape_envelope
-from hindcast.formats.headers import HeaderReader, measure_records
+from hindcast.formats.headers import HeaderReader, measure_records, read_time_header
 from hindcast.formats.json.batches import BatchReader
 from hindcast.formats.json.columns import column_type
 from hindcast.formats.reasons import state, state_each
@@ -37,7 +38,7 @@ PartReader: TypeAlias = BatchReader | TextReader | primitive.PrimitiveReader
 
 class Decoding(NamedTuple):
     """How to decode records of a topic: their parts, the columns of a value with those from `headers`, the envelope,
-    what dates them, how many bytes a record may have, and whether it needs a key.
+    what dates them, how many bytes a record may have, whether it needs a key, and what says when it arrived.
     """
 
     key: RecordPart
@@ -48,11 +49,18 @@ class Decoding(NamedTuple):
     dating: Dating
     max_bytes: int | None
     needs_key: bool
+    arrival: ArrivalSource | None = None
+
+    @property
+    def computed(self) -> list[TimeField]:
+        """The times of records that Spark has to compute."""
+        found: dict[TimeField, Dating | ArrivalSource | None] = {"valid_time": self.dating, "arrival": self.arrival}
+        return [field for field, source in found.items() if source is not None and source.is_computed]
 
     @property
     def needs_spark(self) -> bool:
-        """Whether Spark has to read a part (Avro), or compute valid times."""
-        return "avro" in (self.key.format, self.value.format) or self.dating.is_computed
+        """Whether Spark has to read a part (Avro), or compute times."""
+        return "avro" in (self.key.format, self.value.format) or bool(self.computed)
 
 
 class RecordFacts(NamedTuple):
@@ -67,6 +75,16 @@ class RecordFacts(NamedTuple):
     has_bytes: pa.Array
 
 
+class RecordTimes(NamedTuple):
+    """The times of records by `valid_time` and by `arrival`, in microseconds since 1970, null for none.
+
+    None for a topic without.
+    """
+
+    valid: pa.Array | None
+    arrival: pa.Array | None
+
+
 class ParsedRecords(NamedTuple):
     """Keys and values of records, null for none or a wrong one, and what decides their fates."""
 
@@ -75,17 +93,24 @@ class ParsedRecords(NamedTuple):
     facts: RecordFacts
 
 
-def plan_decoding(topic: Topic, writers: formats.WriterSchemas | None = None, *, within_limit: bool = True) -> Decoding:
+def plan_decoding(
+    topic: Topic,
+    writers: formats.WriterSchemas | None = None,
+    *,
+    within_limit: bool = True,
+    with_arrival: bool = False,
+) -> Decoding:
     """Return how to decode a topic's records. `writers`: the schemas that keys and values name by id.
 
     `within_limit`: records of more than `max_record_bytes` are malformed, and not decoded. That is so where a record is
-    replayed or requeued; a new limit makes no accepted record malformed.
+    replayed or requeued; a new limit makes no accepted record malformed. `with_arrival`: of records that are replayed,
+    the topic's `arrival` is read too.
     """
     parts = formats.record_part(topic, "key", writers), formats.record_part(topic, "value", writers)
     envelope = None if topic.envelope is None else shape_envelope(topic)
     limit = topic.max_record_bytes if within_limit else None
-    how = dating.plan_dating(topic)
-    return Decoding(*parts, topic.value, topic.headers, envelope, how, limit, topic.read == "table")
+    how, arrival = dating.plan_dating(topic), dating.plan_arrival(topic) if with_arrival else None
+    return Decoding(*parts, topic.value, topic.headers, envelope, how, limit, topic.read == "table", arrival)
 
 
 class Decoder:
@@ -108,7 +133,8 @@ class Decoder:
         given = columns.pop(avro.COLUMN, None)
         read = {} if given is None else {field.name: given.field(field.name) for field in given.type}
         parsed = self.parse(columns["key"], columns["value"], columns["headers"], read)
-        verdict = self.judge(parsed.facts, columns["timestamp"], self.read_times(parsed, columns["timestamp"]), bounds)
+        times = self.read_times(parsed, columns["timestamp"], columns["headers"])
+        verdict = self.judge(parsed.facts, columns["timestamp"], times, bounds)
         return pa.RecordBatch.from_pydict(columns | verdict | {"_key": parsed.key, "_value": parsed.value})
 
     def parse(
@@ -140,39 +166,56 @@ class Decoder:
         return ParsedRecords(keys, values, facts)
 
     def judge(
-        self, facts: RecordFacts, timestamp: pa.Array, found: pa.Array | None, bounds: TimeBounds | None
+        self, facts: RecordFacts, timestamp: pa.Array, given: RecordTimes, bounds: TimeBounds | None
     ) -> dict[str, pa.Array]:
         """Return the columns `fate` and `reason` of records, null for what is decided later.
 
-        `found`: their times by `valid_time`, None for a topic without. Without `bounds` no fate depends on time; with
-        them there are also `timestamp`, the valid time or Kafka's if there is none, and `recordTimestamp`, Kafka's if
-        that differs.
+        Without `bounds` no fate depends on time; with them there are also `timestamp`, the valid time or Kafka's if
+        there is none, and `recordTimestamp`, Kafka's if that differs. Records with an `arrival`, which is a column
+        then, are not judged by the bounds (`ingest.arrivals`).
         """
+        found = given.valid
         reasons = {
             "malformed": facts.problem,
             "null_key": state(pc.and_(pc.invert(facts.has_key), self._how.needs_key), NO_KEY),
             "no_change": state(pc.and_(pc.invert(facts.has_bytes), self._envelope is not None), NO_CHANGE),
         }
-        times = {}
+        times = dict[str, pa.Array]()
         if bounds is not None:
             sent = timestamp.cast(pa.int64())
             valid, missing = dating.date_records(self._how.dating, found, sent, facts.at, facts.has_value)
             if found is not None:  # what does not decode cannot be asked for its valid time
                 missing = pc.if_else(facts.problem.is_null(), missing, pa.scalar(None, pa.string()))
+            if given.arrival is not None:
+                times["arrival"] = dating.clamp_moments(given.arrival).view(MOMENT)
+                bounds = dating.WITHOUT_SKEW
             reasons |= {"no_timestamp": missing, "time_skew": dating.describe_skew(valid, *bounds)}
             at, kafkas = dating.clamp_moments(pc.coalesce(valid, sent)), dating.clamp_moments(sent)
             differing = pc.if_else(pc.not_equal(at, kafkas), kafkas, pa.scalar(None, pa.int64()))
-            times = {"timestamp": at.view(MOMENT), "recordTimestamp": differing.view(MOMENT)}
+            times |= {"timestamp": at.view(MOMENT), "recordTimestamp": differing.view(MOMENT)}
         decided = [name for name in FATES if name in reasons]
         fate = pc.coalesce(*(state(reasons[name].is_valid(), name) for name in decided))
         return {"fate": fate, "reason": pc.coalesce(*(reasons[name] for name in decided)), **times}
 
-    def read_times(self, parsed: ParsedRecords, timestamp: pa.Array) -> pa.Array | None:
-        """Return the times of records by the column that dates them; None if Kafka does."""
-        column = self._how.dating.column
-        if column is None:
-            return None
-        return dating.read_time_column(column, timestamp.cast(pa.int64()), parsed.key, parsed.value)
+    def read_times(self, parsed: ParsedRecords, timestamp: pa.Array, headers: pa.ListArray | None) -> RecordTimes:
+        """Return the times of records by columns and headers: what Spark computes comes with its columns."""
+        sent = timestamp.cast(pa.int64())
+
+        def read(column: TimeColumn | None) -> pa.Array | None:
+            return None if column is None else dating.read_time_column(column, sent, parsed.key, parsed.value)
+
+        source = self._how.arrival
+        if source is not None and source.header is not None:
+            headers = pa.nulls(len(timestamp), HEADERS) if headers is None else headers
+            return RecordTimes(read(self._how.dating.column), read_time_header(headers, source.header))
+        return RecordTimes(read(self._how.dating.column), None if source is None else read(source.column))
+
+    def select_times(self, times: Mapping[str, pa.Array]) -> RecordTimes:
+        """Return those of the fields of `RecordTimes` that the topic has."""
+        is_dated = self._how.dating.is_computed or self._how.dating.column is not None
+        return RecordTimes(
+            times["valid"] if is_dated else None, times["arrival"] if self._how.arrival is not None else None
+        )
 
     def _refuse_oversized(
         self, key: pa.Array, value: pa.Array, headers: pa.ListArray

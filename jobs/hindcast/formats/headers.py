@@ -17,6 +17,7 @@ from hindcast.kafka.topics import UNREADABLE_HEADERS
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+_MOST_MILLIS = (1 << 63) // 1_000
 UNREADABLE = "the record's headers cannot be read: a name is not UTF-8"
 
 
@@ -44,6 +45,20 @@ class HeaderReader:
         fields = [found[name] if name in found else take_field(value, name) for name in self._columns]
         problem = pc.if_else(value.is_valid(), pc.coalesce(*problems), None)
         return pa.StructArray.from_arrays(fields, [*self._columns], mask=value.is_null()), problem
+
+
+def read_time_header(headers: pa.ListArray, name: str) -> pa.Array:
+    """Return the times in records' headers of a name, in microseconds since 1970; null for none, and for no time.
+
+    ISO 8601 or milliseconds since 1970, as text:
+
+        1970-01-01T00:00:01Z and 1000: 1,000,000 us
+    """
+    raw = _take_values(headers, _find_last(headers, name))
+    moments, numbers = (TextColumn(kind, "").read(raw)[0] for kind in ("timestamp", "bigint"))
+    is_held = pc.less(pc.abs(pc.coalesce(numbers, 0)), _MOST_MILLIS)
+    millis = pc.if_else(is_held, numbers, pa.scalar(None, pa.int64()))
+    return pc.coalesce(moments.cast(pa.int64()), pc.multiply(millis, 1_000))
 
 
 def measure_records(key: pa.Array, value: pa.Array, headers: pa.ListArray) -> NDArray[np.int64]:

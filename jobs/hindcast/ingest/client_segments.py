@@ -20,7 +20,7 @@ from hindcast.common.spark_workers import map_in_workers
 from hindcast.formats import avro, decoder
 from hindcast.formats.dating import TimeBounds
 from hindcast.formats.decoder import Decoder, Decoding
-from hindcast.ingest import record_tasks, segments
+from hindcast.ingest import record_tasks, segment_packing, segments
 from hindcast.ingest.record_tasks import TopicPlace
 from hindcast.ingest.segment_fates import FateRule
 from hindcast.ingest.segments import Origin, Segments
@@ -46,14 +46,14 @@ def read_decoded(
         if held is not None:
             return segments.hold_segments(spark, held, schema, rule, origin)
     convert = partial(_pack_batches, decoding, bounds, rule)
-    frame = record_tasks.read_in_tasks(spark, settings, place, origin.ranges, convert, segments.PACKED_SCHEMA)
+    frame = record_tasks.read_in_tasks(spark, settings, place, origin.ranges, convert, segment_packing.PACKED_SCHEMA)
     return segments.read_segments(frame, schema, rule, origin, few=False)
 
 
 def pack_avro(raw: DataFrame, decoding: Decoding, bounds: TimeBounds, rule: FateRule) -> DataFrame:
     """Return records (`topics.RECORD_SCHEMA`) with parts in Avro as packed segments, a row for each."""
     given = avro.read_parts(raw, [decoding.key, decoding.value], decoding.max_bytes)
-    return map_in_workers(given, partial(_pack_batches, decoding, bounds, rule), segments.PACKED_SCHEMA)
+    return map_in_workers(given, partial(_pack_batches, decoding, bounds, rule), segment_packing.PACKED_SCHEMA)
 
 
 def decoded_schema(decoding: Decoding, bounds: TimeBounds) -> StructType:
@@ -70,4 +70,4 @@ def _pack_batches(
     decoding: Decoding, bounds: TimeBounds, rule: FateRule, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     decode = Decoder(decoding).decode_batch
-    yield from segments.pack_batches(rule, (decode(batch, bounds) for batch in batches))
+    yield from segment_packing.pack_batches(rule, (decode(batch, bounds) for batch in batches))

@@ -101,8 +101,8 @@ def ingest_topic(
 def _read_counts(log: Table, plan: Plan) -> Counter[str]:
     """Return how many records the run's earlier chunks ingested, refused, and found malformed."""
     note = commit_history.read_notes(log, LogNote.from_json, limit=100).get(plan.run)
-    counts = {"records": note.records, "refused": note.refused, "malformed": note.malformed} if note else {}
-    return Counter(counts)
+    names = ("records", "refused", "malformed", "ahead")
+    return Counter({name: getattr(note, name) for name in names} if note else {})
 
 
 def _list_idle_partitions(topic_plan: TopicPlan, chunk: int) -> tuple[IdlePartition, ...]:
@@ -145,7 +145,9 @@ class _TopicIngest(NamedTuple):
             gaps.refuse_gap(contract, name, missing, topic_plan.members, gaps.describe_cause(missing, available))
         read = [gaps.remaining_ranges(part, missing) for part, missing in zip(parts, lost, strict=True)]
 
-        origin = Origin(read, [self.reached.read_stream_times(spark, contract, name, part) for part in parts])
+        times = [self.reached.read_stream_times(spark, contract, name, part) for part in parts]
+        arrivals = [self.reached.read_arrivals(contract, name, part) for part in parts] if topic.arrival else None
+        origin = Origin(read, times, arrivals)
         field = f"topics.{name}.max_malformed"
         written = planner.describe_written(contract.warehouse, contract, plan, chunk - 1, len(self.chunks))
         place = partial(topic_patterns.describe_partition, kafka, topic_plan.members)
@@ -165,8 +167,8 @@ class _TopicIngest(NamedTuple):
             written=written,
             hidden=contract.has_sensitive_entry(kafka),
         )
-        for part, before in zip(parts, origin.stream_times, strict=True):
-            self.reached.advance(part, before, segments.latest)
+        for part, before, arrived in zip(parts, times, arrivals or [{}] * len(parts), strict=True):
+            self.reached.advance(part, before, segments.latest, arrivals=(arrived, segments.latest_arrivals))
         if source.topic_id(kafka) != topic_plan.topic_id:
             raise recreated_topic_error(kafka, plan.run)
         empty = [gaps.lost_rows(spark, missing, available) for missing in lost if missing]
@@ -178,7 +180,9 @@ class _TopicIngest(NamedTuple):
             rows = topic_log.union_frames([recorded.as_frame(), *(gap.withColumns(shared) for gap in empty)])
         table_creation.ensure_table(self.log, table_creation.make_nullable(rows.schema))
         note = LogNote(
-            plan.run, plan.run_id, counted["refused"], topic.valid_time, idle=_list_idle_partitions(topic_plan, chunk)
+            *(plan.run, plan.run_id, counted["refused"], topic.valid_time),
+            idle=_list_idle_partitions(topic_plan, chunk),
+            ahead=counted["ahead"],
         )
         if topic_plan.chunk:
             note = replace(note, records=counted["records"], malformed=counted["malformed"], chunk=chunk)

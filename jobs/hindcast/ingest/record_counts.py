@@ -34,8 +34,9 @@ def count_records(
 
     Raises RecordError if more records of the run are malformed than the contract allows; of a share, perhaps only when
     later offsets turn out to have no record. `place` describes a partition.
-    `before`: how many `records` earlier commits of the run added, how many they `refused`, and how many were
-    `malformed`; this adds to it. `to_come`: how many offsets later commits will add: a share is one of the whole run.
+    `before`: how many `records` earlier commits of the run added, how many they `refused`, how many were `malformed`,
+    and how many had an arrival `ahead` of the run; this adds to it. `to_come`: how many offsets later commits will add:
+    a share is one of the whole run.
     `written`: what was written before, for the error; if `hidden`, it shows nothing of a record.
     """
     counts, malformed = Counter[int](), sum(it.malformed for it in segments.starts)
@@ -43,6 +44,7 @@ def count_records(
         counts[it.partition] += it.records
     before["records"] += counts.total()
     before["malformed"] += malformed
+    before["ahead"] += sum(it.ahead for it in segments.starts)
     before["refused"] += sum(it.refused for it in segments.starts) + segments.count_expired()
     total, allowed = before["malformed"], limits.malformed_limit(topic, before["records"] + to_come)
     if total > allowed:

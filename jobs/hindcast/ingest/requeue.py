@@ -20,7 +20,7 @@ from hindcast.contract import Contract
 from hindcast.contract.bound import BoundContract
 from hindcast.contract.sensitive import REDACTED
 from hindcast.formats.decode import decode_records
-from hindcast.ingest import erasure_marks, requeued_records, retimestamping, schemas, topic_log
+from hindcast.ingest import arrivals, erasure_marks, requeued_records, retimestamping, schemas, topic_log
 from hindcast.kafka import topic_patterns
 from hindcast.plan import journal
 from hindcast.plan.plans import Plan
@@ -113,7 +113,11 @@ def decide_records(
     bytes_ = rows.drop("reason", "was").withColumns(
         {"_rawKey": F.col("key"), "_rawValue": F.col("value"), "timestamp": own}
     )
-    span, writers = valid_time.skew_bounds(topic, known_at), schemas.resolve_schemas(contract, name, bytes_, plan)
+    span: tuple[Column | datetime, Column | datetime] = valid_time.skew_bounds(topic, known_at)
+    if arrivals.COLUMN in rows.columns:
+        known = F.coalesce(arrivals.COLUMN, valid_time.timestamp_literal(known_at))
+        span = valid_time.skew_columns(topic.time_skew, known)
+    writers = schemas.resolve_schemas(contract, name, bytes_, plan)
     marked = erasure_marks.mark_forgotten(bytes_, journal.read_runs(warehouse, contract.pipeline), topic, name, writers)
     decoded = decode_records(marked, topic, *span, writers, within_limit=True)
     taken = decoded.withColumn("fate", F.coalesce("fate", F.lit("accepted")))

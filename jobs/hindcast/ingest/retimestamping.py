@@ -2,7 +2,8 @@
 
 A log keeps the times by which a run judged its records, and the plan of each run knows the `valid_time` that gave them.
 Where that differs from the contract's, the bytes are decoded again, and the whole log is dated and judged again: by the
-same rules, each record against the known-at of its own run. Fates unrelated to time (malformed, null_key, gone) stay.
+same rules, each record against its arrival, or the known-at of its own run. Fates unrelated to time (malformed,
+null_key, gone) stay.
 Its time skew is judged once under a `valid_time`: by the run that ingested it, or by the first one that dated it so.
 A requeued record is judged at its offset's stream time, and does not move it (requeued_records.py).
 """
@@ -17,14 +18,13 @@ from pyspark.sql import functions as F
 
 from hindcast.bitemporal import valid_time
 from hindcast.bitemporal.fates import decide_fates, redecide_fates
-from hindcast.bitemporal.intervals import ALL_TIME, LAST_MOMENT
 from hindcast.contract import Topic
 from hindcast.contract.bound import BoundContract
 from hindcast.contract.definition import parse_fields
 from hindcast.contract.topic import TimeSkew
 from hindcast.formats import WriterSchemas
 from hindcast.formats.decode import decode_records
-from hindcast.ingest import erasure_marks, requeued_records, schemas
+from hindcast.ingest import arrivals, erasure_marks, requeued_records, schemas
 from hindcast.kafka import gaps
 from hindcast.plan import definitions, horizon, journal
 from hindcast.plan.plans import TopicPlan
@@ -148,19 +148,20 @@ def _load_topic_plans(runs: list[Run], name: str) -> dict[int, TopicPlan]:
     return {run.number: run.plan.topics[name] for run in runs if name in run.plan.topics}
 
 
-def _skew_bounds(skews: Mapping[int, TimeSkew]) -> tuple[Column, Column]:
-    """Return the latest and the earliest time that a record of a log may have, if it is one of a run in `skews`."""
+def _skew_bounds(skews: Mapping[int, TimeSkew], known: Column) -> tuple[Column, Column]:
+    """Return the latest and the earliest time that a record of a log may have, if it is one of a run in `skews`.
+
+    `known`: when it could be known.
+    """
     latest = earliest = F.lit(None).cast("timestamp")
     runs: dict[TimeSkew, list[int]] = {}
     for run, skew in skews.items():
         runs.setdefault(skew, []).append(run)
     for skew, numbers in runs.items():
-        first, last = map(valid_time.timestamp_literal, (valid_time.FIRST_MOMENT, LAST_MOMENT))
-        of_these = F.col("run").isin(numbers)
-        after = F.least(F.col("systemFrom") + F.lit(min(skew.after, ALL_TIME)), last)
-        before = first if skew.before is None else F.col("systemFrom") - F.lit(min(skew.before, ALL_TIME))
-        latest = F.when(of_these, after).otherwise(latest)
-        earliest = F.when(of_these, F.greatest(before, first)).otherwise(earliest)
+        of_these, bounds = F.col("run").isin(numbers), valid_time.skew_columns(skew, known)
+        latest, earliest = (
+            F.when(of_these, own).otherwise(it) for own, it in zip(bounds, (latest, earliest), strict=True)
+        )
     return latest, earliest
 
 
@@ -177,7 +178,10 @@ def _retimestamp_rows(
     previous = {"was": F.col("fate"), "_why": F.col("reason"), "_dated": F.col("timestamp"), "timestamp": own}
     before = rows.withColumns(previous)
     before = before.withColumns({"_rawKey": F.col("key"), "_rawValue": F.col("value")})
-    decoded = decode_records(before, topic, *_skew_bounds(skews), writers)
+    known = F.col("systemFrom")
+    if arrivals.COLUMN in rows.columns:
+        known = F.coalesce(arrivals.COLUMN, known)
+    decoded = decode_records(before, topic, *_skew_bounds(skews, known), writers)
     current = ~F.col("run").isin(*skews)  # dated so, and judged, by the run that ingested it
     forgotten = erasure_marks.is_forgotten(rows)
     settled = F.col("was").isin(*_UNREAD, *gaps.FATES) | (forgotten & ~current)

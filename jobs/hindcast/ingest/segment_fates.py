@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from hindcast.bitemporal.fates import is_too_old
 from hindcast.bitemporal.intervals import format_micros
+from hindcast.ingest.arrivals import ArrivalRule, judge_arrivals, set_column
 
 if TYPE_CHECKING:
     from hindcast.common.jit import Booleans, Integers
@@ -19,10 +20,23 @@ _MOMENT = pa.timestamp("us", "UTC")
 
 
 class FateRule(NamedTuple):
-    """The history retention in microseconds, None for no limit, and how the reason of an expired record begins."""
+    """The history retention in microseconds, None for no limit, how the reason of an expired record begins, and how
+    arrivals are judged, None for a topic without.
+    """
 
     retention: int | None
     expiry_reason: str
+    arrival: ArrivalRule | None = None
+
+
+class SegmentStart(NamedTuple):
+    """The stream time before the first record of a segment, and the arrival of the record before it.
+
+    In microseconds since 1970; None if there was none.
+    """
+
+    stream_time: int | None = None
+    arrival: int | None = None
 
 
 class ExpiredRecords(NamedTuple):
@@ -58,24 +72,26 @@ def may_more_expire(rule: FateRule, stream_time: int | None, earliest: int | Non
     return bool(is_too_old(np.array([stream_time]), np.array([earliest]), rule.retention)[0])
 
 
-def decide_fates(records: pa.Table, stream_time: int | None, rule: FateRule) -> pa.Table:
+def decide_fates(records: pa.Table, start: SegmentStart, rule: FateRule) -> pa.Table:
     """Return records of a partition in offset order with their `fate`, `reason` and `streamTime`.
 
-    `records` has `timestamp`, `fate` (null = undecided) and `reason`. `stream_time`: that before the first of them, in
-    microseconds since 1970, None if there was none.
+    `records` has `timestamp`, `fate` (null = undecided) and `reason`, and of a topic with `arrival` that column
+    (`judge_arrivals`). `start`: what the records before them had reached.
 
         retention 10 ms, stream time 30 ms    @20 accepted    @40 accepted    @29 expired
     """
-    before, expired = _judge_records(*_read_moments(records), stream_time, rule)
+    if rule.arrival is not None:
+        records = judge_arrivals(records, start.arrival, rule.arrival)
+    before, expired = _judge_records(*_read_moments(records), start.stream_time, rule)
     stream_times = pa.array(before, mask=before == _NEVER).view(_MOMENT)
-    records = _set_column(records, "streamTime", stream_times)
+    records = set_column(records, "streamTime", stream_times)
     fates = records.column("fate")
     if not expired.any():
-        return _set_column(records, "fate", fates.fill_null("accepted"))
-    records = _set_column(records, "fate", pc.coalesce(fates, pc.if_else(pa.array(expired), "expired", "accepted")))
+        return set_column(records, "fate", fates.fill_null("accepted"))
+    records = set_column(records, "fate", pc.coalesce(fates, pc.if_else(pa.array(expired), "expired", "accepted")))
     reasons = np.full(len(before), None)
     reasons[expired] = [f"{rule.expiry_reason}{format_micros(micros)}" for micros in before[expired].tolist()]
-    return _set_column(records, "reason", pc.coalesce(records.column("reason"), pa.array(reasons, pa.string())))
+    return set_column(records, "reason", pc.coalesce(records.column("reason"), pa.array(reasons, pa.string())))
 
 
 def _read_moments(records: pa.Table | pa.RecordBatch) -> tuple[Integers, Booleans]:
@@ -99,9 +115,3 @@ def _judge_records(
         judged = undecided & (before != _NEVER)
         expired[judged] = is_too_old(before[judged], timestamps[judged], rule.retention)
     return before, expired
-
-
-def _set_column(records: pa.Table, name: str, values: pa.Array | pa.ChunkedArray) -> pa.Table:
-    if name in records.column_names:
-        return records.set_column(records.column_names.index(name), name, values)
-    return records.append_column(name, values)

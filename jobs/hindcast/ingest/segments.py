@@ -1,74 +1,50 @@
-"""Segments: what a run reads of a topic, each one some records of a partition in offset order, as one Arrow value.
+"""Segments (segment_packing.py): what a run reads of a topic, with the fates of their records.
 
-The task that reads Kafka packs its records into segments as it decodes them. Their fates wait for stream time, which
-the segments before them decide: their summaries are enough to tell. A task, or this process where there are few, then
-unpacks a segment by itself: as rows of the log, or as accepted records.
+Fates wait for stream time, and for arrival, which the segments before decide: their summaries are enough to tell. A
+task, or this process where there are few, then unpacks a segment by itself: as rows of the log, or as accepted records.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type, to_arrow_schema
 from pyspark.sql.types import IntegerType, LongType, StructType
 
-from hindcast.common.arrow_streams import open_rows, pack_rows
-from hindcast.common.spark_workers import map_in_workers
-from hindcast.formats.headers import measure_records
+from hindcast.ingest import arrivals, segment_packing
 from hindcast.ingest.erasure_marks import MARK
-from hindcast.ingest.segment_fates import FateRule, decide_fates, find_expired_records, may_more_expire
+from hindcast.ingest.segment_fates import FateRule, SegmentStart, decide_fates, may_more_expire
+from hindcast.ingest.segment_packing import (
+    COUNTS,
+    FATE_COLUMNS,
+    PACKED,
+    PACKED_SCHEMA,
+    Segment,
+    count_fates_again,
+    open_segment,
+)
 from hindcast.ingest.stream_times import StreamTimes
-from hindcast.kafka.record_batches import HEADERS
 from hindcast.kafka.topics import OffsetRange, count_offsets
 from hindcast.store import files
 from hindcast.store.task_rows import TaskRows, collect_table
 
-_NUMBERS = ("first", "last", "records", "malformed", "refused", "expired", "earliest", "latest", "size")
-_ARROW = pa.schema([("partition", pa.int32()), *((name, pa.int64()) for name in _NUMBERS), ("rows", pa.binary())])
-PACKED_SCHEMA = f"partition int, {', '.join(f'{name} long' for name in _NUMBERS)}, rows binary"
-_MAX_BYTES = 32 << 20
-"""About so many bytes of keys and values are in a segment."""
 _MAX_TASK_BYTES = 128 << 20
 """So many bytes of segments a task unpacks at most: Spark hands it all of them as one batch of Arrow."""
 _MOST_NAMED = 200
 """So many segments at most are named in a plan of Spark's."""
-_FATE_COLUMNS = ("timestamp", "fate", "reason")
-"""The columns of a segment that fates are decided by."""
-_NOT_REFUSED = pa.array(["no_change"])
-"""Of the fates that decoding decides, those of records that are not refused."""
 
 SegmentReader: TypeAlias = Callable[[pa.Table, int], pa.Table]
 """A function of the records of a segment, with their fates, and their partition."""
-
-
-class Segment(NamedTuple):
-    """What is known of a segment: its partition, its first and last offset, how many `records` it has and how many of
-    them decoding has found `malformed`, or `refused` for any reason; of the others how many are `expired` by those of
-    the segment alone, the `earliest` timestamp of the rest, and the `latest` of all, in microseconds since 1970; and
-    its `size` in bytes.
-    """
-
-    partition: int
-    first: int
-    last: int
-    records: int
-    malformed: int
-    refused: int
-    expired: int
-    earliest: int | None
-    latest: int | None
-    size: int
 
 
 class MalformedRecord(NamedTuple):
@@ -82,49 +58,40 @@ class MalformedRecord(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """The ranges of a topic's partitions that segments are of, and the stream time before each."""
+    """The ranges of a topic's partitions that segments are of, and the stream time and the arrival before each."""
 
     ranges: Sequence[Mapping[int, OffsetRange]]
     stream_times: Sequence[StreamTimes]
+    arrivals: Sequence[StreamTimes] | None = None
 
     def count_offsets(self) -> int:
         """Return how many offsets the ranges have."""
         return count_offsets(self.ranges)
 
 
-def pack_records(records: DataFrame, rule: FateRule) -> DataFrame:
-    """Return decoded records as segments: a row for each, its columns those of `Segment` and `rows`.
-
-    `records`: `partition`, `offset`, `timestamp`, `key` and `value` (bytes), `fate` (null = undecided), `reason`, and
-    any others. Each task has
-    the records of a partition in offset order, and no other task has any between them.
-    """
-    return map_in_workers(records, partial(pack_batches, rule), PACKED_SCHEMA)
-
-
 @dataclass(frozen=True)
 class Segments:
     """The segments of records that have the columns `schema`.
 
-    `frame`: as `pack_records` has them, checkpointed. `starts`: the stream time before each segment, None if there was
-    none. `local`: the records of each, if this process has them.
+    `frame`: as `pack_records` has them, checkpointed. `starts`: what was reached before each segment. `local`: the
+    records of each, if this process has them.
     """
 
     frame: DataFrame
     schema: StructType
     rule: FateRule
-    starts: Mapping[Segment, int | None]
+    starts: Mapping[Segment, SegmentStart]
     local: tuple[bytes, ...] | None
 
     @cached_property
     def latest(self) -> StreamTimes:
         """By partition, the largest timestamp of an accepted record, in microseconds since 1970."""
-        latest: StreamTimes = {}
-        # An expired record is never the latest.
-        for it in self.starts:
-            if it.latest is not None:
-                latest[it.partition] = max(it.latest, latest.get(it.partition, it.latest))
-        return latest
+        return _find_latest(self.starts, lambda it: it.latest)  # an expired record is never the latest
+
+    @cached_property
+    def latest_arrivals(self) -> StreamTimes:
+        """By partition, the latest arrival of a record by itself, in microseconds since 1970."""
+        return _find_latest(self.starts, lambda it: it.latest_arrival)
 
     @cached_property
     def size(self) -> int:
@@ -133,10 +100,10 @@ class Segments:
 
     def count_expired(self) -> int:
         """Return how many records are expired; looks only into segments that have more of them than by themselves."""
-        aged = [it for it, start in self.starts.items() if may_more_expire(self.rule, start, it.earliest)]
+        aged = [it for it, start in self.starts.items() if may_more_expire(self.rule, start.stream_time, it.earliest)]
         if not aged:
             return sum(it.expired for it in self.starts)
-        read = self._select_segments(aged) if len(aged) <= _MOST_NAMED else self
+        read = self._select_segments(aged)
         counts = read.read_each((), _count_expired, StructType().add("n", LongType()))
         others = sum(it.expired for it in self.starts.keys() - read.starts.keys())
         return others + int(pc.sum(collect_table(counts).column("n")).as_py())
@@ -157,7 +124,7 @@ class Segments:
         segment = min(it for it in self.starts if it.malformed)
         one = self._select_segments([segment])
         rows = one.local or one.frame.select("rows").collect()[0]
-        records = _open_segment(rows[0], [*MalformedRecord._fields, "fate"])
+        records = open_segment(rows[0], [*MalformedRecord._fields, "fate"])
         record = records.filter(pc.equal(records.column("fate"), "malformed")).slice(0, 1).to_pylist()[0]
         return MalformedRecord(segment.partition, *(record[name] for name in MalformedRecord._fields[1:]))
 
@@ -176,7 +143,9 @@ class Segments:
         return self.read_each((*columns, MARK), partial(_select_accepted, tuple(columns), values, arrow), schema)
 
     def _select_segments(self, some: Collection[Segment]) -> Segments:
-        """Return some of the segments."""
+        """Return some of the segments; all if these are many."""
+        if len(some) > _MOST_NAMED:
+            return self
         places = [F.struct(F.lit(it.partition).cast("int"), F.lit(it.first).cast("long")) for it in some]
         frame = self.frame.where(F.struct("partition", "first").isin(places))
         local = self.local and tuple(rows for it, rows in zip(self.starts, self.local, strict=True) if it in some)
@@ -185,7 +154,19 @@ class Segments:
     def read_each(self, columns: Sequence[str], read: SegmentReader, schema: StructType) -> TaskRows:
         """Return what a function makes of those of the `columns` that each segment has, and of its fates."""
         starts = {it[:2]: start for it, start in self.starts.items()}
-        read_segment = partial(_read_segment, self.rule, starts, (*columns, *_FATE_COLUMNS), read)
+        return self.read_packed(partial(_read_segment, self.rule, starts, (*columns, *FATE_COLUMNS), read), schema)
+
+    def judge_again(self, reached: Mapping[Segment, int | None]) -> Segments:
+        """Return the segments with what is so of these, given the arrivals of the records before them."""
+        some = self._select_segments(reached.keys())
+        by_place = {it[:2]: arrival for it, arrival in reached.items()}
+        counts = some.read_packed(partial(count_fates_again, self.rule, by_place), from_arrow_schema(COUNTS))
+        rows = {(row.pop("partition"), row.pop("first")): row for row in collect_table(counts).to_pylist()}
+        starts = {it._replace(**rows.get(it[:2], {})): start for it, start in self.starts.items()}
+        return replace(self, starts=starts)
+
+    def read_packed(self, read_segment: Callable[[int, int, bytes], pa.Table], schema: StructType) -> TaskRows:
+        """Return what a function makes of each segment, given its partition, its first offset and its bytes."""
         rows = None
         if self.local is not None:
             parts = [read_segment(*it[:2], rows) for it, rows in zip(self.starts, self.local, strict=True)]
@@ -197,11 +178,12 @@ def hold_segments(
     spark: SparkSession, packed: Sequence[pa.RecordBatch], schema: StructType, rule: FateRule, origin: Origin
 ) -> Segments:
     """Return the segments of a few records that this process has packed (`pack_batches`)."""
-    table = pa.Table.from_batches(packed, _ARROW).combine_chunks()
+    table = pa.Table.from_batches(packed, PACKED).combine_chunks()
     frame = spark.createDataFrame(table, PACKED_SCHEMA)
     rows = {Segment(*values): rows for *values, rows in zip(*(it.to_pylist() for it in table.columns), strict=True)}
     ordered = sorted(rows, key=lambda it: it[:2])
-    return Segments(frame, schema, rule, _find_starts(ordered, origin), tuple(rows[it] for it in ordered))
+    local = tuple(rows[it] for it in ordered)
+    return _find_starts(Segments(frame, schema, rule, dict.fromkeys(ordered, SegmentStart()), local), origin)
 
 
 def read_segments(frame: DataFrame, schema: StructType, rule: FateRule, origin: Origin, *, few: bool) -> Segments:
@@ -212,7 +194,7 @@ def read_segments(frame: DataFrame, schema: StructType, rule: FateRule, origin: 
     # No persist: a commit to the log would drop the cache of a plan that reads it.
     frame = frame.localCheckpoint(eager=False, storageLevel=None if few else StorageLevel.DISK_ONLY)
     own = F.when(F.octet_length("rows") <= _find_local_limit(origin), F.col("rows")) if few else F.lit(None)
-    found = frame.select(*_ARROW.names[:-1], own.alias("rows"), F.spark_partition_id().alias("task")).collect()
+    found = frame.select(*PACKED.names[:-1], own.alias("rows"), F.spark_partition_id().alias("task")).collect()
     rows = {Segment(*row[:-2]): row["rows"] for row in sorted(found, key=lambda row: row[:2])}
     sizes = Counter[int]()
     for row in found:
@@ -222,78 +204,61 @@ def read_segments(frame: DataFrame, schema: StructType, rule: FateRule, origin: 
         frame = frame.repartition(2 * sizes.total() // _MAX_TASK_BYTES + 1, "partition", "first")
     is_local = few and None not in rows.values() and files.is_small(0, sum(it.size for it in rows))
     local = tuple(map(bytes, rows.values())) if is_local else None
-    return Segments(frame, schema, rule, _find_starts([*rows], origin), local)
+    return _find_starts(Segments(frame, schema, rule, dict.fromkeys(rows, SegmentStart()), local), origin)
 
 
 def _find_local_limit(origin: Origin) -> int:
     """Return how large a segment may be to be brought to this process, which takes one of each partition at least."""
-    return min(_MAX_BYTES // 2, files.SMALL_BYTES // max(sum(map(len, origin.ranges)), 1))
+    return min(segment_packing.MAX_BYTES // 2, files.SMALL_BYTES // max(sum(map(len, origin.ranges)), 1))
 
 
-def _find_starts(segments: Sequence[Segment], origin: Origin) -> dict[Segment, int | None]:
-    """Return the stream time before each of the segments, which are in the order of their offsets."""
+def _find_starts(segments: Segments, origin: Origin) -> Segments:
+    """Return the segments, which are in the order of their offsets, with what was reached before each."""
+    if segments.rule.arrival is None or origin.arrivals is None:
+        times = _find_reached([*segments.starts], origin.ranges, origin.stream_times, lambda it: it.latest)
+        return replace(segments, starts={it: SegmentStart(time) for it, time in times.items()})
+    arrived = _find_reached([*segments.starts], origin.ranges, origin.arrivals, lambda it: it.latest_arrival)
+    # rule: what the arrival of the record before moves is judged by that
+    if moved := {it: before for it, before in arrived.items() if arrivals.are_moved(it.first_arrival, before)}:
+        segments = segments.judge_again(moved)
+    times = _find_reached([*segments.starts], origin.ranges, origin.stream_times, lambda it: it.latest)
+    starts = zip(times.items(), arrived.values(), strict=True)
+    return replace(segments, starts={it: SegmentStart(time, arrival) for (it, time), arrival in starts})
+
+
+def _find_reached(
+    segments: Sequence[Segment],
+    ranges_read: Sequence[Mapping[int, OffsetRange]],
+    reached_before: Sequence[StreamTimes],
+    own: Callable[[Segment], int | None],
+) -> dict[Segment, int | None]:
+    """Return the time that the segments before each have reached, which are in the order of their offsets.
+
+    `reached_before`: the times before the ranges; `own`: the latest of a segment.
+    """
     for one, other in pairwise(segments):
         if one.partition == other.partition and other.first <= one.last:
             raise AssertionError(f"partition {one.partition}: offset {other.first} was read after {one.last}")
     starts = dict[Segment, int | None].fromkeys(segments)
-    for ranges, before in zip(*origin, strict=True):
+    for ranges, before in zip(ranges_read, reached_before, strict=True):
         reached = dict(before)
         for it in segments:
-            own = ranges.get(it.partition)
-            if own is None or not own.start <= it.first < own.end:
+            offsets = ranges.get(it.partition)
+            if offsets is None or not offsets.start <= it.first < offsets.end:
                 continue
             # rule: a segment begins with the stream time of those before it
             starts[it] = reached.get(it.partition)
-            if it.latest is not None:
-                reached[it.partition] = max(it.latest, reached.get(it.partition, it.latest))
+            if (latest := own(it)) is not None:
+                reached[it.partition] = max(latest, reached.get(it.partition, latest))
     return starts
 
 
-def pack_batches(rule: FateRule, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the segments of batches of records, for Spark's mapInArrow, or for `hold_segments`."""
-    for batch in (batch for batch in batches if batch.num_rows):
-        packed: list[dict[str, int | bytes | None]] = []
-        size = 0
-        for segment in _split_batch(batch):
-            packed.append(_pack_segment(segment, rule))
-            size += segment.nbytes
-            if size > _MAX_BYTES:  # not all of a large batch twice, or in one value of Arrow, which has 2 GB
-                yield pa.RecordBatch.from_pylist(packed, _ARROW)
-                packed, size = [], 0
-        if packed:
-            yield pa.RecordBatch.from_pylist(packed, _ARROW)
-
-
-def _split_batch(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Yield the records of each partition, about `_MAX_BYTES` at a time."""
-    headers = batch.column("headers") if "headers" in batch.schema.names else pa.nulls(batch.num_rows, HEADERS)
-    sizes = measure_records(batch.column("key"), batch.column("value"), headers)
-    parts = np.cumsum(sizes) // _MAX_BYTES
-    cuts = np.flatnonzero((np.diff(batch.column("partition").to_numpy()) != 0) | (np.diff(parts) != 0)) + 1
-    for start, end in pairwise([0, *cuts.tolist(), batch.num_rows]):
-        yield batch.slice(start, end - start)
-
-
-def _pack_segment(records: pa.RecordBatch, rule: FateRule) -> dict[str, int | bytes | None]:
-    offsets, fates = records.column("offset").to_numpy(), records.column("fate")
-    if (np.diff(offsets) <= 0).any():
-        raise AssertionError(f"partition {records.column('partition')[0]}: offsets are not in order")
-    undecided = records.column("timestamp").filter(fates.is_null()).cast(pa.int64())
-    found = find_expired_records(records, rule)
-    rows = pack_rows(records)
-    return {
-        "partition": records.column("partition")[0].as_py(),
-        "first": int(offsets[0]),
-        "last": int(offsets[-1]),
-        "records": records.num_rows,
-        "malformed": pc.sum(pc.equal(fates, "malformed"), min_count=0).as_py(),
-        "refused": len(fates) - fates.null_count - pc.sum(pc.is_in(fates, _NOT_REFUSED), min_count=0).as_py(),
-        "expired": found.expired,
-        "earliest": found.earliest,
-        "latest": pc.max(undecided).as_py(),
-        "size": records.nbytes,
-        "rows": rows,
-    }
+def _find_latest(segments: Iterable[Segment], own: Callable[[Segment], int | None]) -> StreamTimes:
+    latest: StreamTimes = {}
+    for it in segments:
+        if (time := own(it)) is not None:
+            latest[it.partition] = max(time, latest.get(it.partition, time))
+    return latest
 
 
 def _unpack_batches(
@@ -308,20 +273,14 @@ def _unpack_batches(
 
 def _read_segment(
     rule: FateRule,
-    starts: Mapping[tuple[int, int], int | None],
+    starts: Mapping[tuple[int, int], SegmentStart],
     columns: Collection[str],
     read: SegmentReader,
     partition: int,
     first: int,
     rows: bytes | pa.Buffer,
 ) -> pa.Table:
-    return read(decide_fates(_open_segment(rows, columns), starts[partition, first], rule), partition)
-
-
-def _open_segment(rows: bytes | pa.Buffer, columns: Collection[str]) -> pa.Table:
-    """Return those of the columns that a segment has; others are not unpacked."""
-    places = [n for n, name in enumerate(open_rows(rows).schema.names) if name in columns]
-    return open_rows(rows, places).read_all()
+    return read(decide_fates(open_segment(rows, columns), starts[partition, first], rule), partition)
 
 
 def _count_expired(records: pa.Table, _: int) -> pa.Table:

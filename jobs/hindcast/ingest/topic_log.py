@@ -12,6 +12,7 @@
 | key, value, headers | binary, binary, array | the bytes as sent |
 | fate, reason | string, string | docs/glossary.md lists the fates; reason: why it was refused |
 | streamTime | timestamp | the partition's stream time before the record: the record is late if it is dated before |
+| arrival | timestamp | of a topic with `arrival`: when the record could be known; else null |
 | run, systemFrom | bigint, timestamp | the run that ingested it, and its known-at |
 | forgotten | bigint | the run that forgot it: its bytes are gone; only where there is such a record |
 

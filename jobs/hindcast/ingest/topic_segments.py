@@ -13,13 +13,24 @@ from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StructType, TimestampType
 
 from hindcast.bitemporal import valid_time
+from hindcast.common.errors import TopicError
 from hindcast.common.spark_workers import raise_worker_errors
 from hindcast.contract import Topic
 from hindcast.contract.bound import BoundContract
-from hindcast.formats.dating import find_time_bounds
+from hindcast.formats.dating import TimeBounds, find_time_bounds
 from hindcast.formats.decode import decode_records
 from hindcast.formats.decoder import plan_decoding
-from hindcast.ingest import client_segments, erasure_marks, record_tasks, schemas, segments, stream_times, topic_log
+from hindcast.ingest import (
+    arrivals,
+    client_segments,
+    erasure_marks,
+    record_tasks,
+    schemas,
+    segment_packing,
+    segments,
+    stream_times,
+    topic_log,
+)
 from hindcast.ingest.schemas import SchemasById
 from hindcast.ingest.segment_fates import FateRule
 from hindcast.ingest.segments import Origin, Segments
@@ -34,7 +45,7 @@ from hindcast.store.task_rows import TaskRows
 _DECODED_COLUMNS = {"key": "_key", "value": "_value"}
 _LOG_COLUMNS = (
     *("partition", "offset", "offsets", "timestamp", "timestampType", "recordTimestamp", "key", "value", "headers"),
-    *("fate", "reason", "streamTime", erasure_marks.MARK),
+    *("fate", "reason", "streamTime", arrivals.COLUMN, erasure_marks.MARK),
 )
 """The columns of a log that a record has by itself, in order."""
 
@@ -50,7 +61,10 @@ def read_planned_segments(spark: SparkSession, contract: BoundContract, plan: Pl
         if not read:
             return None
         times = [stream_times.read_stream_times(spark, contract, name, part) for part in read]
-        return read_segments(spark, source, contract, plan, name, Origin(read, times), store=False)
+        arrived = None
+        if contract.topics[name].arrival is not None:
+            arrived = [stream_times.read_arrivals(contract, name, part) for part in read]
+        return read_segments(spark, source, contract, plan, name, Origin(read, times, arrived), store=False)
 
 
 def read_planned(spark: SparkSession, contract: BoundContract, plan: Plan, name: str) -> DataFrame:
@@ -84,11 +98,13 @@ def read_segments(
 ) -> Segments:
     """Return the records of these ranges, decoded, as segments.
 
-    `store`: whether to store the schemas that records name beside the log (schemas.py).
+    `store`: whether to store the schemas that records name beside the log (schemas.py). Raises TopicError if producers
+    set the timestamps that are to be arrivals.
     """
-    topic, rule, few = contract.topics[name], _fate_rule(contract.topics[name]), files.is_small(origin.count_offsets())
-    place, decoding = (contract.kafka_topic(name), plan.topics[name].members), plan_decoding(topic)
+    topic, few = contract.topics[name], files.is_small(origin.count_offsets())
+    place, decoding = (contract.kafka_topic(name), plan.topics[name].members), plan_decoding(topic, with_arrival=True)
     bounds = find_time_bounds(topic, plan.known_at)
+    rule = _fate_rule(topic, bounds)
 
     def read_raw(part: Mapping[int, OffsetRange]) -> tuple[DataFrame, SchemasById]:
         raw = record_tasks.read_records(spark, source, contract.settings, place, part)
@@ -98,19 +114,41 @@ def read_segments(
 
     def pack_part(part: Mapping[int, OffsetRange]) -> DataFrame:
         raw, writers = read_raw(part)
-        return client_segments.pack_avro(raw, plan_decoding(topic, writers), bounds, rule)
+        return client_segments.pack_avro(raw, plan_decoding(topic, writers, with_arrival=True), bounds, rule)
 
     def decode_part(part: Mapping[int, OffsetRange]) -> DataFrame:
         return _decode_raw_records(contract, plan, name, part, *read_raw(part))
 
-    with raise_worker_errors():
-        if decoding.dating.is_computed or _has_forgotten(contract, name, origin):
+    def read() -> Segments:
+        if decoding.computed or _has_forgotten(contract, name, origin):
             decoded = topic_log.union_frames(map(decode_part, origin.ranges))
-            return segments.read_segments(segments.pack_records(decoded, rule), decoded.schema, rule, origin, few=few)
+            packed = segment_packing.pack_records(decoded, rule)
+            return segments.read_segments(packed, decoded.schema, rule, origin, few=few)
         if not decoding.needs_spark:
             return client_segments.read_decoded(spark, source, contract.settings, decoding, bounds, place, rule, origin)
         packed = topic_log.union_frames(map(pack_part, origin.ranges))
         return segments.read_segments(packed, client_segments.decoded_schema(decoding, bounds), rule, origin, few=few)
+
+    with raise_worker_errors():
+        found = read()
+    _refuse_producers_times(contract, plan, name, found)
+    return found
+
+
+def _refuse_producers_times(contract: BoundContract, plan: Plan, name: str, read: Segments) -> None:
+    """Raise TopicError if records have producers' timestamps, and `arrival` needs the broker's."""
+    places = [(it.partition, it.created) for it in read.starts if it.created is not None]
+    if not places:
+        return
+    partition, offset = min(places)
+    place = topic_patterns.describe_partition(contract.kafka_topic(name), plan.topics[name].members, partition)
+    raise TopicError(
+        "the producer set the record's timestamp (CreateTime): it says when the record is true, not when it arrived, "
+        f"but topics.{name}.arrival is record_timestamp",
+        where=f"{place}, offset {offset}",
+        fix="let arrival name a header or a column that says when the record was sent; or, if record_timestamp does, "
+        "let valid_time say when it is true",
+    )
 
 
 def _has_forgotten(contract: BoundContract, name: str, origin: Origin) -> bool:
@@ -169,7 +207,7 @@ def _decode_raw_records(
     span = valid_time.skew_bounds(topic, plan.known_at)
     past = journal.read_runs(contract.warehouse, contract.pipeline)
     marked = erasure_marks.mark_forgotten(with_bytes, past, topic, name, writers, ranges)
-    decoded = decode_records(marked, topic, *span, writers, within_limit=True)
+    decoded = decode_records(marked, topic, *span, writers, within_limit=True, with_arrival=True)
     rows = decoded.select(
         "partition",
         "offset",
@@ -182,13 +220,14 @@ def _decode_raw_records(
         "fate",
         "reason",
         *(F.col(name).alias(alias) for name, alias in _DECODED_COLUMNS.items()),
-        *(column for column in decoded.columns if column == erasure_marks.MARK),
+        *(column for column in decoded.columns if column in (arrivals.COLUMN, erasure_marks.MARK)),
     )
     return erasure_marks.clear_forgotten(rows)
 
 
-def _fate_rule(topic: Topic) -> FateRule:
-    """Return which of a topic's records expire, and why."""
+def _fate_rule(topic: Topic, bounds: TimeBounds) -> FateRule:
+    """Return which of a topic's records expire, and why, and how their arrivals are judged."""
     retention = topic.history_retention
     micros = None if retention is None else retention // timedelta(microseconds=1)
-    return FateRule(micros, topic_log.describe_retention(topic))
+    latest = bounds.latest if isinstance(bounds.latest, int) else 0
+    return FateRule(micros, topic_log.describe_retention(topic), arrivals.build_rule(topic, latest))

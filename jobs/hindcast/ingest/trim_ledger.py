@@ -8,6 +8,7 @@
 | fate | string | as the log had it |
 | n, late, without | bigint | how many offsets, how many of them late, how many accepted ones without a value |
 | horizon, through | timestamp, bigint | of this trim: the log's horizon, and the last run whose records it removed |
+| arrival | timestamp | the latest arrival of them, of a topic with `arrival` |
 | systemFrom, topicId, epoch, topic, topicPartition | | as the log has them |
 
 A trim writes its rows first, then removes the records, in a commit to the log that has its number. The rows of the
@@ -16,12 +17,14 @@ number that the log has last are right, so a trim that was killed between the tw
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import NamedTuple
 
 import pyarrow as pa
 
 from hindcast.bitemporal.predicates import ColumnBound
+from hindcast.kafka.topics import OffsetRange
 from hindcast.store import duckdb_reader, tables
 from hindcast.store.duckdb_reader import EngineFactory
 from hindcast.store.tables import Table
@@ -48,6 +51,7 @@ COUNTS_SCHEMA = pa.schema(
 )
 """The columns of `read_trim_counts`."""
 
+_ARRIVAL = "arrival"
 MAX_TEXT = 250
 """The most characters of a text in them: names in Kafka have at most 249."""
 
@@ -84,6 +88,24 @@ def read_trim_counts(
     condition = "true" if run is None else f"run = {run:d}"
     rows = _read_last_trim(log, _COUNTS, condition, most, open_engine)
     return COUNTS_SCHEMA.empty_table() if rows is None else rows.cast(COUNTS_SCHEMA)
+
+
+def read_trimmed_arrivals(log: Table, ranges: Mapping[int, OffsetRange]) -> dict[int, int]:
+    """Return the latest arrival of the records that were trimmed before each of these ranges of a log.
+
+    By partition, in microseconds since 1970; none for one of which no record with an arrival was trimmed. What a run
+    had ingested is before a range or after its start as a whole.
+    """
+    delta_table = tables.open_table(trim_table(log))
+    if delta_table is None or _ARRIVAL not in {field.name for field in delta_table.schema().fields}:
+        return {}
+    rows = _read_last_trim(log, f'"partition", first, epoch_us({_ARRIVAL}) AS micros', f"{_ARRIVAL} IS NOT NULL")
+    found: dict[int, int] = {}
+    for row in [] if rows is None else rows.to_pylist():
+        partition, micros = row["partition"], row["micros"]
+        if partition in ranges and row["first"] < ranges[partition].start:
+            found[partition] = max(micros, found.get(partition, micros))
+    return found
 
 
 def read_log_trim(log: Table) -> LogTrim | None:

@@ -15,7 +15,7 @@ from hindcast.common.errors import RunError
 from hindcast.common.json_values import JsonObject
 from hindcast.common.session import override_conf
 from hindcast.contract.bound import BoundContract
-from hindcast.ingest import ledger, quarantine, requeued_records, retimestamping, topic_log, trim_ledger
+from hindcast.ingest import arrivals, ledger, quarantine, requeued_records, retimestamping, topic_log, trim_ledger
 from hindcast.ops import trim_horizons
 from hindcast.plan import horizon, notices
 from hindcast.plan.horizon import Horizon
@@ -119,12 +119,13 @@ def find_unneeded_records(log: DataFrame, at: Horizon, *, table: bool) -> DataFr
 
 def _add_count_columns(rows: DataFrame) -> DataFrame:
     """Return rows of a log without their bytes, with the columns that are counted (trim_ledger.py)."""
-    places = {"topic": "string", "topicPartition": "int"}
-    missing = {name: F.lit(None).cast(kind) for name, kind in places.items() if name not in rows.columns}
+    optional = {"topic": "string", "topicPartition": "int", arrivals.COLUMN: "timestamp"}
+    missing = {name: F.lit(None).cast(kind) for name, kind in optional.items() if name not in rows.columns}
     late = F.coalesce(F.col("timestamp") < F.col("streamTime"), F.lit(False)).cast("long")
     without = ((F.col("fate") == "accepted") & F.col("value").isNull()).cast("long")
     rows = rows.withColumns({**missing, "n": F.col("offsets"), "late": late, "without": without})
-    return rows.select("offset", *(name for name in trim_ledger.COUNTS_SCHEMA.names if name not in ("first", "after")))
+    names = (*trim_ledger.COUNTS_SCHEMA.names, arrivals.COLUMN)
+    return rows.select("offset", *(name for name in names if name not in ("first", "after")))
 
 
 def _sum_counts(spark: SparkSession, log: Table, counts: Table, rows: DataFrame, before: int) -> DataFrame:
@@ -133,14 +134,19 @@ def _sum_counts(spark: SparkSession, log: Table, counts: Table, rows: DataFrame,
     pieces = spark.createDataFrame(ranges, "_run long, _partition int, first long, after long")
     within = (F.col("run") == F.col("_run")) & (F.col("partition") == F.col("_partition"))
     within = within & (F.col("offset") >= F.col("first")) & (F.col("offset") < F.col("after"))
-    removed = rows.join(F.broadcast(pieces), within).select(*trim_ledger.COUNTS_SCHEMA.names)
+    names = (*trim_ledger.COUNTS_SCHEMA.names, arrivals.COLUMN)
+    removed = rows.join(F.broadcast(pieces), within).select(*names)
     if before:
         earlier = row_reader.load_rows(spark, counts).where(F.col("trim") == before)
-        removed = removed.unionByName(earlier.select(removed.columns))
+        shared = [name for name in names if name in earlier.columns]
+        removed = removed.unionByName(earlier.select(*shared), allowMissingColumns=True)
     group, sums = ("run", "partition", "first", "after", "fate"), ("n", "late", "without")
     same = [c for c in trim_ledger.COUNTS_SCHEMA.names if c not in (*group, *sums)]
-    summed = removed.groupBy(*group).agg(*(F.sum(c).alias(c) for c in sums), *(F.first(c).alias(c) for c in same))
-    return summed.select(*trim_ledger.COUNTS_SCHEMA.names).localCheckpoint()
+    reached = F.max(arrivals.COLUMN).alias(arrivals.COLUMN)
+    summed = removed.groupBy(*group).agg(
+        *(F.sum(c).alias(c) for c in sums), *(F.first(c).alias(c) for c in same), reached
+    )
+    return summed.select(*names).localCheckpoint()
 
 
 def _remove_records(

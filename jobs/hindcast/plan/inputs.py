@@ -28,8 +28,8 @@ def locate_input_table(warehouse: str, contract: Contract, name: str, pin: datet
     return Table(warehouse, pipeline, table, topic_shape(source).kind, tuple(source.key), pin)
 
 
-def read_as_of_system_time(warehouse: str, contract: Contract, name: str) -> datetime:
-    """Return the known-at of the last completed run of an input's pipeline.
+def read_as_of_system_time(warehouse: str, contract: Contract, name: str, upto: datetime | None = None) -> datetime:
+    """Return the known-at of the last completed run of an input's pipeline; of those known at `upto`, if that is given.
 
     Raise RunError if there is none, or if what was known then is gone: a later run has created the table again, or
     forgotten something. TableError if the table has another kind, key or column types than the contract, or a column
@@ -39,11 +39,13 @@ def read_as_of_system_time(warehouse: str, contract: Contract, name: str) -> dat
     source = contract.inputs[name]
     where, pipeline = f"{contract.pipeline}, inputs.{name}: {source.table}", source.table.partition(".")[0]
     past = journal.read_runs(warehouse, pipeline)
-    completed = [run for run in past if run.state == "completed"]
+    completed = [run for run in past if run.state == "completed" and (upto is None or run.known_at <= upto)]
     delta_table = tables.open_table(locate_input_table(warehouse, contract, name))
     if not completed or delta_table is None:
-        fix = f"hindcast run {pipeline}, or name another table"
-        raise RunError("no completed run has published the table", where=where, fix=fix)
+        fix, then = f"hindcast run {pipeline}, or name another table", ""
+        if upto is not None:
+            fix, then = f"rehearse {pipeline} first", f" that is known at {upto.isoformat()}"
+        raise RunError(f"no completed run{then} has published the table", where=where, fix=fix)
     marks = tables.read_marks(delta_table) or tables.NO_MARKS
     if marks["kind"] != topic_shape(source).kind or list(marks["key"]) != list(source.key):
         found = f"holds {marks['kind']} with the key {', '.join(marks['key'])}"

@@ -16,9 +16,10 @@ from hindcast.contract.bound import BoundContract
 from hindcast.kafka import gaps, topic_patterns
 from hindcast.kafka.topic_patterns import TopicSource
 from hindcast.kafka.topics import OffsetRange, bound_ranges, recreated_topic_error, refuse_lost_offsets
-from hindcast.plan import closes, definitions, ended_runs, inputs, journal, notices
+from hindcast.plan import closes, definitions, ended_runs, inputs, journal, notices, rehearsals
 from hindcast.plan.plans import Plan, TopicPlan
-from hindcast.plan.purposes import Erasure, Release, Replay, Requeue, Upgrade
+from hindcast.plan.purposes import Erasure, Purpose, Release, Replay, Requeue, Upgrade
+from hindcast.plan.rehearsals import RehearsedOffsets
 from hindcast.plan.runs import Abandoned, Run
 from hindcast.store import emitted_log, tables
 from hindcast.store.tables import Table, locate_table, read_last_run
@@ -34,15 +35,16 @@ def ensure_plan(
     *,
     ahead: bool = False,
     given: TopicSource | None = None,
+    rehearsed: RehearsedOffsets | None = None,
 ) -> Plan:
     """Return the plan of the run `run_id`, after storing it; that of an earlier attempt if there is one.
 
-    `interval_end` (UTC) bounds what is replayed; without it, everything available is. `only`, `ahead` and `given`: as
-    for `propose_plan`. `instead`: what the run does instead of replaying. Raise BusyError if another run of the
-    pipeline has not ended, also if it has the same `run_id` and is for something else: a run of another DAG can. A
-    stopped run is abandoned for this one, even if it is an earlier attempt of `run_id`; this run ingests the records
-    that it left. The run is known at the moment directly before its plan is stored: until then a question gets an
-    answer without the run, and that answer must not change.
+    `interval_end` (UTC) bounds what is replayed; without it, everything available is. `only`, `ahead`, `given` and
+    `rehearsed`: as for `propose_plan`. `instead`: what the run does instead of replaying. Raise BusyError if another
+    run of the pipeline has not ended, also if it has the same `run_id` and is for something else: a run of another DAG
+    can. A stopped run is abandoned for this one, even if it is an earlier attempt of `run_id`; this run ingests the
+    records that it left. The run is known at the moment directly before its plan is stored: until then a question gets
+    an answer without the run, and that answer must not change.
     """
     warehouse = contract.warehouse
     past = journal.read_runs(warehouse, contract.pipeline)
@@ -78,7 +80,15 @@ def ensure_plan(
     if past and past[-1].state == "abandoned":  # whoever abandoned it may have been killed before it refused these
         ended_runs.refuse_late_commits(warehouse, past, past[-1])
     propose = partial(
-        propose_plan, contract, run_id, interval_end, only=only, instead=instead, ahead=ahead, given=given
+        propose_plan,
+        contract,
+        run_id,
+        interval_end,
+        only=only,
+        instead=instead,
+        ahead=ahead,
+        given=given,
+        rehearsed=rehearsed,
     )
     plan = propose(past)
     for run in open_runs:
@@ -96,7 +106,7 @@ def ensure_plan(
     plan = replace(plan, reason=reason, definition=definitions.list_unstored_fields(past, contract))
 
     def date_plan(run: Run) -> Run:
-        known_at, is_ahead = _next_known_at(contract, past, consented=ahead)
+        known_at, is_ahead = _next_known_at(contract, past, run.plan.purpose, consented=ahead)
         return replace(run, plan=replace(run.plan, known_at=known_at, ahead=is_ahead))
 
     return journal.append_entry(warehouse, Run(plan), date=date_plan).plan
@@ -120,11 +130,13 @@ def propose_plan(
     *,
     ahead: bool = False,
     given: TopicSource | None = None,
+    rehearsed: RehearsedOffsets | None = None,
 ) -> Plan:
     """Return the plan of a run after the `past` ones if it were planned now; nothing is stored.
 
     Its known-at is the moment at which it begins to look for offsets; `ensure_plan` takes a later one.
 
+    `rehearsed`: the interval of arrival that a rehearsed run is of, and where it ends; its inputs are those known then.
     `given`: topics to plan instead of Kafka's. A run that does something `instead` of replaying asks Kafka only for
     topics that no run has planned: what became of the others in Kafka does not stop it. With `only`, a topic, input or
     view, the run ingests only that topic, or reads only that input again: all other topics and inputs stay where the
@@ -136,17 +148,23 @@ def propose_plan(
     warehouse = contract.warehouse
     if only is not None:
         _refuse_alone(contract, only, past)
-    known_at, is_ahead = _next_known_at(contract, past, consented=ahead)
+    purpose = instead or Replay(only, rehearsed.interval if rehearsed is not None else None)
+    known_at, is_ahead = _next_known_at(contract, past, purpose, consented=ahead)
+    upto = known_at if rehearsed is not None else None
     kept = past[-1].plan.as_of_system_times if only is not None else {}
     pins = {
-        name: kept[name] if name in kept and name != only else inputs.read_as_of_system_time(warehouse, contract, name)
+        name: kept[name]
+        if name in kept and name != only
+        else inputs.read_as_of_system_time(warehouse, contract, name, upto)
         for name in contract.inputs
     }
     before = {name: _find_topic_state(contract, name, past) for name in contract.topics}
     topics = {n: _plan_no_offsets(contract, n, state.taken) for n, state in before.items() if instead and state}
     if others := [name for name in contract.topics if name not in topics]:
         with topic_patterns.open_source(contract.settings, given) as cluster:
-            topics |= {n: _plan_topic(cluster, contract, n, before[n], interval_end, known_at) for n in others}
+            for name in others:
+                bounds = interval_end if rehearsed is None else rehearsed.ends[name]
+                topics[name] = _plan_topic(cluster, contract, name, before[name], bounds, known_at)
     if instead or only is not None:
         topics |= {name: topics[name].without_offsets() for name in others if name != only}
     topics = {name: topics[name] for name in contract.topics}
@@ -154,20 +172,24 @@ def propose_plan(
     number = max((run.number for run in past), default=0) + numbers
     decodings = {name: topic.hash_decoding for name, topic in contract.topics.items()}
     identity = (contract.pipeline, number, run_id, known_at, interval_end, contract.hash)
-    return Plan(*identity, topics, pins, instead or Replay(only), decodings=decodings, numbers=numbers, ahead=is_ahead)
+    return Plan(*identity, topics, pins, purpose, decodings=decodings, numbers=numbers, ahead=is_ahead)
 
 
 MAX_AHEAD = timedelta(hours=1)
 """How far the known-at of a run may be ahead of the clock that plans it without a person's consent."""
 
 
-def _next_known_at(contract: BoundContract, past: list[Run], *, consented: bool) -> tuple[datetime, bool]:
+def _next_known_at(
+    contract: BoundContract, past: list[Run], purpose: Purpose, *, consented: bool
+) -> tuple[datetime, bool]:
     """Return the known-at of the run after the `past` ones, and whether it is further ahead of the clock than
     `MAX_AHEAD`.
 
     The known-ats of a pipeline grow, whatever clocks show, and come after those of its closes: what was known then
-    stays. Raise RunError for one too far ahead without consent.
+    stays. Raise RunError for one too far ahead without consent. That of a rehearsed run is no clock's (rehearsals.py).
     """
+    if (rehearsed_at := rehearsals.date_run(contract, past, purpose)) is not None:
+        return rehearsed_at, False
     now, pipeline = clock.now(), contract.pipeline
     runs = [(run.known_at, f"run {run.number} ({run.run_id})", f"run {run.number}", run.plan.ahead) for run in past]
     kept = closes.list_kept(contract.warehouse, pipeline)
@@ -280,10 +302,12 @@ def _plan_topic(
     contract: BoundContract,
     name: str,
     state: _TopicState | None,
-    interval_end: datetime | None,
+    upto: datetime | Mapping[int, int] | None,
     known_at: datetime,
 ) -> TopicPlan:
     """Return the plan for a topic, following what was taken of it.
+
+    `upto`: the end of the interval by Kafka's timestamps, or the offset by partition; None for everything.
 
     One that was recreated is refused, unless nothing of it was ingested yet and gaps are only recorded. If its last run
     was abandoned in the middle of `earlier` offsets, the rest of them comes first; only then the start offset moves on.
@@ -297,11 +321,12 @@ def _plan_topic(
     if before and before.topic_id != topic_id:
         if before.after or topic.on_gap == "stop":
             raise recreated_topic_error(kafka, last, is_ingested=bool(before.after))
-        return _plan_topic(cluster, contract, name, None, interval_end, known_at)
+        return _plan_topic(cluster, contract, name, None, upto, known_at)
     ends = {p: before.ranges[p].end for p in before.start_offsets} if before else {}
     held |= topic_patterns.find_deleted_ranges(contract, name, known, before.ranges if before else {}, held)
     refuse_lost_offsets(kafka, ends, held)
-    latest = valid_time.skew_bounds(topic, known_at).latest
+    seen_at = clock.now() if isinstance(upto, Mapping) else known_at
+    latest = valid_time.skew_bounds(topic, seen_at).latest
     since = (
         source.find_offsets_for_time(kafka, topic.since, latest)
         if topic.since and _needs_start_offsets(topic.since, before, held)
@@ -318,7 +343,11 @@ def _plan_topic(
     earlier |= left
     for p in [p for p in earlier if before and ends[p] == before.start_offsets[p]]:  # none of it was replayed yet
         ends[p] = earlier.pop(p).start
-    bound = source.find_offsets_for_time(kafka, interval_end, latest) if interval_end else {}
+    bound: Mapping[int, int | None] = {}
+    if isinstance(upto, Mapping):
+        bound = {p: upto.get(p, r.start) for p, r in held.items()}
+    elif upto is not None:
+        bound = source.find_offsets_for_time(kafka, upto, latest)
     ranges = bound_ranges(held, {p: ends.get(p, start_offsets.get(p, r.end)) for p, r in held.items()}, bound)
     epoch = before.epoch + (len(before.ranges) != len(held)) if before else 0
     found_since = before.since if before and left else topic.since

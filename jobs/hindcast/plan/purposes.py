@@ -16,13 +16,27 @@ from hindcast.plan.stored_values import parse_moment, parse_number, parse_option
 
 
 @dataclass(frozen=True)
+class ArrivalInterval:
+    """The moments [since, until) at which records arrived."""
+
+    since: datetime
+    until: datetime
+
+
+@dataclass(frozen=True)
 class Replay:
-    """Ingest records and derive tables; with `only`, of one topic, input or view, and of all below it."""
+    """Ingest records and derive tables; with `only`, of one topic, input or view, and of all below it.
+
+    A rehearsed run takes the records of an interval of `arrival`, and is known at its end (rehearsals.py).
+    """
 
     only: str | None = None
+    arrival: ArrivalInterval | None = None
 
     def as_json(self) -> JsonObject:
         """Return the plan's field for it; none for a run about all tables."""
+        if self.arrival is not None:
+            return {"rehearses": {"from": self.arrival.since.isoformat(), "to": self.arrival.until.isoformat()}}
         return {"only": self.only} if self.only else {}
 
 
@@ -169,6 +183,8 @@ def parse_purpose(plan: StoredObject) -> Purpose:
             None if version is None else parse_number(version),
             _parse_list(upgrade.get("without", ())),
         )
+    if rehearsed := plan.get("rehearses"):
+        return Replay(arrival=ArrivalInterval(parse_moment(rehearsed["from"]), parse_moment(rehearsed["to"])))
     return Replay(parse_optional_text(plan.get("only")))
 
 

@@ -14,12 +14,13 @@ from hindcast.contract import Contract, list_shapes
 from hindcast.contract.bound import BoundContract
 from hindcast.contract.definition import list_fields
 from hindcast.contract.sensitive import REDACTED, find_sensitive_columns
+from hindcast.contract.types import format_duration
 from hindcast.ingest import ledger
 from hindcast.kafka import topic_patterns
 from hindcast.plan import definitions, horizon, journal, marks
 from hindcast.plan.definitions import ContractChange
 from hindcast.plan.plans import Plan, TopicPlan
-from hindcast.plan.purposes import Requeue
+from hindcast.plan.purposes import Replay, Requeue
 from hindcast.plan.runs import Completed, Run
 from hindcast.quality import gate_results, held_changes
 from hindcast.quality.gate_results import TrackedResult
@@ -27,7 +28,7 @@ from hindcast.quality.overdue import read_overdue
 from hindcast.report import abandoned_runs, refused_records, report_size
 from hindcast.report.run_report import GateReport, HeldKeys, PartitionReport, RunReport, TableReport, TopicReport
 from hindcast.store import commit_history, emitted_log, table_columns, tables
-from hindcast.store.commit_notes import NOTHING_LEFT_OUT, FatesNote, LeftOut, TableNote, TieCounts
+from hindcast.store.commit_notes import NOTHING_LEFT_OUT, FatesNote, LeftOut, LogNote, TableNote, TieCounts
 from hindcast.store.tables import Table
 
 Variables = Sequence[tuple[str, str]]
@@ -85,6 +86,7 @@ def build_report(
         topics,
         reports,
         _rerun_commands(contract, plan, find_sensitive_columns(contract), variables),
+        rehearsed=plan.purpose.arrival if isinstance(plan.purpose, Replay) else None,
     )
     return report_size.cut_report(report)
 
@@ -100,6 +102,8 @@ def _report_topic(warehouse: str, contract: Contract, plan: Plan, name: str, not
     revised = {fate: n for fate, n in counts.items() if n or fate in ("accepted", "expired")}
     requeue_note = commit_history.read_notes(fates, FatesNote.from_json).get(plan.run) if plan.requeue else None
     kafka, tied = contract.kafka_topic(name), note.ties if note else None
+    has_arrival = contract.topics[name].arrival is not None
+    log_note = commit_history.read_notes(log, LogNote.from_json).get(plan.run) if has_arrival else None
     return TopicReport(
         kafka,
         sum(topic_plan.planned_counts.values()),
@@ -111,6 +115,7 @@ def _report_topic(warehouse: str, contract: Contract, plan: Plan, name: str, not
         requeue_note.requeued if requeue_note else None,
         requeue_note.still if requeue_note else {},
         locate_ties(kafka, topic_plan, tied) if tied else {},
+        ahead=log_note.ahead if log_note else 0,
     )
 
 
@@ -173,6 +178,10 @@ def _rerun_commands(contract: Contract, plan: Plan, hidden: Mapping[str, frozens
         return "; ".join(f"{command}{chosen}" for command in commands)
     if plan.requeue:
         return f"hindcast requeue {pipeline}{_requeue_options(contract, plan.requeue)}{chosen}"
+    if isinstance(plan.purpose, Replay) and (interval := plan.purpose.arrival) is not None:
+        length, moments = format_duration(interval.until - interval.since), (interval.since, interval.until)
+        since, until = (moment.isoformat() for moment in moments)
+        return f"hindcast rehearse {pipeline} --from {since} --to {until} --every '{length}'{chosen}"
     until = f" --until {plan.interval_end.isoformat()}" if plan.interval_end else ""
     return f"hindcast run {pipeline}{until}" + (f" --only {plan.only}" if plan.only else "") + chosen
 

@@ -22,6 +22,8 @@ def format_report(report: RunReport) -> str:
     """Return a report as text for a terminal or a task's log."""
     known_at = report.known_at.isoformat() if report.known_at else "?"
     lines = [f"{report.pipeline}, run {report.run} ({report.run_id}), known at {known_at}", ""]
+    if (interval := report.rehearsed) is not None:
+        lines += [f"rehearsed: what arrived from {interval.since.isoformat()} to {interval.until.isoformat()}", ""]
     lines += [f"only {report.only} and the tables derived from it", ""] if report.only else []
     lines += [f"reason: {escape_controls(report.reason, LINE_BREAKS)}", ""] if report.reason else []
     if report.erasure:
@@ -43,6 +45,8 @@ def _format_topic(name: str, topic: TopicReport) -> list[str]:
     without = f"; {topic.without_value:,} without a value" if topic.without_value else ""
     if n := topic.before_horizon:
         without += f"; {n:,} dated before the horizon; nothing before it changes any more"
+    if n := topic.ahead:
+        without += f"; {n:,} with an arrival ahead of the run, which counts as none"
     became = ", ".join(f"{n:,} {fate}" for fate, n in topic.decided_anew.items() if n)
     revised = f"; earlier records under the current contract: {became}" if became else ""
     offsets = topic.offsets or 0

@@ -13,7 +13,7 @@ from typing import Literal
 from hindcast.common.json_values import JsonObject, JsonValue, StoredObject
 from hindcast.common.step_events import StepFields
 from hindcast.plan.definitions import ContractChange
-from hindcast.plan.purposes import Erasure
+from hindcast.plan.purposes import ArrivalInterval, Erasure, Replay, parse_purpose
 from hindcast.plan.runs import refuse_odd_counts
 from hindcast.quality.gate_results import TrackedResult
 from hindcast.quality.overdue import OverdueKeys
@@ -62,8 +62,9 @@ class TopicReport:
     time. `without_value`: records of a stream without a value. `before_horizon`: records dated before the horizon.
     `decided_anew`: earlier records whose fate the current contract changed, by the new fate. `requeued`: by fate, the
     malformed records that it decoded again, and `still`, those that are malformed still. `ties`: as for
-    `report.locate_ties`. In a report that would be too large (report_size.py), `partitions_left_out`: how many ranges
-    are not listed; `all_fates`: the number of all offsets by fate.
+    `report.locate_ties`. `ahead`: records with an arrival that the run could not know of. In a report that would be too
+    large (report_size.py), `partitions_left_out`: how many ranges are not listed; `all_fates`: the number of all
+    offsets by fate.
     """
 
     topic: str
@@ -78,6 +79,7 @@ class TopicReport:
     ties: Mapping[str, int | str] = field(default_factory=dict)
     partitions_left_out: int = 0
     all_fates: Mapping[str, int] = field(default_factory=dict)
+    ahead: int = 0
 
     @property
     def fates(self) -> dict[str, int]:
@@ -98,6 +100,7 @@ class TopicReport:
             "ties": self.ties or None,
             "partitionsLeftOut": self.partitions_left_out or None,
             "fates": self.all_fates or None,
+            "arrivalsAhead": self.ahead or None,
         }
         return {
             "topic": self.topic,
@@ -110,7 +113,7 @@ class TopicReport:
     @classmethod
     def from_json(cls, name: str, topic: StoredObject) -> TopicReport:
         """Return the topic from its form in a report; TypeError if a count is none."""
-        names = ("offsets", "late", "withoutValue", "beforeHorizon", "partitionsLeftOut")
+        names = ("offsets", "late", "withoutValue", "beforeHorizon", "partitionsLeftOut", "arrivalsAhead")
         counts = {name: topic.get(name) for name in names}
         by_fate = {name: topic.get(name) or {} for name in ("decidedAnew", "requeued", "fates")}
         refuse_odd_counts(count or 0 for count in counts.values())
@@ -128,6 +131,7 @@ class TopicReport:
             topic.get("ties") or {},
             counts["partitionsLeftOut"] or 0,
             by_fate["fates"],
+            counts["arrivalsAhead"] or 0,
         )
 
 
@@ -279,7 +283,7 @@ class RunReport:
 
     `contract`: how the contract changed since the run before (definitions.py). `abandoned`: what runs wrote that were
     abandoned since (abandoned_runs.py). `again`: the commands that do the same again. `rebuilt`: it was made from logs
-    and tables after the journal was lost.
+    and tables after the journal was lost. `rehearsed`: the interval of arrival of a rehearsed run.
     """
 
     pipeline: str
@@ -298,6 +302,7 @@ class RunReport:
     tables: Mapping[str, TableReport] = field(default_factory=dict)
     again: str = ""
     rebuilt: bool = False
+    rehearsed: ArrivalInterval | None = None
 
     @property
     def held_keys(self) -> dict[str, HeldKeys]:
@@ -328,6 +333,7 @@ class RunReport:
             "contract": self.contract.as_json() if self.contract else None,
             "givenUp": [run.as_json() for run in self.abandoned] or None,
             "rebuilt": self.rebuilt or None,
+            **Replay(arrival=self.rehearsed).as_json(),
         }
         return {
             "pipeline": self.pipeline,
@@ -346,6 +352,7 @@ class RunReport:
     def from_json(cls, report: StoredObject) -> RunReport:
         """Return the report from its form in the journal or in a file; ValueError if it has too many parts."""
         refuse_excess(report)
+        rehearses = {name: value for name, value in report.items() if name == "rehearses"}
         known_at, interval_end, erasure = (report.get(name) for name in ("knownAt", "intervalEnd", "forgets"))
         return cls(
             report.get("pipeline", "?"),
@@ -364,6 +371,7 @@ class RunReport:
             {name: TableReport.from_json(table) for name, table in (report.get("tables") or {}).items()},
             report.get("again") or "",
             bool(report.get("rebuilt")),
+            rehearsed.arrival if isinstance(rehearsed := parse_purpose(rehearses), Replay) else None,
         )
 
 

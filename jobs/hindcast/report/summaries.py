@@ -137,6 +137,7 @@ def summarize_topics(report: RunReport) -> list[TopicSummary]:
             f"{topic.late:,} late": topic.late,
             f"{topic.without_value or 0:,} without a value": topic.without_value,
             f"{topic.before_horizon:,} dated before the horizon": topic.before_horizon,
+            f"{topic.ahead:,} with an arrival ahead of the run": topic.ahead,
             f"earlier records under the current contract: {revised}": revised,
             **dict.fromkeys(format_ties(topic.ties), True),
             f"requeued: {requeued or 'none'}": topic.requeued is not None,

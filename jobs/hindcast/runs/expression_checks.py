@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import get_args
 
 from pyspark.errors import AnalysisException
 from pyspark.logger import PySparkLogger
@@ -38,6 +39,7 @@ from hindcast.bitemporal import derivation
 from hindcast.contract import Contract, Shape, View, list_shapes, locate_complaint, valid_time
 from hindcast.contract.expressions import WRITE_OUT_FIX
 from hindcast.contract.shapes import PERIODS, FieldPath
+from hindcast.contract.valid_time import TimeField
 from hindcast.contract.view_checks import Complaint
 from hindcast.runs import date_literals
 from hindcast.runs.expression_errors import (
@@ -89,20 +91,25 @@ def refuse_unfit_contract(spark: SparkSession, folder: Path, contract: Contract)
         lineage = ["_partition int", "_offset long"] if known[name].kind == "events" else []
         rows[name] = spark.createDataFrame([], ", ".join([*columns, *periods, *lineage]))
         if name in contract.topics:
-            refuse_unfit_valid_time(spark, folder, contract, name)
+            refuse_unfit_times(spark, folder, contract, name)
     for name in contract.ordered_views:
         with explain_expression_errors(folder, contract, name):
             refuse_unfit_expressions(spark, contract, name, {i: rows[i].schema for i in contract.views[name].inputs})
             rows[name] = derivation.derive_view(contract, name, rows)
 
 
-def refuse_unfit_valid_time(spark: SparkSession, folder: Path, contract: Contract, name: str) -> None:
-    """Raise ContractError for a topic's `valid_time` that Spark cannot analyse, or that is not a timestamp."""
+def refuse_unfit_times(spark: SparkSession, folder: Path, contract: Contract, name: str) -> None:
+    """Raise ContractError if Spark cannot analyse a topic's `valid_time` or `arrival`, or if it is not a timestamp."""
+    for field in get_args(valid_time.TimeField):
+        _refuse_unfit_time(spark, folder, contract, name, field)
+
+
+def _refuse_unfit_time(spark: SparkSession, folder: Path, contract: Contract, name: str, field: TimeField) -> None:
     topic = contract.topics[name]
-    if (text := valid_time.resolve_valid_time(topic)) is None:
+    if (text := valid_time.resolve_time(topic, field)) is None:
         return
     fields = ", ".join(f"`{column}`: {kind}" for column, kind in valid_time.list_usable_columns(topic).items())
-    rows, place = spark.createDataFrame([], f"`{valid_time.RECORD}` struct<{fields}>"), ("valid_time",)
+    rows, place = spark.createDataFrame([], f"`{valid_time.RECORD}` struct<{fields}>"), (field,)
     try:
         kind = _analyse_columns({place: F.expr(text)}, rows.select)[place]
         _refuse_date_literal(spark, place, text, rows.select)
@@ -111,11 +118,11 @@ def refuse_unfit_valid_time(spark: SparkSession, folder: Path, contract: Contrac
             text.replace(f"`{valid_time.RECORD}`.", "").replace(f"{valid_time.RECORD}.", "")
             for text in unfit.complaint[1:]
         )
-        complaint = Complaint(place, f"valid_time: {plain}", fix)
+        complaint = Complaint(place, f"{field}: {plain}", fix)
     else:
         if isinstance(kind, TimestampType):
             return
-        written = topic.valid_time or "", kind.simpleString()
+        written = getattr(topic, field), kind.simpleString()
         complaint = Complaint(place, f"{' is '.join(written)}, not a timestamp", valid_time.suggest_fix(*written))
     raise locate_complaint(folder, contract.pipeline, complaint._replace(location=("topics", name, *place)))
 

@@ -123,7 +123,7 @@ def _preview_pinned(
             )
             with spark_errors.explain_spark_errors(contract, name), explained:
                 if name in contract.topics:
-                    expression_checks.refuse_unfit_valid_time(spark, settings.schemas, contract, name)
+                    expression_checks.refuse_unfit_times(spark, settings.schemas, contract, name)
                     segments = topic_segments.read_planned_segments(spark, contract, plan, name)
                     new = topic_segments.list_planned(spark, segments, plan, name)
                     topics[name] = _count_fates(contract, plan, name, segments, new)

@@ -29,6 +29,7 @@ from hindcast.plan import journal, planner
 from hindcast.plan.inputs import locate_own_table, locate_source_table
 from hindcast.plan.marks import find_bound_contract
 from hindcast.plan.plans import Plan
+from hindcast.plan.rehearsals import RehearsedOffsets
 from hindcast.plan.runs import Completed, Stopped, has_unknown_rows
 from hindcast.quality import expectations
 from hindcast.report import page, report
@@ -65,6 +66,7 @@ def plan_run(
     *,
     ahead: bool = False,
     given: TopicSource | None = None,
+    rehearsed: RehearsedOffsets | None = None,
 ) -> int:
     """Store the plan of a run, or find that of an earlier attempt; return the run's number.
 
@@ -77,7 +79,9 @@ def plan_run(
         refuse_unfit_contract(contract)
         store_migration.refuse_unready(contract)
         write_missing_page(settings, pipeline)
-        plan = planner.ensure_plan(contract, run_id, interval_end, only, reason, ahead=ahead, given=given)
+        plan = planner.ensure_plan(
+            contract, run_id, interval_end, only, reason, ahead=ahead, given=given, rehearsed=rehearsed
+        )
         record_plan(plan)
     return plan.run
 
@@ -113,7 +117,7 @@ def replay_topic(
             spark_errors.explain_spark_errors(contract, topic),
         )
         with stops, explained, fit_to_rows(spark, rows), ChangeReader(spark) as sources:
-            expression_checks.refuse_unfit_valid_time(spark, settings.schemas, contract, topic)
+            expression_checks.refuse_unfit_times(spark, settings.schemas, contract, topic)
             ingested = ingest_commits.ingest_topic(spark, contract, plan, topic, given)
             fate_revisions.revise_fates(spark, contract, plan, topic)
             store_migration.begin_upgrade(spark, contract, plan, topic)
@@ -200,27 +204,38 @@ def run_pipeline(
     return execute_run(spark, settings, pipeline, plan_run(settings, pipeline, run_id, interval_end, only, reason))
 
 
-def execute_run(spark: SparkSession, settings: Settings, pipeline: str, number: int) -> RunReport:
-    """Do the steps of a planned run in order; return its report."""
-    execute_table_steps(spark, settings, pipeline, number)
+def execute_run(
+    spark: SparkSession, settings: Settings, pipeline: str, number: int, given: TopicSource | None = None
+) -> RunReport:
+    """Do the steps of a planned run in order; return its report. `given`: topics to read instead of Kafka's."""
+    execute_table_steps(spark, settings, pipeline, number, given)
     return finish_run(settings, pipeline, number)
 
 
-def execute_table_steps(spark: SparkSession, settings: Settings, pipeline: str, number: int) -> None:
+def execute_table_steps(
+    spark: SparkSession, settings: Settings, pipeline: str, number: int, given: TopicSource | None = None
+) -> None:
     """Do the steps of a planned run up to its report."""
     contract, plan = _load_plan(settings, pipeline, number)
     for step in TABLE_STEPS.values():
         for table in step.list_tables(contract):
             if plan.has_work_for(contract, table):
-                execute_step(spark, settings, pipeline, number, step, table)
+                execute_step(spark, settings, pipeline, number, step, table, given)
 
 
 def execute_step(
-    spark: SparkSession, settings: Settings, pipeline: str, run: int, step: TableStep, table: str
+    spark: SparkSession,
+    settings: Settings,
+    pipeline: str,
+    run: int,
+    step: TableStep,
+    table: str,
+    given: TopicSource | None = None,
 ) -> TableNote:
     """Do one step of a run for a table; return the commit's note."""
-    do = replay_topic if step.per == "topic" else build_view
-    return do(spark, settings, pipeline, run, table)
+    if step.per == "topic":
+        return replay_topic(spark, settings, pipeline, run, table, given)
+    return build_view(spark, settings, pipeline, run, table)
 
 
 @contextmanager

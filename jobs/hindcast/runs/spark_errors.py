@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import get_args
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has no types
 from pyspark.errors import PySparkException
@@ -14,6 +15,7 @@ from hindcast.common.errors import ContractError, PlatformError, RecordError, Ru
 from hindcast.contract import Contract, locate_complaint, valid_time
 from hindcast.contract.bound import BoundContract
 from hindcast.contract.sensitive import REDACTED, has_sensitive_columns, redact_message
+from hindcast.contract.shapes import FieldPath
 from hindcast.ingest import topic_log
 from hindcast.runs.expression_errors import explain_slow_patterns
 from hindcast.store import table_creation
@@ -41,7 +43,7 @@ def explain_spark_errors(contract: BoundContract, name: str) -> Iterator[None]:
             topic = contract.kafka_topic(list(contract.topics)[int(number)])
             found = f"{NULL_KEY}: topic {topic}, partition {partition}, offset {offset}; Kafka Streams fails on it"
             raise RecordError(found, where=where, fix=NULL_KEY_FIX) from None
-        if time_limits.TOO_SLOW in text and (slow := _find_slow_valid_time(contract, name)) is not None:
+        if time_limits.TOO_SLOW in text and (slow := _find_slow_time(contract, name)) is not None:
             raise slow from None
         if (memory := re.search(_MEMORY, text)) is not None:
             raise PlatformError(
@@ -72,12 +74,13 @@ def _cut_reason(found: str) -> str:
     return place[0] if place else topic_log.DISPUTED_MESSAGE
 
 
-def _find_slow_valid_time(contract: BoundContract, name: str) -> ContractError | None:
-    """Return the error for a topic's `valid_time` if its patterns have a limit of time."""
-    topic = contract.topics.get(name)
-    text = None if topic is None else valid_time.resolve_valid_time(topic)
-    place = ("topics", name, "valid_time")
-    complaint = None if text is None else explain_slow_patterns(contract, name, {place: text})
+def _find_slow_time(contract: BoundContract, name: str) -> ContractError | None:
+    """Return the error for a topic's `valid_time` or `arrival` if its patterns have a limit of time."""
+    if (topic := contract.topics.get(name)) is None:
+        return None
+    found = {field: valid_time.resolve_time(topic, field) for field in get_args(valid_time.TimeField)}
+    texts: dict[FieldPath, str] = {("topics", name, field): text for field, text in found.items() if text is not None}
+    complaint = explain_slow_patterns(contract, name, texts) if texts else None
     return None if complaint is None else locate_complaint(contract.settings.schemas, contract.pipeline, complaint)
 
 

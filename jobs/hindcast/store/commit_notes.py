@@ -201,7 +201,7 @@ class LogNote:
 
     `valid_time`: the expression that dated the records. Of one commit among several (`chunk`, from 1), also how many
     `records` it has, and how many of them are malformed; `refused`: how many have another fate than accepted. `idle`:
-    the partitions of which the log has nothing.
+    the partitions of which the log has nothing. `ahead`: how many have an arrival that the run could not know of.
     """
 
     run: int
@@ -212,12 +212,14 @@ class LogNote:
     malformed: int = 0
     chunk: int | None = None
     idle: tuple[IdlePartition, ...] = ()
+    ahead: int = 0
 
     def as_json(self) -> JsonObject:
         """Return the note as Delta's log has it."""
         run: JsonObject = {"run": self.run, "runId": self.run_id}
         idle: JsonObject = {"idle": [it.as_json() for it in self.idle]} if self.idle else {}
-        fields: JsonObject = {**run, "refused": self.refused, "validTime": self.valid_time, **idle}
+        ahead: JsonObject = {"ahead": self.ahead} if self.ahead else {}
+        fields: JsonObject = {**run, "refused": self.refused, "validTime": self.valid_time, **idle, **ahead}
         if self.chunk is None:
             return fields
         return {**fields, "records": self.records, "malformed": self.malformed, "chunk": self.chunk}
@@ -226,7 +228,7 @@ class LogNote:
     def from_json(cls, note: StoredObject) -> LogNote:
         """Return the note that Delta's log has."""
         _require_fields(note, "runId")
-        counts = _read_counts(note, "refused", "records", "malformed")
+        counts = _read_counts(note, "refused", "records", "malformed", "ahead")
         idle = tuple(IdlePartition.from_json(form) for form in note.get("idle") or ())
         valid_time, chunk = note.get("validTime"), note.get("chunk")
         return cls(note["run"], note["runId"], valid_time=valid_time, chunk=chunk, idle=idle, **counts)

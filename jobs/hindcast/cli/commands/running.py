@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from hindcast.cli.commands.shared import find_user, load_contract, open_session, parse_moment, read_runs
@@ -42,6 +43,38 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
             _refuse_other_options(begun, until, arguments.only, arguments.reason)
         number = plan(begun.run_id if begun else journal.new_run_id("cli"))
     _print_report(run_steps.execute_run(open_session(settings, pipeline), settings, pipeline, number), arguments.format)
+    return 0
+
+
+def rehearse(arguments: argparse.Namespace, settings: Settings) -> int:
+    """Replay an old topic as if runs had been made as its records arrived, each known at its own date."""
+    from hindcast.common.errors import RequestError
+    from hindcast.plan import rehearsals
+    from hindcast.runs import rehearsal
+
+    pipeline = arguments.pipeline
+    since, until = (parse_moment(settings, pipeline, text) for text in (arguments.start, arguments.end))
+    if since >= until:
+        found = f"--from {since.isoformat()} is not before --to {until.isoformat()}"
+        raise RequestError(found, where=pipeline, fix="write the earlier moment after --from")
+    intervals = list(islice(rehearsal.list_intervals(since, until, arguments.every), rehearsal.MOST_RUNS + 1))
+    if len(intervals) > rehearsal.MOST_RUNS:
+        found = f"these are more than {rehearsal.MOST_RUNS:,} runs"
+        raise RequestError(found, where=pipeline, fix="rehearse a shorter time, or longer intervals (--every)")
+    # Before Spark starts: what makes no sense shows at once.
+    contract = load_contract(settings, pipeline)
+    rehearsals.refuse_rehearsal(contract, read_runs(settings, pipeline))
+    rehearsals.refuse_future(pipeline, until)
+    reports: list[RunReport] = []
+    spark = open_session(settings, pipeline)
+    for report in rehearsal.rehearse_runs(spark, settings, pipeline, intervals, with_earlier=arguments.earlier):
+        reports.append(report)
+        if arguments.format != "json":
+            _print_report(report, arguments.format)
+    if arguments.format == "json":
+        print(json.dumps([report.as_json() for report in reports], indent=2))
+    elif not reports:
+        print(f"{pipeline}: what arrived up to {until.isoformat()} was rehearsed before; nothing was done")
     return 0
 
 

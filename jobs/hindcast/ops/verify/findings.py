@@ -17,7 +17,9 @@ from hindcast.store.commit_notes import parse_note
 from hindcast.store.tables import Table
 
 Storage: TypeAlias = Literal["format", "files", "journal", "published"]
-Content: TypeAlias = Literal["tiling", "system period", "belief", "offsets", "stream time", "quarantine", "emitted"]
+Content: TypeAlias = Literal[
+    "tiling", "system period", "belief", "offsets", "stream time", "arrival", "quarantine", "emitted"
+]
 Check: TypeAlias = Storage | Content | Literal["definition"]
 
 

@@ -1,4 +1,4 @@
-"""Check logs: every offset has one fate, and stream time is what the accepted records had reached. Without Spark.
+"""Check logs: every offset has one fate, and stream time and arrivals are as the records before say. Without Spark.
 
 What was trimmed of a log (trim_ledger.py) is counted: of the offsets that a run ingested of a partition, those that
 were not removed must be there.
@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 from hindcast.bitemporal.fates import FATES
 from hindcast.common.plurals import format_count
 from hindcast.contract import Contract
-from hindcast.ingest import ledger
+from hindcast.ingest import arrivals, ledger
 from hindcast.kafka import gaps, topic_patterns
 from hindcast.kafka.topic_patterns import MemberPartitions
 from hindcast.ops.verify.findings import Check, Finding, backup_advice, restore_command
@@ -135,6 +135,20 @@ def check_stream_time(
         yield _build_finding(contract, name, table, delta_table, "stream time", text, members, min(wrong))
 
 
+def check_arrivals(
+    contract: Contract, name: str, table: Table, delta_table: DeltaTable, runs: list[Run], removed: pa.Table
+) -> Iterator[Finding]:
+    """Yield records that could be known before one that a run ingested before them from their partition."""
+    if arrivals.COLUMN not in {field.name for field in delta_table.schema().fields}:
+        return
+    with duckdb_reader.connect_alone() as engine:
+        _load_log(engine, delta_table, ("run", "partition", "offset", "offsets", arrivals.COLUMN), removed)
+        wrong = engine.execute(_ARRIVALS).fetchall()
+    if wrong:
+        text = f"{format_count(len(wrong), 'record')} that arrived before one with a lower offset"
+        yield _build_finding(contract, name, table, delta_table, "arrival", text, last_members(runs, name), min(wrong))
+
+
 def _build_finding(
     contract: Contract,
     name: str,
@@ -229,6 +243,18 @@ _TIMES = f"""
     WHERE nth > 1 AND streamTime IS DISTINCT FROM expected AND NOT {_TRIMMED.format("streamTime", "expected")}
 """  # noqa: S608  # our own words
 """Records whose stream time is neither that of the first one of their piece, nor what was accepted since."""
+
+_ARRIVALS = f"""
+    {_PIECES}, earlier AS (
+        SELECT "partition", "offset", arrival, max(arrival) OVER before AS reached
+        FROM parts
+        WINDOW before AS (
+            PARTITION BY run, "partition", piece ORDER BY "offset" ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+        )
+    )
+    SELECT "partition", "offset" FROM earlier WHERE arrival < reached
+"""  # noqa: S608  # our own words
+"""Records with an arrival before that of one before them in their piece."""
 
 _REACHED = f"""
     {_PIECES}, pieces AS (

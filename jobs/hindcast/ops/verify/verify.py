@@ -257,6 +257,7 @@ class _Verification:
             self._add_findings(log, log_checks.check_offsets(*arguments))
             if self._is_sound(log):
                 self._add_findings(log, log_checks.check_stream_time(*arguments))
+                self._add_findings(log, log_checks.check_arrivals(*arguments))
         logs = [tables.log_table(self._warehouse, pipeline, name) for name in topics]
         sources = [*logs, *(tables.fates_table(self._warehouse, pipeline, name) for name in topics)]
         sources += map(trim_ledger.trim_table, logs)

@@ -1,0 +1,108 @@
+"""Rehearsed runs: those of an interval of arrival, known at its end, as if they had run then.
+
+    arrivals 1, 5, 9, rehearsed every 4 from 0    ->    [0, 4) known at 4, [4, 8) known at 8, [8, 12) known at 12
+
+A rehearsal is open from its first run to the first run by the clock: until then releases, requeues and erasures are
+known a microsecond after the run before them, and no table gets another definition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from hindcast.common import clock
+from hindcast.common.errors import RequestError, RunError
+from hindcast.common.json_values import JsonObject
+from hindcast.contract import Contract
+from hindcast.contract.bound import BoundContract
+from hindcast.plan import closes, definitions
+from hindcast.plan.purposes import ArrivalInterval, Purpose, Replay
+from hindcast.plan.runs import Run
+
+MICROSECOND = timedelta(microseconds=1)
+
+
+class RehearsedOffsets(NamedTuple):
+    """An interval of arrival, and by topic and partition the first offset that did not arrive in it."""
+
+    interval: ArrivalInterval
+    ends: Mapping[str, Mapping[int, int]]
+
+
+def find_interval(run: Run) -> ArrivalInterval | None:
+    """Return the interval that a run rehearsed; None for any other run."""
+    return run.plan.purpose.arrival if isinstance(run.plan.purpose, Replay) else None
+
+
+def is_open(past: Sequence[Run]) -> bool:
+    """Return whether the last run that replayed topics was a rehearsed one."""
+    replays = [run for run in past if isinstance(run.plan.purpose, Replay)]
+    return bool(replays) and find_interval(replays[-1]) is not None
+
+
+def find_end(past: Sequence[Run]) -> datetime | None:
+    """Return up to when arrivals were rehearsed and published; None if nothing was."""
+    ends = [interval.until for run in past if run.state == "completed" and (interval := find_interval(run))]
+    return max(ends, default=None)
+
+
+def refuse_rehearsal(contract: Contract, past: Sequence[Run]) -> None:
+    """Raise RequestError if runs of a pipeline cannot be rehearsed after the `past` ones."""
+    pipeline = contract.pipeline
+    without = [name for name, topic in contract.topics.items() if topic.arrival is None]
+    if without:
+        found = f"topics.{without[0]} does not say when its records arrived"
+        raise RequestError(found, where=pipeline, fix="add arrival: to the topic (docs/topics/timestamps.md)")
+    replays = [run for run in past if isinstance(run.plan.purpose, Replay)]
+    by_clock = next((run for run in replays if find_interval(run) is None), None)
+    if by_clock is not None:
+        found = f"run {by_clock.number} ({by_clock.run_id}) was no rehearsed one: no run can be rehearsed after it"
+        raise RequestError(found, where=pipeline, fix="rehearse it under another name, with a contract of its own")
+    changed = next((run for run in replays if not _has_definition(past, run, contract)), None)
+    if changed is not None:
+        found = f"the definition of a table was changed since run {changed.number} ({changed.run_id}) of this rehearsal"
+        raise RequestError(found, where=pipeline, fix="put it back; or rehearse it under another name")
+
+
+def _has_definition(past: Sequence[Run], run: Run, contract: Contract) -> bool:
+    """Return whether a run derived every table as a contract does; gates and limits may differ."""
+    if run.plan.contract == contract.hash:
+        return True
+    before = definitions.find_contract(past, run.plan.contract)
+    return before is not None and _list_definitions(before) == _list_definitions(contract)
+
+
+def _list_definitions(contract: Contract) -> JsonObject:
+    arrivals = {name: [topic.hash_decoding, topic.arrival] for name, topic in contract.topics.items()}
+    return {**arrivals, **{name: contract.hash_definition(name) for name in contract.views}}
+
+
+def refuse_future(pipeline: str, until: datetime) -> None:
+    """Raise RequestError for a rehearsed run that would be known later than now."""
+    if until > (now := clock.now()):
+        found = f"a run would be known at {until.isoformat()}, but it is {now.isoformat(timespec='seconds')}"
+        raise RequestError(found, where=pipeline, fix="rehearse up to a moment that has passed")
+
+
+def date_run(contract: BoundContract, past: Sequence[Run], purpose: Purpose) -> datetime | None:
+    """Return the known-at of a rehearsed run, or of another while a rehearsal is open; None if the clock gives it.
+
+    Raise RunError if something is known at the end of the interval already, or if that is in the future.
+    """
+    interval = purpose.arrival if isinstance(purpose, Replay) else None
+    if interval is None and (isinstance(purpose, Replay) or not is_open(past)):
+        return None
+    kept = [close.known_at for close in closes.list_kept(contract.warehouse, contract.pipeline)]
+    last = max([*(run.known_at for run in past), *kept], default=None)
+    if interval is None:
+        return None if last is None else last + MICROSECOND
+    until, where = interval.until, contract.pipeline
+    refuse_future(where, until)
+    # An attempt that was stopped or abandoned may have published some tables at this moment.
+    again = last is not None and any(find_interval(run) == interval and run.state != "completed" for run in past)
+    if last is not None and last >= until and not again:
+        found = f"something is known at {last.isoformat()} already, so no run can be known at {until.isoformat()}"
+        raise RunError(found, where=where, fix="rehearse later intervals")
+    return until if last is None or last < until else last + MICROSECOND

@@ -1,0 +1,127 @@
+"""Rehearsal: an old topic is replayed as if runs had been made as its records arrived.
+
+Each run takes the records that arrived in an interval, of all partitions, and is known at the interval's end. Kafka is
+read twice: once to find where the intervals end, and by the runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+
+from pyspark.sql import SparkSession
+
+from hindcast.bitemporal.valid_time import FIRST_MOMENT
+from hindcast.common.errors import RequestError
+from hindcast.common.settings import Settings
+from hindcast.contract.bound import BoundContract
+from hindcast.contract.closing import Closing
+from hindcast.contract.types import parse_duration
+from hindcast.ingest import arrival_bounds
+from hindcast.kafka import topic_patterns
+from hindcast.kafka.topic_patterns import TopicSource
+from hindcast.plan import journal, planner, rehearsals
+from hindcast.plan.marks import find_bound_contract
+from hindcast.plan.purposes import ArrivalInterval
+from hindcast.plan.rehearsals import RehearsedOffsets
+from hindcast.report.run_report import RunReport
+from hindcast.runs import run_steps
+
+MOST_RUNS = 10_000
+"""The most runs of one rehearsal."""
+CALENDAR = ("month", "quarter", "year")
+
+
+def list_intervals(since: datetime, until: datetime, every: str) -> Iterator[ArrivalInterval]:
+    """Yield the intervals of a rehearsal in order: of the length `every`, or the calendar's (UTC); the last may be
+    shorter.
+
+        from 2026-01-15 to 2026-03-01, every month    ->    [01-15, 02-01), [02-01, 03-01)
+    """
+    start = since
+    for end in _list_ends(since, until, every):
+        yield ArrivalInterval(start, end)
+        start = end
+    if start < until:
+        yield ArrivalInterval(start, until)
+
+
+def _list_ends(since: datetime, until: datetime, every: str) -> Iterator[datetime]:
+    """Yield where intervals that begin at `since` end, as far as that is not after `until`."""
+    if every in CALENDAR:
+        yield from (end for _, _, end in Closing(every=every).list_periods(since, until))
+        return
+    length, end = _parse_length(every), since
+    while until - end >= length:
+        end += length
+        yield end
+
+
+def _parse_length(every: str) -> timedelta:
+    try:
+        length = parse_duration(every)
+    except ValueError as error:
+        found, fix = f"'{every}' is not a length of intervals", "write 1 day, 6 hours, month, quarter or year"
+        raise RequestError(found, fix=fix) from error
+    if not length:
+        raise RequestError("intervals must be longer than zero", fix="write for example --every '1 day'")
+    return length
+
+
+def rehearse_runs(
+    spark: SparkSession,
+    settings: Settings,
+    pipeline: str,
+    intervals: Sequence[ArrivalInterval],
+    *,
+    with_earlier: bool = False,
+    given: TopicSource | None = None,
+) -> Iterator[RunReport]:
+    """Make the runs of these intervals of arrival, which are in order, and yield the report of each.
+
+    Those that a rehearsal has completed are left out. `with_earlier`: what arrived before the first interval belongs
+    to it. Raises RequestError, before anything is written, if the pipeline cannot
+    be rehearsed so; and whatever error a run raises: the runs before it stay, and the same call goes on after them.
+    """
+    contract = find_bound_contract(settings, pipeline)
+    past = journal.read_runs(settings.warehouse, pipeline)
+    rehearsals.refuse_rehearsal(contract, past)
+    end = rehearsals.find_end(past)
+    left = [interval for interval in intervals if end is None or interval.until > end]
+    if end is not None and left and left[0].since != end:
+        found = f"what arrived up to {end.isoformat()} was rehearsed, and the next interval does not begin there"
+        raise RequestError(found, where=pipeline, fix=f"rehearse from {end.isoformat()} on")
+    if not left:
+        return
+    for run in _find_offsets(spark, contract, left, is_first=end is None and not with_earlier, given=given):
+        run_id = f"rehearse__{run.interval.until.isoformat()}"
+        number = run_steps.plan_run(settings, pipeline, run_id, rehearsed=run, given=given)
+        yield run_steps.execute_run(spark, settings, pipeline, number, given)
+
+
+def _find_offsets(
+    spark: SparkSession,
+    contract: BoundContract,
+    intervals: Sequence[ArrivalInterval],
+    *,
+    is_first: bool,
+    given: TopicSource | None,
+) -> list[RehearsedOffsets]:
+    """Return where each interval ends. `is_first`: no record may have arrived before the first interval."""
+    past = journal.read_runs(contract.warehouse, contract.pipeline)
+    plan = planner.propose_plan(contract, "rehearsal", None, past, given=given)
+    since = intervals[0].since if is_first else FIRST_MOMENT
+    moments = [since, *(interval.until for interval in intervals)]
+    bounds = {}
+    for name, topic_plan in plan.topics.items():
+        first, *bounds[name] = arrival_bounds.find_arrival_bounds(spark, contract, plan, name, moments, given)
+        earlier = arrival_bounds.find_earlier(first, topic_plan.ranges)
+        if earlier is not None:
+            place = topic_patterns.describe_partition(contract.kafka_topic(name), topic_plan.members, earlier[0])
+            found = f"the record arrived before {since.isoformat()}, where the rehearsal begins, or nothing says when"
+            fix = "let it begin earlier; or say that such records are known at the end of the first interval: --earlier"
+            raise RequestError(found, where=f"{place}, offset {earlier[1]}", fix=fix)
+    return [
+        RehearsedOffsets(interval, {name: ends[n] for name, ends in bounds.items()})
+        for n, interval in enumerate(intervals)
+    ]
