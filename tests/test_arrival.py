@@ -88,7 +88,9 @@ def micros(milli: int | None) -> int | None:
 
 
 def with_arrivals(records: pa.Table, own: list[int | None]) -> pa.Table:
-    return records.append_column("arrival", pa.array([micros(it) for it in own], pa.int64()).view(pa.timestamp("us", "UTC")))
+    return records.append_column(
+        "arrival", pa.array([micros(it) for it in own], pa.int64()).view(pa.timestamp("us", "UTC"))
+    )
 
 
 def define_arrivals(

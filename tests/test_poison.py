@@ -326,7 +326,7 @@ def test_a_share_is_one_of_the_whole_run(spark: SparkSession) -> None:
     before = Counter[str]()
     assert account("10%", first, before, to_come=6) == {0: 4}
     assert account("10%", second, before, to_come=0) == {0: 6}
-    assert before == {"records": 10, "refused": 1, "malformed": 1}
+    assert before == Counter({"records": 10, "refused": 1, "malformed": 1})
     with pytest.raises(RecordError, match="1 of the run's records do not decode, and the limit is 0; the first: no"):
         account("9%", first, Counter(), to_come=6)
     early = Counter({"records": 10, "malformed": 1})

@@ -88,7 +88,9 @@ def decode_records(
     facts |= {_TIME_FIELDS[field]: F.col(f"_{field}") for field in decoding.computed}
     facts |= {"timestamp": F.col("timestamp"), **bounds}
     judged = _add_struct(dated, decoding, _judge, facts, f"struct<{_FATES}, {_TIMES}{arrival}>", "_verdict")
-    return _take_columns(judged, {"_read": parts, "_verdict": verdict}).drop(*(f"_{field}" for field in decoding.computed))
+    return _take_columns(judged, {"_read": parts, "_verdict": verdict}).drop(
+        *(f"_{field}" for field in decoding.computed)
+    )
 
 
 def _list_arguments(records: DataFrame, topic: Topic, decoding: Decoding) -> dict[str, Column]:

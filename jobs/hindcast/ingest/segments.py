@@ -218,8 +218,8 @@ def _find_starts(segments: Segments, origin: Origin) -> Segments:
         times = _find_reached([*segments.starts], origin.ranges, origin.stream_times, lambda it: it.latest)
         return replace(segments, starts={it: SegmentStart(time) for it, time in times.items()})
     arrived = _find_reached([*segments.starts], origin.ranges, origin.arrivals, lambda it: it.latest_arrival)
-    # rule: what the arrival of the record before moves is judged by that
     if moved := {it: before for it, before in arrived.items() if arrivals.are_moved(it.first_arrival, before)}:
+        # rule: what the arrival of the record before moves is judged by that
         segments = segments.judge_again(moved)
     times = _find_reached([*segments.starts], origin.ranges, origin.stream_times, lambda it: it.latest)
     starts = zip(times.items(), arrived.values(), strict=True)

@@ -58,7 +58,7 @@ def _find_latest(rows: DataFrame, ranges: Mapping[int, OffsetRange]) -> StreamTi
     return {row["partition"]: row["micros"] for row in latest.collect()}
 
 
-def _find_latest_in_files(log: DeltaTable, ranges: Mapping[int, OffsetRange], column: str) -> StreamTimes:
+def _find_latest_in_files(log: DeltaTable, ranges: Mapping[int, OffsetRange], column: str = "timestamp") -> StreamTimes:
     """Return the same of `timestamp`, or of the `arrival` of all records, from the files of a log, the latest first.
 
     Of most files their statistics tell that they have none.
@@ -126,7 +126,7 @@ class ReachedOffsets:
         return known | read_arrivals(contract, name, unknown)
 
     def advance(
-        self, ranges: Mapping[int, OffsetRange], *reached: StreamTimes, arrivals: Sequence[StreamTimes]
+        self, ranges: Mapping[int, OffsetRange], *reached: StreamTimes, arrivals: Sequence[StreamTimes] = ()
     ) -> None:
         """Go on to the ends of ranges with the stream times `reached` before and within them, and with the arrivals."""
         for partition, offsets in ranges.items():
