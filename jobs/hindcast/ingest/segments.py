@@ -28,7 +28,6 @@ from hindcast.ingest.segment_packing import (
     COUNTS,
     FATE_COLUMNS,
     PACKED,
-    PACKED_SCHEMA,
     Segment,
     count_fates_again,
     open_segment,
@@ -73,8 +72,8 @@ class Origin(NamedTuple):
 class Segments:
     """The segments of records that have the columns `schema`.
 
-    `frame`: as `pack_records` has them, checkpointed. `starts`: what was reached before each segment. `local`: the
-    records of each, if this process has them.
+    `frame`: as `pack_records` has them, checkpointed; it may have none if this process has the records of each
+    (`local`). `starts`: what was reached before each segment.
     """
 
     frame: DataFrame
@@ -147,7 +146,7 @@ class Segments:
         if len(some) > _MOST_NAMED:
             return self
         places = [F.struct(F.lit(it.partition).cast("int"), F.lit(it.first).cast("long")) for it in some]
-        frame = self.frame.where(F.struct("partition", "first").isin(places))
+        frame = self.frame if self.local else self.frame.where(F.struct("partition", "first").isin(places))
         local = self.local and tuple(rows for it, rows in zip(self.starts, self.local, strict=True) if it in some)
         return replace(self, frame=frame, starts={it: self.starts[it] for it in self.starts if it in some}, local=local)
 
@@ -178,12 +177,12 @@ def hold_segments(
     spark: SparkSession, packed: Sequence[pa.RecordBatch], schema: StructType, rule: FateRule, origin: Origin
 ) -> Segments:
     """Return the segments of a few records that this process has packed (`pack_batches`)."""
-    table = pa.Table.from_batches(packed, PACKED).combine_chunks()
-    frame = spark.createDataFrame(table, PACKED_SCHEMA)
+    table = pa.Table.from_batches(packed, PACKED)
     rows = {Segment(*values): rows for *values, rows in zip(*(it.to_pylist() for it in table.columns), strict=True)}
     ordered = sorted(rows, key=lambda it: it[:2])
     local = tuple(rows[it] for it in ordered)
-    return _find_starts(Segments(frame, schema, rule, dict.fromkeys(ordered, SegmentStart()), local), origin)
+    none = spark.range(0)  # a DataFrame of the records themselves would cost more than all they need
+    return _find_starts(Segments(none, schema, rule, dict.fromkeys(ordered, SegmentStart()), local), origin)
 
 
 def read_segments(frame: DataFrame, schema: StructType, rule: FateRule, origin: Origin, *, few: bool) -> Segments:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Protocol, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, ClusterMetadata  # type: ignore[attr-defined]  # not in __all__
 
 from hindcast.common.errors import AccessError, TopicError
 from hindcast.common.login_forms import hide_login
@@ -58,8 +58,8 @@ def await_broker(
     topic: str | None,
     how: Security,
     patience: float,
-) -> None:
-    """Return when a broker has described the topic, or all topics without one.
+) -> ClusterMetadata:
+    """Return what a broker says of the topic, or of all topics without one, as soon as one does.
 
     `client`: a consumer, producer or admin client whose error_cb is `errors`. Raises AccessError as soon as no broker
     lets us in, and KafkaException after `patience` seconds.
@@ -67,7 +67,7 @@ def await_broker(
     until, looked = time.monotonic() + patience, False
     while True:
         try:
-            client.list_topics(topic, timeout=min(_ASK_AGAIN, patience))
+            return client.list_topics(topic, timeout=min(_ASK_AGAIN, patience))
         except KafkaException:
             client.poll(0)
             late = time.monotonic() > until
@@ -79,8 +79,6 @@ def await_broker(
                 _refuse_other_listener(servers, how)
             if late:
                 raise
-        else:
-            return
 
 
 def refuse_denied_access(errors: ClientErrors, servers: str, how: Security) -> None:

@@ -19,7 +19,13 @@ from confluent_kafka import (
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec  # type: ignore[attr-defined]  # not in __all__
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # not in __all__
+    AdminClient,
+    ClusterMetadata,
+    ConfigResource,
+    OffsetSpec,
+    TopicMetadata,
+)
 
 from hindcast.common.errors import TopicError
 from hindcast.kafka import access_errors
@@ -47,6 +53,7 @@ class Cluster:
         self.servers = servers
         self._how = how or read_security(servers)
         self._errors, self._greeted = access_errors.ClientErrors(), False
+        self._greeting: dict[str, ClusterMetadata] = {}
         config = {**client_config(servers, self._how), "socket.timeout.ms": 10_000}
         reading = {
             **config,
@@ -77,7 +84,7 @@ class Cluster:
 
     def has_topic(self, topic: str) -> bool:
         """Return whether the topic exists. AccessError without the right to Describe it: Kafka does not say then."""
-        error = self._ask(lambda: self._consumer.list_topics(topic, timeout=TIMEOUT), topic).topics[topic].error
+        error = self._describe_topic(topic).error
         if error is not None and error.name() not in _NO_TOPIC:
             raise self._explain_error(error, topic)
         return error is None
@@ -100,8 +107,7 @@ class Cluster:
 
         Asks for all partitions at once. Raises TopicError if no broker answers or the topic does not exist.
         """
-        metadata = self._ask(lambda: self._consumer.list_topics(topic, timeout=TIMEOUT), topic)
-        described = metadata.topics[topic]
+        described = self._describe_topic(topic)
         if described.error is not None:
             raise self._explain_error(described.error, topic)
         # Starts first: what retention removes meanwhile is reported as lost when it is read.
@@ -219,6 +225,14 @@ class Cluster:
                     offsets[partition] = message.offset() or 0
         return offsets
 
+    def _describe_topic(self, topic: str) -> TopicMetadata:
+        """Return the partitions of a topic, and its error; once by what the first question of all has brought."""
+
+        def describe() -> TopicMetadata:
+            return (self._greeting.pop(topic, None) or self._consumer.list_topics(topic, timeout=TIMEOUT)).topics[topic]
+
+        return self._ask(describe, topic)
+
     def _list_offsets(self, topic: str, partitions: Iterable[int], at: OffsetSpec) -> dict[int, int]:
         """Return where partitions begin or end, for readers of committed records; one request to each broker."""
         specs = {TopicPartition(topic, partition): at for partition in partitions}
@@ -237,7 +251,7 @@ class Cluster:
         while True:
             try:
                 if not self._greeted:
-                    access_errors.await_broker(
+                    self._greeting[topic] = access_errors.await_broker(
                         self._consumer, self._errors, self.servers, topic or None, self._how, TIMEOUT
                     )
                     self._greeted = True

@@ -13,7 +13,7 @@ from hindcast.common.spark_workers import BatchConverter, map_in_workers
 
 @dataclass(frozen=True)
 class TaskRows:
-    """Rows of this schema: what `convert` makes of the batches of `frame`; `local`: all of them, if they are here."""
+    """Rows of this schema: `local`, if they are here, else what `convert` makes of the batches of `frame`."""
 
     frame: DataFrame
     convert: BatchConverter
@@ -37,6 +37,8 @@ def map_rows(rows: DataFrame | TaskRows, work: BatchConverter, schema: str) -> D
     """Return what `work` makes of the batches of rows, within the task that has them."""
     if isinstance(rows, DataFrame):
         return map_in_workers(rows, work, schema)
+    if rows.local is not None:
+        return map_in_workers(rows.as_frame(), work, schema)
     convert = rows.convert
     return map_in_workers(rows.frame, lambda batches: work(convert(batches)), schema)
 
