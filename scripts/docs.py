@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,8 @@ def pages() -> dict[Path, str]:
         "tables": reference.tables,
         "errors": reference.error_page,
     }
-    drawn = {"plane": picture.svg, "house": house.svg}
+    planes = {"plane": picture.NAAN, "hindsight": picture.ROUTE}
+    drawn = {**{name: partial(picture.svg, plane) for name, plane in planes.items()}, "house": house.svg}
     pages = {DOCS / f"{name}.md": make() for name, make in made.items()}
     return pages | {DOCS / f"pictures/{name}.svg": draw() for name, draw in drawn.items()}
 

@@ -1,26 +1,41 @@
-"""The picture of the plane in docs/concepts.md, an SVG: the price of naan in three runs, two with a late record.
+"""Pictures of the plane, as SVG: the price of naan in docs/concepts.md, in three runs, two with a late record; and that of
+a route in docs/howto/hindsight.md, rehearsed month by month.
 
 Pure: records in, rectangles out, and these drawn. scripts/docs.py writes it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from svg import INK, MUTED, document, text
 
 
 class Price(NamedTuple):
-    """A record of the menu: since which minute the price is true, and the run that brought it."""
+    """A record: since when the price is true, in units of the valid axis, and the run that brought it."""
 
     price: str
-    minute: float
+    since: float
     run: int
 
 
+class Plane(NamedTuple):
+    """What a picture shows: the `records` of one key; the `marks` of the valid axis by their places; a name for each run;
+    and an `event` at a place, with the answers about it by run.
+    """
+
+    title: str
+    records: Sequence[Price]
+    marks: Mapping[float, str]
+    runs: Sequence[str]
+    place: float
+    event: str
+    answers: Mapping[int, str]
+
+
 class Rectangle(NamedTuple):
-    """A row: true from one minute to another, believed from one run to another; None: without an end."""
+    """A row: true from one moment to another, believed from one run to another; None: without an end."""
 
     price: str
     valid_from: float
@@ -41,13 +56,31 @@ class Rectangle(NamedTuple):
         return 1 + (self.valid_to is not None) + 2 * (self.system_to is not None)
 
 
-NAAN = (Price("3.00", 0, 1), Price("2.50", 1, 2), Price("2.75", 0.5, 3))
+NAAN = Plane(
+    "The price of naan on the plane of valid time and system time",
+    (Price("3.00", 0, 1), Price("2.50", 1, 2), Price("2.75", 0.5, 3)),
+    {0: "00:00", 0.5: "00:00:30", 1: "00:01", 2: "00:02", 3: "00:03"},
+    ("run 1", "run 2", "run 3"),
+    2,
+    "Dave orders two",
+    {1: "known at run 1: 6.00", 2: "known at run 2: 5.00", 3: "known at run 3: 5.00"},
+)
 """What the menu says of naan: the first late record is the tutorial's."""
 
-RUNS = 3
-WIDTH, LEFT, TOP, MINUTE, RUN = 860, 120, 92, 210, 128
+ROUTE = Plane(
+    "The price of a route, rehearsed month by month",
+    (Price("20", 0, 1), Price("24", 1.32, 3)),
+    {0: "1 Jan", 1: "1 Feb", 1.32: "10 Feb", 2: "1 Mar", 3: "1 Apr"},
+    ("1 Feb", "1 Mar", "1 Apr"),
+    1.46,
+    "a trip on 14 February",
+    {2: "known in March: 20", 3: "known in April: 24"},
+)
+"""The prices of docs/howto/hindsight.md."""
+
+WIDTH, LEFT, TOP, UNIT, RUN = 860, 120, 92, 210, 128
 UNTIL = 3.4
-"""The minute at which the picture ends."""
+"""Where the valid axis ends."""
 
 ACCENT = "#b3261e"
 FILLS = {"open": "#bfe3c6", "past": "#d3e2f8", "superseded": "url(#closed)"}
@@ -60,9 +93,9 @@ def rectangles(records: Sequence[Price]) -> list[Rectangle]:
     """
     rows: list[Rectangle] = []
     for run in sorted({record.run for record in records}):
-        known = sorted((record for record in records if record.run <= run), key=lambda record: record.minute)
-        ends = [record.minute for record in known[1:]]
-        right = {(r.price, r.minute, end) for r, end in zip(known, [*ends, None], strict=True)}
+        known = sorted((record for record in records if record.run <= run), key=lambda record: record.since)
+        ends = [record.since for record in known[1:]]
+        right = {(r.price, r.since, end) for r, end in zip(known, [*ends, None], strict=True)}
         kept = {row[:3] for row in rows if row.system_to is None} & right
         rows = [
             row if row.system_to is not None or row[:3] in kept else row._replace(system_to=run) for row in rows
@@ -70,36 +103,38 @@ def rectangles(records: Sequence[Price]) -> list[Rectangle]:
     return rows
 
 
-def svg() -> str:
+def svg(plane: Plane) -> str:
     """The picture."""
-    height = TOP + RUNS * RUN + 60
-    title = "The price of naan on the plane of valid time and system time"
+    height = TOP + len(plane.runs) * RUN + 60
     defs = [
         '<defs><pattern id="closed" width="8" height="8" patternTransform="rotate(45)" patternUnits="userSpaceOnUse">',
         '<rect width="8" height="8" fill="#f2f2f2"/><path d="M0 0V8" stroke="#c9c9c9" stroke-width="3"/>',
         "</pattern></defs>",
     ]
-    rows = [part for row in rectangles(NAAN) for part in _row(row)]
-    return document(title, WIDTH, height, defs, [*_axes(), *rows, *_dave()])
+    end = len(plane.runs) + 1
+    rows = [part for row in rectangles(plane.records) for part in _row(row, end)]
+    return document(plane.title, WIDTH, height, defs, [*_axes(plane), *rows, *_event(plane, end)])
 
 
-def _axes() -> list[str]:
+def _axes(plane: Plane) -> list[str]:
     down = f'transform="translate(26 {TOP}) rotate(90)" font-weight="bold"'
     parts = [
         text(LEFT, 26, "valid time: when it is true in the world  \N{RIGHTWARDS ARROW}", 'font-weight="bold"'),
         f"<text {down}>system time: when it was believed  \N{RIGHTWARDS ARROW}</text>",
     ]
-    for minute in (0, 0.5, 1, 2, 3):
-        label = f"00:{int(minute):02d}" + (":30" if minute % 1 else "")
-        parts.append(text(_x(minute), TOP - 12, label, f'text-anchor="middle" font-size="15" fill="{MUTED}"'))
-    runs = range(1, RUNS + 1)
-    return parts + [text(LEFT - 12, _y(run) + 22, f"run {run}", f'text-anchor="end" fill="{MUTED}"') for run in runs]
+    for place, label in plane.marks.items():
+        parts.append(text(_x(place), TOP - 12, label, f'text-anchor="middle" font-size="15" fill="{MUTED}"'))
+    return parts + [
+        text(LEFT - 12, _y(run) + 22, name, f'text-anchor="end" fill="{MUTED}"')
+        for run, name in enumerate(plane.runs, 1)
+    ]
 
 
-def _row(row: Rectangle) -> list[str]:
+def _row(row: Rectangle, end: int) -> list[str]:
+    """A row; `end`: the run after the last."""
     left, top = _x(row.valid_from), _y(row.system_from)
     right = _x(UNTIL if row.valid_to is None else row.valid_to)
-    bottom = _y(RUNS + 1 if row.system_to is None else row.system_to) + (24 if row.system_to is None else 0)
+    bottom = _y(end if row.system_to is None else row.system_to) + (24 if row.system_to is None else 0)
     size = f'x="{left}" y="{top}" width="{right - left}" height="{bottom - top}"'
     parts = [f'<rect {size} fill="{FILLS[row.belief]}" stroke="{INK}" stroke-width="1.5"/>']
     if row.valid_to is None:  # no end: the border is open there
@@ -120,22 +155,22 @@ def _row(row: Rectangle) -> list[str]:
     return parts
 
 
-def _dave() -> list[str]:
-    """Dave's order at 00:02, and what is answered as known at each run."""
-    at, bottom = _x(2), _y(RUNS + 1) + 24
+def _event(plane: Plane, end: int) -> list[str]:
+    """The event, and what is answered about it as known at each run."""
+    at, bottom = _x(plane.place), _y(end) + 24
     parts = [
         f'<path d="M{at} {TOP - 6}V{bottom}" stroke="{ACCENT}" stroke-width="2" stroke-dasharray="6 5"/>',
-        text(at, TOP - 42, "Dave orders two", f'text-anchor="middle" fill="{ACCENT}" font-weight="bold"'),
+        text(at, TOP - 42, plane.event, f'text-anchor="middle" fill="{ACCENT}" font-weight="bold"'),
     ]
-    for run, told in ((1, "known at run 1: 6.00"), (2, "known at run 2: 5.00"), (3, "known at run 3: 5.00")):
-        middle = _y(run) + RUN / 2 + 10
+    for run, answer in plane.answers.items():
+        middle = _y(run) + RUN - 30
         parts.append(f'<circle cx="{at}" cy="{middle}" r="6" fill="{ACCENT}"/>')
-        parts.append(text(at + 14, middle + 5, told, f'fill="{ACCENT}"'))
+        parts.append(text(at + 14, middle + 5, answer, f'fill="{ACCENT}"'))
     return parts
 
 
-def _x(minute: float) -> float:
-    return LEFT + minute * MINUTE
+def _x(place: float) -> float:
+    return LEFT + place * UNIT
 
 
 def _y(run: int) -> float:
