@@ -194,7 +194,7 @@ def columns_told(heading: str) -> dict[str, str]:
 
 
 def test_the_picture_of_the_plane_has_the_rows_that_its_page_tells_of() -> None:
-    rows = docs.picture.rectangles(docs.picture.NAAN)
+    rows = docs.picture.rectangles(docs.picture.NAAN.records)
     assert [(*row, row.region) for row in rows] == [
         ("3.00", 0, None, 1, 2, 3),
         ("3.00", 0, 1, 2, 3, 4),

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import random
 from datetime import UTC, datetime, timedelta
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from hindcast import read
+from hindcast.bitemporal import valid_time
 from hindcast.cli.main import main
 from hindcast.common.errors import HindcastError, RequestError
 from hindcast.common.settings import read_settings
@@ -210,3 +213,62 @@ def test_the_command_prints_the_report_of_each_date(
 
 def reversed_moments(moments: list[str]) -> list[str]:
     return [moments[0], moments[3], moments[2], moments[1]]
+
+
+def test_random_histories_are_known_at_each_date_by_what_had_arrived_in_every_partition(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    """With arrivals that are missing and that go back, ties, tombstones and late records; beside the definition."""
+    chance = random.Random(7)  # noqa: S311  # any will do
+    with pipeline(spark, broker, tmp_path, CONTRACT, partitions=3) as p:
+        for n in range(90):
+            arrived = chance.choice([n, n - chance.randrange(20), None])
+            headers = [] if arrived is None else [sent(arrived)]
+            price = chance.choice([n, n, n, None])
+            value = None if price is None else {"price": price}
+            p.send("menu", (f"dish{chance.randrange(7)}", value, chance.randrange(40), *headers))
+            order = {"item": f"dish{chance.randrange(7)}", "quantity": 1}
+            p.send("orders", (f"guest{n}", order, chance.randrange(40), *headers))
+        rehearse(p, -30, 90, "20 seconds", with_earlier=True)
+        known = {topic: list_arrivals(p, topic) for topic in ("menu", "orders")}
+        for second in range(-10, 91, 20):
+            versions = {item: define_versions(known["menu"], item, second) for item in (f"dish{n}" for n in range(7))}
+            rows = read.query(p.warehouse, p.contract, "menu", read.Question(known_at=at(second), from_time=at(-1)))
+            found = [(r["item"], r["price"], r["validFrom"], r["validTo"]) for r in rows.to_pylist()]
+            assert sorted(found, key=str) == sorted(chain.from_iterable(versions.values()), key=str), second
+            bills = []
+            for row in known["orders"]:
+                if row["known"] < at(second):
+                    item = json.loads(row["value"])["item"]
+                    priced = [
+                        v
+                        for v in versions[item]
+                        if v[2] <= row["timestamp"] and (v[3] is None or row["timestamp"] < v[3])
+                    ]
+                    bills += [(row["key"].decode(), v[1]) for v in priced]
+            assert known_bills(p, at(second)) == sorted(bills), second
+        assert wrong(p) == []
+
+
+def list_arrivals(p: Pipeline, topic: str) -> list[dict[str, Any]]:
+    """The rows of a log in offset order, with when each could be `known`: from its header and those before it."""
+    reached: dict[int, datetime] = {}
+    rows = sorted(p.raw(f"logs/{topic}"), key=lambda row: (row["partition"], row["offset"]))
+    for row in rows:
+        own = [datetime.fromisoformat(value.decode()) for name, value in map(dict.values, row["headers"] or [])]
+        before = reached.get(row["partition"], valid_time.FIRST_MOMENT)
+        row["known"] = reached[row["partition"]] = max([before, *own])
+        assert row["arrival"] == row["known"]
+    return rows
+
+
+def define_versions(rows: list[dict[str, Any]], item: str, second: int) -> list[tuple[Any, ...]]:
+    """The versions of a key by the records that had arrived before a moment: of equal timestamps the last counts."""
+    own = [row for row in rows if row["key"].decode() == item and row["known"] < at(second)]
+    prices = {row["timestamp"]: row["value"] for row in own}
+    moments = sorted(prices)
+    return [
+        (item, json.loads(prices[start])["price"], start, end)
+        for start, end in pairwise([*moments, None])
+        if prices[start] is not None
+    ]
