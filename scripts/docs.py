@@ -10,7 +10,7 @@ tests/test_docs.py fails when a page is not what this writes.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -46,8 +46,9 @@ def pages() -> dict[Path, str]:
         "tables": reference.tables,
         "errors": reference.error_page,
     }
+    drawn: dict[str, Callable[[], str]] = {"house": house.svg}
     planes = {"plane": picture.NAAN, "hindsight": picture.ROUTE}
-    drawn = {**{name: partial(picture.svg, plane) for name, plane in planes.items()}, "house": house.svg}
+    drawn |= {name: partial(picture.svg, plane) for name, plane in planes.items()}
     pages = {DOCS / f"{name}.md": make() for name, make in made.items()}
     return pages | {DOCS / f"pictures/{name}.svg": draw() for name, draw in drawn.items()}
 

@@ -1,5 +1,5 @@
-"""Pictures of the plane, as SVG: the price of naan in docs/concepts.md, in three runs, two with a late record; and that of
-a route in docs/howto/hindsight.md, rehearsed month by month.
+"""Pictures of the plane, as SVG: the price of naan in three runs, two with a late record (docs/concepts.md); and that
+of a route, rehearsed month by month (docs/howto/hindsight.md).
 
 Pure: records in, rectangles out, and these drawn. scripts/docs.py writes it.
 """
@@ -21,8 +21,8 @@ class Price(NamedTuple):
 
 
 class Plane(NamedTuple):
-    """What a picture shows: the `records` of one key; the `marks` of the valid axis by their places; a name for each run;
-    and an `event` at a place, with the answers about it by run.
+    """What a picture shows: the `records` of one key; the `marks` of the valid axis by their places; a name for each
+    run; and an `event` at a place, with the answers about it by run.
     """
 
     title: str

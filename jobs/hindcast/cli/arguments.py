@@ -277,6 +277,12 @@ def build_parser() -> argparse.ArgumentParser:
     close.add_argument(
         "--known-at", metavar="S", help="as known at this moment, or after run:N (default: the last run of each)"
     )
+    restate = add_row_format(add(closing.restate))
+    restate.add_argument("pipeline")
+    restate.add_argument("name", metavar="NAME", help="the close")
+    restate.add_argument(
+        "--known-at", metavar="S", help="compare with what was known at this moment, or after run:N (default: now)"
+    )
     closes = add_row_format(add(closing.closes))
     closes.add_argument("pipeline")
     closes.add_argument(

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "write a pipeline": ("init", "infer", "check", "test", "schema"),
     "run it": ("run", "rehearse", "preview", "runs", "report", "abandon"),
-    "ask its tables": ("query", "history", "diff", "why", "sql", "compare", "close", "closes"),
+    "ask its tables": ("query", "history", "diff", "why", "sql", "compare", "close", "closes", "restate"),
     "decide what was held back": ("failing", "release", "quarantine", "requeue"),
     "keep it healthy": ("doctor", "verify", "ledger", "maintain", "trim", "forget", "upgrade", "downgrade"),
     "try it on this machine": ("setup", "completion", "up", "demo", "produce", "down", "conformance"),
@@ -37,6 +37,7 @@ EXAMPLES: Mapping[str, str] = {
     "sql": "hindcast sql shop",
     "close": "hindcast close shop 2026-Q3 --from 2026-07-01 --to 2026-10-01",
     "closes": "hindcast closes shop",
+    "restate": "hindcast restate shop 2026-Q3",
     "compare": "hindcast compare shop.totals --topic totals-output",
     "failing": "hindcast failing shop --held",
     "release": "hindcast release shop.prices --key tea",

@@ -9,9 +9,11 @@ Rows that another row replaces with the same values, as the first one does here,
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Literal, NamedTuple, TypeAlias
 
 import pyarrow as pa
@@ -19,7 +21,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 from duckdb import DuckDBPyConnection
 
-from hindcast.bitemporal.predicates import ColumnBound, Question, sql_literal
+from hindcast.bitemporal.predicates import ColumnBound, Question, known_at_condition, sql_literal
 from hindcast.common.errors import QueryError
 from hindcast.common.python_values import list_values
 from hindcast.contract import Contract
@@ -33,6 +35,9 @@ from hindcast.store import duckdb_reader, row_reader, table_columns
 from hindcast.store.duckdb_reader import EngineFactory, quote_name
 from hindcast.store.tables import Table
 
+Figure: TypeAlias = Decimal | int | float
+ROWS = "_rows"
+"""The number of rows, beside columns of values, none of which begins so."""
 Order = Literal["size", "time"]
 """Lines with the greatest difference of a number first, or in the order of key and time."""
 
@@ -73,8 +78,8 @@ class Changes(NamedTuple):
     """Some `lines` of a table's changes, and the counts of all.
 
     A line has `key`, a struct, and the period, `change` (added, changed, removed), `corrected`, the structs `before`
-    and `after` with the values (null where there was, or is, no row) and `source`, the places of the records of the new
-    row.
+    and `after` with the values (null where there was, or is, no row), `source`, the places of the records of the new
+    row, and `changedAt`, the known-at of the run that made it so.
     """
 
     table: Table
@@ -115,6 +120,39 @@ def read_changes(
     Raises UnknownError for an unknown table, QueryError for a moment that cannot be answered (`read.query`), and if
     more rows were closed or opened than the limit allows.
     """
+    with _pair_lines(warehouse, contract, name, question, open_engine, limit) as (engine, form, table):
+        where = "WHERE corrected" if question.only_corrections else ""
+        counted = f"SELECT count(*), count(DISTINCT k), count(*) FILTER (corrected) FROM lines {where}"  # noqa: S608
+        counts = ChangeCounts(*engine.sql(counted).fetchall()[0])
+        order = form.order_by_size(question.hidden) if question.order == "size" else ""
+        most = "" if question.most is None else f"LIMIT {question.most:d}"
+        lines = engine.sql(
+            f"SELECT {form.line_columns} FROM lines {where} "  # noqa: S608
+            f"ORDER BY {order}k, p0 {most} OFFSET {question.first:d}"
+        ).to_arrow_table()
+    if limit is not None and lines.nbytes > limit.line_bytes:
+        raise _describe_excess(f"these lines take over {limit.line_bytes >> 20:,} MiB", table)
+    return Changes(table, lines, counts)
+
+
+def count_lines(warehouse: str, contract: Contract, name: str, question: ChangeQuestion) -> dict[datetime, int]:
+    """Return how many lines there are by `changedAt`."""
+    with _pair_lines(warehouse, contract, name, question) as (engine, _, _):
+        return dict(engine.sql("SELECT changedAt, count(*) FROM lines GROUP BY changedAt").fetchall())
+
+
+@contextmanager
+def _pair_lines(
+    warehouse: str,
+    contract: Contract,
+    name: str,
+    question: ChangeQuestion,
+    open_engine: EngineFactory = duckdb_reader.open_engine,
+    limit: SideLimit | None = None,
+) -> Iterator[tuple[DuckDBPyConnection, _Form, Table]]:
+    """Yield an engine whose table `lines` has the changes of a table, with its columns; the arguments and errors are
+    those of `read_changes`.
+    """
     start, end = question.period or (None, None)
     last = None if end is None else end - _MICROSECOND
     for moment in (question.earlier, question.later):
@@ -135,18 +173,7 @@ def read_changes(
             rows = f"SELECT {columns} FROM rows WHERE {condition} AND {form.kept_condition}"  # noqa: S608  # literals, quoted names
             engine.execute(f"CREATE TEMP TABLE {side} AS SELECT {form.columns} FROM ({rows})")  # noqa: S608
         engine.execute(f"CREATE TEMP TABLE lines AS {form.pair_rows()}")
-        where = "WHERE corrected" if question.only_corrections else ""
-        counted = f"SELECT count(*), count(DISTINCT k), count(*) FILTER (corrected) FROM lines {where}"  # noqa: S608
-        counts = ChangeCounts(*engine.sql(counted).fetchall()[0])
-        order = form.order_by_size(question.hidden) if question.order == "size" else ""
-        most = "" if question.most is None else f"LIMIT {question.most:d}"
-        lines = engine.sql(
-            f"SELECT {form.line_columns} FROM lines {where} "  # noqa: S608
-            f"ORDER BY {order}k, p0 {most} OFFSET {question.first:d}"
-        ).to_arrow_table()
-    if limit is not None and lines.nbytes > limit.line_bytes:
-        raise _describe_excess(f"these lines take over {limit.line_bytes >> 20:,} MiB", table)
-    return Changes(table, lines, counts)
+        yield engine, form, table
 
 
 def _refuse_many(engine: DuckDBPyConnection, condition: str, limit: SideLimit, table: Table) -> None:
@@ -256,18 +283,24 @@ class _Form:
         parts = {"k": self._table.key, "v": [field.name for field in self._values], "s": self._sources}
         packed = [f"{_pack_columns(names)} AS {alias}" for alias, names in parts.items()]
         identity = [name for name in self._table.identity if name not in self._table.key]
-        return ", ".join([*packed, f"{start} AS p0", f"{end} AS p1", f"{_pack_columns(identity)} AS i"])
+        run = ['"systemFrom" AS opened', '"systemTo" AS closed']
+        return ", ".join([*packed, f"{start} AS p0", f"{end} AS p1", f"{_pack_columns(identity)} AS i", *run])
 
     @property
     def line_columns(self) -> str:
         """What is returned of a line."""
         periods = [f"p{n} AS {quote_name(name)}" for n, name in enumerate(self._periods)]
-        return ", ".join(["k AS key", *periods, "change", "corrected", "before", "after", "source"])
+        return ", ".join(["k AS key", *periods, "change", "corrected", "before", "after", "source", "changedAt"])
+
+    @property
+    def number_columns(self) -> list[str]:
+        """The values that are numbers."""
+        return [field.name for field in self._values if _is_number(field.type)]
 
     def pair_rows(self) -> str:
         """Return the query of all lines from the rows `old` and `new`."""
         return f"""
-            SELECT k, p0, p1, before, after, source, corrected,
+            SELECT k, p0, p1, before, after, source, corrected, changedAt,
                    CASE WHEN NOT had THEN 'added' WHEN NOT has THEN 'removed' ELSE 'changed' END AS change
             FROM ({_PAIRED_VERSIONS if self._table.kind == "versions" else _PAIRED_ROWS})
             WHERE (had OR has) AND NOT (had AND has AND before IS NOT DISTINCT FROM after)
@@ -275,7 +308,7 @@ class _Form:
 
     def order_by_size(self, hidden: Collection[str]) -> str:
         """Return the first part of an order: the greatest difference of a number in a line first."""
-        numbers = [field.name for field in self._values if _is_number(field.type) and field.name not in hidden]
+        numbers = [name for name in self.number_columns if name not in hidden]
         sides = [[f"coalesce({side}.{quote_name(it)}, 0)::DOUBLE" for side in ("after", "before")] for it in numbers]
         differences = ", ".join(f"abs({new} - {old})" for new, old in sides)
         return f"greatest({differences}) DESC, " if sides else ""
@@ -288,16 +321,17 @@ _PAIRED_VERSIONS = """
     ), parts AS (
         SELECT k, cut AS start, lead(cut) OVER (PARTITION BY k ORDER BY cut) AS stop FROM cuts
     ), with_old AS (
-        SELECT parts.*, old.v, old.p1 IS NOT NULL AS was_past,
+        SELECT parts.*, old.v, old.closed, old.p1 IS NOT NULL AS was_past,
                old.p0 IS NOT NULL AND start < coalesce(old.p1, 'infinity') AS had
         FROM parts ASOF LEFT JOIN old ON parts.k = old.k AND start >= old.p0
     ), paired AS (
-        SELECT with_old.*, new.v AS new_v, new.s,
+        SELECT with_old.*, new.v AS new_v, new.s, new.opened,
                new.p0 IS NOT NULL AND start < coalesce(new.p1, 'infinity') AS has
         FROM with_old ASOF LEFT JOIN new ON with_old.k = new.k AND start >= new.p0 WHERE stop IS NOT NULL
     )
     SELECT k, start AS p0, CASE WHEN stop < 'infinity' THEN stop END AS p1, had, has, had AND was_past AS corrected,
-           CASE WHEN had THEN v END AS before, CASE WHEN has THEN new_v END AS after, CASE WHEN has THEN s END AS source
+           CASE WHEN had THEN v END AS before, CASE WHEN has THEN new_v END AS after,
+           CASE WHEN has THEN s END AS source, CASE WHEN has THEN opened ELSE closed END AS changedAt
     FROM paired
 """
 """Of each key the periods between two starts or ends of rows, with the row of each side that is true then."""
@@ -305,10 +339,43 @@ _PAIRED_VERSIONS = """
 _PAIRED_ROWS = """
     SELECT coalesce(new.k, old.k) AS k, coalesce(new.p0, old.p0) AS p0, coalesce(new.p1, old.p1) AS p1,
            old.k IS NOT NULL AS had, new.k IS NOT NULL AS has, old.k IS NOT NULL AS corrected,
-           old.v AS before, new.v AS after, new.s AS source
+           old.v AS before, new.v AS after, new.s AS source, coalesce(new.opened, old.closed) AS changedAt
     FROM old FULL JOIN new ON old.k = new.k AND old.i = new.i AND old.p0 = new.p0
 """
 """Of each event or window the row of each side."""
+
+
+def sum_steps(
+    warehouse: str, contract: Contract, name: str, question: ChangeQuestion
+) -> dict[datetime | None, dict[str, Figure]]:
+    """Return by how much each run between two moments of knowledge, given its known-at, has changed the figures of a
+    table's events or windows: their number (`ROWS`), and the sum of each column of numbers. By None those known at the
+    earlier moment. Of windows those count that begin in the period.
+
+    Runs whose rows a trim has removed are left out: what they did counts for those that ended or followed these rows.
+    """
+    start, end = question.period or (None, None)
+    asked = Question(known_at=question.earlier, from_time=start, to_time=None if end is None else end - _MICROSECOND)
+    table, delta_table = read.open_answerable(warehouse, contract, name, asked)
+    form = _Form(table, delta_table, question.later, start, end)
+    since, until = sql_literal(question.earlier), sql_literal(question.later)
+    sums = [f"coalesce(sum(sign * {it}), 0) AS {it}" for it in map(quote_name, form.number_columns)]
+    columns = ", ".join(["1 AS sign", *map(quote_name, form.number_columns)])
+    ends = columns.replace("1", "-1", 1)
+    with row_reader.refuse_broken_files(table), duckdb_reader.open_engine(delta_table) as engine:
+        duckdb_reader.register_rows(engine, delta_table, [ColumnBound("systemFrom", most=question.later)])
+        engine.execute(f"CREATE TEMP TABLE kept AS FROM rows WHERE {form.kept_condition}")
+        found = engine.sql(
+            f"""
+            SELECT {", ".join(["_at", f"sum(sign) AS {ROWS}", *sums])} FROM (
+                SELECT NULL AS _at, {columns} FROM kept WHERE {known_at_condition(since)} UNION ALL
+                SELECT "systemFrom", {columns} FROM kept WHERE "systemFrom" > {since} AND "systemFrom" <= {until}
+                UNION ALL
+                SELECT "systemTo", {ends} FROM kept WHERE "systemTo" > {since} AND "systemTo" <= {until}
+            ) GROUP BY _at
+            """  # noqa: S608  # literals, quoted names
+        ).to_arrow_table()
+    return {row.pop("_at"): row for row in found.to_pylist()}
 
 
 def _pack_columns(names: Sequence[str]) -> str:

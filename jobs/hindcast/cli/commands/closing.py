@@ -15,6 +15,8 @@ from hindcast.cli.commands.shared import (
     refuse_close_as_time,
 )
 from hindcast.common.errors import QueryError
+from hindcast.common.plurals import format_count
+from hindcast.plan.closes import PREFIX
 
 if TYPE_CHECKING:
     from hindcast.common.settings import Settings
@@ -55,6 +57,28 @@ def close(arguments: argparse.Namespace, settings: Settings) -> int:
     else:
         for pipeline, it in closed.items():
             print(f"{pipeline}: closed {it.name}: {describe_close(it)}")
+    return 0
+
+
+def restate(arguments: argparse.Namespace, settings: Settings) -> int:
+    """Show how the figures of a closed period differ from what was believed at its close, and why."""
+    from hindcast.plan.closes import describe_close
+    from hindcast.query import read, restatements
+
+    pipeline, warehouse = arguments.pipeline, settings.warehouse
+    contract = load_contract(settings, pipeline)
+    known_at = (
+        parse_moment(settings, pipeline, arguments.known_at)
+        if arguments.known_at
+        else read.read_last_known_at(warehouse, pipeline)
+    )
+    found = restatements.restate_close(warehouse, contract, arguments.name.removeprefix(PREFIX), known_at)
+    if arguments.format == "table":
+        print(f"{pipeline}: {found.close.name}: {describe_close(found.close)}; now as known at {known_at.isoformat()}")
+        if not found.figures:
+            print(f"nothing has changed in {format_count(found.tables, 'table')}")
+            return 0
+    print_rows(restatements.list_rows(found), arguments.format)
     return 0
 
 

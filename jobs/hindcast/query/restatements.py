@@ -1,0 +1,157 @@
+"""Restatements: how the figures of a closed period differ from what was believed at its close, and why.
+
+    table    figure  closed  records  requeue  now
+    revenue  rows         2        1        0    3
+    revenue  price       40        4       24   68
+
+A figure of events or windows is their number in the period, or the sum of a column of numbers; of versions it is the
+number of the periods of keys that say something else now.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Literal, NamedTuple, cast, get_args
+
+import pyarrow as pa
+
+from hindcast.contract import Contract, list_shapes
+from hindcast.contract.bound import BoundContract
+from hindcast.plan import closes, definitions, journal
+from hindcast.plan.closes import Close
+from hindcast.plan.purposes import Erasure, Release, Requeue
+from hindcast.plan.runs import Run
+from hindcast.query import changes
+from hindcast.query.changes import ChangeQuestion
+from hindcast.query.changes import Figure as Number
+
+Cause = Literal["records", "definition", "requeue", "release", "erasure"]
+"""What made an answer another one: records that came later, another definition of the table, malformed records that
+were decoded again, held changes that a person released, or an erasure.
+"""
+CAUSES: tuple[Cause, ...] = get_args(Cause)
+ROWS, PERIODS = "rows", "changed periods"
+
+
+class Figure(NamedTuple):
+    """A figure of a table as it was `closed` and is `now`, None for one of versions, and the differences by cause."""
+
+    table: str
+    name: str
+    closed: Number | None
+    differences: Mapping[Cause, Number]
+    now: Number | None
+
+
+class Restatement(NamedTuple):
+    """The figures of a close that differ from those known at a moment, and how many tables it has in all."""
+
+    close: Close
+    known_at: datetime
+    figures: Sequence[Figure]
+    tables: int
+
+
+def restate_close(warehouse: str, contract: BoundContract, name: str, known_at: datetime) -> Restatement:
+    """Return what has changed in the figures of a close between its known-at and another moment.
+
+    Raises UnknownError for an unknown close, and QueryError for a moment that cannot be answered.
+    """
+    close = closes.find_close(warehouse, contract.pipeline, name)
+    figures = [
+        figure
+        for table, shape in list_shapes(contract).items()
+        if table not in contract.inputs
+        for figure in _list_figures(warehouse, contract, table, shape.kind, close, known_at)
+    ]
+    return Restatement(close, known_at, figures, len(contract.topics) + len(contract.views))
+
+
+def list_rows(restatement: Restatement) -> pa.Table:
+    """Return a row for each figure, with a column for each cause that occurs; numbers as text, exact."""
+    occurring = [cause for cause in CAUSES if any(figure.differences.get(cause) for figure in restatement.figures)]
+    rows = [
+        {"table": figure.table, "figure": figure.name, "closed": _format_number(figure.closed)}
+        | {cause: _format_number(figure.differences.get(cause, 0)) for cause in occurring}
+        | {"now": _format_number(figure.now)}
+        for figure in restatement.figures
+    ]
+    return pa.Table.from_pylist(rows, pa.schema([(name, pa.string()) for name in _list_names(occurring)]))
+
+
+def _list_names(occurring: Sequence[Cause]) -> list[str]:
+    return ["table", "figure", "closed", *occurring, "now"]
+
+
+def _format_number(number: Number | None) -> str | None:
+    return None if number is None else str(number)
+
+
+def _list_figures(
+    warehouse: str, contract: BoundContract, table: str, kind: str, close: Close, known_at: datetime
+) -> list[Figure]:
+    """Return the figures of a table that differ; of events and windows also those whose differences cancel out."""
+    question = ChangeQuestion(close.known_at, known_at, period=(close.start, close.end))
+    causes = _find_causes(warehouse, contract, table)
+    if kind == "versions":
+        lines = changes.count_lines(warehouse, contract, table, question)
+        counts = _add_by_cause({at: {PERIODS: count} for at, count in lines.items()}, causes)
+        return [Figure(table, name, None, found, None) for name, found in counts.items()]
+    steps = changes.sum_steps(warehouse, contract, table, question)
+    first, is_later = steps.pop(None, {}), known_at >= close.known_at
+    figures = []
+    for name, found in _add_by_cause(steps, causes).items():
+        last = cast("int", first.get(name, 0)) + sum(cast("int", number) for number in found.values())
+        closed, now = (first.get(name, 0), last) if is_later else (last, first.get(name, 0))
+        signed = found if is_later else {cause: -number for cause, number in found.items()}
+        figures.append(Figure(table, ROWS if name == changes.ROWS else name, closed, signed, now))
+    return [figure for figure in figures if any(figure.differences.values())]
+
+
+def _add_by_cause(
+    steps: Mapping[datetime | None, Mapping[str, Number]], causes: Mapping[datetime, Cause]
+) -> dict[str, dict[Cause, Number]]:
+    """Return the sums of what runs, by their known-ats, have done to each figure, by cause."""
+    found: dict[str, dict[Cause, Number]] = defaultdict(dict)
+    for at, numbers in steps.items():
+        cause: Cause = "records" if at is None else causes.get(at, "records")
+        for name, number in numbers.items():
+            found[name][cause] = cast("int", found[name].get(cause, 0)) + cast("int", number)  # of one type
+    return found
+
+
+def _find_causes(warehouse: str, contract: Contract, table: str) -> dict[datetime, Cause]:
+    """Return by the known-at of a run why it changed a table, for those that did so for another reason than records."""
+    past = journal.read_runs(warehouse, contract.pipeline)
+    found: dict[datetime, Cause] = {}
+    before: Run | None = None
+    for run in past:
+        match run.plan.purpose:
+            case Erasure():
+                found[run.known_at] = "erasure"
+            case Release():
+                found[run.known_at] = "release"
+            case Requeue():
+                found[run.known_at] = "requeue"
+            case _ if before is not None and _is_redefined(past, before, run, table):
+                found[run.known_at] = "definition"
+        if run.state == "completed":
+            before = run
+    return found
+
+
+def _is_redefined(past: Sequence[Run], before: Run, run: Run, table: str) -> bool:
+    """Return whether a run derived a table by another definition than the last completed one before it."""
+    if before.plan.contract == run.plan.contract:
+        return False
+    contracts = [definitions.find_contract(past, it.plan.contract) for it in (before, run)]
+    hashes = {_hash_table(contract, table) for contract in contracts if contract is not None}
+    return len(hashes) > 1
+
+
+def _hash_table(contract: Contract, table: str) -> str | None:
+    if table in contract.topics:
+        return contract.topics[table].hash_decoding
+    return contract.hash_definition(table) if table in contract.views else None
