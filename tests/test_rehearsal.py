@@ -16,6 +16,7 @@ from hindcast.bitemporal import valid_time
 from hindcast.cli.main import main
 from hindcast.common.errors import HindcastError, RequestError
 from hindcast.common.settings import read_settings
+from hindcast.plan import journal
 from hindcast.plan.purposes import ArrivalInterval
 from hindcast.runs import rehearsal
 from pipelines import T0, Pipeline, at, pipeline, wrong
@@ -201,6 +202,9 @@ def test_the_command_prints_the_report_of_each_date(
         shown = capsys.readouterr().out
         assert f"rehearsed: what arrived from {at(0).isoformat()} to {at(15).isoformat()}" in shown
         assert f"again: hindcast rehearse hindsight --from {at(15).isoformat()}" in shown
+        page = Path(read_settings().reports, p.name, "run-1.html").read_text(encoding="utf-8")
+        assert f'arrived from <time datetime="{at(0).isoformat()}">' in page
+        assert journal.read_runs(p.warehouse, p.name)[0].plan.interval_end == at(15)
         assert main(["rehearse", p.name, *moments]) == 0
         assert "was rehearsed before; nothing was done" in capsys.readouterr().out
         assert main(["rehearse", p.name, *moments, "--format", "json"]) == 0

@@ -171,7 +171,8 @@ def propose_plan(
     numbers = max([1, *(len(topic.chunks) for topic in topics.values())])
     number = max((run.number for run in past), default=0) + numbers
     decodings = {name: topic.hash_decoding for name, topic in contract.topics.items()}
-    identity = (contract.pipeline, number, run_id, known_at, interval_end, contract.hash)
+    end = interval_end if rehearsed is None else rehearsed.interval.until
+    identity = (contract.pipeline, number, run_id, known_at, end, contract.hash)
     return Plan(*identity, topics, pins, purpose, decodings=decodings, numbers=numbers, ahead=is_ahead)
 
 
