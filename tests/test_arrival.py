@@ -16,10 +16,12 @@ from hindcast.bitemporal.intervals import to_micros
 from hindcast.common.errors import ContractError
 from hindcast.contract import Topic, load
 from hindcast.formats import dating
+from hindcast.formats.headers import read_time_header
 from hindcast.ingest import arrivals
 from hindcast.ingest.arrivals import BEGINNING
 from hindcast.ingest.segment_fates import FateRule
 from hindcast.ingest.segments import Origin
+from hindcast.kafka.record_batches import HEADERS
 from hindcast.kafka.topics import OffsetRange
 from test_segments import START, log, log_rows, read
 
@@ -49,7 +51,7 @@ def contract(tmp_path: Path, arrival: str, more: str = "") -> Topic:
 @pytest.mark.parametrize(
     ("arrival", "header", "column"),
     [
-        ("header sent at", "sent at", None),
+        ("header sent.at-1", "sent.at-1", None),
         ("record_timestamp", None, (None, "record_timestamp", 1)),
         ("timestamp_millis(ts)", None, ("value", "ts", 1_000)),
         ("coalesce(timestamp_millis(ts), record_timestamp)", None, None),
@@ -74,6 +76,8 @@ def test_arrival_is_a_header_a_column_or_an_expression(
         ("timestamp_millis(ts)", "    sensitive: [ts]\n", "arrival uses ts, which is sensitive, but periods are shown"),
         ("to_date('today')", "", "depends on the current day"),
         ("record_timestamp +", "", "record_timestamp"),
+        ("header sent + 1", "", "header"),
+        ("header - INTERVAL 1 DAY", "", "header"),
     ],
 )
 def test_what_cannot_be_an_arrival_is_refused_at_its_line(tmp_path: Path, arrival: str, more: str, found: str) -> None:
@@ -153,6 +157,24 @@ def test_arrivals_and_fates_are_those_of_the_definition_however_a_log_is_cut(
     assert sum(it.refused for it in found.starts) == counts.count("malformed") + counts.count("time_skew")
     assert sum(it.ahead for it in found.starts) == sum(it == 500 for *_, it in own)
     assert found.latest == {p: micros(time) for p, time in stream_time.items()}
+
+
+@pytest.mark.parametrize("few", [True, False])
+def test_a_part_of_a_partition_goes_on_from_the_arrivals_of_the_one_before(spark: SparkSession, few: bool) -> None:
+    """Of offsets that were replayed later since `from` moved back, and those after the last run's."""
+    parts = [with_arrivals(log((0, 0, 1, None)), [30]), with_arrivals(log((0, 5, 1, None), (0, 6, 1, None)), [10, 40])]
+    rule = FateRule(None, "", arrivals.ArrivalRule(micros(400) or 0, 99_000, None, False))
+    origin = Origin([{0: OffsetRange(0, 1)}, {0: OffsetRange(5, 7)}], [{}, {}], [{}, {0: micros(20) or 0}])
+    found = log_rows(read(spark, parts, origin, rule, few=few), "arrival")
+    assert [row[2] for row in found] == [(START + timedelta(milliseconds=n)).replace(tzinfo=None) for n in (30, 30, 40)]
+
+
+def test_a_header_has_a_time_or_milliseconds_and_all_else_is_none() -> None:
+    texts = ["1970-01-01T00:00:01Z", "1970-01-01T02:00:01+02:00", "1970-01-01T00:00:01", "1000", "-1", "soon", ""]
+    texts += [str(1 << 63), str(-(1 << 63)), str((1 << 63) // 1000), "1e3", None]
+    headers = [[("sent", b"x"), ("sent", None if text is None else text.encode())] for text in texts]
+    found = read_time_header(pa.array([*headers, [], None], HEADERS), "sent").to_pylist()
+    assert found == [1_000_000, 1_000_000, 1_000_000, 1_000_000, -1_000, *[None] * 9]
 
 
 def test_a_record_that_none_before_has_an_arrival_for_is_not_judged_by_its_skew() -> None:

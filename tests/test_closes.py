@@ -16,11 +16,14 @@ import pytest
 
 from hindcast.bitemporal.predicates import FIRST_MOMENT, Question
 from hindcast.cli import main
+from hindcast.cli.commands.shared import find_user
 from hindcast.common.errors import QueryError, RequestError, TableError, UnknownError
 from hindcast.ops import close_periods, journal_rebuild, retention
+from hindcast.ops.upgrade import downgrade, upgrade
 from hindcast.plan import closes, horizon, journal
 from hindcast.query import changes, read, spark_functions
 from hindcast.query.changes import ChangeQuestion
+from hindcast.store import commits
 from pipelines import T0, Pipeline, cloned, pipeline, wrong
 
 if TYPE_CHECKING:
@@ -332,3 +335,45 @@ def test_a_damaged_list_of_closes_is_an_error_and_not_an_empty_one(sold: Pipelin
         found.alter.set_table_properties({closes.PROPERTY: text}, raise_if_not_exists=False)
         with pytest.raises(TableError, match=r"its property hindcast.closes has no closes"):
             closes.read_closes(p.warehouse, "shop")
+
+
+def test_a_close_whose_trim_was_killed_is_made_again_and_a_reason_stays_on_its_line(
+    sold: Pipeline, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    p = cloned(sold, tmp_path)
+    with p.here():
+        times = ["--from", "2026-01-01", "--to", "2026-01-01T00:00:08", "--known-at", "run:1", "--by", "eva"]
+        assert main.main(["close", "shop", "q", *times]) == 0
+        left, set_properties = [5], commits.set_properties
+
+        def fail(*given: Any) -> Any:
+            left[0] -= 1
+            if left[0] < 0:
+                raise TableError("killed")
+            return set_properties(*given)
+
+        with patch.object(commits, "set_properties", fail), pytest.raises(TableError, match="killed"):
+            retention.trim_pipeline(p.spark, p.contract)  # type: ignore[arg-type]
+        assert main.main(["close", "shop", "q", *times]) == 0, "nothing was removed yet"
+        capsys.readouterr()
+        assert main.main(["closes", "shop", "--drop", "q", "--reason", "x\ny"]) == 0
+        assert r"by root: x\ny" in capsys.readouterr().out.replace(find_user(), "root")
+
+
+def test_what_a_downgrade_dropped_is_refused_also_of_a_close(spark: SparkSession, broker: str, tmp_path: Path) -> None:
+    """Of the last run before it too: once the table is upgraded, its rows say less than they did then."""
+    lasting = "\n".join(line for line in SHOP.splitlines() if "keep:" not in line)
+    with pipeline(spark, broker, tmp_path, lasting) as p:
+        p.send("menu", ("tea", {"price": 1}, 0), ("tea", {"price": 2}, 3), ("rice", {"price": 7}, 4))
+        p.send("orders", ("ann", {"item": "tea", "quantity": 1}, 1))
+        p.run()
+        close = close_periods.close_period(p.contract, "q", moment(0), moment(8), None, "eva")
+        assert len(ask(p, close, "menu")) == 3
+        downgrade.downgrade_table(spark, p.contract, "menu", "latest", lose=True)
+        upgrade.upgrade_table(spark, p.contract, "menu", "offline")
+        with pytest.raises(QueryError, match="a downgrade dropped what was known before"):
+            ask(p, close, "menu")
+        with pytest.raises(QueryError, match="a downgrade dropped what was known before"):
+            close_periods.close_period(p.contract, "r", moment(0), moment(8), close.known_at, "eva")
+        assert [found for found in wrong(p) if "the close 'q' cannot be answered: a downgrade" in found]
+        assert ask(p, close, "orders"), "other tables have all"

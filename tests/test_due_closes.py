@@ -19,6 +19,7 @@ from hindcast.contract.closing import Closing
 from hindcast.ops import close_periods, maintenance
 from hindcast.plan import closes, journal, planner
 from hindcast.plan.closes import Close
+from hindcast.plan.purposes import Replay
 from hindcast.plan.runs import Abandoned, Completed, Run
 from hindcast.runs import inventory
 from warehouses import SHOP, plan, report, settings_of
@@ -169,10 +170,25 @@ def test_no_run_comes_before_a_close_whatever_the_clock_shows(tmp_path: Path, mo
     closes.add_close(p.warehouse, "shop", Close("q", day(1, 1), day(1, 10), day(1, 21), day(1, 21), "eva"))
     monkeypatch.setattr(clock, "now", lambda: day(1, 20, 12))
     with patch.object(planner, "MAX_AHEAD", timedelta(days=1)):
-        known_at, _ = planner._next_known_at(p, journal.read_runs(p.warehouse, "shop"), consented=False)
+        known_at, _ = planner._next_known_at(p, journal.read_runs(p.warehouse, "shop"), Replay(), consented=False)
     assert known_at == day(1, 21) + timedelta(microseconds=1)
     with pytest.raises(RunError, match="the close 'q' is known at 2026-01-21"):
-        planner._next_known_at(p, journal.read_runs(p.warehouse, "shop"), consented=False)
+        planner._next_known_at(p, journal.read_runs(p.warehouse, "shop"), Replay(), consented=False)
     closes.drop_close(p.warehouse, "shop", "q", "eva", "a mistake")
-    known_at, _ = planner._next_known_at(p, journal.read_runs(p.warehouse, "shop"), consented=False)
+    known_at, _ = planner._next_known_at(p, journal.read_runs(p.warehouse, "shop"), Replay(), consented=False)
     assert known_at == day(1, 20, 12)
+
+
+def test_a_run_of_one_topic_alone_does_not_make_a_period_due(tmp_path: Path) -> None:
+    p = shop(tmp_path, "{every: month, after: 3 days}")
+    run(p, 1, day(1, 20))
+    of_menu = {"run": 2, "run_id": "manual__2", "known_at": day(2, 4), "interval_end": None, "purpose": Replay("menu")}
+    begun = Run(replace(plan(p, 1), **of_menu))
+    journal.append_entry(p.warehouse, begun)
+    told = report(p, 1) | {"run": 2, "knownAt": day(2, 4).isoformat()}
+    journal.append_entry(p.warehouse, replace(begun, outcome=Completed(told)))
+    assert close_periods.close_due_periods(p) == []
+    run(p, 3, day(2, 5))
+    close_periods.close_due_periods(p)
+    (close,) = closes.read_closes(p.warehouse, "shop")
+    assert close.known_at == day(2, 5)

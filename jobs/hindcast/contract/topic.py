@@ -26,7 +26,7 @@ from hindcast.contract.types import Allowance, ColumnName, ColumnType, ContractM
 ColumnTypes = dict[ColumnName, ColumnType]
 Format = Literal["json", "string", "primitive", "avro"]
 Encoding = Literal["Decimal", "VariableScaleDecimal", "Number", "Date", "Timestamp", "MicroTimestamp", "NanoTimestamp"]
-_HEADER = re.compile(r"header\s+(.+)", re.DOTALL)
+_HEADER = re.compile(r"header\s+([A-Za-z0-9_][A-Za-z0-9_.:-]*)")
 _NO_DECODING = {
     *("pattern", "history_retention", "versioned", "ttl", "since"),
     *("on_gap", "arrival", "max_time_skew", "max_malformed", "keep", "widen", "sensitive", "hold", "expect"),

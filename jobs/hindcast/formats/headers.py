@@ -56,8 +56,8 @@ def read_time_header(headers: pa.ListArray, name: str) -> pa.Array:
     """
     raw = _take_values(headers, _find_last(headers, name))
     moments, numbers = (TextColumn(kind, "").read(raw)[0] for kind in ("timestamp", "bigint"))
-    is_held = pc.less(pc.abs(pc.coalesce(numbers, 0)), _MOST_MILLIS)
-    millis = pc.if_else(is_held, numbers, pa.scalar(None, pa.int64()))
+    is_held = pc.and_(pc.less(numbers, _MOST_MILLIS), pc.greater(numbers, -_MOST_MILLIS))
+    millis = pc.if_else(is_held.fill_null(False), numbers, pa.scalar(None, pa.int64()))
     return pc.coalesce(moments.cast(pa.int64()), pc.multiply(millis, 1_000))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
 
@@ -15,9 +15,8 @@ from hindcast.bitemporal.intervals import to_micros
 from hindcast.contract.bound import BoundContract
 from hindcast.ingest import arrivals, stream_times, topic_segments
 from hindcast.ingest.segments import Origin
-from hindcast.kafka import topic_patterns
+from hindcast.kafka import gaps, topic_patterns
 from hindcast.kafka.topic_patterns import TopicSource
-from hindcast.kafka.topics import OffsetRange
 from hindcast.plan.plans import Plan
 from hindcast.store.task_rows import collect_table
 
@@ -45,7 +44,10 @@ def find_arrival_bounds(
     micros = np.array([to_micros(moment) for moment in moments])
     reached = stream_times.ReachedOffsets()
     with topic_patterns.open_source(contract.settings, given) as source:
-        for parts in topic_plan.chunks:
+        offsets = topic_patterns.offset_source(source, topic_plan.members, plan.run)
+        available = offsets.read_offset_ranges(contract.kafka_topic(name))
+        for planned in topic_plan.chunks:
+            parts = [gaps.remaining_ranges(part, gaps.find_lost_ranges(part, available)) for part in planned]
             before = [reached.read_arrivals(contract, name, part) for part in parts]
             origin = Origin(parts, [{} for _ in parts], before)
             read = topic_segments.read_segments(spark, source, contract, plan, name, origin, store=False)
@@ -56,12 +58,6 @@ def find_arrival_bounds(
             for part, arrived in zip(parts, before, strict=True):
                 reached.advance(part, arrivals=(arrived, read.latest_arrivals))
     return bounds
-
-
-def find_earlier(bounds: Mapping[int, int], ranges: Mapping[int, OffsetRange]) -> tuple[int, int] | None:
-    """Return partition and offset of the first record before the `bounds`; None if there is none."""
-    earlier = [(p, r.start) for p, r in sorted(ranges.items()) if r.start < bounds.get(p, r.start)]
-    return earlier[0] if earlier else None
 
 
 def _find_first_offsets(moments: Sequence[int], records: pa.Table, partition: int) -> pa.Table:

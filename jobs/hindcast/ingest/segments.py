@@ -216,7 +216,10 @@ def _find_starts(segments: Segments, origin: Origin) -> Segments:
     if segments.rule.arrival is None or origin.arrivals is None:
         times = _find_reached([*segments.starts], origin.ranges, origin.stream_times, lambda it: it.latest)
         return replace(segments, starts={it: SegmentStart(time) for it, time in times.items()})
-    arrived = _find_reached([*segments.starts], origin.ranges, origin.arrivals, lambda it: it.latest_arrival)
+    # rule: an earlier part of a partition has arrived before a later one
+    arrived = _find_reached(
+        [*segments.starts], origin.ranges, origin.arrivals, lambda it: it.latest_arrival, is_continued=True
+    )
     if moved := {it: before for it, before in arrived.items() if arrivals.are_moved(it.first_arrival, before)}:
         # rule: what the arrival of the record before moves is judged by that
         segments = segments.judge_again(moved)
@@ -230,17 +233,21 @@ def _find_reached(
     ranges_read: Sequence[Mapping[int, OffsetRange]],
     reached_before: Sequence[StreamTimes],
     own: Callable[[Segment], int | None],
+    *,
+    is_continued: bool = False,
 ) -> dict[Segment, int | None]:
     """Return the time that the segments before each have reached, which are in the order of their offsets.
 
-    `reached_before`: the times before the ranges; `own`: the latest of a segment.
+    `reached_before`: the times before the ranges; `own`: the latest of a segment. `is_continued`: ranges go on from
+    those before them in the list.
     """
     for one, other in pairwise(segments):
         if one.partition == other.partition and other.first <= one.last:
             raise AssertionError(f"partition {one.partition}: offset {other.first} was read after {one.last}")
-    starts = dict[Segment, int | None].fromkeys(segments)
+    starts, reached = dict[Segment, int | None].fromkeys(segments), StreamTimes()
     for ranges, before in zip(ranges_read, reached_before, strict=True):
-        reached = dict(before)
+        kept = reached if is_continued else {}
+        reached = {p: max(it[p] for it in (kept, before) if p in it) for p in {*kept, *before}}
         for it in segments:
             offsets = ranges.get(it.partition)
             if offsets is None or not offsets.start <= it.first < offsets.end:

@@ -9,6 +9,7 @@ from hindcast.common.errors import HindcastError, RequestError
 from hindcast.contract.bound import BoundContract
 from hindcast.plan import closes, horizon, journal
 from hindcast.plan.closes import Close
+from hindcast.plan.purposes import Replay
 from hindcast.query import read
 from hindcast.store import tables
 
@@ -58,7 +59,8 @@ def close_due_periods(contract: BoundContract) -> list[str]:
     if (closing := contract.close) is None:
         return []
     warehouse, pipeline = contract.warehouse, contract.pipeline
-    past = [run for run in journal.read_completed_runs(warehouse, pipeline) if run.has_done_all_tables]
+    completed = journal.read_completed_runs(warehouse, pipeline)
+    past = [run for run in completed if isinstance(run.plan.purpose, Replay) and run.plan.only is None]
     used = {close.name for close in closes.read_closes(warehouse, pipeline)}
     wait, lines = closing.after or timedelta(0), []
     for name, start, end in closing.list_periods(past[0].known_at, past[-1].known_at) if past else ():
@@ -82,3 +84,5 @@ def _refuse_trimmed_close(contract: BoundContract, close: Close, *, is_stored: b
     for name in (*contract.topics, *contract.views):
         table = tables.locate_table(contract.warehouse, contract, name)
         horizon.refuse_trimmed_close(table, horizon.read_horizon(table), close, is_stored=is_stored)
+        if (delta_table := tables.open_table(table)) is not None:
+            horizon.refuse_dropped(table, delta_table, close.known_at)

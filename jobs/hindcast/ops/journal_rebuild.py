@@ -21,8 +21,9 @@ from hindcast.ingest.ledger import IngestedRange
 from hindcast.kafka.topic_patterns import MemberPartition
 from hindcast.kafka.topics import OffsetRange
 from hindcast.ops.erase.proof import Proof, read_proofs
-from hindcast.plan import journal
+from hindcast.plan import journal, rehearsals
 from hindcast.plan.plans import Plan, TopicPlan
+from hindcast.plan.purposes import Replay
 from hindcast.plan.runs import MALFORMED, Abandoned, Completed, Run
 from hindcast.report import report
 from hindcast.report.run_report import RunReport
@@ -181,7 +182,8 @@ def _derive_plan(
         if ranges and ranges[-1].run == number:  # it may have been abandoned between two chunks
             first = min(first, tables.read_last_run(log))
     numbers = number + 1 - first
-    return Plan(contract.pipeline, number, run_id, known_at, None, "", topic_plans, numbers=numbers)
+    purpose = Replay(arrival=rehearsals.parse_run_id(run_id, known_at))
+    return Plan(contract.pipeline, number, run_id, known_at, None, "", topic_plans, purpose=purpose, numbers=numbers)
 
 
 def _add_idle_partitions(topic_plan: TopicPlan, idle: Iterable[IdlePartition]) -> TopicPlan:

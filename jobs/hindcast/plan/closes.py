@@ -21,6 +21,7 @@ from deltalake import CommitProperties, DeltaTable
 from hindcast.bitemporal.predicates import Question, during_condition, known_at_condition, sql_literal
 from hindcast.common import clock
 from hindcast.common.errors import (
+    LINE_BREAKS,
     QueryError,
     RequestError,
     TableError,
@@ -204,7 +205,8 @@ def describe_close(close: Close) -> str:
 
 
 def _describe_drop(drop: Drop) -> str:
-    return f"by {escape_controls(drop.by)}: {escape_controls(drop.reason)}"
+    by, reason = (escape_controls(text, LINE_BREAKS) for text in (drop.by, drop.reason))
+    return f"by {by}: {reason}"
 
 
 def _change_closes(warehouse: str, pipeline: str, change: Callable[[list[Close]], list[Close]]) -> None:

@@ -35,7 +35,7 @@ from hindcast.contract import Contract, View
 from hindcast.contract.shapes import PERIODS
 from hindcast.plan import inputs
 from hindcast.plan.closes import Close, list_kept, parse_close
-from hindcast.store import tables
+from hindcast.store import store_formats, tables
 from hindcast.store.tables import Table
 
 PROPERTY = "hindcast.horizon"
@@ -242,7 +242,7 @@ def refuse_trimmed_close(table: Table, at: Horizon | None, close: Close, *, is_s
     """Raise QueryError for a close that reaches back before the horizon of a table, unless it is stored and its rows
     were kept.
     """
-    if at is None or close.begins_since(at.moment) or (is_stored and at.removal.lists(close)):
+    if at is None or close.begins_since(at.moment) or (is_stored and close in at.removal.select_kept([close])):
         return
     if is_stored:
         raise lost_close_error(table, close, at)
@@ -250,14 +250,40 @@ def refuse_trimmed_close(table: Table, at: Horizon | None, close: Close, *, is_s
     raise beyond_horizon_error(table, f"what was {axis} at {when.isoformat()}", at)
 
 
+def find_first_known(delta_table: DeltaTable) -> datetime | None:
+    """Return since when a table can be asked what was known, if a downgrade dropped what was known before; else None.
+
+    Once it has today's format again, that is after the last known-at before the downgrade: its rows say less.
+    """
+    text = delta_table.metadata().configuration.get(store_formats.DOWNGRADE_PROPERTY)
+    if text is None:
+        return None
+    is_upgraded = tables.read_older_format(delta_table) is None
+    return datetime.fromisoformat(text) + (timedelta(microseconds=1) if is_upgraded else timedelta(0))
+
+
+def refuse_dropped(table: Table, delta_table: DeltaTable, known_at: datetime) -> None:
+    """Raise QueryError for a known-at of which a downgrade dropped what was known then."""
+    first = find_first_known(delta_table)
+    if first is not None and known_at < first:
+        raise QueryError(
+            f"a downgrade dropped what was known before {first.isoformat()}",
+            where=table.path,
+            fix="use a known-at from then on; or read an older Delta version of the table, if there still is one",
+        )
+
+
 def lost_close_error(table: Table, close: Close, at: Horizon) -> QueryError:
     """Return the error for a close that a table cannot answer."""
     found = (
         f"the close '{close.name}' cannot be answered: the table was trimmed up to {at.moment.isoformat()} without it"
     )
-    return QueryError(
-        found, where=table.path, fix=f"hindcast closes {table.pipeline} --drop {close.name} --reason TEXT"
-    )
+    return QueryError(found, where=table.path, fix=advise_drop(table, close))
+
+
+def advise_drop(table: Table, close: Close) -> str:
+    """Return how to drop a close that cannot be answered."""
+    return f"hindcast closes {table.pipeline} --drop {close.name} --reason TEXT"
 
 
 def beyond_horizon_error(table: Table, subject: str, at: Horizon) -> QueryError:

@@ -14,8 +14,9 @@ from hindcast.contract.bound import BoundContract
 from hindcast.contract.sensitive import find_sensitive_columns
 from hindcast.contract.shapes import topic_shape
 from hindcast.contract.types import parse_column_type
-from hindcast.plan import definitions, journal
+from hindcast.plan import definitions, journal, rehearsals
 from hindcast.plan.plans import Plan
+from hindcast.plan.purposes import ArrivalInterval, Replay
 from hindcast.plan.runs import Run
 from hindcast.store import table_columns, tables
 from hindcast.store.tables import Table
@@ -74,7 +75,8 @@ def read_as_of_system_time(warehouse: str, contract: Contract, name: str, upto: 
     if unmarked:
         found = f"{', '.join(unmarked)}: sensitive in pipeline {pipeline}, not marked here"
         raise TableError(found, where=where, fix=f"write sensitive: [{', '.join(unmarked)}] in this input")
-    if (change := _find_later_change(past, source.table.partition(".")[2], delta_table, moment)) is not None:
+    later = _list_later_runs(past, moment, only_open=upto is not None)
+    if (change := _find_later_change(past, later, source.table.partition(".")[2], delta_table, moment)) is not None:
         found = f"what was known at {moment.isoformat()}, after its last completed run, is gone: {change}"
         raise RunError(
             found, where=where, fix=f"wait until that run has ended, or finish it; then hindcast run {pipeline}"
@@ -82,17 +84,42 @@ def read_as_of_system_time(warehouse: str, contract: Contract, name: str, upto: 
     return moment
 
 
-def _find_later_change(past: Sequence[Run], name: str, delta_table: DeltaTable, moment: datetime) -> str | None:
+def _list_later_runs(past: Sequence[Run], moment: datetime, *, only_open: bool) -> list[Run]:
+    """Return the runs that are known after a moment; `only_open`: without those that are completed, for a moment that
+    later runs were completed after anyway.
+    """
+    return [run for run in past if run.known_at > moment and not (only_open and run.state == "completed")]
+
+
+def _find_later_change(
+    past: Sequence[Run], later: Sequence[Run], name: str, delta_table: DeltaTable, moment: datetime
+) -> str | None:
     """Return why a table's rows can no longer be read as known at a moment, in words; None if they can.
 
-    `past`: the runs of the table's pipeline.
+    `past`: the runs of the table's pipeline; `later`: those whose erasures count.
     """
     beginning = tables.read_beginning(delta_table)
     if beginning is not None and beginning > moment:
         return f"the table has only rows known from {beginning.isoformat()} on"
-    erasing = (run for run in past if run.known_at > moment and _erases(past, run, name))
+    erasing = (run for run in later if _erases(past, run, name))
     run = next(erasing, None)
     return f"run {run.number} has forgotten something of it" if run is not None else None
+
+
+def refuse_unrehearsed(contract: BoundContract, interval: ArrivalInterval) -> None:
+    """Raise RunError if an input's pipeline may still be rehearsed for what a rehearsed run reads of it."""
+    for name, source in contract.inputs.items():
+        pipeline = source.table.partition(".")[0]
+        past = journal.read_runs(contract.warehouse, pipeline)
+        end = rehearsals.find_end(past)
+        if rehearsals.is_open(past) and (end is None or end < interval.until):
+            upto = "nothing" if end is None else f"what arrived up to {end.isoformat()}"
+            where, fix = (
+                f"{contract.pipeline}, inputs.{name}",
+                f"rehearse {pipeline} to {interval.until.isoformat()} first",
+            )
+            raise RunError(f"of {pipeline} {upto} was rehearsed", where=where, fix=fix)
+        read_as_of_system_time(contract.warehouse, contract, name, interval.until)
 
 
 def _erases(past: Sequence[Run], run: Run, name: str) -> bool:
@@ -174,8 +201,10 @@ def refuse_lost_inputs(contract: BoundContract, plan: Plan, name: str) -> None:
         delta_table = tables.open_table(source) if source.as_of_system_time is not None else None
         if source.as_of_system_time is None or delta_table is None:
             continue
-        past = journal.read_runs(source.warehouse, source.pipeline)
-        if (change := _find_later_change(past, source.name, delta_table, source.as_of_system_time)) is not None:
+        past, pin = journal.read_runs(source.warehouse, source.pipeline), source.as_of_system_time
+        is_rehearsed = isinstance(plan.purpose, Replay) and plan.purpose.arrival is not None
+        later = _list_later_runs(past, pin, only_open=is_rehearsed)
+        if (change := _find_later_change(past, later, source.name, delta_table, pin)) is not None:
             raise TableError(
                 f"reads {i} ({source.pipeline}.{source.name}) as known at {source.as_of_system_time.isoformat()}, but "
                 f"{change}",

@@ -52,6 +52,7 @@ def ensure_plan(
     kind = Replay if instead is None else type(instead)
     for run in open_runs:
         same = run.run_id == run_id and isinstance(run.plan.purpose, kind)
+        same = same and (rehearsed is None or rehearsals.find_interval(run) == rehearsed.interval)
         if run.state == "stopped":
             continue
         if same and isinstance(instead, Release) and not instead.is_same_answer(run.plan.released_keys):
@@ -75,6 +76,9 @@ def ensure_plan(
                 where=contract.pipeline,
                 fix=f"wait for it or {_retry_fix(run)}; if it cannot be finished: hindcast abandon {contract.pipeline}",
             )
+    if rehearsed is not None:
+        rehearsals.refuse_rehearsal(contract, past)
+        inputs.refuse_unrehearsed(contract, rehearsed.interval)
     if any(run.plan.erasure for run in open_runs):  # one that a gate stopped purges once more
         notices.wait_for_forgetting(warehouse, contract.pipeline)
     if past and past[-1].state == "abandoned":  # whoever abandoned it may have been killed before it refused these
@@ -116,6 +120,8 @@ def _retry_fix(run: Run) -> str:
     """Return how to retry a run, with the command if a command began it."""
     if run.plan.erasure:
         return "repeat the hindcast forget that began it"
+    if rehearsals.find_interval(run) is not None:
+        return "repeat the hindcast rehearse that began it"
     command = {"cli": "run", "requeue": "requeue", "release": "release"}.get(run.run_id.partition("__")[0])
     return f"retry it (hindcast {command} {run.plan.pipeline})" if command else "retry it"
 
@@ -150,7 +156,7 @@ def propose_plan(
         _refuse_alone(contract, only, past)
     purpose = instead or Replay(only, rehearsed.interval if rehearsed is not None else None)
     known_at, is_ahead = _next_known_at(contract, past, purpose, consented=ahead)
-    upto = known_at if rehearsed is not None else None
+    upto = rehearsals.date_run(contract, past, purpose)
     kept = past[-1].plan.as_of_system_times if only is not None else {}
     pins = {
         name: kept[name]

@@ -21,7 +21,10 @@ from hindcast.plan import closes, definitions
 from hindcast.plan.purposes import ArrivalInterval, Purpose, Replay
 from hindcast.plan.runs import Run
 
+_PREFIX = "rehearse__"
 MICROSECOND = timedelta(microseconds=1)
+_LIMITS = {"max_malformed", "max_record_bytes", "on_gap", "expect", "hold", "sensitive", "keep", "widen"}
+"""The fields of a topic that may change within a rehearsal."""
 
 
 class RehearsedOffsets(NamedTuple):
@@ -34,6 +37,23 @@ class RehearsedOffsets(NamedTuple):
 def find_interval(run: Run) -> ArrivalInterval | None:
     """Return the interval that a run rehearsed; None for any other run."""
     return run.plan.purpose.arrival if isinstance(run.plan.purpose, Replay) else None
+
+
+def name_run(interval: ArrivalInterval) -> str:
+    """Return the id of a rehearsed run."""
+    return f"{_PREFIX}{interval.since.isoformat()}__{interval.until.isoformat()}"
+
+
+def parse_run_id(run_id: str, known_at: datetime) -> ArrivalInterval | None:
+    """Return the interval in the id of a rehearsed run that is known at a moment; None for any other run."""
+    texts = run_id.removeprefix(_PREFIX).split("__")
+    if not run_id.startswith(_PREFIX) or len(texts) != 2:
+        return None
+    try:
+        interval = ArrivalInterval(*map(datetime.fromisoformat, texts))
+        return interval if interval.since < interval.until <= known_at + timedelta(milliseconds=1) else None
+    except (ValueError, TypeError):
+        return None
 
 
 def is_open(past: Sequence[Run]) -> bool:
@@ -66,17 +86,31 @@ def refuse_rehearsal(contract: Contract, past: Sequence[Run]) -> None:
         raise RequestError(found, where=pipeline, fix="put it back; or rehearse it under another name")
 
 
+def _describe_way_on(past: Sequence[Run], kept: Sequence[datetime]) -> str:
+    """Return what to do about a run that cannot be known at its moment."""
+    if kept and max(kept) >= max(run.known_at for run in past):
+        return "a close is known then: hindcast closes lists it, and --drop drops it; or rehearse later intervals"
+    unfinished = find_interval(past[-1])
+    if unfinished is not None and past[-1].state != "completed":
+        since, until = unfinished.since.isoformat(), unfinished.until.isoformat()
+        return f"finish the interval that was begun: --from {since} --to {until}"
+    return "rehearse later intervals"
+
+
 def _has_definition(past: Sequence[Run], run: Run, contract: Contract) -> bool:
     """Return whether a run derived every table as a contract does; gates and limits may differ."""
-    if run.plan.contract == contract.hash:
+    if run.plan.contract in ("", contract.hash):  # that of a rebuilt run is not known
         return True
     before = definitions.find_contract(past, run.plan.contract)
     return before is not None and _list_definitions(before) == _list_definitions(contract)
 
 
 def _list_definitions(contract: Contract) -> JsonObject:
-    arrivals = {name: [topic.hash_decoding, topic.arrival] for name, topic in contract.topics.items()}
-    return {**arrivals, **{name: contract.hash_definition(name) for name in contract.views}}
+    topics = {
+        name: topic.model_dump(mode="json", exclude_defaults=True, exclude=_LIMITS)
+        for name, topic in contract.topics.items()
+    }
+    return {**topics, **{name: contract.hash_definition(name) for name in contract.views}}
 
 
 def refuse_future(pipeline: str, until: datetime) -> None:
@@ -104,5 +138,5 @@ def date_run(contract: BoundContract, past: Sequence[Run], purpose: Purpose) -> 
     again = last is not None and any(find_interval(run) == interval and run.state != "completed" for run in past)
     if last is not None and last >= until and not again:
         found = f"something is known at {last.isoformat()} already, so no run can be known at {until.isoformat()}"
-        raise RunError(found, where=where, fix="rehearse later intervals")
+        raise RunError(found, where=where, fix=_describe_way_on(past, kept))
     return until if last is None or last < until else last + MICROSECOND

@@ -27,9 +27,9 @@ from hindcast.common.column_values import ColumnValue
 from hindcast.common.errors import QueryError, UnknownError, suggest_nearest
 from hindcast.common.json_values import JsonObject, JsonValue
 from hindcast.contract import Contract
-from hindcast.plan import closes, horizon, journal
+from hindcast.plan import closes, horizon, journal, rehearsals
 from hindcast.query import cut_values, show
-from hindcast.store import duckdb_reader, row_reader, store_formats, table_columns, tables
+from hindcast.store import duckdb_reader, row_reader, table_columns, tables
 from hindcast.store.tables import Table
 
 if TYPE_CHECKING:
@@ -132,14 +132,18 @@ def refuse_unanswerable(warehouse: str, pipeline: str, moment: datetime) -> None
 
     Before the first run nothing was known: the answer has no rows.
     """
-    last = read_last_known_at(warehouse, pipeline)
+    last, past = read_last_known_at(warehouse, pipeline), journal.read_runs(warehouse, pipeline)
+    if moment > last and rehearsals.is_open(past):
+        found = f"a rehearsal may go on: what was known at {moment.isoformat()} is not settled"
+        fix = f"use a time up to {last.isoformat()}, or end the rehearsal: hindcast run {pipeline}"
+        raise QueryError(found, where=pipeline, fix=fix)
     if moment > max(last, datetime.now(UTC)):
         raise QueryError(
             f"what will be known at {moment.isoformat()} is not known yet",
             where=pipeline,
             fix=f"use a time up to now; the last completed run is known at {last.isoformat()}",
         )
-    for run in journal.read_runs(warehouse, pipeline):
+    for run in past:
         if not run.is_finished and run.known_at <= moment:
             raise QueryError(
                 f"run {run.number} ({run.run_id}) has not ended: what is known at {moment.isoformat()} is not settled",
@@ -272,13 +276,7 @@ class _TableReader:
                 where=table.path,
                 fix="restore the key in the contract; or give the topic or view another name, and run it",
             )
-        downgraded_at = delta_table.metadata().configuration.get(store_formats.DOWNGRADE_PROPERTY)
-        if downgraded_at is not None and known_at < datetime.fromisoformat(downgraded_at):
-            raise QueryError(
-                f"a downgrade dropped what was known before {downgraded_at}",
-                where=table.path,
-                fix="use a known-at from then on; or read an older Delta version of the table, if there still is one",
-            )
+        horizon.refuse_dropped(table, delta_table, known_at)
         return cls(table, delta_table, question, known_at)
 
     @property

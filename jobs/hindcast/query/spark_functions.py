@@ -160,11 +160,10 @@ def _refuse_before_downgrade(table: Table, moment: str) -> str:
     delta_table = tables.open_table(table)
     if delta_table is None:
         return moment
-    downgraded_at = delta_table.metadata().configuration.get(store_formats.DOWNGRADE_PROPERTY)
-    if downgraded_at is None:
+    if (first := horizon.find_first_known(delta_table)) is None:
         return moment
-    is_early = f"{moment} < {predicates.spark_timestamp(datetime.fromisoformat(downgraded_at))}"
-    return f"if({is_early}, raise_error('a downgrade dropped what was known before {downgraded_at}'), {moment})"
+    is_early = f"{moment} < {predicates.spark_timestamp(first)}"
+    return f"if({is_early}, raise_error('a downgrade dropped what was known before {first.isoformat()}'), {moment})"
 
 
 _FROM_ARGUMENT = "coalesce(:from_time, TIMESTAMP '0001-01-02 00:00:00')"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from hindcast.bitemporal import windows
 from hindcast.bitemporal.fates import FATES
@@ -179,13 +179,14 @@ def _rerun_commands(contract: Contract, plan: Plan, hidden: Mapping[str, frozens
     if plan.requeue:
         return f"hindcast requeue {pipeline}{_requeue_options(contract, plan.requeue)}{chosen}"
     if isinstance(plan.purpose, Replay) and (interval := plan.purpose.arrival) is not None:
-        length, moments = format_duration(interval.until - interval.since), (interval.since, interval.until)
-        since, until = (moment.isoformat() for moment in moments)
+        since, until = (moment.isoformat() for moment in (interval.since, interval.until))
+        length = format_duration(-(-(interval.until - interval.since) // _MILLISECOND) * _MILLISECOND)  # as one run
         return f"hindcast rehearse {pipeline} --from {since} --to {until} --every '{length}'{chosen}"
     until = f" --until {plan.interval_end.isoformat()}" if plan.interval_end else ""
     return f"hindcast run {pipeline}{until}" + (f" --only {plan.only}" if plan.only else "") + chosen
 
 
+_MILLISECOND = timedelta(milliseconds=1)
 _FEW_KEYS = 5
 """A command names at most this many released keys."""
 

@@ -20,7 +20,7 @@ from hindcast.contract.types import parse_duration
 from hindcast.ingest import arrival_bounds
 from hindcast.kafka import topic_patterns
 from hindcast.kafka.topic_patterns import TopicSource
-from hindcast.plan import journal, planner, rehearsals
+from hindcast.plan import inputs, journal, planner, rehearsals
 from hindcast.plan.marks import find_bound_contract
 from hindcast.plan.purposes import ArrivalInterval
 from hindcast.plan.rehearsals import RehearsedOffsets
@@ -86,6 +86,7 @@ def rehearse_runs(
     contract = find_bound_contract(settings, pipeline)
     past = journal.read_runs(settings.warehouse, pipeline)
     rehearsals.refuse_rehearsal(contract, past)
+    inputs.refuse_unrehearsed(contract, intervals[0])
     end = rehearsals.find_end(past)
     left = [interval for interval in intervals if end is None or interval.until > end]
     if end is not None and left and left[0].since != end:
@@ -94,8 +95,7 @@ def rehearse_runs(
     if not left:
         return
     for run in _find_offsets(spark, contract, left, is_first=end is None and not with_earlier, given=given):
-        run_id = f"rehearse__{run.interval.until.isoformat()}"
-        number = run_steps.plan_run(settings, pipeline, run_id, rehearsed=run, given=given)
+        number = run_steps.plan_run(settings, pipeline, rehearsals.name_run(run.interval), rehearsed=run, given=given)
         yield run_steps.execute_run(spark, settings, pipeline, number, given)
 
 
@@ -111,16 +111,17 @@ def _find_offsets(
     past = journal.read_runs(contract.warehouse, contract.pipeline)
     plan = planner.propose_plan(contract, "rehearsal", None, past, given=given)
     since = intervals[0].since if is_first else FIRST_MOMENT
-    moments = [since, *(interval.until for interval in intervals)]
+    moments = [FIRST_MOMENT, since, *(interval.until for interval in intervals)]
     bounds = {}
     for name, topic_plan in plan.topics.items():
-        first, *bounds[name] = arrival_bounds.find_arrival_bounds(spark, contract, plan, name, moments, given)
-        earlier = arrival_bounds.find_earlier(first, topic_plan.ranges)
-        if earlier is not None:
-            place = topic_patterns.describe_partition(contract.kafka_topic(name), topic_plan.members, earlier[0])
+        first, begin, *bounds[name] = arrival_bounds.find_arrival_bounds(spark, contract, plan, name, moments, given)
+        earlier = [(partition, offset) for partition, offset in sorted(first.items()) if offset < begin[partition]]
+        if earlier:
+            partition, offset = earlier[0]
+            place = topic_patterns.describe_partition(contract.kafka_topic(name), topic_plan.members, partition)
             found = f"the record arrived before {since.isoformat()}, where the rehearsal begins, or nothing says when"
             fix = "let it begin earlier; or say that such records are known at the end of the first interval: --earlier"
-            raise RequestError(found, where=f"{place}, offset {earlier[1]}", fix=fix)
+            raise RequestError(found, where=f"{place}, offset {offset}", fix=fix)
     return [
         RehearsedOffsets(interval, {name: ends[n] for name, ends in bounds.items()})
         for n, interval in enumerate(intervals)

@@ -67,13 +67,15 @@ def rehearse(arguments: argparse.Namespace, settings: Settings) -> int:
     rehearsals.refuse_future(pipeline, until)
     reports: list[RunReport] = []
     spark = open_session(settings, pipeline)
-    for report in rehearsal.rehearse_runs(spark, settings, pipeline, intervals, with_earlier=arguments.earlier):
-        reports.append(report)
-        if arguments.format != "json":
-            _print_report(report, arguments.format)
-    if arguments.format == "json":
-        print(json.dumps([report.as_json() for report in reports], indent=2))
-    elif not reports:
+    try:
+        for report in rehearsal.rehearse_runs(spark, settings, pipeline, intervals, with_earlier=arguments.earlier):
+            reports.append(report)
+            if arguments.format != "json":
+                _print_report(report, arguments.format)
+    finally:  # also of those before one that failed
+        if arguments.format == "json":
+            print(json.dumps([report.as_json() for report in reports], indent=2))
+    if not reports and arguments.format != "json":
         print(f"{pipeline}: what arrived up to {until.isoformat()} was rehearsed before; nothing was done")
     return 0
 

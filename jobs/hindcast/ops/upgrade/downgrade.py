@@ -9,6 +9,7 @@ format as they are. Then one commit leaves what the older format has. Log and ba
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from pyspark.sql import DataFrame, SparkSession
@@ -18,7 +19,8 @@ from pyspark.sql.types import StructField, StructType, TimestampType
 from hindcast.common.errors import BusyError, RequestError
 from hindcast.contract.bound import BoundContract
 from hindcast.ops.upgrade.upgrade import DOWNGRADE_NOTE, locate_topic_table
-from hindcast.plan import journal, notices
+from hindcast.plan import horizon, journal, notices
+from hindcast.plan.horizon import Removal
 from hindcast.store import commits, row_reader, store_formats, table_columns, table_creation, tables
 from hindcast.store.store_formats import CURRENT_FORMAT, FORMAT_PROPERTY, FORMATS, UNKNOWN_TIME, OlderFormat
 from hindcast.store.tables import Table
@@ -69,9 +71,12 @@ def _mark_and_rewrite(spark: SparkSession, table: Table, to: str, *, lose: bool)
         )
     micros = rows.agg(F.unix_micros(F.max(F.greatest("systemFrom", "systemTo")))).collect()[0][0]
     at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros or 0)
-    mark_older_format(
-        spark, table, OlderFormat(to, at), {store_formats.DOWNGRADE_PROPERTY: at.isoformat()} if lost else {}
-    )
+    others = {}
+    if lost:
+        others[store_formats.DOWNGRADE_PROPERTY] = at.isoformat()
+        if (trimmed := horizon.read_horizon(table)) is not None:  # rows of closes before it are gone
+            others[horizon.PROPERTY] = replace(trimmed, stored_removal=Removal(trimmed.moment)).text
+    mark_older_format(spark, table, OlderFormat(to, at), others)
     rewrite_rows(row_reader.load_rows(spark, table), table, to)
     return [f"lost: {loss}" for loss in lost]
 

@@ -64,6 +64,10 @@ def check_journal(contract: Contract, runs: list[Run], missing: Mapping[int, set
 
 def check_closes(closed: Sequence[Close], table: Table, delta_table: DeltaTable) -> Iterator[Finding]:
     """Yield the closes of which a trim of a table may have removed rows: those that it does not say it has kept."""
+    first = horizon.find_first_known(delta_table)
+    for close in (close for close in closed if first is not None and close.known_at < first):
+        found = f"the close '{close.name}' cannot be answered: a downgrade dropped what was known then"
+        yield Finding("published", table.name, found, horizon.advise_drop(table, close))
     if (at := horizon.read_horizon(table, delta_table)) is None:
         return
     kept = set(at.removal.select_kept(closed))
