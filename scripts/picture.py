@@ -1,5 +1,5 @@
 """Pictures of the plane, as SVG: the price of naan in three runs, two with a late record (docs/concepts.md); and that
-of a route, rehearsed month by month (docs/howto/hindsight.md).
+of a route, rehearsed month by month (docs/hindsight.md).
 
 Pure: records in, rectangles out, and these drawn. scripts/docs.py writes it.
 """
@@ -76,7 +76,7 @@ ROUTE = Plane(
     "a trip on 14 February",
     {2: "known in March: 20", 3: "known in April: 24"},
 )
-"""The prices of docs/howto/hindsight.md."""
+"""The prices of docs/hindsight.md."""
 
 WIDTH, LEFT, TOP, UNIT, RUN = 860, 120, 92, 210, 128
 UNTIL = 3.4

@@ -261,5 +261,6 @@ def test_every_step_of_tables_has_its_job_and_its_task(monkeypatch: pytest.Monke
             execute("restaurant", "7", table, spark=None)
     tables = [*restaurant.topics, *restaurant.ordered_views]
     assert [(name, *arguments[2:]) for name, *arguments in done] == [
-        ("replay" if table in restaurant.topics else "build", "restaurant", 7, table) for table in tables
+        ("replay", "restaurant", 7, table, None) if table in restaurant.topics else ("build", "restaurant", 7, table)
+        for table in tables
     ]

@@ -165,27 +165,18 @@ def _look_once(path: Path, look: Callable[[Path], _Found]) -> _Found | None:
     try:
         status = path.stat()
         key = (str(path), status.st_ino, status.st_size, status.st_ctime_ns)
-        found: _Found
-        found, looked_at = _FOUND[key] if key in _FOUND else (look(path), time.time_ns())
+        found: _Found = _FOUND[key] if key in _FOUND else look(path)
     except FileNotFoundError:
         return None
-    is_settled = looked_at - status.st_ctime_ns > parquet_footers.SETTLED
-    if not is_settled and abs(time.time_ns() - looked_at) > _RECENT:
-        _FOUND.pop(key, None)
-        return _look_once(path, look)
-    if len(_FOUND) >= _MAX_FOUND:
-        _FOUND.clear()
-    _FOUND[key] = found, looked_at
+    if time.time_ns() - status.st_ctime_ns > parquet_footers.SETTLED:
+        if len(_FOUND) >= _MAX_FOUND:
+            _FOUND.clear()
+        _FOUND[key] = found
     return found
 
 
 _Found = TypeVar("_Found")
-_FOUND: dict[tuple[str, int, int, int], tuple[Any, int]] = {}
-"""What was found in files, and when they were looked at, in nanoseconds since 1970."""
-_RECENT = 1_000_000_000
-"""The nanoseconds after which a file that may have changed within its time of change is looked at again: a step opens
-a table several times.
-"""
+_FOUND: dict[tuple[str, int, int, int], Any] = {}
 _MAX_FOUND = 100_000
 
 
