@@ -163,3 +163,15 @@ def test_a_float_is_the_nearest_one_not_one_of_a_double() -> None:
     part = RecordPart("value", {"f": "float"}, "json")
     cases = {b"16777217.0000000001": 16777218.0, b"16777217": 16777216.0, b"16777219": 16777220.0, b"1e39": None}
     assert [it and it["f"] for it, _ in read(part, *(b'{"f": %s}' % it for it in cases))] == list(cases.values())
+
+
+def test_lenient_takes_minus_zero_for_a_text_and_no_escape_of_half_a_number() -> None:
+    lenient = RecordPart("value", {"b": "boolean", "x": "double", "i": "int", "text": "string"}, "json", json="lenient")
+    (none, refusal), (zero, _), (text, _) = read(
+        lenient, b'{"b": -0}', b'{"x": -0, "i": -0, "text": -0}', rb'{"text": "\k\u00e4"}'
+    )
+    assert (none, refusal is None) == (None, False)
+    assert repr(zero) == "{'b': None, 'x': -0.0, 'i': 0, 'text': '0'}"
+    assert text == {"b": None, "x": None, "i": None, "text": "kä"}
+    for broken in (rb'{"text": "\u00e\4"}', rb'{"text": "\u"}', rb"{'text': '\u12'}", rb'{"text": "\uD83D\uDE0"}'):
+        assert read(lenient, broken)[0][0] is None, broken

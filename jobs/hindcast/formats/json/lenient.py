@@ -19,7 +19,7 @@ _TOKENS = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _COLON = re.compile(r"(?:[ \t\n\r]++|/\*.*?\*/|//[^\n\r]*+)*+:", re.DOTALL)
-_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
+_ESCAPED = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
 _ZEROS = re.compile("^(-?)0+(?=[0-9])")
 _NAME_CHARACTERS = {"Lu", "Ll", "Lt", "Lm", "Lo", "Sc", "Pc", "Nd", "Nl", "Mc", "Mn", "Cf"}
 
@@ -36,7 +36,7 @@ def to_standard_json(text: str) -> str:
 def _write_token(token: re.Match[str]) -> str:
     match token.lastgroup:
         case "text":
-            body = _ESCAPED.sub(lambda it: it[0] if it[1] in '"\\/bfnrtu' else it[1], token[0][1:-1])
+            body = _ESCAPED.sub(_write_escape, token[0][1:-1])
             return f'"{body if token[0][0] == chr(34) else _escape_quotes(body)}"'
         case "comment":
             return " "
@@ -46,6 +46,13 @@ def _write_token(token: re.Match[str]) -> str:
     if _COLON.match(token.string, token.end()) and _is_name(word):
         return f'"{word}"'
     return {"-INF": "-Infinity", "+INF": "Infinity", "+Infinity": "Infinity"}.get(word) or _ZEROS.sub(r"\1", word)
+
+
+def _write_escape(found: re.Match[str]) -> str:
+    """Return an escape that JSON has, or the character; of half a character's number one that JSON lacks."""
+    if found[1] == "u":
+        return r"\x"
+    return found[0] if found[1][0] in '"\\/bfnrtu' else found[1]
 
 
 def _escape_quotes(body: str) -> str:

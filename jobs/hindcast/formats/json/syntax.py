@@ -26,6 +26,12 @@ class Number(str):
     __slots__ = ()
 
 
+class MinusZero(Number):
+    """The number -0: it is 0, but for what is read from texts."""
+
+    __slots__ = ()
+
+
 class JsonObject(NamedTuple):
     """An object; its fields have a name and a value."""
 
@@ -58,7 +64,7 @@ def read_number(text: str) -> Number:
     """Return a number as it was written, -0 as 0; raise ValueError if it has too many digits."""
     if len(text) > MAX_DIGITS and sum(it.isdecimal() for it in text) > MAX_DIGITS:
         raise ValueError("a number of too many digits")
-    return Number("0" if text == "-0" else text)
+    return MinusZero("0") if text == "-0" else Number(text)
 
 
 @contextmanager

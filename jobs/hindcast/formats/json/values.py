@@ -27,7 +27,7 @@ from typing import Any
 
 from hindcast.common.column_values import ColumnValue
 from hindcast.contract.avro import ArrayType, FieldType, RecordType
-from hindcast.formats.json.syntax import JsonObject, JsonValue, Number, write_json, write_text
+from hindcast.formats.json.syntax import JsonObject, JsonValue, MinusZero, Number, write_json, write_text
 
 BITS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 """The bits of whole numbers, by type."""
@@ -158,6 +158,7 @@ def parse_text(text: str, name: str) -> ColumnValue:
 def parse_loose(value: JsonValue, name: str) -> Any:
     """Return a number or boolean, also from its text, as Spark casts it; raise ValueError if it is none."""
     text = write_text(value).strip(_SPACE) if isinstance(value, str | bool) else ""
+    text = "-0" if isinstance(value, MinusZero) else text
     found: Any = None
     if value is None:
         return None
