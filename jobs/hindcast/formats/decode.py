@@ -77,19 +77,21 @@ def decode_records(
     bounds = {name: literal(it) if isinstance(it, datetime) else it for name, it in moments.items()}
     arrival = ", arrival: timestamp" if decoding.arrival is not None else ""
     verdict = ("fate", "reason", "timestamp", "recordTimestamp", *(["arrival"] if arrival else []))
-    if not decoding.computed:
+    if not decoding.computed_times:
         form = f"struct<{columns}, {_FATES}, {_TIMES}{arrival}>"
         read = _add_struct(given, decoding, _decode, arguments | bounds, form, "_read")
         return _take_columns(read, {"_read": (*parts, *verdict)})
     form = f"struct<{columns}, {_FACTS}, {', '.join(f'{name}: timestamp' for name in RecordTimes._fields)}>"
     parsed = _add_struct(given, decoding, _parse, arguments, form, "_read")
-    dated = valid_time.add_computed_times(parsed, topic, {name: f"_read.{name}" for name in parts}, decoding.computed)
+    dated = valid_time.add_computed_times(
+        parsed, topic, {name: f"_read.{name}" for name in parts}, decoding.computed_times
+    )
     facts = {name: F.col(f"_read.{name}") for name in (*RecordFacts._fields, *RecordTimes._fields)}
-    facts |= {_TIME_FIELDS[field]: F.col(f"_{field}") for field in decoding.computed}
+    facts |= {_TIME_FIELDS[field]: F.col(f"_{field}") for field in decoding.computed_times}
     facts |= {"timestamp": F.col("timestamp"), **bounds}
     judged = _add_struct(dated, decoding, _judge, facts, f"struct<{_FATES}, {_TIMES}{arrival}>", "_verdict")
     return _take_columns(judged, {"_read": parts, "_verdict": verdict}).drop(
-        *(f"_{field}" for field in decoding.computed)
+        *(f"_{field}" for field in decoding.computed_times)
     )
 
 

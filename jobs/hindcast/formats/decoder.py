@@ -52,7 +52,7 @@ class Decoding(NamedTuple):
     arrival: ArrivalSource | None = None
 
     @property
-    def computed(self) -> list[TimeField]:
+    def computed_times(self) -> list[TimeField]:
         """The times of records that Spark has to compute."""
         found: dict[TimeField, Dating | ArrivalSource | None] = {"valid_time": self.dating, "arrival": self.arrival}
         return [field for field, source in found.items() if source is not None and source.is_computed]
@@ -60,7 +60,7 @@ class Decoding(NamedTuple):
     @property
     def needs_spark(self) -> bool:
         """Whether Spark has to read a part (Avro), or compute times."""
-        return "avro" in (self.key.format, self.value.format) or bool(self.computed)
+        return "avro" in (self.key.format, self.value.format) or bool(self.computed_times)
 
 
 class RecordFacts(NamedTuple):

@@ -120,7 +120,7 @@ def read_segments(
         return _decode_raw_records(contract, plan, name, part, *read_raw(part))
 
     def read() -> Segments:
-        if decoding.computed or _has_forgotten(contract, name, origin):
+        if decoding.computed_times or _has_forgotten(contract, name, origin):
             decoded = topic_log.union_frames(map(decode_part, origin.ranges))
             packed = segment_packing.pack_records(decoded, rule)
             return segments.read_segments(packed, decoded.schema, rule, origin, few=few)
