@@ -16,24 +16,14 @@ from hindcast.ingest import requeue
 from hindcast.ops import retention
 from hindcast.runs import special_runs
 from pipelines import Pipeline, at, pipeline, wrong
+from test_arrival import CONTRACT as PLAIN
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.connect
 
-CONTRACT = """
-pipeline: arriving
-start: 2026-01-01
-topics:
-  menu:
-    read: table
-    key: {item: string}
-    value: {price: int, ts: bigint}
-    arrival: ARRIVAL
-    max_malformed: 9
-    max_record_bytes: 50
-"""
+CONTRACT = f"{PLAIN}    max_record_bytes: 50\n"
 LONG = {"price": 2, "note": "x" * 60}
 
 

@@ -55,7 +55,7 @@ def read_time_header(headers: pa.ListArray, name: str) -> pa.Array:
         1970-01-01T00:00:01Z and 1000: 1,000,000 us
     """
     raw = _take_values(headers, _find_last(headers, name))
-    moments, numbers = (TextColumn(kind, "").read(raw)[0] for kind in ("timestamp", "bigint"))
+    moments, numbers = (TextColumn(kind, "").read_values(raw) for kind in ("timestamp", "bigint"))
     is_held = pc.and_(pc.less(numbers, _MOST_MILLIS), pc.greater(numbers, -_MOST_MILLIS))
     millis = pc.if_else(is_held.fill_null(False), numbers, pa.scalar(None, pa.int64()))
     return pc.coalesce(moments.cast(pa.int64()), pc.multiply(millis, 1_000))

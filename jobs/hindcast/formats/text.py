@@ -34,11 +34,12 @@ class TextColumn:
 
     def read(self, raw: pa.Array) -> tuple[pa.Array, pa.Array]:
         """Return the values of texts, null where there is none, or no such one; and what is wrong with each."""
-        values = self._read_values(raw)
+        values = self.read_values(raw)
         is_bad = pc.and_(raw.is_valid(), values.is_null())
         return values, state_each(is_bad, lambda place: f"{self._refusal}{show_bytes(raw[place].as_py())}")
 
-    def _read_values(self, raw: pa.Array) -> pa.Array:
+    def read_values(self, raw: pa.Array) -> pa.Array:
+        """Return the values of texts, null where there is none, or no such one."""
         if self._kind == "binary":
             return raw
         texts = decode_texts(raw)

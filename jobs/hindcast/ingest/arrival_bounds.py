@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import SparkSession
-from pyspark.sql.types import IntegerType, LongType, StructType
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from hindcast.bitemporal.intervals import to_micros
 from hindcast.contract.bound import BoundContract
@@ -20,7 +20,6 @@ from hindcast.kafka.topic_patterns import TopicSource
 from hindcast.plan.plans import Plan
 from hindcast.store.task_rows import collect_table
 
-_SCHEMA = StructType().add("partition", IntegerType()).add("moment", IntegerType()).add("offset", LongType())
 _ARROW = pa.schema([("partition", pa.int32()), ("moment", pa.int32()), ("offset", pa.int64())])
 
 
@@ -51,7 +50,9 @@ def find_arrival_bounds(
             before = [reached.read_arrivals(contract, name, part) for part in parts]
             origin = Origin(parts, [{} for _ in parts], before)
             read = topic_segments.read_segments(spark, source, contract, plan, name, origin, store=False)
-            found = read.read_each(("offset",), partial(_find_first_offsets, micros.tolist()), _SCHEMA)
+            found = read.read_each(
+                ("offset",), partial(_find_first_offsets, micros.tolist()), from_arrow_schema(_ARROW)
+            )
             for row in collect_table(found).to_pylist():
                 own = bounds[row["moment"]]
                 own[row["partition"]] = min(row["offset"], own[row["partition"]])

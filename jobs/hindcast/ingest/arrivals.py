@@ -88,7 +88,7 @@ def judge_arrivals(records: pa.Table, reached: int | None, rule: ArrivalRule) ->
 
         reached 10    own 12, none, 8    ->    12, 12, 12
     """
-    arrivals = find_arrivals(records, reached, rule)
+    arrivals = _find_arrivals(records, reached, rule)
     timestamps, fates = records.column("timestamp").cast(pa.int64()), records.column("fate")
     is_judged = pc.and_(fates.is_null(), pa.array(arrivals > BEGINNING))
     latest, earliest = _limit_times(arrivals, rule)
@@ -102,7 +102,7 @@ def judge_arrivals(records: pa.Table, reached: int | None, rule: ArrivalRule) ->
     return set_column(records, "reason", pc.coalesce(records.column("reason"), reasons))
 
 
-def find_arrivals(records: pa.Table | pa.RecordBatch, reached: int | None, rule: ArrivalRule) -> Integers:
+def _find_arrivals(records: pa.Table | pa.RecordBatch, reached: int | None, rule: ArrivalRule) -> Integers:
     """Return the arrivals of records, in microseconds since 1970; the arguments are those of `judge_arrivals`."""
     own = records.column(COLUMN).cast(pa.int64()).fill_null(BEGINNING).to_numpy().copy()
     # rule: an arrival that the run cannot know of is none

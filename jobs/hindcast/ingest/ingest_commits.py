@@ -146,7 +146,7 @@ class _TopicIngest(NamedTuple):
         read = [gaps.remaining_ranges(part, missing) for part, missing in zip(parts, lost, strict=True)]
 
         times = [self.reached.read_stream_times(spark, contract, name, part) for part in parts]
-        arrivals = [self.reached.read_arrivals(contract, name, part) for part in parts] if topic.arrival else None
+        arrivals = [self.reached.read_arrivals(contract, name, part) for part in parts]
         origin = Origin(read, times, arrivals)
         field = f"topics.{name}.max_malformed"
         written = planner.describe_written(contract.warehouse, contract, plan, chunk - 1, len(self.chunks))
@@ -167,7 +167,7 @@ class _TopicIngest(NamedTuple):
             written=written,
             hidden=contract.has_sensitive_entry(kafka),
         )
-        for part, before, arrived in zip(parts, times, arrivals or [{}] * len(parts), strict=True):
+        for part, before, arrived in zip(parts, times, arrivals, strict=True):
             self.reached.advance(part, before, segments.latest, arrivals=(arrived, segments.latest_arrivals))
         if source.topic_id(kafka) != topic_plan.topic_id:
             raise recreated_topic_error(kafka, plan.run)

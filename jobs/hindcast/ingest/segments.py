@@ -61,7 +61,7 @@ class Origin(NamedTuple):
 
     ranges: Sequence[Mapping[int, OffsetRange]]
     stream_times: Sequence[StreamTimes]
-    arrivals: Sequence[StreamTimes] | None = None
+    arrivals: Sequence[StreamTimes] = ()
 
     def count_offsets(self) -> int:
         """Return how many offsets the ranges have."""
@@ -213,7 +213,7 @@ def _find_local_limit(origin: Origin) -> int:
 
 def _find_starts(segments: Segments, origin: Origin) -> Segments:
     """Return the segments, which are in the order of their offsets, with what was reached before each."""
-    if segments.rule.arrival is None or origin.arrivals is None:
+    if segments.rule.arrival is None:
         times = _find_reached([*segments.starts], origin.ranges, origin.stream_times, lambda it: it.latest)
         return replace(segments, starts={it: SegmentStart(time) for it, time in times.items()})
     # rule: an earlier part of a partition has arrived before a later one

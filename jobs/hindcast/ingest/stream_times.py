@@ -39,10 +39,14 @@ def read_stream_times(
 
 
 def read_arrivals(contract: BoundContract, name: str, ranges: Mapping[int, OffsetRange]) -> StreamTimes:
-    """Return the latest arrival in a topic's log before each of these ranges, also of records that were trimmed."""
+    """Return the latest arrival in a topic's log before each of these ranges, also of records that were trimmed; none
+    for a topic without `arrival`.
+    """
     table = tables.log_table(contract.warehouse, contract.pipeline, name)
     log = tables.open_table(table)
-    if log is None or not ranges or arrivals.COLUMN not in {field.name for field in log.schema().fields}:
+    if contract.topics[name].arrival is None or log is None or not ranges:
+        return {}
+    if arrivals.COLUMN not in {field.name for field in log.schema().fields}:
         return {}
     found = _find_latest_in_files(log, ranges, arrivals.COLUMN)
     for partition, micros in trim_ledger.read_trimmed_arrivals(table, ranges).items():

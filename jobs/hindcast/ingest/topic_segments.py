@@ -61,9 +61,7 @@ def read_planned_segments(spark: SparkSession, contract: BoundContract, plan: Pl
         if not read:
             return None
         times = [stream_times.read_stream_times(spark, contract, name, part) for part in read]
-        arrived = None
-        if contract.topics[name].arrival is not None:
-            arrived = [stream_times.read_arrivals(contract, name, part) for part in read]
+        arrived = [stream_times.read_arrivals(contract, name, part) for part in read]
         return read_segments(spark, source, contract, plan, name, Origin(read, times, arrived), store=False)
 
 

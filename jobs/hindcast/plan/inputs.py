@@ -16,7 +16,7 @@ from hindcast.contract.shapes import topic_shape
 from hindcast.contract.types import parse_column_type
 from hindcast.plan import definitions, journal, rehearsals
 from hindcast.plan.plans import Plan
-from hindcast.plan.purposes import ArrivalInterval, Replay
+from hindcast.plan.purposes import ArrivalInterval
 from hindcast.plan.runs import Run
 from hindcast.store import table_columns, tables
 from hindcast.store.tables import Table
@@ -114,10 +114,8 @@ def refuse_unrehearsed(contract: BoundContract, interval: ArrivalInterval) -> No
         end = rehearsals.find_end(past)
         if rehearsals.is_open(past) and (end is None or end < interval.until):
             upto = "nothing" if end is None else f"what arrived up to {end.isoformat()}"
-            where, fix = (
-                f"{contract.pipeline}, inputs.{name}",
-                f"rehearse {pipeline} to {interval.until.isoformat()} first",
-            )
+            where = f"{contract.pipeline}, inputs.{name}"
+            fix = f"rehearse {pipeline} to {interval.until.isoformat()} first"
             raise RunError(f"of {pipeline} {upto} was rehearsed", where=where, fix=fix)
         read_as_of_system_time(contract.warehouse, contract, name, interval.until)
 
@@ -202,8 +200,7 @@ def refuse_lost_inputs(contract: BoundContract, plan: Plan, name: str) -> None:
         if source.as_of_system_time is None or delta_table is None:
             continue
         past, pin = journal.read_runs(source.warehouse, source.pipeline), source.as_of_system_time
-        is_rehearsed = isinstance(plan.purpose, Replay) and plan.purpose.arrival is not None
-        later = _list_later_runs(past, pin, only_open=is_rehearsed)
+        later = _list_later_runs(past, pin, only_open=plan.rehearsed is not None)
         if (change := _find_later_change(past, later, source.name, delta_table, pin)) is not None:
             raise TableError(
                 f"reads {i} ({source.pipeline}.{source.name}) as known at {source.as_of_system_time.isoformat()}, but "

@@ -12,7 +12,17 @@ from hindcast.common.json_values import JsonObject, JsonValue, StoredObject
 from hindcast.contract import Contract
 from hindcast.kafka.topic_patterns import MemberPartition
 from hindcast.kafka.topics import OffsetRange, split_ranges
-from hindcast.plan.purposes import Erasure, Purpose, Release, ReleasedKeys, Replay, Requeue, Upgrade, parse_purpose
+from hindcast.plan.purposes import (
+    ArrivalInterval,
+    Erasure,
+    Purpose,
+    Release,
+    ReleasedKeys,
+    Replay,
+    Requeue,
+    Upgrade,
+    parse_purpose,
+)
 from hindcast.plan.stored_values import (
     parse_definition,
     parse_moment,
@@ -180,6 +190,11 @@ class Plan:
     def only(self) -> str | None:
         """The one table that the run is about, with all below it; None for a run about all tables."""
         return self.purpose.only if isinstance(self.purpose, Replay) else None
+
+    @property
+    def rehearsed(self) -> ArrivalInterval | None:
+        """The interval of arrival that a rehearsed run is of; None for any other run."""
+        return self.purpose.arrival if isinstance(self.purpose, Replay) else None
 
     @property
     def released_keys(self) -> Mapping[str, ReleasedKeys]:

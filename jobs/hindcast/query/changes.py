@@ -153,13 +153,7 @@ def _pair_lines(
     """Yield an engine whose table `lines` has the changes of a table, with its columns; the arguments and errors are
     those of `read_changes`.
     """
-    start, end = question.period or (None, None)
-    last = None if end is None else end - _MICROSECOND
-    for moment in (question.earlier, question.later):
-        asked = Question(known_at=moment, from_time=start, to_time=last)
-        table, delta_table = read.open_answerable(warehouse, contract, name, asked)
-    trimmed = horizon.read_horizon(table, delta_table)
-    form = _Form(table, delta_table, question.later, start or (trimmed.moment if trimmed else None), end)
+    table, delta_table, form = _open_table(warehouse, contract, name, question)
     since, until = sql_literal(question.earlier), sql_literal(question.later)
     closed = f'"systemFrom" <= {since} AND "systemTo" > {since} AND "systemTo" <= {until}'
     opened = f'"systemFrom" > {since} AND "systemFrom" <= {until} AND ("systemTo" IS NULL OR "systemTo" > {until})'
@@ -174,6 +168,20 @@ def _pair_lines(
             engine.execute(f"CREATE TEMP TABLE {side} AS SELECT {form.columns} FROM ({rows})")  # noqa: S608
         engine.execute(f"CREATE TEMP TABLE lines AS {form.pair_rows()}")
         yield engine, form, table
+
+
+def _open_table(
+    warehouse: str, contract: Contract, name: str, question: ChangeQuestion
+) -> tuple[Table, DeltaTable, _Form]:
+    """Return a table that can answer for both moments, opened, with its columns as SQL."""
+    start, end = question.period or (None, None)
+    last = None if end is None else end - _MICROSECOND
+    for moment in (question.earlier, question.later):
+        asked = Question(known_at=moment, from_time=start, to_time=last)
+        table, delta_table = read.open_answerable(warehouse, contract, name, asked)
+    trimmed = horizon.read_horizon(table, delta_table)
+    since = start or (trimmed.moment if trimmed else None)
+    return table, delta_table, _Form(table, delta_table, question.later, since, end)
 
 
 def _refuse_many(engine: DuckDBPyConnection, condition: str, limit: SideLimit, table: Table) -> None:
@@ -354,10 +362,7 @@ def sum_steps(
 
     Runs whose rows a trim has removed are left out: what they did counts for those that ended or followed these rows.
     """
-    start, end = question.period or (None, None)
-    asked = Question(known_at=question.earlier, from_time=start, to_time=None if end is None else end - _MICROSECOND)
-    table, delta_table = read.open_answerable(warehouse, contract, name, asked)
-    form = _Form(table, delta_table, question.later, start, end)
+    table, delta_table, form = _open_table(warehouse, contract, name, question)
     since, until = sql_literal(question.earlier), sql_literal(question.later)
     sums = [f"coalesce(sum(sign * {it}), 0) AS {it}" for it in map(quote_name, form.number_columns)]
     columns = ", ".join(["1 AS sign", *map(quote_name, form.number_columns)])

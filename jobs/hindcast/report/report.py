@@ -20,7 +20,7 @@ from hindcast.kafka import topic_patterns
 from hindcast.plan import definitions, horizon, journal, marks
 from hindcast.plan.definitions import ContractChange
 from hindcast.plan.plans import Plan, TopicPlan
-from hindcast.plan.purposes import Replay, Requeue
+from hindcast.plan.purposes import Requeue
 from hindcast.plan.runs import Completed, Run
 from hindcast.quality import gate_results, held_changes
 from hindcast.quality.gate_results import TrackedResult
@@ -86,7 +86,7 @@ def build_report(
         topics,
         reports,
         _rerun_commands(contract, plan, find_sensitive_columns(contract), variables),
-        rehearsed=plan.purpose.arrival if isinstance(plan.purpose, Replay) else None,
+        rehearsed=plan.rehearsed,
     )
     return report_size.cut_report(report)
 
@@ -178,7 +178,7 @@ def _rerun_commands(contract: Contract, plan: Plan, hidden: Mapping[str, frozens
         return "; ".join(f"{command}{chosen}" for command in commands)
     if plan.requeue:
         return f"hindcast requeue {pipeline}{_requeue_options(contract, plan.requeue)}{chosen}"
-    if isinstance(plan.purpose, Replay) and (interval := plan.purpose.arrival) is not None:
+    if (interval := plan.rehearsed) is not None:
         since, until = (moment.isoformat() for moment in (interval.since, interval.until))
         length = format_duration(-(-(interval.until - interval.since) // _MILLISECOND) * _MILLISECOND)  # as one run
         return f"hindcast rehearse {pipeline} --from {since} --to {until} --every '{length}'{chosen}"

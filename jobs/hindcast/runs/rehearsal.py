@@ -24,6 +24,7 @@ from hindcast.plan import inputs, journal, planner, rehearsals
 from hindcast.plan.marks import find_bound_contract
 from hindcast.plan.purposes import ArrivalInterval
 from hindcast.plan.rehearsals import RehearsedOffsets
+from hindcast.plan.runs import Run
 from hindcast.report.run_report import RunReport
 from hindcast.runs import run_steps
 
@@ -80,8 +81,8 @@ def rehearse_runs(
     """Make the runs of these intervals of arrival, which are in order, and yield the report of each.
 
     Those that a rehearsal has completed are left out. `with_earlier`: what arrived before the first interval belongs
-    to it. Raises RequestError, before anything is written, if the pipeline cannot
-    be rehearsed so; and whatever error a run raises: the runs before it stay, and the same call goes on after them.
+    to it. Raises RequestError, before anything is written, if the pipeline cannot be rehearsed so; and whatever error a
+    run raises: the runs before it stay, and the same call goes on after them.
     """
     contract = find_bound_contract(settings, pipeline)
     past = journal.read_runs(settings.warehouse, pipeline)
@@ -94,7 +95,7 @@ def rehearse_runs(
         raise RequestError(found, where=pipeline, fix=f"rehearse from {end.isoformat()} on")
     if not left:
         return
-    for run in _find_offsets(spark, contract, left, is_first=end is None and not with_earlier, given=given):
+    for run in _find_offsets(spark, contract, past, left, is_first=end is None and not with_earlier, given=given):
         number = run_steps.plan_run(settings, pipeline, rehearsals.name_run(run.interval), rehearsed=run, given=given)
         yield run_steps.execute_run(spark, settings, pipeline, number, given)
 
@@ -102,13 +103,13 @@ def rehearse_runs(
 def _find_offsets(
     spark: SparkSession,
     contract: BoundContract,
+    past: list[Run],
     intervals: Sequence[ArrivalInterval],
     *,
     is_first: bool,
     given: TopicSource | None,
 ) -> list[RehearsedOffsets]:
     """Return where each interval ends. `is_first`: no record may have arrived before the first interval."""
-    past = journal.read_runs(contract.warehouse, contract.pipeline)
     plan = planner.propose_plan(contract, "rehearsal", None, past, given=given)
     since = intervals[0].since if is_first else FIRST_MOMENT
     moments = [FIRST_MOMENT, since, *(interval.until for interval in intervals)]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from hindcast.cli.commands.shared import (
     find_user,
     load_contract,
+    parse_known_at,
     parse_moment,
     print_rows,
     read_runs,
@@ -63,16 +64,12 @@ def close(arguments: argparse.Namespace, settings: Settings) -> int:
 def restate(arguments: argparse.Namespace, settings: Settings) -> int:
     """Show how the figures of a closed period differ from what was believed at its close, and why."""
     from hindcast.plan.closes import describe_close
-    from hindcast.query import read, restatements
+    from hindcast.query import restatements
 
-    pipeline, warehouse = arguments.pipeline, settings.warehouse
+    pipeline = arguments.pipeline
     contract = load_contract(settings, pipeline)
-    known_at = (
-        parse_moment(settings, pipeline, arguments.known_at)
-        if arguments.known_at
-        else read.read_last_known_at(warehouse, pipeline)
-    )
-    found = restatements.restate_close(warehouse, contract, arguments.name.removeprefix(PREFIX), known_at)
+    known_at = parse_known_at(settings, pipeline, arguments.known_at)
+    found = restatements.restate_close(settings.warehouse, contract, arguments.name.removeprefix(PREFIX), known_at)
     if arguments.format == "table":
         print(f"{pipeline}: {found.close.name}: {describe_close(found.close)}; now as known at {known_at.isoformat()}")
         if not found.figures:

@@ -11,6 +11,7 @@ from hindcast.bitemporal.fates import FATES
 from hindcast.cli.commands.shared import (
     limit_rows,
     load_contract,
+    parse_known_at,
     parse_moment,
     parse_table_name,
     print_rows,
@@ -235,7 +236,7 @@ def diff(arguments: argparse.Namespace, settings: Settings) -> int:
     if arguments.run is not None and (arguments.start or arguments.end):
         raise QueryError("--run names both moments", fix="leave out --from and --to, or write them without --run")
     last = f"run:{arguments.run}" if arguments.run is not None else arguments.end
-    later = parse_moment(settings, pipeline, last) if last else read.read_last_known_at(warehouse, pipeline)
+    later = parse_known_at(settings, pipeline, last)
     earlier = (
         parse_moment(settings, pipeline, arguments.start)
         if arguments.start
@@ -260,11 +261,7 @@ def why(arguments: argparse.Namespace, settings: Settings) -> int:
     pipeline, name = parse_table_name(arguments.table)
     contract = load_contract(settings, pipeline)
     key = read.parse_key(read.locate_table(settings.warehouse, contract, name), arguments.key)
-    known = (
-        parse_moment(settings, pipeline, arguments.known_at)
-        if arguments.known_at
-        else read.read_last_known_at(settings.warehouse, pipeline)
-    )
+    known = parse_known_at(settings, pipeline, arguments.known_at)
     as_of = parse_moment(settings, pipeline, arguments.as_of) if arguments.as_of else clock.now()
     readable = {pipeline, *(input_.table.partition(".")[0] for input_ in contract.inputs.values())}
     holds = HeldKeys(settings.warehouse, contract, name, known)

@@ -72,6 +72,13 @@ def parse_moment(settings: Settings, pipeline: str, text: str) -> datetime:
     return read.moment_of(settings.warehouse, pipeline, text)
 
 
+def parse_known_at(settings: Settings, pipeline: str, text: str | None) -> datetime:
+    """Return the moment of knowledge that a text names (`parse_moment`); without one that of the last completed run."""
+    from hindcast.query import read
+
+    return parse_moment(settings, pipeline, text) if text else read.read_last_known_at(settings.warehouse, pipeline)
+
+
 def refuse_close_as_time(*texts: str | None) -> None:
     """Raise QueryError if one of the texts for times names a close."""
     from hindcast.plan.closes import PREFIX
