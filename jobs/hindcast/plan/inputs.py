@@ -200,7 +200,7 @@ def refuse_lost_inputs(contract: BoundContract, plan: Plan, name: str) -> None:
         if source.as_of_system_time is None or delta_table is None:
             continue
         past, pin = journal.read_runs(source.warehouse, source.pipeline), source.as_of_system_time
-        later = _list_later_runs(past, pin, only_open=plan.rehearsed is not None)
+        later = _list_later_runs(past, pin, only_open=plan.rehearsed_interval is not None)
         if (change := _find_later_change(past, later, source.name, delta_table, pin)) is not None:
             raise TableError(
                 f"reads {i} ({source.pipeline}.{source.name}) as known at {source.as_of_system_time.isoformat()}, but "

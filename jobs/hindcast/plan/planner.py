@@ -52,7 +52,7 @@ def ensure_plan(
     kind = Replay if instead is None else type(instead)
     for run in open_runs:
         same = run.run_id == run_id and isinstance(run.plan.purpose, kind)
-        same = same and (rehearsed is None or run.plan.rehearsed == rehearsed.interval)
+        same = same and (rehearsed is None or run.plan.rehearsed_interval == rehearsed.interval)
         if run.state == "stopped":
             continue
         if same and isinstance(instead, Release) and not instead.is_same_answer(run.plan.released_keys):
@@ -120,7 +120,7 @@ def _retry_fix(run: Run) -> str:
     """Return how to retry a run, with the command if a command began it."""
     if run.plan.erasure:
         return "repeat the hindcast forget that began it"
-    if run.plan.rehearsed is not None:
+    if run.plan.rehearsed_interval is not None:
         return "repeat the hindcast rehearse that began it"
     command = {"cli": "run", "requeue": "requeue", "release": "release"}.get(run.run_id.partition("__")[0])
     return f"retry it (hindcast {command} {run.plan.pipeline})" if command else "retry it"

@@ -192,7 +192,7 @@ class Plan:
         return self.purpose.only if isinstance(self.purpose, Replay) else None
 
     @property
-    def rehearsed(self) -> ArrivalInterval | None:
+    def rehearsed_interval(self) -> ArrivalInterval | None:
         """The interval of arrival that a rehearsed run is of; None for any other run."""
         return self.purpose.arrival if isinstance(self.purpose, Replay) else None
 

@@ -54,12 +54,12 @@ def parse_run_id(run_id: str, known_at: datetime) -> ArrivalInterval | None:
 def is_open(past: Sequence[Run]) -> bool:
     """Return whether the last run that replayed topics was a rehearsed one."""
     replays = [run for run in past if isinstance(run.plan.purpose, Replay)]
-    return bool(replays) and replays[-1].plan.rehearsed is not None
+    return bool(replays) and replays[-1].plan.rehearsed_interval is not None
 
 
 def find_end(past: Sequence[Run]) -> datetime | None:
     """Return up to when arrivals were rehearsed and published; None if nothing was."""
-    ends = [interval.until for run in past if run.state == "completed" and (interval := run.plan.rehearsed)]
+    ends = [interval.until for run in past if run.state == "completed" and (interval := run.plan.rehearsed_interval)]
     return max(ends, default=None)
 
 
@@ -71,7 +71,7 @@ def refuse_rehearsal(contract: Contract, past: Sequence[Run]) -> None:
         found = f"topics.{without[0]} does not say when its records arrived"
         raise RequestError(found, where=pipeline, fix="add arrival: to the topic (docs/topics/timestamps.md)")
     replays = [run for run in past if isinstance(run.plan.purpose, Replay)]
-    by_clock = next((run for run in replays if run.plan.rehearsed is None), None)
+    by_clock = next((run for run in replays if run.plan.rehearsed_interval is None), None)
     if by_clock is not None:
         found = f"run {by_clock.number} ({by_clock.run_id}) was no rehearsed one: no run can be rehearsed after it"
         raise RequestError(found, where=pipeline, fix="rehearse it under another name, with a contract of its own")
@@ -85,7 +85,7 @@ def _describe_way_on(past: Sequence[Run], kept: Sequence[datetime]) -> str:
     """Return what to do about a run that cannot be known at its moment."""
     if kept and max(kept) >= max(run.known_at for run in past):
         return "a close is known then: hindcast closes lists it, and --drop drops it; or rehearse later intervals"
-    unfinished = past[-1].plan.rehearsed
+    unfinished = past[-1].plan.rehearsed_interval
     if unfinished is not None and past[-1].state != "completed":
         since, until = unfinished.since.isoformat(), unfinished.until.isoformat()
         return f"finish the interval that was begun: --from {since} --to {until}"
@@ -130,7 +130,9 @@ def date_run(contract: BoundContract, past: Sequence[Run], purpose: Purpose) -> 
     until, where = interval.until, contract.pipeline
     refuse_future(where, until)
     # An attempt that was stopped or abandoned may have published some tables at this moment.
-    again = last is not None and any(run.plan.rehearsed == interval and run.state != "completed" for run in past)
+    again = last is not None and any(
+        run.plan.rehearsed_interval == interval and run.state != "completed" for run in past
+    )
     if last is not None and last >= until and not again:
         found = f"something is known at {last.isoformat()} already, so no run can be known at {until.isoformat()}"
         raise RunError(found, where=where, fix=_describe_way_on(past, kept))

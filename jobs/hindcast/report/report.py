@@ -86,7 +86,7 @@ def build_report(
         topics,
         reports,
         _rerun_commands(contract, plan, find_sensitive_columns(contract), variables),
-        rehearsed=plan.rehearsed,
+        rehearsed=plan.rehearsed_interval,
     )
     return report_size.cut_report(report)
 
@@ -178,7 +178,7 @@ def _rerun_commands(contract: Contract, plan: Plan, hidden: Mapping[str, frozens
         return "; ".join(f"{command}{chosen}" for command in commands)
     if plan.requeue:
         return f"hindcast requeue {pipeline}{_requeue_options(contract, plan.requeue)}{chosen}"
-    if (interval := plan.rehearsed) is not None:
+    if (interval := plan.rehearsed_interval) is not None:
         since, until = (moment.isoformat() for moment in (interval.since, interval.until))
         length = format_duration(-(-(interval.until - interval.since) // _MILLISECOND) * _MILLISECOND)  # as one run
         return f"hindcast rehearse {pipeline} --from {since} --to {until} --every '{length}'{chosen}"
