@@ -161,6 +161,7 @@ def test_a_file_has_only_so_many_pages(
     read, measure_column = list[int](), parquet_pages.measure_column
     monkeypatch.setattr(parquet_pages, "measure_column", lambda *it: read.append(0) or measure_column(*it))
     monkeypatch.setattr(parquet_pages, "_MANY_PAGES", most)
+    monkeypatch.setattr(log_limits, "_FOUND", {})  # as in another process
     with pytest.raises(TableError, match=r"has \d\d pages or more"):
         log_limits.refuse_odd_content(tmp_path)
     assert bool(read) == is_read
@@ -206,6 +207,48 @@ def test_a_file_that_was_changed_lately_is_looked_at_again(log: Path, monkeypatc
     for _ in range(2):
         log_limits.refuse_odd_content(log)
     assert len(read) == 2, "each once, though the page is loaded again"
+
+
+def test_a_file_that_was_changed_lately_is_looked_at_once_for_each_content(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, refuse, path = list[str](), log_forms.refuse_odd_lines, log / f"{1:020}.json"
+    monkeypatch.setattr(log_forms, "refuse_odd_lines", lambda it: read.append(it.name) or refuse(it))
+    first, second = (json.dumps({"add": {"path": name}}) for name in ("a", "b"))
+    for content in (first, first, second, second, first):
+        path.write_text(content)
+        log_limits.refuse_odd_content(log)
+    assert sorted(read) == [f"{0:020}.json", path.name, path.name]
+
+
+def test_a_large_file_that_was_changed_lately_is_looked_at_each_time(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which takes less time than reading it: a file can claim to be long and have no content."""
+    read = list[str]()
+    monkeypatch.setattr(log_forms, "refuse_odd_lines", lambda it: read.append(it.name))
+    os.truncate(log / f"{1:020}.json", log_limits._MAX_HASHED + 1)
+    for _ in range(2):
+        log_limits.refuse_odd_content(log)
+    assert sorted(read) == [f"{0:020}.json", f"{1:020}.json", f"{1:020}.json"]
+
+
+def test_a_file_that_was_changed_during_the_look_is_looked_at_again(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, good, bad = log / f"{1:020}.json", *(json.dumps({"add": {"path": it}}) for it in ("aa/aa/x", "../../x"))
+    refuse = log_forms.refuse_odd_lines
+
+    def swap(it: Path) -> None:
+        if it == path:
+            path.write_text(good)
+        refuse(it)
+
+    path.write_text(bad)
+    monkeypatch.setattr(log_forms, "refuse_odd_lines", swap)
+    log_limits.refuse_odd_content(log)
+    monkeypatch.setattr(log_forms, "refuse_odd_lines", refuse)
+    path.write_text(bad)
+    with pytest.raises(TableError, match="names a file out of its folder"):
+        log_limits.refuse_odd_content(log)
 
 
 # Time

@@ -14,7 +14,9 @@ nothing. delta-rs does not ask: its commits are made upon a version of the table
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from deltalake import DeltaTable
 
@@ -30,23 +32,49 @@ PARTS = ("", ADDING, REWRITING, CONVERTING)
 """The parts of the commits of runs to a table of their own (`Table.app_id`)."""
 
 
+def read_version(delta_table: DeltaTable, app_id: str) -> int | None:
+    """Return the version of an application id in a table; None if nobody has committed under it.
+
+    delta-rs reads the log each time, so that an open table keeps what it was asked.
+    """
+    key = id(delta_table)
+    if (kept := _VERSIONS.get(key)) is None or kept.table() is not delta_table or kept.at != delta_table.version():
+        forget = weakref.ref(delta_table, lambda _: _VERSIONS.pop(key, None))
+        kept = _VERSIONS[key] = _KeptVersions(forget, delta_table.version(), {})
+    if app_id not in kept.versions:
+        kept.versions[app_id] = delta_table.transaction_version(app_id)
+    return kept.versions[app_id]
+
+
+class _KeptVersions(NamedTuple):
+    """The versions of application ids that were read from an open table while it was at a version."""
+
+    table: weakref.ref[DeltaTable]
+    at: int
+    versions: dict[str, int | None]
+
+
+_VERSIONS: dict[int, _KeptVersions] = {}
+"""By the identity of the open tables, which have no hash."""
+
+
 def read_last_run(delta_table: DeltaTable, app_id: str) -> int:
     """Return the number of the last run that committed to a table under an application id; 0 before the first."""
-    last = delta_table.transaction_version(app_id) or 0
-    before = delta_table.transaction_version(f"{app_id}:before")
+    last = read_version(delta_table, app_id) or 0
+    before = read_version(delta_table, f"{app_id}:before")
     return before if before is not None and last == read_ended_run(delta_table, app_id) else last
 
 
 def read_ended_run(delta_table: DeltaTable, app_id: str) -> int:
     """Return the number of the last run that ended without a commit under an application id; 0 before the first."""
-    return delta_table.transaction_version(f"{app_id}:ended") or 0
+    return read_version(delta_table, f"{app_id}:ended") or 0
 
 
 def end_run(delta_table: DeltaTable, app_ids: Sequence[str], run: int) -> dict[str, int]:
     """Return the identifiers by which a run commits nothing more under application ids; none if they are all there."""
     ids: dict[str, int] = {}
     for app_id in app_ids:
-        if (delta_table.transaction_version(app_id) or 0) < run:
+        if (read_version(delta_table, app_id) or 0) < run:
             ids |= {f"{app_id}:before": read_last_run(delta_table, app_id), f"{app_id}:ended": run, app_id: run}
     return ids
 

@@ -6,6 +6,7 @@ and have no content; a checkpoint can have the same long text, stored once, in e
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import time
@@ -160,23 +161,47 @@ def _measure_checkpoint(path: Path) -> _Sizes | None:
     return _look_once(path, _measure_parquet)
 
 
+_MAX_HASHED = 4 << 20
+"""The most bytes of a file that is known by its content: looking at it takes longer than reading it."""
+
+
 def _look_once(path: Path, look: Callable[[Path], _Found]) -> _Found | None:
     """Return what a function returns for a file, which is called once for each state of it; None if it is gone."""
     try:
-        status = path.stat()
-        key = (str(path), status.st_ino, status.st_size, status.st_ctime_ns)
-        found: _Found = _FOUND[key] if key in _FOUND else look(path)
+        state = _identify_state(path)
+        if state in _FOUND:
+            found: _Found = _FOUND[state]
+            return found
+        found = look(path)
+        if state is not None and _identify_state(path) == state:
+            if len(_FOUND) >= _MAX_FOUND:
+                _FOUND.clear()
+            _FOUND[state] = found
     except FileNotFoundError:
         return None
-    if time.time_ns() - status.st_ctime_ns > parquet_footers.SETTLED:
-        if len(_FOUND) >= _MAX_FOUND:
-            _FOUND.clear()
-        _FOUND[key] = found
     return found
 
 
+_State = tuple[str | int | bytes, ...]
+
+
+def _identify_state(path: Path) -> _State | None:
+    """Return what is another for a file with other content, None if nothing is; raise FileNotFoundError.
+
+    The time of the last change, which nobody can set, tells nothing of a file that was changed just now
+    (parquet_footers.SETTLED): its content does, if it is small.
+    """
+    status = path.stat()
+    if time.time_ns() - status.st_ctime_ns > parquet_footers.SETTLED:
+        return str(path), status.st_ino, status.st_size, status.st_ctime_ns
+    if status.st_size > _MAX_HASHED:
+        return None
+    with path.open("rb") as file:
+        return str(path), hashlib.file_digest(file, "blake2b").digest()
+
+
 _Found = TypeVar("_Found")
-_FOUND: dict[tuple[str, int, int, int], Any] = {}
+_FOUND: dict[_State | None, Any] = {}
 _MAX_FOUND = 100_000
 
 
