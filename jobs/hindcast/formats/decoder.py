@@ -153,9 +153,9 @@ class Decoder:
             for reader in (self._readers.get(name),)
         }
         problem = read["value"].field("problem")
-        keys, values = (
-            pc.if_else(oversized.is_null(), it.field("struct"), None) for it in (read["key"], read["value"])
-        )
+        keys, values = (read[name].field("struct") for name in ("key", "value"))
+        if oversized.null_count < len(oversized):
+            keys, values = (pc.if_else(oversized.is_null(), it, None) for it in (keys, values))
         if self._headers is not None:
             values, of_headers = self._headers.add_columns(values, headers)
             problem = pc.coalesce(problem, of_headers)
@@ -221,10 +221,14 @@ class Decoder:
         self, key: pa.Array, value: pa.Array, headers: pa.ListArray
     ) -> tuple[pa.Array, pa.Array, pa.Array]:
         """Return why records have too many bytes, null for those that have not; and the keys and values of these."""
-        if self._how.max_bytes is None or not len(key):
-            return pa.nulls(len(key), pa.string()), key, value
-        sizes, most = measure_records(key, value, headers), self._how.max_bytes
-        large = pa.array(sizes > most)
+        nothing = pa.nulls(len(key), pa.string()), key, value
+        if (most := self._how.max_bytes) is None:
+            return nothing
+        sizes = measure_records(key, value, headers)
+        is_large = sizes > most
+        if not is_large.any():
+            return nothing
+        large = pa.array(is_large)
         reasons = state_each(large, lambda place: f"{OVERSIZED[0]}{sizes[place]}{OVERSIZED[1]}{most}{OVERSIZED[2]}")
         return reasons, *(pc.if_else(large, None, part) for part in (key, value))
 

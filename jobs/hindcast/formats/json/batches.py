@@ -38,6 +38,9 @@ _MOST_DIGITS = 18
 """Of a decimal with more digits few values are such that a double keeps them."""
 
 
+_FIELDS = ("struct", "problem")
+
+
 class BatchReader:
     """Reads batches of records of a shape."""
 
@@ -64,6 +67,8 @@ class BatchReader:
         places, structs = [], []
         for reader in self._plain:
             struct, done = reader.read(records, texts, left)
+            if len(done) == len(records):
+                return pa.StructArray.from_arrays([struct, pa.nulls(len(done), pa.string())], _FIELDS)
             left = np.setdiff1d(left, done, assume_unique=True)
             places.append(done)
             structs.append(struct)
@@ -75,7 +80,7 @@ class BatchReader:
         problems = np.full(len(records), None)
         problems[left] = [problem for _, problem in others]
         columns = pa.concat_arrays(structs).take(pa.array(order, mask=order < 0))
-        return pa.StructArray.from_arrays([columns, pa.array(problems, pa.string())], ["struct", "problem"])
+        return pa.StructArray.from_arrays([columns, pa.array(problems, pa.string())], _FIELDS)
 
 
 class _PlainReader:
@@ -85,7 +90,9 @@ class _PlainReader:
         self._type, self._width, self._exact = type_, len(shape.columns), exact
         self._strict = shape.mode == "strict"
         fields = {field: column.type for column in shape.columns for field in column.fields}
-        struct = _define_struct(fields, msgspec.UNSET, exact=exact, strict=self._strict)
+        self._knows_absent = self._strict or len(fields) > self._width
+        absent = msgspec.UNSET if self._knows_absent else None
+        struct = _define_struct(fields, absent, exact=exact, strict=self._strict)
         self._decode = msgspec.json.Decoder(struct).decode
         getters = {field: attrgetter(f"f{n}") for n, field in enumerate(fields)}
         self._columns = [([getters[field] for field in column.fields], column.type) for column in shape.columns]
@@ -101,7 +108,7 @@ class _PlainReader:
                 values = [it if value is msgspec.UNSET else value for value, it in zip(values, found, strict=True)]
             if self._strict:
                 wrong.update(n for n, value in enumerate(values) if value is msgspec.UNSET)
-            if msgspec.UNSET in values:
+            if self._knows_absent and msgspec.UNSET in values:
                 values = [None if value is msgspec.UNSET else value for value in values]
             column, misfits = build_column(values, type_)
             columns.append(column)
