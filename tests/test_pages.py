@@ -126,7 +126,7 @@ def test_every_route_asks_whether_the_user_may_see_it() -> None:
         assert (asked.pipeline in calls) == ("{dag_id}" in route.path), route  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("address", ["/quality", "/changes", "/machine", "/ledger"])
+@pytest.mark.parametrize("address", ["/quality", "/changes", "/machine", "/closes", "/ledger"])
 def test_lists_have_only_pipelines_that_may_be_read(address: str) -> None:
     assert "guest" in text(client("shop", "guest"), address)
     assert "guest" not in text(client("shop"), address)
@@ -138,6 +138,7 @@ def test_lists_have_only_pipelines_that_may_be_read(address: str) -> None:
     [
         "/quality/guest",
         "/changes/guest",
+        "/closes/guest",
         "/machine/guest.json",
         "/keys/guest.json",
         "/reports/guest/x",

@@ -112,7 +112,7 @@ def test_a_page_beside_the_tabs_of_a_dag_does_not_repeat_them(browser: WebDriver
         links = browser.find_elements("css selector", "nav.site a")
         shown_links[shell] = [link.text for link in links if link.is_displayed()]
         assert shown(browser, "//h1").text == "Quality of shop"
-    names = ["Quality", "Changes", "Time machine", "Ledger", "all pipelines", "JSON"]
+    names = ["Quality", "Changes", "Time machine", "Closes", "Ledger", "all pipelines", "JSON"]
     assert shown_links == {"plugin/dags": names, "dags/light": ["JSON"]}
 
 

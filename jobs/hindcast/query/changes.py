@@ -135,9 +135,15 @@ def read_changes(
     return Changes(table, lines, counts)
 
 
-def count_lines(warehouse: str, contract: Contract, name: str, question: ChangeQuestion) -> dict[datetime, int]:
+def count_lines(
+    warehouse: str,
+    contract: Contract,
+    name: str,
+    question: ChangeQuestion,
+    open_engine: EngineFactory = duckdb_reader.open_engine,
+) -> dict[datetime, int]:
     """Return how many lines there are by `changedAt`."""
-    with _pair_lines(warehouse, contract, name, question) as (engine, _, _):
+    with _pair_lines(warehouse, contract, name, question, open_engine) as (engine, _, _):
         return dict(engine.sql("SELECT changedAt, count(*) FROM lines GROUP BY changedAt").fetchall())
 
 
@@ -354,7 +360,11 @@ _PAIRED_ROWS = """
 
 
 def sum_steps(
-    warehouse: str, contract: Contract, name: str, question: ChangeQuestion
+    warehouse: str,
+    contract: Contract,
+    name: str,
+    question: ChangeQuestion,
+    open_engine: EngineFactory = duckdb_reader.open_engine,
 ) -> dict[datetime | None, dict[str, Figure]]:
     """Return by how much each run between two moments of knowledge, given its known-at, has changed the figures of a
     table's events or windows: their number (`ROWS`), and the sum of each column of numbers. By None those known at the
@@ -367,7 +377,7 @@ def sum_steps(
     sums = [f"coalesce(sum(sign * {it}), 0) AS {it}" for it in map(quote_name, form.number_columns)]
     columns = ", ".join(["1 AS sign", *map(quote_name, form.number_columns)])
     ends = columns.replace("1", "-1", 1)
-    with row_reader.refuse_broken_files(table), duckdb_reader.open_engine(delta_table) as engine:
+    with row_reader.refuse_broken_files(table), open_engine(delta_table) as engine:
         duckdb_reader.register_rows(engine, delta_table, [ColumnBound("systemFrom", most=question.later)])
         engine.execute(f"CREATE TEMP TABLE kept AS FROM rows WHERE {form.kept_condition}")
         found = engine.sql(

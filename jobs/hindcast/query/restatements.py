@@ -18,7 +18,6 @@ from typing import Literal, NamedTuple, cast, get_args
 import pyarrow as pa
 
 from hindcast.contract import Contract, list_shapes
-from hindcast.contract.bound import BoundContract
 from hindcast.plan import closes, definitions, journal
 from hindcast.plan.closes import Close
 from hindcast.plan.purposes import Erasure, Release, Requeue
@@ -26,6 +25,8 @@ from hindcast.plan.runs import Run
 from hindcast.query import changes
 from hindcast.query.changes import ChangeQuestion
 from hindcast.query.changes import Figure as Number
+from hindcast.store import duckdb_reader
+from hindcast.store.duckdb_reader import EngineFactory
 
 Cause = Literal["records", "definition", "requeue", "release", "erasure"]
 """What made an answer another one: records that came later, another definition of the table, malformed records that
@@ -54,7 +55,13 @@ class Restatement(NamedTuple):
     tables: int
 
 
-def restate_close(warehouse: str, contract: BoundContract, name: str, known_at: datetime) -> Restatement:
+def restate_close(
+    warehouse: str,
+    contract: Contract,
+    name: str,
+    known_at: datetime,
+    open_engine: EngineFactory = duckdb_reader.open_engine,
+) -> Restatement:
     """Return what has changed in the figures of a close between its known-at and another moment.
 
     Raises UnknownError for an unknown close, and QueryError for a moment that cannot be answered.
@@ -64,7 +71,7 @@ def restate_close(warehouse: str, contract: BoundContract, name: str, known_at: 
         figure
         for table, shape in list_shapes(contract).items()
         if table not in contract.inputs
-        for figure in _list_figures(warehouse, contract, table, shape.kind, close, known_at)
+        for figure in _list_figures(warehouse, contract, table, shape.kind, close, known_at, open_engine)
     ]
     return Restatement(close, known_at, figures, len(contract.topics) + len(contract.views))
 
@@ -90,16 +97,22 @@ def _format_number(number: Number | None) -> str | None:
 
 
 def _list_figures(
-    warehouse: str, contract: BoundContract, table: str, kind: str, close: Close, known_at: datetime
+    warehouse: str,
+    contract: Contract,
+    table: str,
+    kind: str,
+    close: Close,
+    known_at: datetime,
+    open_engine: EngineFactory,
 ) -> list[Figure]:
     """Return the figures of a table that differ; of events and windows also those whose differences cancel out."""
     question = ChangeQuestion(close.known_at, known_at, period=(close.start, close.end))
     causes = _find_causes(warehouse, contract, table)
     if kind == "versions":
-        lines = changes.count_lines(warehouse, contract, table, question)
+        lines = changes.count_lines(warehouse, contract, table, question, open_engine)
         counts = _add_by_cause({at: {PERIODS: count} for at, count in lines.items()}, causes)
         return [Figure(table, name, None, found, None) for name, found in counts.items()]
-    steps = changes.sum_steps(warehouse, contract, table, question)
+    steps = changes.sum_steps(warehouse, contract, table, question, open_engine)
     first, is_later = steps.pop(None, {}), known_at >= close.known_at
     figures = []
     for name, found in _add_by_cause(steps, causes).items():

@@ -1,4 +1,4 @@
-"""The pages in Airflow's UI: quality, changes, time machine, ledger. airflow/plugins.py registers them.
+"""The pages in Airflow's UI: quality, changes, time machine, closes, ledger. airflow/plugins.py registers them.
 
 Every process of Airflow loads its plugins, but only one serves pages: what they need is imported at the first request.
 """
@@ -22,6 +22,7 @@ VIEWS = [
         ("Quality", "dag/{DAG_ID}/quality", "dag", "dag-quality"),
         ("Changes", "dag/{DAG_ID}/changes", "dag", "dag-changes"),
         ("Time machine", "dag/{DAG_ID}/machine", "dag", "dag-machine"),
+        ("Closes", "dag/{DAG_ID}/closes", "dag", "dag-closes"),
         ("Ledger", "dag/{DAG_ID}/ledger", "dag", "dag-ledger"),
         ("Report", "dag/{DAG_ID}/run/{RUN_ID}/report", "dag_run", "run-report"),
         ("Changes", "dag/{DAG_ID}/run/{RUN_ID}/changes", "dag_run", "run-changes"),

@@ -6,12 +6,14 @@ One line for each key and period: the old values and the new, with the record th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import Annotated, Literal
 
 import duckdb
+from deltalake import DeltaTable
 from fastapi import Query
 
 from hindcast.airflow.pages import known_ats, marks
@@ -32,6 +34,7 @@ from hindcast.query.explain_limits import EngineLimitError, open_limited_engine
 from hindcast.query.inputs_as_of import find_records
 from hindcast.query.show import plain_value
 from hindcast.query.turns import TurnError, Turns
+from hindcast.store.duckdb_reader import EngineFactory
 from hindcast.store.tables import Table
 
 LINES_PER_PAGE = 50
@@ -164,16 +167,30 @@ def _list_tables(counts: Mapping[str, int | None]) -> dict[str, JsonValue]:
 
 def _read_changes(warehouse: str, contract: Contract, name: str, question: ChangeQuestion) -> Changes:
     """Return some changes of a table; QueryError if they are too many, or comparing takes too long."""
-    where, engine = f"{contract.pipeline}.{name}", partial(open_limited_engine, seconds=SECONDS, memory=MEMORY)
+    where = f"{contract.pipeline}.{name}"
+    with limit_comparison(contract.pipeline, where, changes.describe_less(where)) as open_engine:
+        return changes.read_changes(warehouse, contract, name, question, open_engine, LIMIT)
+
+
+@contextmanager
+def limit_comparison(pipeline: str, where: str, fix: str) -> Iterator[EngineFactory]:
+    """Yield what opens engines to compare two states of a pipeline, which together have `SECONDS`; QueryError with
+    `fix` if that takes longer, or too much memory.
+    """
+    until = time.monotonic() + WAIT_SECONDS + SECONDS
+
+    def open_engine(delta_table: DeltaTable) -> AbstractContextManager[duckdb.DuckDBPyConnection]:
+        return open_limited_engine(delta_table, max(min(SECONDS, until - time.monotonic()), 0), MEMORY)
+
     try:
-        with _TURNS.take(contract.pipeline, WAIT_SECONDS):
-            return changes.read_changes(warehouse, contract, name, question, engine, LIMIT)
+        with _TURNS.take(pipeline, WAIT_SECONDS):
+            until = time.monotonic() + SECONDS
+            yield open_engine
     except EngineLimitError:
-        found = f"comparing the two states took longer than {SECONDS:g} s"
-        raise QueryError(found, where=where, fix=changes.describe_less(where)) from None
+        raise QueryError(f"comparing the two states took longer than {SECONDS:g} s", where=where, fix=fix) from None
     except duckdb.OutOfMemoryException:
         found = "comparing the two states takes more memory than a page may use"
-        raise QueryError(found, where=where, fix=changes.describe_less(where)) from None
+        raise QueryError(found, where=where, fix=fix) from None
     except TurnError:
         raise QueryError("other changes are being read at this moment", where=where, fix="try again") from None
 

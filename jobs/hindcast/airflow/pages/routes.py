@@ -20,6 +20,7 @@ from hindcast.airflow.pages import (
     PREFIX,
     catalog,
     changes_page,
+    closes_page,
     ledger_page,
     marks,
     quality,
@@ -30,6 +31,7 @@ from hindcast.airflow.pages import (
 )
 from hindcast.airflow.pages.access import PageAccess
 from hindcast.airflow.pages.changes_page import ChangesRequest
+from hindcast.airflow.pages.closes_page import ClosesRequest
 from hindcast.airflow.pages.time_machine import MachineRequest, QuestionError
 from hindcast.common.errors import HindcastError, QueryError, UnknownError
 from hindcast.common.json_values import JsonObject
@@ -39,7 +41,7 @@ from hindcast.plan import former_marks_cache, journal
 from hindcast.plan.parsed_journals import JournalLimits
 from hindcast.plan.purposes import Release
 
-PageName = Literal["quality", "machine", "changes", "ledger"]
+PageName = Literal["quality", "machine", "changes", "closes", "ledger"]
 RunPageName = Literal[PageName, "report"]
 P = ParamSpec("P")
 
@@ -55,7 +57,7 @@ def build_app(access: PageAccess) -> FastAPI:
         )
     )
     may = Depends(access.readable)
-    of_machine, of_changes = Depends(MachineRequest), Depends(ChangesRequest)
+    of_machine, of_changes, of_closes = Depends(MachineRequest), Depends(ChangesRequest), Depends(ClosesRequest)
     anyone = APIRouter(dependencies=[Depends(access.website)])
     pipeline = APIRouter(dependencies=[Depends(access.website), Depends(access.pipeline)])
 
@@ -110,6 +112,16 @@ def build_app(access: PageAccess) -> FastAPI:
         settings = read_settings()
         contract = marks.load_marked_contract(settings, dag_id, readable)
         return changes_page.build_page(settings, contract, asked)
+
+    @_add_page(anyone, "/closes", "pipelines.html")
+    def all_closes(readable: frozenset[str] = may) -> JsonObject:
+        return {"page": "closes", "pipelines": catalog.list_pipelines(read_settings(), readable)}
+
+    @_add_page(pipeline, "/closes/{dag_id}", "closes.html")
+    def one_closes(dag_id: str, asked: ClosesRequest = of_closes, readable: frozenset[str] = may) -> JsonObject:
+        settings = read_settings()
+        contract = marks.load_marked_contract(settings, dag_id, readable)
+        return closes_page.build_page(settings, contract, asked)
 
     @_add_page(anyone, "/ledger", "pipelines.html")
     def all_ledgers(readable: frozenset[str] = may) -> JsonObject:

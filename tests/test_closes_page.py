@@ -1,0 +1,150 @@
+"""The page of closes: which figures of a closed period were restated, drawn as waterfalls."""
+
+from __future__ import annotations
+
+import html
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from decimal import Decimal
+
+import pytest
+from fastapi.testclient import TestClient
+
+from hindcast.airflow.pages import changes_page, drawing
+from hindcast.common.settings import Settings
+from hindcast.contract import load
+from hindcast.plan import closes
+from hindcast.plan.closes import Close
+from test_pages import Text, client, text, twin
+from warehouses import RUNS, T0, at, complete, place, row, shop, write
+
+TILL = """
+pipeline: till
+start: 2026-01-01
+topics:
+  sales: {read: stream, key: {id: string}, value: {quantity: int, price: "decimal(8,2)"}, sensitive: [price]}
+"""
+SALES = [
+    row(1, id="a", quantity=2000, price=Decimal(9), timestamp=at(1), **place(0)),
+    row(1, 2, id="b", quantity=10, price=Decimal(9), timestamp=at(2), **place(1)),
+    row(2, id="b", quantity=7, price=Decimal(8), timestamp=at(2), **place(1)),
+    row(2, id="c", quantity=1, price=Decimal(1), timestamp=at(90), **place(2)),
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
+    with shop(tmp_path_factory.mktemp("shop"), TILL) as found:
+        contract = load(found.schemas / "till.yaml")
+        for run in (1, 2):
+            complete(found, contract, run)
+        write(found, contract, "sales", SALES)
+        kept = Close("2026-Q1", T0, at(60), RUNS[0], RUNS[1], "<b>eva</b>")
+        for pipeline in ("shop", "till"):
+            closes.add_close(found.warehouse, pipeline, kept)
+        closes.add_close(found.warehouse, "shop", replace(kept, name="dropped"))
+        closes.drop_close(found.warehouse, "shop", "dropped", "ann", "a mistake")
+        yield found
+
+
+@pytest.fixture
+def web() -> TestClient:
+    return client("shop", "till")
+
+
+def test_the_latest_close_is_shown_with_each_figure_that_changed(web: TestClient) -> None:
+    found = twin(web, "/closes/shop")
+    assert [close["name"] for close in found["closes"]] == ["2026-Q1"]
+    figures = {(it["table"], it["name"]): it for it in found["figures"]}
+    assert {
+        place: (it["closed"], it["differences"], it["now"], it["waterfall"] is None) for place, it in figures.items()
+    } == {
+        ("prices", "changed periods"): (None, {"records": "+1"}, None, True),
+        ("bills", "amount"): ("6.00", {"records": "-1.00"}, "5.00", False),
+    }
+    assert [(bar["kind"], bar["name"], bar["value"]) for bar in figures["bills", "amount"]["waterfall"]["bars"]] == [
+        ("total", "as closed", 6),
+        ("less", "later records", -1),
+        ("total", "now", 5),
+    ]
+    page = text(web, "/closes/shop")
+    assert "2 figures of shop changed since." in page
+    assert "amount of bills 6.00 as closed -1.00 later records 5.00 now" in page
+    assert "changed periods of prices 1 by later records" in page
+    assert "dropped" not in page
+
+
+def test_a_table_leads_to_the_rows_that_changed(web: TestClient) -> None:
+    (link,) = re.findall(r'href="(/changes/shop[?]table=bills[^"]*)"', web.get("/closes/shop").text)
+    assert "6.00 → 5.00" in str(Text(web.get(html.unescape(link)).text))
+
+
+def test_sums_of_sensitive_columns_are_not_shown(web: TestClient) -> None:
+    assert [(it["name"], it["closed"], it["now"]) for it in twin(web, "/closes/till")["figures"]] == [
+        ("quantity", "2,010", "2,007")
+    ]
+    assert "1 figure of sensitive columns is not shown." in text(web, "/closes/till")
+
+
+def test_as_it_was_closed_nothing_has_changed(web: TestClient) -> None:
+    assert "Nothing changed since, in 9 tables." in text(web, "/closes/shop", knownAt="run:1")
+    assert "Nothing changed since" in text(web, "/closes/shop", close="close:2026-Q1", knownAt="close:2026-Q1")
+
+
+@pytest.mark.parametrize(
+    ("asked", "status", "words"),
+    [
+        ({"close": "nope"}, 404, "nope"),
+        ({"close": "<script>"}, 404, "<script>"),
+        ({"close": "dropped"}, 400, "was dropped"),
+        ({"knownAt": "yesterday"}, 400, "yesterday"),
+    ],
+)
+def test_what_cannot_be_answered_is_said_beside_the_form(
+    web: TestClient, asked: dict[str, str], status: int, words: str
+) -> None:
+    found = text(web, "/closes/shop", status, **asked)
+    assert words in found
+    assert "Closes of shop" in found
+    assert "<script>" not in web.get("/closes/shop", params=asked).text
+    assert web.get("/closes/shop.json", params=asked).status_code == status
+
+
+def test_comparing_has_so_many_seconds(web: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(changes_page, "SECONDS", 0)
+    found = text(web, "/closes/shop", 400)
+    assert "Comparing the two states took longer than 0 s" in found
+    assert "indcast restate shop 2026-Q1 has no limit" in found
+
+
+def test_without_a_close_the_page_says_how_to_make_one(web: TestClient, settings: Settings) -> None:
+    closes.drop_close(settings.warehouse, "till", "2026-Q1", "ann", "a mistake")
+    assert "No period is closed. hindcast close till" in text(web, "/closes/till")
+
+
+@pytest.mark.parametrize(
+    ("first", "steps", "last", "is_cut", "bottoms"),
+    [
+        (20, [4], 24, False, (44.0, 24.0, 24.0)),
+        (2, [4], 6, False, (104.0, 24.0, 24.0)),
+        (-1, [2], 1, False, (84.0, 24.0, 24.0)),
+        (-1000, [-1], -1001, True, (24.0, 64.0, 24.0)),
+        (0, [], 0, False, (144.0, 144.0)),
+        (5, [1, -1], 5, False, (44.0, 24.0, 24.0, 44.0)),
+    ],
+)
+def test_waterfalls(first: float, steps: list[float], last: float, bottoms: tuple[float, ...], *, is_cut: bool) -> None:
+    """The tops of bars, between 24 and 144 pixels."""
+    named = [("step", step) for step in steps]
+    found = drawing.draw_waterfall(("closed", first), named, ("now", last))
+    assert found is not None
+    assert (found.is_cut, tuple(round(bar.y, 1) for bar in found.bars)) == (is_cut, bottoms)
+    assert all(bar.y >= 24 and bar.y + bar.height <= 145 and bar.height >= 1 for bar in found.bars)
+    assert [bar.x for bar in found.bars] == [20 + 104 * n for n in range(len(found.bars))]
+
+
+@pytest.mark.parametrize("odd", [math.inf, math.nan, 1e308])
+def test_numbers_that_are_not_finite_are_not_drawn(odd: float) -> None:
+    assert drawing.draw_waterfall(("closed", odd), [("step", odd)], ("now", 1)) is None
