@@ -4,7 +4,7 @@ BIN := .venv/bin
 TESTS ?= not long
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down test test-long test-connect test-browser test-cluster test-observed test-versions object-store mutate docs bench bench-quick bench-forms bench-increment bench-bitemporal bench-gates bench-airflow bench-pages bench-readings bench-scale bench-decoding check fix lock audit clean
+.PHONY: help setup demo demo-hindsight up down test test-long test-connect test-browser test-cluster test-observed test-versions object-store mutate docs bench bench-quick bench-forms bench-increment bench-bitemporal bench-gates bench-airflow bench-pages bench-readings bench-scale bench-decoding check fix lock audit clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -14,6 +14,9 @@ setup: ## everything that the other commands need, in .venv (they call it themse
 
 demo: setup ## the whole job on real parts, twice, and what was believed after each
 	@$(BIN)/hindcast demo
+
+demo-hindsight: setup ## an old topic, rehearsed month by month; a quarter that is closed, and its restatement
+	@$(BIN)/hindcast demo hindsight
 
 up: setup ## start broker, Spark and Airflow, and say where to look
 	@$(BIN)/hindcast up

@@ -8,15 +8,18 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from decimal import Decimal
+from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
 
-from hindcast.airflow.pages import changes_page, drawing
+from hindcast.airflow.pages import changes_page
+from hindcast.cli.main import main
 from hindcast.common.settings import Settings
 from hindcast.contract import load
 from hindcast.plan import closes
 from hindcast.plan.closes import Close
+from hindcast.report import waterfalls
 from test_pages import Text, client, text, twin
 from warehouses import RUNS, T0, at, complete, place, row, shop, write
 
@@ -119,6 +122,28 @@ def test_comparing_has_so_many_seconds(web: TestClient, monkeypatch: pytest.Monk
     assert "indcast restate shop 2026-Q1 has no limit" in found
 
 
+def test_a_restatement_is_written_as_a_page_that_loads_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "restated.html"
+    assert main(["restate", "shop", "2026-Q1", "--page", str(path)]) == 0
+    assert "amount" in capsys.readouterr().out
+    page = path.read_text(encoding="utf-8")
+    assert "amount of bills 6.00 as closed -1.00 later records 5.00 now" in str(Text(page))
+    assert "What was restated of 2026-Q1" in str(Text(page))
+    assert not re.search(r"""(?:src|href)=["'](?!data:)""", page)
+    assert main(["restate", "shop", "2026-Q1", "--page", str(tmp_path / "no" / "x.html")]) == 1
+    assert "cannot be written: No such file or directory" in capsys.readouterr().err
+
+
+def test_a_written_page_has_no_sums_of_sensitive_columns(tmp_path: Path) -> None:
+    path = tmp_path / "restated.html"
+    assert main(["restate", "till", "2026-Q1", "--page", str(path)]) == 0
+    page = str(Text(path.read_text(encoding="utf-8")))
+    assert "1 figure of sensitive columns is not shown." in page
+    assert "price" not in page
+
+
 def test_without_a_close_the_page_says_how_to_make_one(web: TestClient, settings: Settings) -> None:
     closes.drop_close(settings.warehouse, "till", "2026-Q1", "ann", "a mistake")
     assert "No period is closed. hindcast close till" in text(web, "/closes/till")
@@ -138,7 +163,7 @@ def test_without_a_close_the_page_says_how_to_make_one(web: TestClient, settings
 def test_waterfalls(first: float, steps: list[float], last: float, bottoms: tuple[float, ...], *, is_cut: bool) -> None:
     """The tops of bars, between 24 and 144 pixels."""
     named = [("step", step) for step in steps]
-    found = drawing.draw_waterfall(("closed", first), named, ("now", last))
+    found = waterfalls.draw_waterfall(("closed", first), named, ("now", last))
     assert found is not None
     assert (found.is_cut, tuple(round(bar.y, 1) for bar in found.bars)) == (is_cut, bottoms)
     assert all(bar.y >= 24 and bar.y + bar.height <= 145 and bar.height >= 1 for bar in found.bars)
@@ -147,4 +172,4 @@ def test_waterfalls(first: float, steps: list[float], last: float, bottoms: tupl
 
 @pytest.mark.parametrize("odd", [math.inf, math.nan, 1e308])
 def test_numbers_that_are_not_finite_are_not_drawn(odd: float) -> None:
-    assert drawing.draw_waterfall(("closed", odd), [("step", odd)], ("now", 1)) is None
+    assert waterfalls.draw_waterfall(("closed", odd), [("step", odd)], ("now", 1)) is None

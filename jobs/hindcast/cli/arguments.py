@@ -281,6 +281,9 @@ def build_parser() -> argparse.ArgumentParser:
     restate.add_argument("pipeline")
     restate.add_argument("name", metavar="NAME", help="the close")
     restate.add_argument(
+        "--page", type=Path, metavar="FILE", help="write it as a page with a waterfall for each figure"
+    )
+    restate.add_argument(
         "--known-at", metavar="S", help="compare with what was known at this moment, or after run:N (default: now)"
     )
     closes = add_row_format(add(closing.closes))
@@ -336,7 +339,14 @@ def build_parser() -> argparse.ArgumentParser:
     add(local.setup)
     add(local.up)
     add(local.down)
-    add(local.demo)
+    demo = add(local.demo)
+    demo.add_argument(
+        "story",
+        nargs="?",
+        choices=("pipelines", "hindsight"),
+        default="pipelines",
+        help="what to show (default: pipelines)",
+    )
     conformance = add(local.conformance)
     conformance.add_argument("directory", type=Path, metavar="DIR")
     conformance.add_argument("--out", type=Path, required=True, metavar="FILE")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import zlib
 from base64 import b64encode
 from collections import Counter
@@ -21,7 +22,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Literal, NamedTuple
 
-from jinja2 import Environment, Template
+from jinja2 import Environment, FunctionLoader, Template
 
 from hindcast.common.errors import PlatformError, TableError, show_briefly
 from hindcast.common.json_values import JsonObject
@@ -110,11 +111,11 @@ def render_page(report: RunReport) -> str:
     plain = json.loads(json.dumps(report.as_json()), parse_constant=str)
     report = RunReport.from_json(plain)
     gates, topics, tables = summarize_gates(report), summarize_topics(report), summarize_tables(report)
-    style, script = _read_source("page.css"), _read_source("page.js")
+    style, script = read_source("page.css"), read_source("page.js")
     counts, failing = Counter(gate.outcome for gate in gates), [gate for gate in gates if gate.has_failed]
     unpublished = {gate.table for gate in gates if gate.is_stopping}
     others = [table for table in tables if not table.has_news and table.name not in unpublished]
-    page = _load_template().render(
+    page = load_template("page.html").render(
         report=plain,
         contract=definitions.format_change(report.contract),
         abandoned=[abandoned_runs.format_abandoned_run(run) for run in report.abandoned],
@@ -135,8 +136,8 @@ def render_page(report: RunReport) -> str:
         outcomes=[(outcome, counts[outcome]) for outcome in OUTCOMES],
         failing=failing[:MAX_GATES_WITHOUT_SCRIPT],
         more=len(failing) - MAX_GATES_WITHOUT_SCRIPT,
-        policy=f"default-src 'none'; img-src data:; style-src {_policy_hash(style)}; "
-        f"script-src {_policy_hash(script)}; base-uri 'none'; form-action 'none'",
+        policy=f"default-src 'none'; img-src data:; style-src {policy_hash(style)}; "
+        f"script-src {policy_hash(script)}; base-uri 'none'; form-action 'none'",
         style=style,
         script=script,
         embedded=_embed_report(plain, gates),
@@ -197,22 +198,26 @@ def _embed_report(report: JsonObject, gates: Iterable[GateSummary]) -> str:
     return b64encode(zlib.compress(lines.encode(), 9)).decode()
 
 
-def _load_template() -> Template:
-    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+def load_template(name: str) -> Template:
+    """Return a template of this package."""
+    loader = FunctionLoader(read_source)
+    environment = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {"moment": format_timestamp, "counted": format_count, "number": "{:,}".format}
     environment.filters["sign"] = lambda kind: SIGNS.get(kind, "!")
-    return environment.from_string(_read_source("page.html"))
+    environment.filters["second"] = lambda iso: format_timestamp(re.sub(r"\.\d+", "", iso))
+    return environment.get_template(name)
 
 
-def _read_source(name: str) -> str:
+def read_source(name: str) -> str:
+    """Return the text of a template, style or script of this package."""
     return files("hindcast.report").joinpath(name).read_text(encoding="utf-8")
 
 
 def read_fixed_text() -> str:
     """Return what every page contains, whatever its report says: its template, style and script."""
-    return "\n".join(map(_read_source, ("page.html", "page.css", "page.js")))
+    return "\n".join(map(read_source, ("page.html", "page.css", "page.js")))
 
 
-def _policy_hash(text: str) -> str:
+def policy_hash(text: str) -> str:
     """Return the source expression by which a Content-Security-Policy allows exactly this style or script."""
     return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"

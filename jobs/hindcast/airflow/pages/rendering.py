@@ -16,7 +16,7 @@ from importlib.resources import files
 from pathlib import Path
 from urllib.parse import urlencode
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, FunctionLoader, PackageLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
@@ -118,6 +118,7 @@ def serve_document(folder: Path, name: str) -> Response:
 
 _ASSETS = {
     "page.css": ("hindcast.report", "text/css"),
+    "waterfalls.css": ("hindcast.report", "text/css"),
     "pages.css": ("hindcast.airflow.pages.static", "text/css"),
     "machine.js": ("hindcast.airflow.pages.static", "text/javascript"),
     "shell.js": ("hindcast.airflow.pages.static", "text/javascript"),
@@ -127,7 +128,7 @@ _ASSETS = {
 @cache
 def _load_templates() -> Environment:
     environment = Environment(
-        loader=PackageLoader("hindcast.airflow.pages"),
+        loader=ChoiceLoader([PackageLoader("hindcast.airflow.pages"), FunctionLoader(page.read_source)]),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,

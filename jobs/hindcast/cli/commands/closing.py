@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hindcast.cli.commands.shared import (
@@ -63,13 +64,18 @@ def close(arguments: argparse.Namespace, settings: Settings) -> int:
 
 def restate(arguments: argparse.Namespace, settings: Settings) -> int:
     """Show how the figures of a closed period differ from what was believed at its close, and why."""
+    from hindcast.plan import marks
     from hindcast.plan.closes import describe_close
     from hindcast.query import restatements
+    from hindcast.report import restatement_page
 
     pipeline = arguments.pipeline
     contract = load_contract(settings, pipeline)
     known_at = parse_known_at(settings, pipeline, arguments.known_at)
     found = restatements.restate_close(settings.warehouse, contract, arguments.name.removeprefix(PREFIX), known_at)
+    if arguments.page is not None:
+        marked = marks.find_bound_contract(settings, pipeline)
+        _write_page(arguments.page, restatement_page.render_page(settings, marked, found))
     if arguments.format == "table":
         print(f"{pipeline}: {found.close.name}: {describe_close(found.close)}; now as known at {known_at.isoformat()}")
         if not found.figures:
@@ -77,6 +83,14 @@ def restate(arguments: argparse.Namespace, settings: Settings) -> int:
             return 0
     print_rows(restatements.list_rows(found), arguments.format)
     return 0
+
+
+def _write_page(path: Path, page: str) -> None:
+    try:
+        path.write_text(page, encoding="utf-8")
+    except OSError as error:
+        fix = "name a file in a folder that exists"
+        raise QueryError(f"cannot be written: {error.strerror}", where=str(path), fix=fix) from None
 
 
 def closes(arguments: argparse.Namespace, settings: Settings) -> int:

