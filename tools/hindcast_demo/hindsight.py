@@ -46,8 +46,8 @@ views:
     stream: trips
     join: {{table: prices, on: trips.route}}
     select: {{route: trips.route, price: price}}
-    expectations:
-      - {{type: expect_column_values_to_be_between, kwargs: {{column: price, min_value: 1, max_value: 100}}}}
+    expect:
+      - expect_column_values_to_be_between: {{column: price, min_value: 1, max_value: 100}}
 """
 _START, _DAYS, _LATE_TRIP = datetime(2025, 1, 1, tzinfo=UTC), 181, 30
 
@@ -84,7 +84,7 @@ def _tell(settings: Settings) -> None:
     _run(f"query fares.revenue --key {trip} --known-at 2025-04-01")
     _say("The first quarter was reported as it was known at its end. It gets a name:")
     _run("close fares 2025-Q1 --from 2025-01-01 --to 2025-04-01 --known-at 2025-04-01")
-    _say("Today a record arrives late: since 1 February the coast has cost 3 more.")
+    _say("Today a record arrives late: from 1 February on the coast cost 15, not 11.")
     late = ProducerRecord(b"coast", b'{"price": 15}', datetime(2025, 2, 1, tzinfo=UTC))
     produce.send_records(settings.kafka, PRICES, [late])
     _run("run fares")

@@ -16,6 +16,7 @@ import zlib
 from base64 import b64encode
 from collections import Counter
 from collections.abc import Collection, Iterable
+from datetime import datetime
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
@@ -28,6 +29,7 @@ from hindcast.common.errors import PlatformError, TableError, show_briefly
 from hindcast.common.json_values import JsonObject
 from hindcast.common.plurals import format_count
 from hindcast.plan import definitions
+from hindcast.query.show import format_moment
 from hindcast.report import abandoned_runs, report_size
 from hindcast.report.run_report import RunReport
 from hindcast.report.summaries import (
@@ -204,6 +206,7 @@ def load_template(name: str) -> Template:
     environment = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {"moment": format_timestamp, "counted": format_count, "number": "{:,}".format}
     environment.filters["sign"] = lambda kind: SIGNS.get(kind, "!")
+    environment.filters["short"] = lambda iso: format_moment(datetime.fromisoformat(iso))
     environment.filters["second"] = lambda iso: format_timestamp(re.sub(r"\.\d+", "", iso))
     return environment.get_template(name)
 
