@@ -171,10 +171,11 @@ def test_a_part_of_a_partition_goes_on_from_the_arrivals_of_the_one_before(spark
 
 def test_a_header_has_a_time_or_milliseconds_and_all_else_is_none() -> None:
     texts = ["1970-01-01T00:00:01Z", "1970-01-01T02:00:01+02:00", "1970-01-01T00:00:01", "1000", "-1", "soon", ""]
-    texts += [str(1 << 63), str(-(1 << 63)), str((1 << 63) // 1000), "1e3", None]
+    texts += [str(1 << 63), str(-(1 << 63)), str((1 << 63) // 1000), "1e3", None, "50000", "-50000"]
     headers = [[("sent", b"x"), ("sent", None if text is None else text.encode())] for text in texts]
     found = read_time_header(pa.array([*headers, [], None], HEADERS), "sent").to_pylist()
-    assert found == [1_000_000, 1_000_000, 1_000_000, 1_000_000, -1_000, *[None] * 9]
+    times = [1_000_000, 1_000_000, 1_000_000, 1_000_000, -1_000]
+    assert found == [*times, *[None] * 7, 50_000_000, -50_000_000, None, None]
 
 
 def test_a_record_that_none_before_has_an_arrival_for_is_not_judged_by_its_skew() -> None:

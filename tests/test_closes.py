@@ -23,7 +23,7 @@ from hindcast.ops.upgrade import downgrade, upgrade
 from hindcast.plan import closes, horizon, journal
 from hindcast.query import changes, read, spark_functions
 from hindcast.query.changes import ChangeQuestion
-from hindcast.store import commits
+from hindcast.store import commits, store_formats, tables
 from pipelines import T0, Pipeline, cloned, pipeline, wrong
 
 if TYPE_CHECKING:
@@ -330,11 +330,68 @@ def test_a_damaged_list_of_closes_is_an_error_and_not_an_empty_one(sold: Pipelin
         "null",
         json.dumps([NAIVE]),
         json.dumps([{**NAIVE, **dict.fromkeys(TIMES, "2026-01-01T00:00:00Z"), "name": "x' OR '1"}]),
+        json.dumps([{**NAIVE, **dict.fromkeys(TIMES, "9999-12-31T23:59:59-14:00")}]),
+        "[" * 100_000,
     ):
         found = DeltaTable(journal.runs_table(p.warehouse, "shop").path)
         found.alter.set_table_properties({closes.PROPERTY: text}, raise_if_not_exists=False)
-        with pytest.raises(TableError, match=r"its property hindcast.closes has no closes"):
+        with pytest.raises(TableError, match=r"its property hindcast.closes cannot be read"):
             closes.read_closes(p.warehouse, "shop")
+
+
+def test_a_damaged_property_of_a_table_is_an_error_that_names_it(sold: Pipeline, tmp_path: Path) -> None:
+    from deltalake import DeltaTable
+
+    p = cloned(sold, tmp_path)
+    kept = {"at": "2026-01-01T00:00:00Z", "refused": None, "validTime": None, "closes": []}
+    odd = {
+        horizon.PROPERTY: ["null", "5", "x", "[" * 100_000, json.dumps({**kept, "closes": [{"name": "x"}]})],
+        tables.EVOLUTION: ["[]", '{"dropped": 5}', '{"dropped": {"a": 5}}', "{" * 100_000],
+        store_formats.DOWNGRADE_PROPERTY: ["x", "9999-12-31T23:59:59.999999+00:00"],
+    }
+    found = DeltaTable(tables.locate_table(p.warehouse, p.contract, "menu").path)
+    before = found.metadata().configuration
+    for name, texts in odd.items():
+        for text in texts:
+            found.alter.set_table_properties({name: text}, raise_if_not_exists=False)
+            with pytest.raises(TableError, match=f"its property {name} cannot be read"):
+                read.query(p.warehouse, p.contract, "menu", Question())
+        fine = {horizon.PROPERTY: json.dumps(kept), tables.EVOLUTION: "{}"}.get(name, SINCE)
+        fine = before.get(name, fine)
+        found.alter.set_table_properties({name: fine}, raise_if_not_exists=False)
+    for text in ("x", "2026-01-01T00:00:00"):
+        found.alter.set_table_properties({tables.CREATED: text}, raise_if_not_exists=False)
+        with pytest.raises(TableError, match=f"its property {tables.CREATED} cannot be read"):
+            tables.read_beginning(found)
+
+
+SINCE = "2020-01-01T00:00:00+00:00"
+BY = "  by: {table: menu, group_by: {price: price}, aggregate: {n: count(*)}, keep: 2 seconds}\n"
+JOINED = "  bills: {stream: orders, join: {table: menu, on: item}, select: {price: price}, keep: 30 seconds}\n"
+
+
+def test_a_view_that_begins_after_a_trim_does_not_break_a_close(
+    spark: SparkSession, broker: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One that is new, and one that had no rows until then."""
+    with pipeline(spark, broker, tmp_path, SHOP.replace("views:\n", f"views:\n{JOINED}")) as p:
+        p.send("menu", ("tea", {"price": 1}, 0), ("tea", {"price": 2}, 3), ("rice", {"price": 7}, 60))
+        p.send("orders", ("ann", {"item": "cake", "quantity": 1}, 1), ("dan", {"item": "cake", "quantity": 5}, 60))
+        p.run()
+        times = ["--from", "2026-01-01", "--to", "2026-01-01T00:00:08", "--known-at", "run:1"]
+        assert main.main(["close", p.name, "q", *times]) == 0
+        retention.trim_pipeline(spark, p.contract)
+        p.send("orders", ("eve", {"item": "rice", "quantity": 2}, 61))
+        p.write(SHOP.replace("views:\n", f"views:\n{JOINED}{BY}"))
+        p.run()
+        close = closes.find_close(p.warehouse, p.name, "q").question
+        for view, rows in (("by", 2), ("bills", 1)):
+            assert read.query(p.warehouse, p.contract, view, close).num_rows == 0
+            assert read.query(p.warehouse, p.contract, view, Question()).num_rows == rows
+        capsys.readouterr()
+        assert main.main(["restate", p.name, "q"]) == 0
+        assert main.main(["close", p.name, "q", *times]) == 0
+        assert wrong(p) == []
 
 
 def test_a_close_whose_trim_was_killed_is_made_again_and_a_reason_stays_on_its_line(

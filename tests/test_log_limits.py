@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
+from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -175,7 +176,7 @@ def test_the_commits_since_the_last_checkpoint_have_only_so_many_bytes(
 ) -> None:
     """Of which none is read before that is known; those before the checkpoint do not count."""
     read = list[Path]()
-    monkeypatch.setattr(log_forms, "refuse_odd_lines", read.append)
+    monkeypatch.setattr(log_forms, "refuse_odd_lines", lambda it, _: read.append(it))
     for n in range(2, 7):
         (log / f"{n:020}.json").touch()
         os.truncate(log / f"{n:020}.json", 250 << 20)
@@ -202,7 +203,7 @@ def test_a_file_that_was_changed_lately_is_looked_at_again(log: Path, monkeypatc
             log_limits.refuse_odd_content(log)
     path.write_text(line)
     read, refuse = list[Path](), log_forms.refuse_odd_lines
-    monkeypatch.setattr(log_forms, "refuse_odd_lines", lambda it: read.append(it) or refuse(it))
+    monkeypatch.setattr(log_forms, "refuse_odd_lines", lambda it, file: read.append(it) or refuse(it, file))
     monkeypatch.setattr(log_limits.time, "time_ns", lambda: moment + 200_000_000_000)
     for _ in range(2):
         log_limits.refuse_odd_content(log)
@@ -213,7 +214,7 @@ def test_a_file_that_was_changed_lately_is_looked_at_once_for_each_content(
     log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read, refuse, path = list[str](), log_forms.refuse_odd_lines, log / f"{1:020}.json"
-    monkeypatch.setattr(log_forms, "refuse_odd_lines", lambda it: read.append(it.name) or refuse(it))
+    monkeypatch.setattr(log_forms, "refuse_odd_lines", lambda it, file: read.append(it.name) or refuse(it, file))
     first, second = (json.dumps({"add": {"path": name}}) for name in ("a", "b"))
     for content in (first, first, second, second, first):
         path.write_text(content)
@@ -226,27 +227,25 @@ def test_a_large_file_that_was_changed_lately_is_looked_at_each_time(
 ) -> None:
     """Which takes less time than reading it: a file can claim to be long and have no content."""
     read = list[str]()
-    monkeypatch.setattr(log_forms, "refuse_odd_lines", lambda it: read.append(it.name))
+    monkeypatch.setattr(log_forms, "refuse_odd_lines", lambda it, _: read.append(it.name))
     os.truncate(log / f"{1:020}.json", log_limits._MAX_HASHED + 1)
     for _ in range(2):
         log_limits.refuse_odd_content(log)
     assert sorted(read) == [f"{0:020}.json", f"{1:020}.json", f"{1:020}.json"]
 
 
-def test_a_file_that_was_changed_during_the_look_is_looked_at_again(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_looked_at_is_what_is_remembered(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though the file has other content while it is looked at, and its own again afterwards."""
     path, good, bad = log / f"{1:020}.json", *(json.dumps({"add": {"path": it}}) for it in ("aa/aa/x", "../../x"))
     refuse = log_forms.refuse_odd_lines
 
-    def swap(it: Path) -> None:
+    def swap(it: Path, file: BinaryIO) -> None:
         if it == path:
             path.write_text(good)
-        refuse(it)
+        refuse(it, file)
 
     path.write_text(bad)
     monkeypatch.setattr(log_forms, "refuse_odd_lines", swap)
-    log_limits.refuse_odd_content(log)
-    monkeypatch.setattr(log_forms, "refuse_odd_lines", refuse)
-    path.write_text(bad)
     with pytest.raises(TableError, match="names a file out of its folder"):
         log_limits.refuse_odd_content(log)
 
@@ -266,7 +265,7 @@ def test_a_page_opens_a_table_only_if_looking_at_its_log_takes_little_time(
         limits.append(seconds)
         yield
 
-    def read_for_long(path: Path) -> None:
+    def read_for_long(path: Path, _: BinaryIO) -> None:
         read.append(path)
         if limits:
             raise ExpiredError

@@ -13,12 +13,12 @@ from confluent_kafka.admin import AdminClient
 
 from hindcast import read
 from hindcast.cli.main import main
-from hindcast.common.errors import QueryError, RequestError, RunError
+from hindcast.common.errors import BusyError, QueryError, RequestError, RunError
 from hindcast.common.settings import read_settings
 from hindcast.ingest import requeue
 from hindcast.kafka import produce
 from hindcast.ops.erase import forget, records
-from hindcast.plan import journal
+from hindcast.plan import journal, notices
 from hindcast.runs import rehearsal, run_steps, special_runs
 from pipelines import Pipeline, at, pipeline, wrong
 from test_rehearsal import CONTRACT, define_bills, known_bills, rehearse, send, sent
@@ -76,6 +76,22 @@ def test_an_input_is_read_as_it_was_known_then_and_has_to_be_rehearsed_first(
             rehearse(second, 30, 40)
         assert refused.value.fix == f"rehearse hindsight to {at(40).isoformat()} first"
         assert [state for _, state in second.states()] == ["completed"] * 4, "nothing was planned"
+
+
+def test_no_run_by_the_clock_ends_a_rehearsal_that_is_under_way(
+    spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notices, "BEAT", 0.2)
+    with pipeline(spark, broker, tmp_path, CONTRACT) as p:
+        send(p)
+        reports = rehearsal.rehearse_runs(
+            spark, read_settings(), p.name, [*rehearsal.list_intervals(at(0), at(30), "10 seconds")]
+        )
+        next(reports)
+        with pytest.raises(BusyError, match="a rehearsal of the same tables is under way in another process"):
+            p.run()
+        assert len([*reports]) == 2
+        p.run()
 
 
 def test_moments_may_have_microseconds_and_what_is_not_settled_is_not_answered(

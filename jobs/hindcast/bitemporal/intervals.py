@@ -37,3 +37,14 @@ def format_micros(micros: int) -> str:
 def interval_micros(interval: Column) -> Column:
     """Return a day-time interval in microseconds."""
     return F.unix_micros(F.timestamp_micros(F.lit(0)) + interval)
+
+
+def parse_utc(text: str) -> datetime:
+    """Return a moment in UTC from ISO 8601; raise ValueError without a zone, OverflowError where UTC has no such year.
+
+    2026-01-01T01:00:00+01:00 -> 2026-01-01 00:00 UTC
+    """
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        raise ValueError(f"'{text}' has no offset from UTC")
+    return moment.astimezone(UTC)

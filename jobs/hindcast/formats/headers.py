@@ -50,15 +50,15 @@ class HeaderReader:
 def read_time_header(headers: pa.ListArray, name: str) -> pa.Array:
     """Return the times in records' headers of a name, in microseconds since 1970; null for none, and for no time.
 
-    ISO 8601 or milliseconds since 1970, as text:
+    ISO 8601, or a whole number of milliseconds since 1970, as text:
 
-        1970-01-01T00:00:01Z and 1000: 1,000,000 us
+        1970-01-01T00:00:50Z and 50000: 50,000,000 us
     """
     raw = _take_values(headers, _find_last(headers, name))
     moments, numbers = (TextColumn(kind, "").read_values(raw) for kind in ("timestamp", "bigint"))
     is_held = pc.and_(pc.less(numbers, _MOST_MILLIS), pc.greater(numbers, -_MOST_MILLIS))
     millis = pc.if_else(is_held.fill_null(False), numbers, pa.scalar(None, pa.int64()))
-    return pc.coalesce(moments.cast(pa.int64()), pc.multiply(millis, 1_000))
+    return pc.coalesce(pc.multiply(millis, 1_000), pc.if_else(numbers.is_null(), moments.cast(pa.int64()), None))
 
 
 def measure_records(key: pa.Array, value: pa.Array, headers: pa.ListArray) -> NDArray[np.int64]:

@@ -14,17 +14,17 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from deltalake import CommitProperties, DeltaTable
 
+from hindcast.bitemporal.intervals import parse_utc
 from hindcast.bitemporal.predicates import Question, during_condition, known_at_condition, sql_literal
 from hindcast.common import clock
 from hindcast.common.errors import (
     LINE_BREAKS,
     QueryError,
     RequestError,
-    TableError,
     UnknownError,
     escape_controls,
     show_briefly,
@@ -226,27 +226,17 @@ def _change_closes(warehouse: str, pipeline: str, change: Callable[[list[Close]]
 
 
 def _parse_closes(delta_table: DeltaTable) -> list[Close]:
-    text = delta_table.metadata().configuration.get(PROPERTY, "[]")
-    try:
+    def parse(text: str) -> list[Close]:
         return [parse_close(fields) for fields in json.loads(text)]
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        found = f"its property {PROPERTY} has no closes: {type(error).__name__}: {show_briefly(str(error))}"
-        fix = "restore an older version of the journal, or take the property away if the closes may go"
-        raise TableError(found, where=delta_table.table_uri, fix=fix) from None
+
+    return tables.parse_property(delta_table, PROPERTY, parse) or []
 
 
 def parse_close(fields: dict[str, str | dict[str, str]]) -> Close:
     """Return a close that was stored (`Close.as_json`)."""
-    start, end, known_at, at = (_parse_moment(str(fields[key])) for key in ("from", "to", "knownAt", "at"))
+    start, end, known_at, at = (parse_utc(str(fields[key])) for key in ("from", "to", "knownAt", "at"))
     drop, name = fields.get("dropped"), str(fields["name"])
     if _NAME.fullmatch(name) is None:  # it becomes part of SQL
         raise ValueError(f"'{name}' is no name of a close")
-    dropped = Drop(_parse_moment(drop["at"]), drop["by"], drop["reason"]) if isinstance(drop, dict) else None
+    dropped = Drop(parse_utc(drop["at"]), str(drop["by"]), str(drop["reason"])) if isinstance(drop, dict) else None
     return Close(name, start, end, known_at, at, str(fields["by"]), dropped)
-
-
-def _parse_moment(text: str) -> datetime:
-    moment = datetime.fromisoformat(text)
-    if moment.tzinfo is None:
-        raise ValueError(f"'{text}' has no offset from UTC")
-    return moment.astimezone(UTC)

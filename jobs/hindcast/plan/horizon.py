@@ -28,6 +28,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from hindcast.bitemporal import plane
+from hindcast.bitemporal.intervals import parse_utc
 from hindcast.bitemporal.predicates import FIRST_MOMENT, Question, sql_literal
 from hindcast.common.errors import QueryError, TableError
 from hindcast.common.json_values import JsonValue
@@ -79,7 +80,7 @@ class Horizon:
 
     @property
     def removal(self) -> Removal:
-        """What was removed: up to the horizon if the table began there, or if an older release has trimmed it."""
+        """What was removed: up to the horizon if an older release has written the property."""
         return self.stored_removal or Removal(self.moment)
 
     @property
@@ -99,13 +100,17 @@ class Horizon:
 def read_horizon(table: Table, delta_table: DeltaTable | None = None) -> Horizon | None:
     """Return the horizon of a table; None if it was never trimmed."""
     delta_table = delta_table or tables.open_table(table)
-    text = delta_table.metadata().configuration.get(PROPERTY) if delta_table is not None else None
-    if text is None:
+    if delta_table is None:
         return None
+    return tables.parse_property(delta_table, PROPERTY, _parse_horizon)
+
+
+def _parse_horizon(text: str) -> Horizon:
     fields = json.loads(text)
-    refused, removed = (datetime.fromisoformat(it) if it else None for it in (fields["refused"], fields.get("removed")))
+    refused, removed = (parse_utc(it) if it else None for it in (fields["refused"], fields.get("removed")))
     removal = Removal(removed, tuple(map(parse_close, fields["closes"]))) if "closes" in fields else None
-    return Horizon(datetime.fromisoformat(fields["at"]), refused, fields["validTime"], removal)
+    rule = fields["validTime"]
+    return Horizon(parse_utc(fields["at"]), refused, None if rule is None else str(rule), removal)
 
 
 def find_quarantine_horizon(contract: Contract, kafka: str, horizons: Mapping[str, Horizon | None]) -> datetime | None:
@@ -255,11 +260,9 @@ def find_first_known(delta_table: DeltaTable) -> datetime | None:
 
     Once it has today's format again, that is after the last known-at before the downgrade: its rows say less.
     """
-    text = delta_table.metadata().configuration.get(store_formats.DOWNGRADE_PROPERTY)
-    if text is None:
-        return None
     is_upgraded = tables.read_older_format(delta_table) is None
-    return datetime.fromisoformat(text) + (timedelta(microseconds=1) if is_upgraded else timedelta(0))
+    later = timedelta(microseconds=1) if is_upgraded else timedelta(0)
+    return tables.parse_property(delta_table, store_formats.DOWNGRADE_PROPERTY, lambda text: parse_utc(text) + later)
 
 
 def refuse_dropped(table: Table, delta_table: DeltaTable, known_at: datetime) -> None:
@@ -282,8 +285,9 @@ def lost_close_error(table: Table, close: Close, at: Horizon) -> QueryError:
 
 
 def advise_drop(table: Table, close: Close) -> str:
-    """Return how to drop a close that cannot be answered."""
-    return f"hindcast closes {table.pipeline} --drop {close.name} --reason TEXT"
+    """Return what to do about a close that a table cannot answer."""
+    drop = f"hindcast closes {table.pipeline} --drop {close.name} --reason TEXT"
+    return f"ask the tables that have it; or give it up in all of them: {drop}"
 
 
 def beyond_horizon_error(table: Table, subject: str, at: Horizon) -> QueryError:

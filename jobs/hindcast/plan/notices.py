@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from datetime import timedelta
 
@@ -102,6 +102,16 @@ def _keep_posted(warehouse: str, pipeline: str, what: str) -> Iterator[str]:
         beating.join()
         with suppress(FileNotFoundError):
             folder.remove(lease.path)
+
+
+def post_rehearsal(warehouse: str, pipeline: str) -> AbstractContextManager[str]:
+    """Post a notice while the block rehearses a pipeline, which no run by the clock may end meanwhile."""
+    return post_notice(warehouse, pipeline, _REHEARSING)
+
+
+def refuse_rehearsing(warehouse: str, pipeline: str) -> None:
+    """Raise BusyError if a living process rehearses the pipeline; wait for the notice of a dead one to expire."""
+    _wait_for_notices(warehouse, pipeline, lambda _, what: what == _REHEARSING, _REHEARSING)
 
 
 def refuse_lost_notice() -> None:
@@ -195,7 +205,7 @@ def _read_purpose(text: bytes) -> str:
 
 
 _UNKNOWN = "something that its notice does not name"
-_FORGETTING = "a forgetting"
+_FORGETTING, _REHEARSING = "a forgetting", "a rehearsal"
 _PAUSE = 0.5
 
 

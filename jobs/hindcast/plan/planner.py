@@ -79,6 +79,8 @@ def ensure_plan(
     if rehearsed is not None:
         rehearsals.refuse_rehearsal(contract, past)
         inputs.refuse_unrehearsed(contract, rehearsed.interval)
+    elif instead is None and rehearsals.is_open(past):
+        notices.refuse_rehearsing(warehouse, contract.pipeline)
     if any(run.plan.erasure for run in open_runs):  # one that a gate stopped purges once more
         notices.wait_for_forgetting(warehouse, contract.pipeline)
     if past and past[-1].state == "abandoned":  # whoever abandoned it may have been killed before it refused these

@@ -13,7 +13,6 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal
 from typing import Literal, NamedTuple, TypeAlias
 
 import pyarrow as pa
@@ -21,7 +20,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 from duckdb import DuckDBPyConnection
 
-from hindcast.bitemporal.predicates import ColumnBound, Question, known_at_condition, sql_literal
+from hindcast.bitemporal.predicates import ColumnBound, Question, sql_literal
 from hindcast.common.errors import QueryError
 from hindcast.common.python_values import list_values
 from hindcast.contract import Contract
@@ -35,9 +34,6 @@ from hindcast.store import duckdb_reader, row_reader, table_columns
 from hindcast.store.duckdb_reader import EngineFactory, quote_name
 from hindcast.store.tables import Table
 
-Figure: TypeAlias = Decimal | int | float
-ROWS = "_rows"
-"""The number of rows, beside columns of values, none of which begins so."""
 Order = Literal["size", "time"]
 """Lines with the greatest difference of a number first, or in the order of key and time."""
 
@@ -155,11 +151,11 @@ def _pair_lines(
     question: ChangeQuestion,
     open_engine: EngineFactory = duckdb_reader.open_engine,
     limit: SideLimit | None = None,
-) -> Iterator[tuple[DuckDBPyConnection, _Form, Table]]:
+) -> Iterator[tuple[DuckDBPyConnection, ComparedColumns, Table]]:
     """Yield an engine whose table `lines` has the changes of a table, with its columns; the arguments and errors are
     those of `read_changes`.
     """
-    table, delta_table, form = _open_table(warehouse, contract, name, question)
+    table, delta_table, form = open_compared(warehouse, contract, name, question)
     since, until = sql_literal(question.earlier), sql_literal(question.later)
     closed = f'"systemFrom" <= {since} AND "systemTo" > {since} AND "systemTo" <= {until}'
     opened = f'"systemFrom" > {since} AND "systemFrom" <= {until} AND ("systemTo" IS NULL OR "systemTo" > {until})'
@@ -176,9 +172,9 @@ def _pair_lines(
         yield engine, form, table
 
 
-def _open_table(
+def open_compared(
     warehouse: str, contract: Contract, name: str, question: ChangeQuestion
-) -> tuple[Table, DeltaTable, _Form]:
+) -> tuple[Table, DeltaTable, ComparedColumns]:
     """Return a table that can answer for both moments, opened, with its columns as SQL."""
     start, end = question.period or (None, None)
     last = None if end is None else end - _MICROSECOND
@@ -187,7 +183,7 @@ def _open_table(
         table, delta_table = read.open_answerable(warehouse, contract, name, asked)
     trimmed = horizon.read_horizon(table, delta_table)
     since = start or (trimmed.moment if trimmed else None)
-    return table, delta_table, _Form(table, delta_table, question.later, since, end)
+    return table, delta_table, ComparedColumns(table, delta_table, question.later, since, end)
 
 
 def _refuse_many(engine: DuckDBPyConnection, condition: str, limit: SideLimit, table: Table) -> None:
@@ -256,7 +252,7 @@ def _build_table(columns: Sequence[_NamedColumn]) -> pa.Table:
     return pa.table([values for _, values in columns], names)
 
 
-class _Form:
+class ComparedColumns:
     """The columns of a table as SQL: k, a struct of its key; p0 and p1, its periods; v, its values; s, its sources."""
 
     def __init__(
@@ -307,9 +303,9 @@ class _Form:
         return ", ".join(["k AS key", *periods, "change", "corrected", "before", "after", "source", "changedAt"])
 
     @property
-    def number_columns(self) -> list[str]:
-        """The values that are numbers."""
-        return [field.name for field in self._values if _is_number(field.type)]
+    def number_columns(self) -> dict[str, pa.DataType]:
+        """The values that are numbers, with their types."""
+        return {field.name: field.type for field in self._values if _is_number(field.type)}
 
     def pair_rows(self) -> str:
         """Return the query of all lines from the rows `old` and `new`."""
@@ -357,40 +353,6 @@ _PAIRED_ROWS = """
     FROM old FULL JOIN new ON old.k = new.k AND old.i = new.i AND old.p0 = new.p0
 """
 """Of each event or window the row of each side."""
-
-
-def sum_steps(
-    warehouse: str,
-    contract: Contract,
-    name: str,
-    question: ChangeQuestion,
-    open_engine: EngineFactory = duckdb_reader.open_engine,
-) -> dict[datetime | None, dict[str, Figure]]:
-    """Return by how much each run between two moments of knowledge, given its known-at, has changed the figures of a
-    table's events or windows: their number (`ROWS`), and the sum of each column of numbers. By None those known at the
-    earlier moment. Of windows those count that begin in the period.
-
-    Runs whose rows a trim has removed are left out: what they did counts for those that ended or followed these rows.
-    """
-    table, delta_table, form = _open_table(warehouse, contract, name, question)
-    since, until = sql_literal(question.earlier), sql_literal(question.later)
-    sums = [f"coalesce(sum(sign * {it}), 0) AS {it}" for it in map(quote_name, form.number_columns)]
-    columns = ", ".join(["1 AS sign", *map(quote_name, form.number_columns)])
-    ends = columns.replace("1", "-1", 1)
-    with row_reader.refuse_broken_files(table), open_engine(delta_table) as engine:
-        duckdb_reader.register_rows(engine, delta_table, [ColumnBound("systemFrom", most=question.later)])
-        engine.execute(f"CREATE TEMP TABLE kept AS FROM rows WHERE {form.kept_condition}")
-        found = engine.sql(
-            f"""
-            SELECT {", ".join(["_at", f"sum(sign) AS {ROWS}", *sums])} FROM (
-                SELECT NULL AS _at, {columns} FROM kept WHERE {known_at_condition(since)} UNION ALL
-                SELECT "systemFrom", {columns} FROM kept WHERE "systemFrom" > {since} AND "systemFrom" <= {until}
-                UNION ALL
-                SELECT "systemTo", {ends} FROM kept WHERE "systemTo" > {since} AND "systemTo" <= {until}
-            ) GROUP BY _at
-            """  # noqa: S608  # literals, quoted names
-        ).to_arrow_table()
-    return {row.pop("_at"): row for row in found.to_pylist()}
 
 
 def _pack_columns(names: Sequence[str]) -> str:

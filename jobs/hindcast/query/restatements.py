@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Literal, NamedTuple, cast, get_args
+from typing import Literal, NamedTuple, get_args
 
 import pyarrow as pa
 
@@ -22,9 +22,9 @@ from hindcast.plan import closes, definitions, journal
 from hindcast.plan.closes import Close
 from hindcast.plan.purposes import Erasure, Release, Requeue
 from hindcast.plan.runs import Run
-from hindcast.query import changes
+from hindcast.query import changes, figures
 from hindcast.query.changes import ChangeQuestion
-from hindcast.query.changes import Figure as Number
+from hindcast.query.figures import Number
 from hindcast.store import duckdb_reader
 from hindcast.store.duckdb_reader import EngineFactory
 
@@ -67,13 +67,13 @@ def restate_close(
     Raises UnknownError for an unknown close, and QueryError for a moment that cannot be answered.
     """
     close = closes.find_close(warehouse, contract.pipeline, name)
-    figures = [
+    found = [
         figure
         for table, shape in list_shapes(contract).items()
         if table not in contract.inputs
         for figure in _list_figures(warehouse, contract, table, shape.kind, close, known_at, open_engine)
     ]
-    return Restatement(close, known_at, figures, len(contract.topics) + len(contract.views))
+    return Restatement(close, known_at, found, len(contract.topics) + len(contract.views))
 
 
 def list_rows(restatement: Restatement) -> pa.Table:
@@ -112,26 +112,31 @@ def _list_figures(
         lines = changes.count_lines(warehouse, contract, table, question, open_engine)
         counts = _add_by_cause({at: {PERIODS: count} for at, count in lines.items()}, causes)
         return [Figure(table, name, None, found, None) for name, found in counts.items()]
-    steps = changes.sum_steps(warehouse, contract, table, question, open_engine)
-    first, is_later = steps.pop(None, {}), known_at >= close.known_at
-    figures = []
-    for name, found in _add_by_cause(steps, causes).items():
-        last = cast("int", first.get(name, 0)) + sum(cast("int", number) for number in found.values())
-        closed, now = (first.get(name, 0), last) if is_later else (last, first.get(name, 0))
-        signed = found if is_later else {cause: -number for cause, number in found.items()}
-        figures.append(Figure(table, ROWS if name == changes.ROWS else name, closed, signed, now))
-    return [figure for figure in figures if any(figure.differences.values())]
+    found = figures.sum_figures(warehouse, contract, table, question, open_engine)
+    is_later = known_at >= close.known_at
+    closed, now = (found.earlier, found.later) if is_later else (found.later, found.earlier)
+    return [
+        Figure(
+            table,
+            ROWS if name == figures.ROWS else name,
+            closed.get(name, 0),
+            by_cause if is_later else {cause: figures.negate_number(it) for cause, it in by_cause.items()},
+            now.get(name, 0),
+        )
+        for name, by_cause in _add_by_cause(found.steps, causes).items()
+        if any(by_cause.values())
+    ]
 
 
 def _add_by_cause(
-    steps: Mapping[datetime | None, Mapping[str, Number]], causes: Mapping[datetime, Cause]
+    steps: Mapping[datetime, Mapping[str, Number]], causes: Mapping[datetime, Cause]
 ) -> dict[str, dict[Cause, Number]]:
     """Return the sums of what runs, by their known-ats, have done to each figure, by cause."""
     found: dict[str, dict[Cause, Number]] = defaultdict(dict)
     for at, numbers in steps.items():
-        cause: Cause = "records" if at is None else causes.get(at, "records")
+        cause = causes.get(at, "records")
         for name, number in numbers.items():
-            found[name][cause] = cast("int", found[name].get(cause, 0)) + cast("int", number)  # of one type
+            found[name][cause] = figures.add_numbers(found[name].get(cause, 0), number)
     return found
 
 

@@ -13,7 +13,7 @@ from hindcast.common.settings import Settings
 from hindcast.contract import Contract
 from hindcast.plan import marks
 from hindcast.plan.closes import Close
-from hindcast.query.changes import Figure as Number
+from hindcast.query.figures import Number
 from hindcast.query.restatements import CAUSES, Cause, Figure, Restatement
 from hindcast.report import page, waterfalls
 

@@ -26,5 +26,6 @@ def prepare_table(spark: SparkSession, contract: BoundContract, plan: Plan, name
     delta_table = schema_evolution.ensure_columns(spark, table, table_schema(rows), plan.known_at, plan.run)
     is_new = not tables.read_last_run(table) and horizon.read_horizon(table, delta_table) is None
     if derived.frozen is not None and is_new:
-        commits.set_properties(spark, table, {horizon.PROPERTY: horizon.Horizon(derived.frozen).text})
+        begins = horizon.Horizon(derived.frozen, stored_removal=horizon.Removal(None))  # no trim has removed a row
+        commits.set_properties(spark, table, {horizon.PROPERTY: begins.text})
     return columns is not None and columns != delta_table.schema()

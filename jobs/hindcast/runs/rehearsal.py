@@ -7,6 +7,7 @@ read twice: once to find where the intervals end, and by the runs.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from datetime import datetime, timedelta
 
 from pyspark.sql import SparkSession
@@ -20,7 +21,7 @@ from hindcast.contract.types import parse_duration
 from hindcast.ingest import arrival_bounds
 from hindcast.kafka import topic_patterns
 from hindcast.kafka.topic_patterns import TopicSource
-from hindcast.plan import inputs, journal, planner, rehearsals
+from hindcast.plan import inputs, journal, notices, planner, rehearsals
 from hindcast.plan.marks import find_bound_contract
 from hindcast.plan.purposes import ArrivalInterval
 from hindcast.plan.rehearsals import RehearsedOffsets
@@ -95,9 +96,14 @@ def rehearse_runs(
         raise RequestError(found, where=pipeline, fix=f"rehearse from {end.isoformat()} on")
     if not left:
         return
-    for run in _find_offsets(spark, contract, past, left, is_first=end is None and not with_earlier, given=given):
-        number = run_steps.plan_run(settings, pipeline, rehearsals.name_run(run.interval), rehearsed=run, given=given)
-        yield run_steps.execute_run(spark, settings, pipeline, number, given)
+    runs = _find_offsets(spark, contract, past, left, is_first=end is None and not with_earlier, given=given)
+    with ExitStack() as notice:
+        for run in runs:
+            name = rehearsals.name_run(run.interval)
+            number = run_steps.plan_run(settings, pipeline, name, rehearsed=run, given=given)
+            if run is runs[0]:  # without a run a pipeline has no place for a notice
+                notice.enter_context(notices.post_rehearsal(settings.warehouse, pipeline))
+            yield run_steps.execute_run(spark, settings, pipeline, number, given)
 
 
 def _find_offsets(

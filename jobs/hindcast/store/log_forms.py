@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable
 from itertools import count
 from pathlib import Path
-from typing import NoReturn
+from typing import BinaryIO, NoReturn
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -62,27 +62,25 @@ _COMMIT = re.compile(r".*/_delta_log/[0-9]{20}\.json")
 """Files whose metadata all readers take, in the same order; the last is looked at when the table is opened."""
 
 
-def refuse_odd_lines(path: Path) -> None:
+def refuse_odd_lines(path: Path, file: BinaryIO) -> None:
     """Raise TableError unless each line of a file is the JSON of one action, with paths in the table's folder."""
     described = 0
-    with path.open("rb") as file:
-        for number in count(1):
-            if not (line := file.readline(MAX_LINE + 1)):
-                return
-            if number > _MAX_LINES:
-                _refuse_form(str(path), f"it has more than {_MAX_LINES:,} lines")
-            if not line.isspace() or b"\r" in line:
-                where = f"{path}, line {number:,}"
-                _refuse_foreign_action(where, action := _parse_line(line, where, BACKUP_FIX))
-                if "metaData" in action:
-                    _refuse_odd_metadata(path, parse_object(action["metaData"]), described := described + 1)
+    for number in count(1):
+        if not (line := file.readline(MAX_LINE + 1)):
+            return
+        if number > _MAX_LINES:
+            _refuse_form(str(path), f"it has more than {_MAX_LINES:,} lines")
+        if not line.isspace() or b"\r" in line:
+            where = f"{path}, line {number:,}"
+            _refuse_foreign_action(where, action := _parse_line(line, where, BACKUP_FIX))
+            if "metaData" in action:
+                _refuse_odd_metadata(path, parse_object(action["metaData"]), described := described + 1)
 
 
-def refuse_odd_object(path: Path) -> None:
+def refuse_odd_object(path: Path, file: BinaryIO) -> None:
     """Raise TableError unless a checksum, or the hint to a checkpoint, is a JSON object with paths in the folder."""
     where = str(path)
-    with path.open("rb") as file:
-        it = _parse_line(file.read(MAX_LINE + 1), where, f"rm {path} (readers do without it)")
+    it = _parse_line(file.read(MAX_LINE + 1), where, f"rm {path} (readers do without it)")
     _refuse_similar(where, it)
     for fields in list_objects([value for name, value in it.items() if name.lower() == "metadata"]):
         _refuse_odd_metadata(path, fields, fix=f"rm {path} (readers do without it)")
@@ -195,7 +193,7 @@ def _refuse_sidecar(where: str, path: JsonValue) -> None:
         raise TableError(found, where=f"{where}, {show_briefly(str(path))}", fix=BACKUP_FIX)
 
 
-def refuse_odd_columns(path: Path, metadata: pq.FileMetaData) -> None:
+def refuse_odd_columns(path: Path, metadata: pq.FileMetaData, source: pa.NativeFile) -> None:
     """Raise TableError unless a checkpoint has the columns of Delta's actions, with paths in the table's folder.
 
     The texts in it are read: they have been measured before (log_limits.py).
@@ -209,7 +207,7 @@ def refuse_odd_columns(path: Path, metadata: pq.FileMetaData) -> None:
     described = _METADATA if "metaData" in schema.names else ()
     _refuse_other_types(str(path), schema, *paths, *vector, *described)
     columns, seen = [*paths, *vector, *(["metaData"] if described else [])], 0
-    with pq.ParquetFile(path) as file:
+    with pq.ParquetFile(source) as file:
         for batch in file.iter_batches(_BATCH_ROWS, columns=columns) if columns else ():
             for name in paths:
                 _refuse_foreign_paths(path, name, _take_field(batch, name))

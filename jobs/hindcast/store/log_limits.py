@@ -11,9 +11,10 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterable
+from io import BytesIO
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -165,54 +166,53 @@ _MAX_HASHED = 4 << 20
 """The most bytes of a file that is known by its content: looking at it takes longer than reading it."""
 
 
-def _look_once(path: Path, look: Callable[[Path], _Found]) -> _Found | None:
-    """Return what a function returns for a file, which is called once for each state of it; None if it is gone."""
-    try:
-        state = _identify_state(path)
-        if state in _FOUND:
-            found: _Found = _FOUND[state]
-            return found
-        found = look(path)
-        if state is not None and _identify_state(path) == state:
-            if len(_FOUND) >= _MAX_FOUND:
-                _FOUND.clear()
-            _FOUND[state] = found
-    except FileNotFoundError:
-        return None
-    return found
-
-
-_State = tuple[str | int | bytes, ...]
-
-
-def _identify_state(path: Path) -> _State | None:
-    """Return what is another for a file with other content, None if nothing is; raise FileNotFoundError.
+def _look_once(path: Path, look: Callable[[Path, BinaryIO], _Found]) -> _Found | None:
+    """Return what a function returns for a file, which is called once for each state of it; None if it is gone.
 
     The time of the last change, which nobody can set, tells nothing of a file that was changed just now
     (parquet_footers.SETTLED): its content does, if it is small.
     """
-    status = path.stat()
-    if time.time_ns() - status.st_ctime_ns > parquet_footers.SETTLED:
-        return str(path), status.st_ino, status.st_size, status.st_ctime_ns
-    if status.st_size > _MAX_HASHED:
+    try:
+        with path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            is_settled = time.time_ns() - status.st_ctime_ns > parquet_footers.SETTLED
+            if is_settled:
+                state = status.st_dev, status.st_ino, status.st_size, status.st_ctime_ns
+                return _recall((str(path), *state), look, file)
+            if len(content := file.read(_MAX_HASHED + 1)) <= _MAX_HASHED:
+                return _recall((str(path), hashlib.blake2b(content).digest()), look, BytesIO(content))
+            file.seek(0)
+            return look(path, file)
+    except FileNotFoundError:
         return None
-    with path.open("rb") as file:
-        return str(path), hashlib.file_digest(file, "blake2b").digest()
 
 
+def _recall(state: _State, look: Callable[[Path, BinaryIO], _Found], file: BinaryIO) -> _Found:
+    """Return what a function has returned for a file in a state, which begins with its path; call it the first time."""
+    if state not in _FOUND:
+        found = look(Path(str(state[0])), file)
+        if len(_FOUND) >= _MAX_FOUND:
+            _FOUND.clear()
+        _FOUND[state] = found
+        return found
+    known: _Found = _FOUND[state]
+    return known
+
+
+_State = tuple[str | int | bytes, ...]
 _Found = TypeVar("_Found")
-_FOUND: dict[_State | None, Any] = {}
+_FOUND: dict[_State, Any] = {}
 _MAX_FOUND = 100_000
 
 
-def _measure_parquet(path: Path) -> _Sizes:
+def _measure_parquet(path: Path, file: BinaryIO) -> _Sizes:
     """Return the sizes of a checkpoint; raise TableError if its columns or pages are none of Delta's writers."""
     try:
-        metadata = parquet_footers.read_metadata(path, _MAX_FOOTER)
-        with pa.OSFile(str(path)) as file:
-            sizes = _measure_columns(path, file, metadata)
+        source = pa.PythonFile(file, "r")
+        metadata = parquet_footers.decode_metadata(source, _MAX_FOOTER)
+        sizes = _measure_columns(source, metadata)
         if not _is_packed(sizes):
-            log_forms.refuse_odd_columns(path, metadata)
+            log_forms.refuse_odd_columns(path, metadata, source)
     except parquet_footers.LargeFooterError:
         raise TableError("takes many times the memory of its size", where=str(path), fix=FIX) from None
     except (ValueError, OSError, pa.ArrowException) as error:
@@ -223,7 +223,7 @@ def _measure_parquet(path: Path) -> _Sizes:
     return sizes
 
 
-def _measure_columns(path: Path, file: pa.NativeFile, metadata: pq.FileMetaData) -> _Sizes:
+def _measure_columns(file: pa.NativeFile, metadata: pq.FileMetaData) -> _Sizes:
     parquet_pages.refuse_overlap(metadata, file.size())
     groups = [metadata.row_group(n) for n in range(metadata.num_row_groups)]
     columns = [group.column(n) for group in groups for n in range(group.num_columns)]
@@ -245,16 +245,17 @@ def _measure_columns(path: Path, file: pa.NativeFile, metadata: pq.FileMetaData)
     large = [name for name, most in texts.items() if most > _MAX_TEXTS]
     if not large:
         return sizes
-    return sizes._replace(texts=_measure_texts(path, large, max(_MAX_TEXTS, _MAX_RATIO * packed)))
+    return sizes._replace(texts=_measure_texts(file, large, max(_MAX_TEXTS, _MAX_RATIO * packed)))
 
 
-def _measure_texts(path: Path, columns: list[str], most: int) -> int:
+def _measure_texts(file: pa.NativeFile, columns: list[str], most: int) -> int:
     """Return the bytes of the texts in columns of a checkpoint, which are not expanded; or some number above `most`."""
     total = 0
     try:
-        with pq.ParquetFile(path, read_dictionary=columns) as file:
-            for group, column in product(range(file.num_row_groups), columns):  # Arrow joins no nested dictionaries
-                for batch in file.iter_batches(_BATCH_ROWS, row_groups=[group], columns=[column]):
+        with pq.ParquetFile(file, read_dictionary=columns) as parquet_file:
+            # Arrow joins no nested dictionaries.
+            for group, column in product(range(parquet_file.num_row_groups), columns):
+                for batch in parquet_file.iter_batches(_BATCH_ROWS, row_groups=[group], columns=[column]):
                     total += sum(map(_measure_array, batch.columns))
                     if total > most:
                         return total

@@ -41,19 +41,24 @@ def read_metadata(path: Path, most: int = MAX_FOOTER) -> pq.FileMetaData:
     Raise LargeFooterError if it takes too much memory; ArrowInvalid or OSError if it is not a footer.
     """
     with pa.OSFile(str(path)) as file:
-        size = file.size()
-        end = file.read_at(8, max(size - 8, 0))
-        length = int.from_bytes(end[:4], "little")
-        if end[4:] != b"PAR1" or length > size - 8:
-            raise pa.ArrowInvalid("has no footer of a Parquet file")
-        if length > most:
-            raise LargeFooterError(f"takes many times the memory of its size: it has a footer of {length:,} bytes")
-        if length <= _SMALL:
-            return _decode(file, length)
-        with _ONE_AT_A_TIME:
-            if length > _MODERATE:
-                _FooterReader(file.read_at(length, size - 8 - length)).refuse_small_items()
-            return _decode(file, length)
+        return decode_metadata(file, most)
+
+
+def decode_metadata(file: pa.NativeFile, most: int = MAX_FOOTER) -> pq.FileMetaData:
+    """Do as `read_metadata` with an open file, which stays open."""
+    size = file.size()
+    end = file.read_at(8, max(size - 8, 0))
+    length = int.from_bytes(end[:4], "little")
+    if end[4:] != b"PAR1" or length > size - 8:
+        raise pa.ArrowInvalid("has no footer of a Parquet file")
+    if length > most:
+        raise LargeFooterError(f"takes many times the memory of its size: it has a footer of {length:,} bytes")
+    if length <= _SMALL:
+        return _decode(file, length)
+    with _ONE_AT_A_TIME:
+        if length > _MODERATE:
+            _FooterReader(file.read_at(length, size - 8 - length)).refuse_small_items()
+        return _decode(file, length)
 
 
 _ONE_AT_A_TIME = Lock()

@@ -8,10 +8,11 @@ from datetime import datetime
 from deltalake import DeltaTable
 from pyspark.sql.types import StructType
 
+from hindcast.bitemporal.intervals import parse_utc
 from hindcast.contract.shapes import PERIODS
 from hindcast.store import delta_log, store_formats
 from hindcast.store.commit_notes import parse_note
-from hindcast.store.tables import EVOLUTION, WIDENING, Table, open_table, read_older_format
+from hindcast.store.tables import EVOLUTION, WIDENING, Table, open_table, parse_property, read_older_format
 
 
 def list_columns(table: Table, delta_table: DeltaTable | None = None, known_at: datetime | None = None) -> list[str]:
@@ -36,8 +37,11 @@ def _list_dropped_columns(delta_table: DeltaTable, known_at: datetime | None) ->
 
 def read_dropped_columns(delta_table: DeltaTable) -> dict[str, datetime]:
     """Return the columns that a table keeps and the contract no longer names, each with the known-at of the drop."""
-    evolution = json.loads(delta_table.metadata().configuration.get(EVOLUTION, "{}"))
-    return {name: datetime.fromisoformat(at) for name, at in evolution.get("dropped", {}).items()}
+
+    def parse(text: str) -> dict[str, datetime]:
+        return {name: parse_utc(at) for name, at in json.loads(text).get("dropped", {}).items()}
+
+    return parse_property(delta_table, EVOLUTION, parse) or {}
 
 
 def is_widened(delta_table: DeltaTable) -> bool:

@@ -18,13 +18,13 @@ Columns that begin with _ are lineage and layout: they are not part of what a ro
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Literal, TypedDict
+from typing import Literal, TypedDict, TypeVar
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -32,8 +32,9 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
+from hindcast.bitemporal.intervals import parse_utc
 from hindcast.common import permissions
-from hindcast.common.errors import TableError
+from hindcast.common.errors import TableError, show_briefly
 from hindcast.contract import Contract, list_shapes
 from hindcast.contract.field_types import Widen
 from hindcast.contract.shapes import PERIODS, identity_columns
@@ -245,9 +246,25 @@ def read_beginning(delta_table: DeltaTable) -> datetime | None:
     """Return the known-at before which a table has no rows, because a run created it then, perhaps again after its
     folder was removed, or a downgrade lost the earlier ones. None for a table that is older than this property.
     """
-    properties = delta_table.metadata().configuration
-    moments = (properties.get(name) for name in (CREATED, store_formats.DOWNGRADE_PROPERTY))
-    return max((datetime.fromisoformat(moment) for moment in moments if moment is not None), default=None)
+    names = CREATED, store_formats.DOWNGRADE_PROPERTY
+    moments = (parse_property(delta_table, name, parse_utc) for name in names)
+    return max((moment for moment in moments if moment is not None), default=None)
+
+
+def parse_property(delta_table: DeltaTable, name: str, parse: Callable[[str], Value]) -> Value | None:
+    """Return what a function reads in a property of a table; None if it is not there. TableError for what it cannot
+    read.
+    """
+    text = delta_table.metadata().configuration.get(name)
+    try:
+        return None if text is None else parse(text)
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        found = f"its property {name} cannot be read: {type(error).__name__}: {show_briefly(str(error))}"
+        fix = "put back the table from a backup, or an older version of it (Delta's RESTORE)"
+        raise TableError(found, where=delta_table.table_uri, fix=fix) from None
+
+
+Value = TypeVar("Value")
 
 
 def read_older_format(delta_table: DeltaTable) -> OlderFormat | None:

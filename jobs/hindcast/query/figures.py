@@ -1,0 +1,115 @@
+"""The figures of a period: how many events or windows it has, and the sums of its columns of numbers; and by how much
+each run has changed them.
+
+Whole numbers and decimals are added exactly, doubles as well as doubles can be. What a run closes and opens again with
+the same number changes no sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from decimal import Context, Decimal
+from typing import NamedTuple, TypeAlias
+
+import pyarrow as pa
+
+from hindcast.bitemporal.predicates import ColumnBound, known_at_condition, sql_literal
+from hindcast.contract import Contract
+from hindcast.query import changes
+from hindcast.query.changes import ChangeQuestion
+from hindcast.store import duckdb_reader, row_reader
+from hindcast.store.duckdb_reader import EngineFactory, quote_name
+
+Number: TypeAlias = Decimal | int | float
+ROWS = "_rows"
+"""The number of rows, beside columns of values, none of which begins so."""
+_EXACT = Context(prec=100)
+_SUMMED_DIGITS = 28
+"""The most digits of a decimal of which DuckDB adds ten billion."""
+_HALF = 18
+"""A number with more digits is added as two: its last so many digits, and the others."""
+
+
+class PeriodFigures(NamedTuple):
+    """Figures as known at the `earlier` and the `later` moment, and by how much runs have changed them, by their
+    known-ats.
+    """
+
+    earlier: Mapping[str, Number]
+    later: Mapping[str, Number]
+    steps: Mapping[datetime, Mapping[str, Number]]
+
+
+def sum_figures(
+    warehouse: str,
+    contract: Contract,
+    name: str,
+    question: ChangeQuestion,
+    open_engine: EngineFactory = duckdb_reader.open_engine,
+) -> PeriodFigures:
+    """Return the figures of a table's events or windows between two moments of knowledge: their number (`ROWS`), and
+    the sum of each column of numbers. Of windows those count that begin in the period.
+
+    Runs whose rows a trim has removed are left out: what they did counts for those that ended or followed these rows.
+    """
+    table, delta_table, form = changes.open_compared(warehouse, contract, name, question)
+    since, until = sql_literal(question.earlier), sql_literal(question.later)
+    numbers = form.number_columns
+    columns = ", ".join(["1 AS sign", *map(quote_name, numbers)])
+    ended = columns.replace("1", "-1", 1)
+    with row_reader.refuse_broken_files(table), open_engine(delta_table) as engine:
+        duckdb_reader.register_rows(engine, delta_table, [ColumnBound("systemFrom", most=question.later)])
+        engine.execute(f"CREATE TEMP TABLE kept AS FROM rows WHERE {form.kept_condition}")
+        engine.execute(
+            f"""
+            CREATE TEMP TABLE signed AS
+            SELECT NULL::TIMESTAMPTZ AS _at, false AS later, {columns} FROM kept WHERE {known_at_condition(since)}
+            UNION ALL SELECT NULL, true, {columns} FROM kept WHERE {known_at_condition(until)}
+            UNION ALL SELECT "systemFrom", false, {columns} FROM kept
+                WHERE "systemFrom" > {since} AND "systemFrom" <= {until}
+            UNION ALL SELECT "systemTo", false, {ended} FROM kept WHERE "systemTo" > {since} AND "systemTo" <= {until}
+            """  # noqa: S608  # literals, quoted names
+        )
+        sums: dict[tuple[datetime | None, bool], dict[str, Number]] = {(None, False): {}, (None, True): {}}
+        queries = [(ROWS, 0, "SELECT _at, later, sum(sign), NULL FROM signed GROUP BY _at, later")]
+        queries += [_sum_column(column, kind) for column, kind in numbers.items()]
+        for column, scale, query in queries:
+            for at, is_later, high, low in engine.sql(query).fetchall():
+                sums.setdefault((at, is_later), {})[column] = _join_halves(high, low, scale)
+    steps = {at: found for (at, _), found in sums.items() if at is not None}
+    return PeriodFigures(sums[None, False], sums[None, True], steps)
+
+
+def _sum_column(name: str, kind: pa.DataType) -> tuple[str, int, str]:
+    """Return the query of a column's sums by run, each in two halves, and how many digits are behind its point."""
+    column = quote_name(name)
+    if pa.types.is_floating(kind):
+        same = f"SELECT _at, later, {column} AS n, sum(sign) AS times FROM signed GROUP BY ALL HAVING times <> 0"  # noqa: S608
+        return name, 0, f"SELECT _at, later, coalesce(fsum(times * n), 0), NULL FROM ({same}) GROUP BY _at, later"  # noqa: S608
+    if pa.types.is_integer(kind) or kind.precision <= _SUMMED_DIGITS:
+        signed = f"CASE WHEN sign > 0 THEN {column} ELSE -{column} END"
+        signed = f"sign * {column}::HUGEINT" if pa.types.is_integer(kind) else signed
+        return name, 0, f"SELECT _at, later, coalesce(sum({signed}), 0), NULL FROM signed GROUP BY _at, later"  # noqa: S608
+    whole = f"replace({column}::VARCHAR, '.', '')::HUGEINT"
+    halves = (f"coalesce(sum(sign * ({whole} {part})), 0)" for part in (f"// 1{'0' * _HALF}", f"% 1{'0' * _HALF}"))
+    return name, kind.scale, f"SELECT _at, later, {', '.join(halves)} FROM signed GROUP BY _at, later"  # noqa: S608
+
+
+def _join_halves(high: Number, low: int | None, scale: int) -> Number:
+    if low is None:
+        return high
+    whole = int(high) * 10**_HALF + low
+    return _EXACT.scaleb(Decimal(whole), -scale) if scale else whole
+
+
+def add_numbers(first: Number, second: Number) -> Number:
+    """Return the sum of two numbers of one column."""
+    if isinstance(first, Decimal) or isinstance(second, Decimal):
+        return _EXACT.add(Decimal(first), Decimal(second))
+    return first + second
+
+
+def negate_number(number: Number) -> Number:
+    """Return a number with the other sign."""
+    return _EXACT.minus(number) if isinstance(number, Decimal) else -number
