@@ -224,8 +224,32 @@ def test_the_command_line_says_what_a_run_changed(
     assert main.main(["diff", "shop.prices", "--run", "2", "--corrections"]) == 0
     assert "(0 rows)" in capsys.readouterr().out
     assert main.main(["diff", "shop.people", "--run", "1"]) == 0
+    capsys.readouterr()
+    early = ["--valid-from", "2026-01-01", "--valid-to", "2026-01-01T00:01"]
+    assert main.main(["diff", "shop.prices", "--run", "2", *early]) == 0
+    assert "(0 rows)" in capsys.readouterr().out
+    assert main.main(["diff", "shop.prices", "--run", "2", *early[:2], "--valid-to", "2026-01-01T00:01:01"]) == 0
+    assert "2026-01-01 00:01:01  changed" in capsys.readouterr().out
+    for wrong, why in ((early[:2], "half a period"), ([*early[:2], "--valid-to", "2025-01-01"], "is not before")):
+        assert main.main(["diff", "shop.prices", "--run", "2", *wrong]) == 1
+        assert why in capsys.readouterr().err
     assert main.main(["diff", "shop.prices", "--run", "2", "--to", "run:1"]) == 1
     assert "--run" in capsys.readouterr().err
+
+
+def test_the_command_line_counts_the_changes_of_a_pipeline(
+    bought: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HINDCAST_SCHEMAS", str(bought.schemas))
+    monkeypatch.setenv("HINDCAST_WAREHOUSE", bought.warehouse)
+    assert main.main(["diff", "shop", "--run", "2", "--format", "csv"]) == 0
+    assert capsys.readouterr().out.splitlines() == ["table,changes,keys,pastAnswers", "prices,1,1,0", "bills,1,1,1"]
+    assert main.main(["diff", "shop", "--run", "2", "--corrections", "--format", "csv"]) == 0
+    assert capsys.readouterr().out.splitlines() == ["table,changes,keys,pastAnswers", "bills,1,1,1"]
+    assert main.main(["diff", "shop", "--from", "run:2", "--to", "run:2"]) == 0
+    assert capsys.readouterr().out == "nothing has changed in 9 tables of shop\n"
+    assert main.main(["diff", "shop", "--from", "run:2", "--to", "run:2", "--format", "csv"]) == 0
+    assert capsys.readouterr().out.splitlines() == ["table,changes,keys,pastAnswers"]
 
 
 def test_a_key_that_the_contract_has_changed_is_told_before_anything_is_read_or_planned(tmp_path: Path) -> None:

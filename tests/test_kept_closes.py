@@ -32,6 +32,9 @@ __all__ = ["sold"]
 REFUSED: dict[str, list[dict[str, Any]] | None] = dict.fromkeys(TABLES)
 
 
+DROP = "hindcast closes shop --drop first --reason TEXT"
+
+
 def build_close(p: Pipeline, name: str, end: int = 8) -> Close:
     """A close of some seconds, as the first run knew them; each table has rows from before."""
     known_at = journal.read_runs(p.warehouse, "shop")[0].known_at
@@ -77,7 +80,7 @@ def test_a_close_that_a_trim_did_not_keep_is_refused_and_found(
     assert closes.list_kept(p.warehouse, "shop") == (first,)
     assert ask_all(p, first) == REFUSED
     assert [(table, fix) for table, _, fix in list_findings(p)] == [
-        (table, "hindcast closes shop --drop first --reason TEXT") for table in TABLES
+        (table, "ask the tables that have it; or give it up in all of them: " + DROP) for table in TABLES
     ]
     with pytest.raises(QueryError, match="the close 'first' cannot be answered: the table was trimmed up to"):
         close_periods.close_period(p.contract, "first", moment(4), moment(8), first.known_at, "eva")

@@ -117,6 +117,22 @@ def test_what_made_an_answer_another_one_is_named(shop: Pipeline) -> None:
             restatements.restate_close(shop.warehouse, shop.contract, "Q2", last)
 
 
+def test_records_of_the_period_that_became_known_since_are_listed(
+    shop: Pipeline, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with shop.here():
+        assert main(["restate", shop.name, "Q1", "--records", "--format", "csv"]) == 0
+        titles, *lines = capsys.readouterr().out.splitlines()
+        assert titles == "topic,partition,offset,timestamp,key,run"
+        found = [[*line.split(",")[:3], line.split(",")[4]] for line in lines]
+        # Of zoe's two records none is of the period.
+        assert found == [["menu", "0", "2", "tea"], ["orders", "0", "5", "dan"], ["orders", "0", "3", "eve"]]
+        assert main(["restate", shop.name, "Q1", "--records", "--known-at", "run:1"]) == 0
+        assert "(0 rows)" in capsys.readouterr().out
+        assert main(["restate", shop.name, "Q1", "--records", "--page", "x.html"]) == 1
+        assert "a page has figures" in capsys.readouterr().err
+
+
 def test_the_command_shows_a_line_for_each_figure(shop: Pipeline, capsys: pytest.CaptureFixture[str]) -> None:
     with shop.here():
         assert main(["restate", shop.name, "close:Q1"]) == 0

@@ -225,7 +225,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="time, time-desc, key or key-desc, or two of them: key,time-desc (default: time,key)",
     )
     diff = add_row_format(add(reading.diff))
-    diff.add_argument("table", metavar="PIPELINE.TABLE")
+    diff.add_argument("table", metavar="PIPELINE[.TABLE]")
     diff.add_argument(
         "--run", type=int, metavar="N", help="what this run has changed (default: the last completed run)"
     )
@@ -238,6 +238,8 @@ def build_parser() -> argparse.ArgumentParser:
     diff.add_argument(
         "--to", dest="end", metavar="S", help="up to what was known at this moment, after run:N, or at close:NAME"
     )
+    diff.add_argument("--valid-from", metavar="V", help="only what was true from this moment on")
+    diff.add_argument("--valid-to", metavar="V", help="up to before this one")
     diff.add_argument("--corrections", action="store_true", help="only past answers that are others now")
     diff.add_argument(
         "--order",
@@ -282,6 +284,9 @@ def build_parser() -> argparse.ArgumentParser:
     restate.add_argument("name", metavar="NAME", help="the close")
     restate.add_argument(
         "--page", type=Path, metavar="FILE", help="write it as a page with a waterfall for each figure"
+    )
+    restate.add_argument(
+        "--records", action="store_true", help="list the records of the period that became known since"
     )
     restate.add_argument(
         "--known-at", metavar="S", help="compare with what was known at this moment, or after run:N (default: now)"

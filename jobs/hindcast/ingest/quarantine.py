@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache, partial
 
 import pyarrow as pa
@@ -133,21 +134,32 @@ def mask_refused(warehouse: str, contract: Contract, rows: pa.Table) -> pa.Table
     """Return rows of `read_refused` as `list_refused` has them: what today's contract or that of its run marks of a
     record's topic hides its key and reason, and so does a topic that the contract no longer has.
     """
-    topics, past = rows.column("topic").unique().to_pylist(), journal.read_runs(warehouse, contract.pipeline)
-    hidden = {kafka: contract.has_sensitive_entry(kafka) or not contract.find_entries(kafka) for kafka in topics}
-    contracts = {run.number: run.plan.contract for run in past}
-    was_marked = cache(partial(definitions.has_marked_entry, past))
-    masked = [
-        _mask_row(row, hidden=hidden[row["topic"]] or was_marked(contracts.get(row["run"], ""), row["topic"]))
-        for row in rows.to_pylist()
-    ]
+    is_hidden = find_marks(warehouse, contract)
+    masked = []
+    for row in rows.to_pylist():
+        hidden = is_hidden(row["topic"], row["run"])
+        masked.append(mask_key(row, hidden=hidden) | {"reason": "***" if hidden else row["reason"]})
     return pa.Table.from_pylist(masked, schema=_SCHEMA)
 
 
-def _mask_row(row: dict[str, ColumnValue], *, hidden: bool) -> dict[str, ColumnValue]:
+def find_marks(warehouse: str, contract: Contract) -> Callable[[str, int], bool]:
+    """Return what says of a topic in Kafka and a run whether the keys of its records are hidden."""
+    past = journal.read_runs(warehouse, contract.pipeline)
+    contracts = {run.number: run.plan.contract for run in past}
+    was_marked = cache(partial(definitions.has_marked_entry, past))
+
+    def is_hidden(kafka: str, run: int) -> bool:
+        is_marked = contract.has_sensitive_entry(kafka) or not contract.find_entries(kafka)
+        return is_marked or was_marked(contracts.get(run, ""), kafka)
+
+    return is_hidden
+
+
+def mask_key(row: dict[str, ColumnValue], *, hidden: bool) -> dict[str, ColumnValue]:
+    """Return a row with its key as text, masked if it is hidden."""
     key = row["key"]
     text = key.decode("utf-8", "replace") if isinstance(key, bytes) else None
-    return row | {"key": "***" if hidden and text else text, "reason": "***" if hidden else row["reason"]}
+    return row | {"key": "***" if hidden and text else text}
 
 
 _SCHEMA = pa.schema(

@@ -9,9 +9,9 @@ Rows that another row replaces with the same values, as the first one does here,
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -129,6 +129,21 @@ def read_changes(
     if limit is not None and lines.nbytes > limit.line_bytes:
         raise _describe_excess(f"these lines take over {limit.line_bytes >> 20:,} MiB", table)
     return Changes(table, lines, counts)
+
+
+def count_changes(warehouse: str, contract: Contract, question: ChangeQuestion) -> dict[str, ChangeCounts]:
+    """Return how many lines, keys and past answers each topic and view of a pipeline has; none of those without."""
+    asked = replace(question, first=0, most=0)
+    names = (*contract.topics, *contract.views)
+    counts = {name: read_changes(warehouse, contract, name, asked).counts for name in names}
+    return {name: it for name, it in counts.items() if it.lines}
+
+
+def list_counts(counts: Mapping[str, ChangeCounts]) -> pa.Table:
+    """Return a row for each table, with the columns `table`, `changes`, `keys` and `pastAnswers`."""
+    names = ("changes", "keys", "pastAnswers")
+    rows = [{"table": table, **dict(zip(names, it, strict=True))} for table, it in counts.items()]
+    return pa.Table.from_pylist(rows, pa.schema([("table", pa.string()), *((name, pa.int64()) for name in names)]))
 
 
 def count_lines(

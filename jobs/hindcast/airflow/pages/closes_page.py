@@ -13,7 +13,6 @@ from hindcast.common.errors import QueryError, UnknownError
 from hindcast.common.json_values import JsonObject, JsonValue
 from hindcast.common.settings import Settings
 from hindcast.contract import Contract
-from hindcast.plan import journal
 from hindcast.plan.closes import PREFIX
 from hindcast.query import read, restatements
 from hindcast.report import restatement_page
@@ -42,8 +41,7 @@ def build_page(settings: Settings, contract: Contract, request: ClosesRequest) -
         return fields
     field = "knownAt"
     try:
-        past = journal.read_completed_runs(*place)
-        known_at = read.moment_of(*place, request.knownAt) if request.knownAt else past[-1].known_at
+        known_at = read.moment_of(*place, request.knownAt) if request.knownAt else read.read_last_known_at(*place)
         field = "close"
         fix = f"hindcast restate {contract.pipeline} {name} has no limit"
         with changes_page.limit_comparison(contract.pipeline, contract.pipeline, fix) as open_engine:

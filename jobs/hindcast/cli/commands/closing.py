@@ -64,15 +64,23 @@ def close(arguments: argparse.Namespace, settings: Settings) -> int:
 
 def restate(arguments: argparse.Namespace, settings: Settings) -> int:
     """Show how the figures of a closed period differ from what was believed at its close, and why."""
+    from hindcast.ingest import late_records
     from hindcast.plan import marks
-    from hindcast.plan.closes import describe_close
+    from hindcast.plan.closes import describe_close, find_close
     from hindcast.query import restatements
     from hindcast.report import restatement_page
 
     pipeline = arguments.pipeline
     contract = load_contract(settings, pipeline)
     known_at = parse_known_at(settings, pipeline, arguments.known_at)
-    found = restatements.restate_close(settings.warehouse, contract, arguments.name.removeprefix(PREFIX), known_at)
+    name = arguments.name.removeprefix(PREFIX)
+    if arguments.records:
+        if arguments.page is not None:
+            raise QueryError("a page has figures, not records", fix="leave out --page or --records")
+        close = find_close(settings.warehouse, pipeline, name)
+        print_rows(late_records.list_late_records(settings.warehouse, contract, close, known_at), arguments.format)
+        return 0
+    found = restatements.restate_close(settings.warehouse, contract, name, known_at)
     if arguments.page is not None:
         marked = marks.find_bound_contract(settings, pipeline)
         _write_page(arguments.page, restatement_page.render_page(settings, marked, found))

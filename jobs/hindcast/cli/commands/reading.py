@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from hindcast.common.settings import Settings
     from hindcast.plan.runs import Run
+    from hindcast.query.changes import ChangeQuestion
 
 
 def runs(arguments: argparse.Namespace, settings: Settings) -> int:
@@ -228,11 +229,34 @@ def history(arguments: argparse.Namespace, settings: Settings) -> int:
 
 
 def diff(arguments: argparse.Namespace, settings: Settings) -> int:
-    """Show how the answers of a table have changed: in a run, or between two moments of knowledge."""
+    """Show how the answers of a table have changed, in a run or between two moments of knowledge; or of a pipeline in
+    how many rows of each table.
+    """
+    from hindcast.query import changes
+
+    pipeline, dot, name = arguments.table.partition(".")
+    contract, warehouse = load_contract(settings, pipeline), settings.warehouse
+    question = _ask_for_changes(arguments, settings, pipeline)
+    if not dot:
+        counts = changes.count_changes(warehouse, contract, question)
+        if not counts and arguments.format == "table":
+            count = len(contract.topics) + len(contract.views)
+            print(f"nothing has changed in {format_count(count, 'table')} of {pipeline}")
+            return 0
+        print_rows(changes.list_counts(counts), arguments.format)
+        return 0
+    found = changes.read_changes(warehouse, contract, name, question)
+    shown, note = limit_rows(found.lines, arguments.format, arguments.limit)
+    as_rows = changes.describe_lines if arguments.format == "table" else changes.flatten_lines
+    print_rows(as_rows(shown), arguments.format)
+    _print_note(note)
+    return 0
+
+
+def _ask_for_changes(arguments: argparse.Namespace, settings: Settings, pipeline: str) -> ChangeQuestion:
     from hindcast.query import changes, read
 
-    pipeline, name = parse_table_name(arguments.table)
-    contract, warehouse = load_contract(settings, pipeline), settings.warehouse
+    warehouse = settings.warehouse
     if arguments.run is not None and (arguments.start or arguments.end):
         raise QueryError("--run names both moments", fix="leave out --from and --to, or write them without --run")
     last = f"run:{arguments.run}" if arguments.run is not None else arguments.end
@@ -243,13 +267,18 @@ def diff(arguments: argparse.Namespace, settings: Settings) -> int:
         else changes.find_moment_before(warehouse, pipeline, later)
     )
     period = read.find_period(warehouse, pipeline, arguments.start, last)
-    question = changes.ChangeQuestion(earlier, later, arguments.corrections, arguments.order, period=period)
-    found = changes.read_changes(warehouse, contract, name, question)
-    shown, note = limit_rows(found.lines, arguments.format, arguments.limit)
-    as_rows = changes.describe_lines if arguments.format == "table" else changes.flatten_lines
-    print_rows(as_rows(shown), arguments.format)
-    _print_note(note)
-    return 0
+    asked = [text for text in (arguments.valid_from, arguments.valid_to) if text is not None]
+    if asked and period is not None:
+        raise QueryError("a close names the period that it is about", fix="leave out --valid-from and --valid-to")
+    if len(asked) == 1:
+        raise QueryError("half a period was given", fix="write both --valid-from and --valid-to")
+    if asked:
+        refuse_close_as_time(*asked)
+        start, end = (parse_moment(settings, pipeline, text) for text in asked)
+        if start >= end:
+            raise QueryError(f"--valid-from {start.isoformat()} is not before --valid-to {end.isoformat()}")
+        period = start, end
+    return changes.ChangeQuestion(earlier, later, arguments.corrections, arguments.order, period=period)
 
 
 def why(arguments: argparse.Namespace, settings: Settings) -> int:
