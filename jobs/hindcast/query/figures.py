@@ -60,10 +60,11 @@ def sum_figures(
     ended = columns.replace("1", "-1", 1)
     with row_reader.refuse_broken_files(table), open_engine(delta_table) as engine:
         duckdb_reader.register_rows(engine, delta_table, [ColumnBound("systemFrom", most=question.later)])
-        engine.execute(f"CREATE TEMP TABLE kept AS FROM rows WHERE {form.kept_condition}")
+        needed = ", ".join(['"systemFrom"', '"systemTo"', *map(quote_name, numbers)])
+        engine.execute(f"CREATE TEMP TABLE kept AS SELECT {needed} FROM rows WHERE {form.kept_condition}")  # noqa: S608
         engine.execute(
             f"""
-            CREATE TEMP TABLE signed AS
+            CREATE TEMP VIEW signed AS
             SELECT NULL::TIMESTAMPTZ AS _at, false AS later, {columns} FROM kept WHERE {known_at_condition(since)}
             UNION ALL SELECT NULL, true, {columns} FROM kept WHERE {known_at_condition(until)}
             UNION ALL SELECT "systemFrom", false, {columns} FROM kept
