@@ -221,14 +221,10 @@ class Decoder:
         self, key: pa.Array, value: pa.Array, headers: pa.ListArray
     ) -> tuple[pa.Array, pa.Array, pa.Array]:
         """Return why records have too many bytes, null for those that have not; and the keys and values of these."""
-        nothing = pa.nulls(len(key), pa.string()), key, value
-        if (most := self._how.max_bytes) is None:
-            return nothing
-        sizes = measure_records(key, value, headers)
-        is_large = sizes > most
-        if not is_large.any():
-            return nothing
-        large = pa.array(is_large)
+        sizes, most = measure_records(key, value, headers), self._how.max_bytes
+        if most is None or not (sizes > most).any():
+            return pa.nulls(len(key), pa.string()), key, value
+        large = pa.array(sizes > most)
         reasons = state_each(large, lambda place: f"{OVERSIZED[0]}{sizes[place]}{OVERSIZED[1]}{most}{OVERSIZED[2]}")
         return reasons, *(pc.if_else(large, None, part) for part in (key, value))
 

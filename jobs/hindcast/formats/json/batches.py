@@ -34,11 +34,9 @@ _LONG_NUMBERS = r"[0-9.]{16}|[0-9.][eE][-+]?[0-9]{3}"
 """Numbers that a double does not keep, or with an exponent that no decimal has; and texts that look like it."""
 _MANY_DIGITS = re.compile(f"(?<![-+0-9.eE])[-+0-9.eE]{{{MAX_DIGITS}}}")
 _LONG_NAME = re.compile(f'"[^"]{{{MAX_NAME}}}[^"]*+"[ \\t\\n\\r]*+:')
+_FIELDS = ("struct", "problem")
 _MOST_DIGITS = 18
 """Of a decimal with more digits few values are such that a double keeps them."""
-
-
-_FIELDS = ("struct", "problem")
 
 
 class BatchReader:
