@@ -16,12 +16,11 @@ from fastapi.testclient import TestClient
 from hindcast.airflow.pages import changes_page
 from hindcast.cli.main import main
 from hindcast.common.settings import Settings
-from hindcast.contract import load
 from hindcast.plan import closes
 from hindcast.plan.closes import Close
 from hindcast.report import waterfalls
 from test_pages import Text, client, text, twin
-from warehouses import RUNS, T0, at, complete, place, row, shop, write
+from warehouses import RUNS, T0, at, fill, place, row, shop
 
 TILL = """
 pipeline: till
@@ -40,10 +39,7 @@ SALES = [
 @pytest.fixture(scope="module", autouse=True)
 def settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
     with shop(tmp_path_factory.mktemp("shop"), TILL) as found:
-        contract = load(found.schemas / "till.yaml")
-        for run in (1, 2):
-            complete(found, contract, run)
-        write(found, contract, "sales", SALES)
+        fill(found, "till", "sales", SALES)
         kept = Close("2026-Q1", T0, at(60), RUNS[0], RUNS[1], "<b>eva</b>")
         for pipeline in ("shop", "till"):
             closes.add_close(found.warehouse, pipeline, kept)

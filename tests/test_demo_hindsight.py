@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from hindcast.common.settings import read_settings
 from hindcast.kafka.produce import ProducerRecord
 from hindcast_demo import hindsight
 
@@ -48,13 +47,12 @@ def sum_quarter(known: datetime, *more: ProducerRecord) -> int:
 
 @pytest.mark.long
 @pytest.mark.usefixtures("own_environment")
-def test_the_demo_of_hindsight_says_what_its_records_say(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_demo_of_hindsight_says_what_its_records_say(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert hindsight.main() == 0
     output = capsys.readouterr().out
     late = ProducerRecord(b"coast", b'{"price": 15}', datetime(2025, 2, 1, tzinfo=UTC))
     closed, now = sum_quarter(QUARTER), sum_quarter(datetime.now(UTC), late)
     assert re.search(rf"revenue  price +{closed} +{now - closed} +{now}\n", output)
     assert re.findall(r"hills-030  hills +(\d+)", output) == ["12", "19"]
-    settings = read_settings()
-    page = (settings.var / "demo-hindsight" / "restated.html").read_text(encoding="utf-8")
+    page = (tmp_path / "demo-hindsight" / "restated.html").read_text(encoding="utf-8")
     assert f"{closed:,} as closed, +{now - closed} by later records, {now:,} now" in page

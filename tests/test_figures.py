@@ -15,7 +15,7 @@ from hindcast.plan import closes
 from hindcast.plan.closes import Close
 from hindcast.query import figures
 from hindcast.query.changes import ChangeQuestion
-from warehouses import RUNS, T0, at, complete, place, row, shop, write
+from warehouses import RUNS, T0, at, fill, place, row, shop
 
 TILL = """
 pipeline: till
@@ -47,10 +47,7 @@ ROWS = [
 @pytest.fixture(scope="module", autouse=True)
 def settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
     with shop(tmp_path_factory.mktemp("shop"), TILL) as found:
-        contract = load(found.schemas / "till.yaml")
-        for run in (1, 2):
-            complete(found, contract, run)
-        write(found, contract, "sales", ROWS)
+        fill(found, "till", "sales", ROWS)
         closes.add_close(found.warehouse, "till", Close("Q1", T0, at(60), RUNS[0], RUNS[1], "eva"))
         yield found
 

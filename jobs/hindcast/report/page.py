@@ -218,7 +218,7 @@ def read_source(name: str) -> str:
 
 def read_fixed_text() -> str:
     """Return what every page contains, whatever its report says: its template, style and script."""
-    return "\n".join(map(read_source, ("page.html", "page.css", "page.js")))
+    return "\n".join(map(read_source, ("page.html", "head.html", "page.css", "page.js")))
 
 
 def policy_hash(text: str) -> str:

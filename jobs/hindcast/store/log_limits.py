@@ -175,33 +175,33 @@ def _look_once(path: Path, look: Callable[[Path, BinaryIO], _Found]) -> _Found |
     try:
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
-            is_settled = time.time_ns() - status.st_ctime_ns > parquet_footers.SETTLED
-            if is_settled:
+            if time.time_ns() - status.st_ctime_ns > parquet_footers.SETTLED:
                 state = status.st_dev, status.st_ino, status.st_size, status.st_ctime_ns
-                return _recall((str(path), *state), look, file)
+                return _recall(path, state, look, file)
             if len(content := file.read(_MAX_HASHED + 1)) <= _MAX_HASHED:
-                return _recall((str(path), hashlib.blake2b(content).digest()), look, BytesIO(content))
+                return _recall(path, (hashlib.blake2b(content).digest(),), look, BytesIO(content))
             file.seek(0)
             return look(path, file)
     except FileNotFoundError:
         return None
 
 
-def _recall(state: _State, look: Callable[[Path, BinaryIO], _Found], file: BinaryIO) -> _Found:
-    """Return what a function has returned for a file in a state, which begins with its path; call it the first time."""
-    if state not in _FOUND:
-        found = look(Path(str(state[0])), file)
+def _recall(path: Path, state: _State, look: Callable[[Path, BinaryIO], _Found], file: BinaryIO) -> _Found:
+    """Return what a function has returned for a file in a state; call it the first time."""
+    found: Any = _FOUND.get(key := (str(path), *state), _UNSEEN)
+    if found is _UNSEEN:
+        found = look(path, file)
         if len(_FOUND) >= _MAX_FOUND:
             _FOUND.clear()
-        _FOUND[state] = found
-        return found
-    known: _Found = _FOUND[state]
+        _FOUND[key] = found
+    known: _Found = found
     return known
 
 
-_State = tuple[str | int | bytes, ...]
+_State = tuple[int | bytes, ...]
 _Found = TypeVar("_Found")
-_FOUND: dict[_State, Any] = {}
+_FOUND: dict[tuple[str | int | bytes, ...], Any] = {}
+_UNSEEN = object()
 _MAX_FOUND = 100_000
 
 

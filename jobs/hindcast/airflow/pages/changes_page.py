@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Annotated, Literal
 
 import duckdb
-from deltalake import DeltaTable
 from fastapi import Query
 
 from hindcast.airflow.pages import known_ats, marks
@@ -177,15 +176,10 @@ def limit_comparison(pipeline: str, where: str, fix: str) -> Iterator[EngineFact
     """Yield what opens engines to compare two states of a pipeline, which together have `SECONDS`; QueryError with
     `fix` if that takes longer, or too much memory.
     """
-    until = time.monotonic() + WAIT_SECONDS + SECONDS
-
-    def open_engine(delta_table: DeltaTable) -> AbstractContextManager[duckdb.DuckDBPyConnection]:
-        return open_limited_engine(delta_table, max(min(SECONDS, until - time.monotonic()), 0), MEMORY)
-
     try:
         with _TURNS.take(pipeline, WAIT_SECONDS):
             until = time.monotonic() + SECONDS
-            yield open_engine
+            yield lambda delta_table: open_limited_engine(delta_table, max(until - time.monotonic(), 0), MEMORY)
     except EngineLimitError:
         raise QueryError(f"comparing the two states took longer than {SECONDS:g} s", where=where, fix=fix) from None
     except duckdb.OutOfMemoryException:
