@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import pytest
+from selenium.webdriver.common.keys import Keys
 
 from browser import Up, chromium, log_in, picture, running, shown, waited
 from hindcast.bitemporal.predicates import FIRST_MOMENT, Question
@@ -21,6 +22,7 @@ from hindcast.query import read
 from hindcast_demo import restaurant
 from pipelines import until
 from test_airflow import DAILY, DAYS, ROOT
+from test_airflow_rehearsal import ARRIVED, FARES, day, list_known_fares
 
 if TYPE_CHECKING:
     from selenium.webdriver.chrome.webdriver import WebDriver
@@ -36,13 +38,13 @@ DIALOG = "//*[@role='dialog' and @data-state='open']"
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     folder = tmp_path_factory.mktemp("stack")
-    contracts = [folder / "daily.yaml", folder / "by_hand.yaml"]
-    for path, text in zip(contracts, (DAILY, BY_HAND), strict=True):
+    contracts = [folder / "daily.yaml", folder / "by_hand.yaml", folder / "fares.yaml"]
+    for path, text in zip(contracts, (DAILY, BY_HAND, FARES), strict=True):
         path.write_text(text)
     with running(folder, ROOT / "schemas" / "restaurant.yaml", *contracts, login=True) as started:
         first = {**restaurant.first_records(), **DAYS}
-        produce.create_topics(started.now.kafka, *first)
-        for topic, records in first.items():
+        produce.create_topics(started.now.kafka, *first, "fares")
+        for topic, records in {**first, "fares": ARRIVED}.items():
             produce.send_records(started.now.kafka, topic, records)
         yield started
 
@@ -149,6 +151,22 @@ def test_three_days_are_backfilled_by_the_form(up: Up, browser: WebDriver) -> No
     assert [prices(up, "daily", run) for run in (1, 2, 3)] == [[16], [16, 18], [16, 18, 20]]
     browser.get(f"{up.url}/dags/daily")
     shown(browser, "//*[text()='report']")
+
+
+@pytest.mark.long
+def test_three_days_are_rehearsed_by_the_form(up: Up, browser: WebDriver) -> None:
+    form(browser, up, "fares")
+    shown(browser, f"{DIALOG}//*[text()='Backfill']").click()
+    shown(browser, f"{DIALOG}//*[text()='Date Range']")
+    moment(browser, 0, "2026-01-01")
+    moment(browser, 1, "2026-01-03")
+    shown(browser, f"{DIALOG}//*[@id='element_replay']//input").send_keys("rehearse", Keys.ENTER)
+    shown(browser, f"{DIALOG}//*[@id='element_replay']//*[contains(text(), 'known at its end')]")
+    shown(browser, f"{DIALOG}//label[contains(., 'Override parameters')]").click()  # else Airflow leaves them out
+    picture(browser, "rehearse")
+    shown(browser, f"{DIALOG}//button[text()='Run Backfill']").click()
+    until(lambda: states(up, "fares") == ["completed"] * 3, 300)
+    assert [list_known_fares(up.now, day(n)) for n in (2, 3, 4)] == [[10], [10, 12], [10, 8, 12]]
 
 
 @pytest.mark.long

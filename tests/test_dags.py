@@ -17,7 +17,7 @@ import jsonschema
 import pytest
 from airflow.sdk import DAG
 
-from hindcast.airflow import dag_loading, run_requests, tasks
+from hindcast.airflow import dag_factory, dag_loading, run_requests, tasks
 from hindcast.airflow.created_dags import CreatedDags
 from hindcast.airflow.dag_loading import create_broken_dag, create_dags, load_dags
 from hindcast.airflow.pages import catalog
@@ -41,6 +41,13 @@ from pipelines import RESTAURANT
 from warehouses import settings_of
 
 ROOT = Path(__file__).parents[1]
+
+FARES = """
+pipeline: fares
+start: 2026-01-01
+topics:
+  fares: {read: table, key: {route: string}, value: {price: int}, arrival: header sent}
+"""
 
 PROBE = """
 import json, logging, sys, time
@@ -196,6 +203,7 @@ def dags(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         RESTAURANT.replace("pipeline: restaurant", 'pipeline: hourly\nschedule: "@hourly"')
     )
     (folder / "gated.yaml").write_text(GATED)
+    (folder / "fares.yaml").write_text(FARES)
     (folder / "tips.yaml").write_text(TIPS)
     (folder / "typo.yaml").write_text(RESTAURANT.replace("stream: orders", "stream: order"))
     (folder / "my notes (old).yaml").write_text("topics: [")
@@ -217,6 +225,25 @@ def test_a_contract_becomes_a_dag_with_tasks_named_after_it(dags: dict[str, Any]
     assert dags["dags"]["restaurant"]["active"] == 1
     assert dags["dags"]["restaurant"]["operators"]["preview"] == "StartPreview"
     assert "| bills | view | orders with menu |" in dags["dags"]["restaurant"]["doc"]
+
+
+def test_a_pipeline_whose_topics_have_arrivals_can_be_rehearsed_by_its_form(dags: dict[str, Any]) -> None:
+    fares = dags["dags"]["fares"]
+    assert fares["tasks"] == {
+        "plan": ["preview", "rehearse", "replay.fares", "report"],
+        "rehearse": ["replay.fares", "report"],
+        "replay.fares": ["report"],
+        "report": [],
+        "preview": [],
+    }
+    assert fares["form"]["replay"]["schema"]["enum"] == ["interval", "everything", "rehearsal"]
+    assert [*fares["form"]] == ["replay", "earlier", "until", "only", "preview", "reason"]
+    assert [*dags["dags"]["fares__preview"]["form"]] == ["until", "only"]
+    others = dags["dags"]["restaurant"]
+    assert (others["form"]["replay"]["schema"]["enum"], "earlier" in others["form"]) == (
+        ["interval", "everything"],
+        False,
+    )
 
 
 def test_each_task_says_what_it_does_and_which_gates_it_asks(dags: dict[str, Any]) -> None:
@@ -319,7 +346,7 @@ def test_the_forms_defaults_ask_for_nothing_special(dags: dict[str, Any]) -> Non
         "preview": False,
         "reason": None,
     }
-    assert tuple(form) == run_requests.RUN_FIELDS
+    assert tuple(dags["dags"]["fares"]["form"]) == run_requests.RUN_FIELDS
 
 
 def test_tasks_of_fresh_runs_go_ahead_of_those_of_backfills(dags: dict[str, Any]) -> None:
@@ -346,7 +373,8 @@ def test_any_file_name_does(dags: dict[str, Any]) -> None:
 def test_of_two_contracts_of_one_name_the_second_is_broken(dags: dict[str, Any]) -> None:
     assert "is already used in" in dags["dags"]["twin"]["doc"]
     assert sorted(dags["dags"]) == [
-        *("gated", "gated__preview", "gated__release", "hindcast_maintenance", "hourly", "hourly__preview"),
+        *("fares", "fares__preview", "gated", "gated__preview", "gated__release", "hindcast_maintenance"),
+        *("hourly", "hourly__preview"),
         *("my_notes__old_", "odd", "restaurant", "restaurant__preview", "tips", "tips__preview", "twin", "typo"),
     ]
 
@@ -682,7 +710,7 @@ def test_work_can_go_through_spark_submit(tmp_path: Path) -> None:
     dag = parsed(tmp_path, HINDCAST_SPARK="submit", HINDCAST_POOL="spark")["dags"]["restaurant"]
     assert dag["operators"]["replay.menu"] == "SubmittedSpark"
     assert dag["pools"]["build.bills"] == "spark"
-    assert dag["arguments"]["build.bills"] == ["build", "restaurant", "{{ ti.xcom_pull(task_ids='plan') }}", "bills"]
+    assert dag["arguments"]["build.bills"] == ["build", "restaurant", dag_factory.RUN, "bills"]
 
 
 def test_what_contracts_allow_fits_airflows_columns() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -19,6 +20,7 @@ from hindcast.ingest import requeue
 from hindcast.kafka import produce
 from hindcast.ops.erase import forget, records
 from hindcast.plan import journal, notices
+from hindcast.plan.purposes import ArrivalInterval
 from hindcast.runs import rehearsal, run_steps, special_runs
 from pipelines import Pipeline, at, pipeline, wrong
 from test_rehearsal import CONTRACT, define_bills, known_bills, rehearse, send, sent
@@ -166,6 +168,44 @@ def test_a_rehearsal_goes_on_after_lost_offsets_a_lost_journal_and_a_killed_run(
         rehearse(p, 10, 30)  # a rebuilt journal does not know that the last run was completed
         assert {second: known_bills(p, at(second)) for second in (10, 20)} == before
         assert journal.read_runs(p.warehouse, p.name)[-1].known_at == at(30)
+        assert wrong(p) == []
+
+
+def ask_for(p: Pipeline, since: float, until: float, **others: Any) -> int:
+    """Make the run of one interval as Airflow does, and return its number."""
+    assert p.spark is not None
+    name = f"backfill__{at(since).isoformat()}"
+    request = json.dumps({"from": at(since).isoformat(), "to": at(until).isoformat(), **others})
+    number = rehearsal.plan_requested_run(p.spark, read_settings(), p.name, name, request)
+    if next(run for run in journal.read_runs(p.warehouse, p.name) if run.number == number).state != "completed":
+        run_steps.execute_run(p.spark, read_settings(), p.name, number)
+    return number
+
+
+@pytest.mark.parametrize("chunk", ["100000", "1"])
+def test_runs_of_one_interval_each_are_those_of_one_rehearsal_also_by_another_name(
+    spark: SparkSession, broker: str, tmp_path: Path, chunk: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HINDCAST_CHUNK", chunk)
+    with pipeline(spark, broker, tmp_path, CONTRACT) as p:
+        send(p)
+        with pytest.raises(RequestError, match="the record arrived before"):
+            ask_for(p, 3, 10)
+        ask_for(p, 3, 10, earlier=True, reason="March")
+        second = ask_for(p, 10, 20)
+        assert ask_for(p, 10, 20) == second, "done before"
+        with pytest.raises(RequestError, match="was rehearsed before, in other intervals"):
+            ask_for(p, 12, 15)
+        with pytest.raises(RequestError, match="the next interval does not begin there"):
+            ask_for(p, 25, 30)
+        shutil.rmtree(f"{p.warehouse}/{p.name}/runs")
+        assert main(["ledger", p.name, "--rebuild"]) == 0
+        intervals = [run.plan.rehearsed_interval for run in journal.read_runs(p.warehouse, p.name)]
+        assert intervals == [ArrivalInterval(at(3), at(10)), ArrivalInterval(at(10), at(20))]
+        rehearse(p, 10, 30)  # a rebuilt journal does not know that the last run was completed
+        assert {second: known_bills(p, at(second)) for second in (10, 20, 30)} == {
+            n: define_bills(n) for n in (10, 20, 30)
+        }
         assert wrong(p) == []
 
 

@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from hindcast.airflow import assets, operators, priority, run_requests, tasks
+from hindcast.airflow import assets, operators, run_requests, tasks
 from hindcast.airflow.run_requests import RunRequest
 from hindcast.common.errors import GateError, RequestError, RunError
 from hindcast.contract import load
+from hindcast.plan.purposes import ArrivalInterval
 from hindcast.report.run_report import RunReport
 from hindcast.runs import run_steps
 from hindcast.runs.table_steps import TABLE_STEPS
@@ -27,7 +28,7 @@ from hindcast.store.commit_notes import TableNote
 ROOT = Path(__file__).parent.parent
 NOW = datetime(2026, 1, 5, 12, tzinfo=UTC)
 MONDAY, TUESDAY = datetime(2026, 1, 4, tzinfo=UTC), datetime(2026, 1, 5, tzinfo=UTC)
-FORM = {"replay": "interval", "until": None, "only": None, "preview": False, "reason": None}
+FORM = {"replay": "interval", "earlier": False, "until": None, "only": None, "preview": False, "reason": None}
 DAY = {"data_interval_start": MONDAY, "data_interval_end": TUESDAY}
 
 
@@ -44,6 +45,11 @@ def context(form: dict[str, Any], **given: Any) -> Any:
         ({"until": "2026-01-02"}, DAY, RunRequest(datetime(2026, 1, 2, tzinfo=UTC))),
         ({"until": "2026-01-02T01:00:00+02:00"}, {}, RunRequest(datetime(2026, 1, 1, 23, tzinfo=UTC))),
         ({"only": "menu", "reason": "a wrong price"}, {}, RunRequest(None, "menu", "a wrong price")),
+        (
+            {"replay": "rehearsal", "earlier": True, "reason": "March"},
+            DAY,
+            RunRequest(reason="March", rehearsed=ArrivalInterval(MONDAY, TUESDAY), earlier=True),
+        ),
         (
             {},
             {"data_interval_start": NOW, "data_interval_end": NOW + timedelta(seconds=30)},
@@ -73,6 +79,14 @@ def test_what_a_run_is_asked_to_do(form: dict[str, Any], given: dict[str, Any], 
             "up to 2026-01-06",
         ),
         ({"until": "2026-13-01"}, {}, "until is '2026-13-01': month must be in 1..12"),
+        ({"replay": "rehearsal"}, {}, "the run has no interval to rehearse"),
+        (
+            {"replay": "rehearsal"},
+            {"data_interval_start": MONDAY, "data_interval_end": MONDAY},
+            "the run has no interval to rehearse",
+        ),
+        ({"replay": "rehearsal", "only": "menu"}, DAY, "the form asks for a rehearsal, and also for only"),
+        ({"replay": "rehearsal", "preview": True}, DAY, "the form asks for a rehearsal, and also for preview"),
         (
             {"until": "2026-01-02", "replay": "everything"},
             DAY,
@@ -149,69 +163,6 @@ def test_events_of_others_start_no_run_with_a_reason() -> None:
     assert assets.describe_trigger(odd) is None
     known = [{"pipeline": "shop", "run": 10}, {"pipeline": "shop", "run": 9}]
     assert assets.describe_trigger([*odd, *known]) == "published by shop, run 9; shop, run 10"
-
-
-BACKFILL, HOURLY, BY_HAND = "backfill__2026-01-02T00:00:00+00:00", "scheduled__2026-01-05T12:00:00+00:00", "mine"
-
-
-@pytest.mark.parametrize(
-    ("rule", "run", "waiting", "first"),
-    [
-        ("a fresh run goes first", BACKFILL, {HOURLY: "up_for_reschedule"}, HOURLY),
-        ("one that goes on already does not wait", BACKFILL, {HOURLY: "success"}, None),
-        ("nor one that has not begun to", BACKFILL, {HOURLY: None}, None),
-        ("runs of backfills take their turns", BACKFILL, {"backfill__2026-01-03T00:00:00+00:00": "running"}, None),
-        ("so do runs of a schedule that one takes up", "scheduled__2026-01-06T00:00:00Z", {HOURLY: "queued"}, None),
-        ("in one order only", "scheduled__2026-01-02T00:00:00Z", {HOURLY: "queued"}, HOURLY),
-        ("nor does what looks like one", BACKFILL, {"again__2026-01-31T25:00": "queued"}, None),
-        ("a name tells no moment", BACKFILL, {BY_HAND: "queued"}, None),
-        ("nor to the one that has it", BY_HAND, {HOURLY: "queued"}, None),
-    ],
-)
-def test_a_backfill_lets_fresh_runs_go_first(
-    rule: str, run: str, waiting: dict[str, str | None], first: str | None
-) -> None:
-    assert priority.find_fresh_run(run, waiting) == first, rule
-
-
-class Instances:
-    """What a task asks Airflow about runs and their tasks: `states` by DAG and run; the first of them is its own."""
-
-    def __init__(self, states: dict[str, dict[str, str]], *, paused: bool = False) -> None:
-        self.dag_id, self.task_id = next(iter(states)), "plan"
-        self._states, self._paused = states, paused
-
-    def get_dr_count(self, dag_id: str, states: list[str]) -> int:
-        assert states == ["running"]
-        return sum(state != "success" for state in self._states.get(dag_id, {}).values())
-
-    def get_task_states(self, dag_id: str, task_ids: list[str]) -> dict[str, dict[str, str]]:
-        return {run: dict.fromkeys(task_ids, state) for run, state in self._states.get(dag_id, {}).items()}
-
-    def get_dag(self, _: str) -> Any:
-        return SimpleNamespace(is_paused=self._paused)
-
-
-@pytest.mark.parametrize(
-    ("rule", "run_type", "approval", "paused", "can_hold", "expected"),
-    [
-        ("an approval goes before a backfill", "backfill", {"a": "up_for_reschedule"}, False, True, "a goes first"),
-        ("and before a fresh run", "scheduled", {"a": "up_for_reschedule"}, False, True, "a goes first"),
-        ("not while a person is asked", "manual", {"a": "none"}, False, True, None),
-        ("nor once it is planned", "manual", {"a": "success"}, False, True, None),
-        ("nor if it cannot begin", "manual", {"a": "up_for_reschedule"}, True, True, None),
-        ("nor if its DAG is gone with the last gate", "manual", {"a": "up_for_reschedule"}, False, False, None),
-        ("a fresh run goes before a backfill", "backfill", {}, False, True, f"{HOURLY} goes first"),
-        ("whatever gates there are", "backfill", {"a": "up_for_reschedule"}, False, False, f"{HOURLY} goes first"),
-    ],
-)
-def test_what_goes_before_a_run_that_is_not_planned_yet(
-    rule: str, run_type: str, approval: dict[str, str], paused: bool, can_hold: bool, expected: str | None
-) -> None:
-    own = {BACKFILL: "running", HOURLY: "queued"} if run_type == "backfill" else {HOURLY: "running"}
-    ti = Instances({"shop": own, "shop__release": approval}, paused=paused)
-    found = tasks._describe_predecessor(ti, run_type, next(iter(own)), can_hold=can_hold)
-    assert (found is None) if expected is None else (found or "").startswith(expected), rule
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ PATIENCE: Mapping[str, Any] = {"mode": "reschedule", "poke_interval": 10, "timeo
 """How a run waits for another one: it checks every 10 s, occupies no worker, and gives up after an hour."""
 
 PLAN = "Plans the run: its known-at and the offsets of each topic. It waits while another run is under way."
+REHEARSE = "Plans a rehearsed run: reads where its interval of arrival ends in each topic. Any other run skips it."
 REPORT = "Reports what the run did, completes it, and sends an asset event for each published table."
 
 

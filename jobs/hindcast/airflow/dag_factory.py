@@ -26,7 +26,7 @@ from airflow.sdk import (
 from airflow.sdk.definitions.param import ParamsDict
 
 from hindcast.airflow import assets, run_requests, tasks
-from hindcast.airflow.dag_defaults import PATIENCE, PLAN, REPORT, list_dag_options, list_step_options
+from hindcast.airflow.dag_defaults import PATIENCE, PLAN, REHEARSE, REPORT, list_dag_options, list_step_options
 from hindcast.airflow.links import ReportLink
 from hindcast.airflow.spark_tasks import create_spark_task, read_contracts_of
 from hindcast.common.settings import Settings
@@ -37,13 +37,16 @@ from hindcast.contract.description import summarize_description
 from hindcast.contract.names import PREVIEW, RELEASE
 from hindcast.runs.table_steps import TABLE_STEPS
 
-RUN = "{{ ti.xcom_pull(task_ids='plan') }}"
+RUN = "{{ ti.xcom_pull(task_ids='plan') or ti.xcom_pull(task_ids='rehearse') }}"
 
 
 UNTIL = "{{ ti.xcom_pull(task_ids='plan', key='until') }}"
 
 
 ONLY = "{{ ti.xcom_pull(task_ids='plan', key='only') }}"
+
+
+REHEARSED = "{{ ti.xcom_pull(task_ids='plan', key='rehearsed') or '' }}"
 
 
 def create_pipeline_dag(settings: Settings, contract: Contract) -> DAG:
@@ -61,6 +64,7 @@ def create_pipeline_dag(settings: Settings, contract: Contract) -> DAG:
         plan = task.sensor(task_id="plan", doc_md=PLAN, **PATIENCE)(read_contracts_of(settings, tasks.plan))(
             contract.pipeline
         )
+        planned = [plan, *_plan_rehearsals(settings, contract, plan)]
         tables: MutableMapping[str, Any] = {}
         for step in TABLE_STEPS.values():
             with TaskGroup(step.name, tooltip=step.summary):
@@ -82,12 +86,14 @@ def create_pipeline_dag(settings: Settings, contract: Contract) -> DAG:
         finish = read_contracts_of(settings, tasks.finish)
         last = {"task_id": "report", "outlets": [assets.pipeline_alias(contract.pipeline)], "doc_md": REPORT, **SOME}
         if contract.can_hold:
-            report = task.short_circuit(**last)(finish)(contract.pipeline, plan)
+            report = task.short_circuit(**last)(finish)(contract.pipeline, RUN, REHEARSED)
             report >> TriggerDagRunOperator(task_id="ask", trigger_dag_id=f"{contract.pipeline}{RELEASE}")
         else:
-            report = task(**last)(finish)(contract.pipeline, plan)
+            report = task(**last)(finish)(contract.pipeline, RUN, REHEARSED)
         report.operator.operator_extra_links = (ReportLink(),)
-        plan >> list(tables.values()) >> report
+        for first in planned:
+            first >> [*tables.values(), report]
+        list(tables.values()) >> report
     dag.params = ParamsDict(_form(contract))  # after its tasks: Airflow would copy and check them once more for each
     return dag
 
@@ -122,6 +128,17 @@ def create_preview_dag(settings: Settings, contract: Contract) -> DAG:
     return dag
 
 
+def _plan_rehearsals(settings: Settings, contract: Contract, plan: Any) -> list[Any]:
+    """Return the task after `plan` that plans a rehearsed run, by Spark; none if the pipeline has no arrivals."""
+    if not contract.has_arrivals:
+        return []
+    options = {**list_step_options(settings, contract), "doc_md": REHEARSE, "pre_execute": tasks.skip_rehearsal}
+    arguments = (contract.pipeline, "{{ run_id }}", "{{ ti.xcom_pull(task_ids='plan', key='rehearses') }}")
+    rehearse = create_spark_task(settings, "rehearse", "rehearse", *arguments, **options)
+    plan >> rehearse
+    return [rehearse]
+
+
 class StartPreview(TriggerDagRunOperator):
     """The task that starts the pipeline's preview without waiting for it; the link *Triggered DAG* leads to it."""
 
@@ -134,17 +151,29 @@ class StartPreview(TriggerDagRunOperator):
 def _form(contract: Contract) -> dict[str, Param]:
     """Return the fields of the form that triggers a run, by name."""
     tables = [*contract.topics, *contract.inputs, *contract.views]
+    ways = {
+        "interval": "up to the end of the run's interval; everything new if it has none",
+        "everything": "everything new",
+    }
+    description, fields = "The interval is only an upper bound: what earlier runs left is always replayed too.", {}
+    if contract.has_arrivals:
+        description += " A backfill leaves this form out unless 'Override parameters on existing runs' is ticked."
+        ways[run_requests.REHEARSAL] = "rehearse: what arrived in the run's interval, as known at its end"
+        fields["earlier"] = Param(
+            False,
+            type="boolean",
+            title="With earlier records",
+            description="Of a rehearsal: what arrived before its first interval belongs to that.",
+        )
     return {
         "replay": Param(
             "interval",
             title="Replay",
-            enum=["interval", "everything"],
-            values_display={
-                "interval": "up to the end of the run's interval; everything new if it has none",
-                "everything": "everything new",
-            },
-            description="The interval is only an upper bound: what earlier runs left is always replayed too.",
+            enum=[*ways],
+            values_display=ways,
+            description=description,
         ),
+        **fields,
         "until": Param(
             None,
             type=["null", "string"],

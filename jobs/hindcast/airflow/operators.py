@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 FAILURE_VARIABLE = "HINDCAST_FAILURE"
 """The variable that names the file to which a step under spark-submit writes its error."""
+RESULT_VARIABLE = "HINDCAST_RESULT"
+"""The variable that names the file to which it writes what it returns, as JSON."""
 
 
 class SharedSpark(PySparkOperator):
@@ -85,8 +87,8 @@ class SubmittedSpark(SparkSubmitOperator):
         step, *arguments = self.application_args or [""]
         return _build_step_facets(self.contract_environment, str(step), arguments)
 
-    def execute(self, context: Context) -> None:
-        """Run spark-submit; raise AirflowFailException if a retry would fail in the same way.
+    def execute(self, context: Context) -> Any:
+        """Run spark-submit and return the step's result; raise AirflowFailException if a retry would fail too.
 
         Kafka's credentials reach it through the environment that it inherits from this task: `env_vars` would be on a
         command line if Spark runs on YARN or Kubernetes.
@@ -97,9 +99,11 @@ class SubmittedSpark(SparkSubmitOperator):
             raise AirflowFailException(str(error)) from None
         with TemporaryDirectory() as folder:
             failure, events = Path(folder) / "failure.json", Path(folder) / "events.jsonl"
+            result = Path(folder) / "result.json"
             self.env_vars = {
                 **(self.env_vars or {}),
                 FAILURE_VARIABLE: str(failure),
+                RESULT_VARIABLE: str(result),
                 step_events.EVENTS_VARIABLE: str(events),
             }
             os.environ["PATH"] = f"{session.venv_folder() / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
@@ -116,6 +120,7 @@ class SubmittedSpark(SparkSubmitOperator):
                     for event in step_events.read_events(events):
                         if event["event"] != "step progress":  # its lines are in the log already
                             step_events.emit_event(event)
+            return json.loads(result.read_text(encoding="utf-8")) if result.exists() else None
 
 
 def _read_token(path: str | None) -> str:

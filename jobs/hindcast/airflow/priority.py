@@ -1,6 +1,7 @@
 """Fresh runs go before backfills, both for Airflow's slots and for their pipeline, whose runs are serialised.
 
-A release that a person has approved goes before both.
+A release that a person has approved goes before both. While a pipeline can still be rehearsed, backfills go before
+fresh runs, since no run by the clock may come before a rehearsed one.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
 from hindcast.common.errors import RequestError, suggest_nearest
+from hindcast.plan.purposes import ArrivalInterval
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -14,7 +15,10 @@ if TYPE_CHECKING:
 CLOCK_TOLERANCE = timedelta(minutes=1)
 """How far the clock of Airflow's scheduler may be ahead of ours."""
 
-RUN_FIELDS = ("replay", "until", "only", "preview", "reason")
+REHEARSAL = "rehearsal"
+"""The value of the form's field `replay` with which the run's interval is rehearsed."""
+
+RUN_FIELDS = ("replay", "earlier", "until", "only", "preview", "reason")
 """The fields of the form that triggers a run (airflow/dag_factory.py); their names in a run's `conf`."""
 
 PREVIEW_FIELDS = ("until", "only")
@@ -22,11 +26,16 @@ PREVIEW_FIELDS = ("until", "only")
 
 
 class RunRequest(NamedTuple):
-    """What to run: records up to `until`, None for all; all tables, or `only` one with everything downstream."""
+    """What to run: records up to `until`, None for all; all tables, or `only` one with everything downstream.
+
+    Or an interval of arrival that is `rehearsed`, of a first one with what arrived `earlier`.
+    """
 
     until: datetime | None = None
     only: str | None = None
     reason: str | None = None
+    rehearsed: ArrivalInterval | None = None
+    earlier: bool = False
 
 
 def read_run_request(context: Context, now: datetime) -> RunRequest:
@@ -40,6 +49,16 @@ def read_run_request(context: Context, now: datetime) -> RunRequest:
         found = f"the interval ends at {end.isoformat()}, before it starts at {start.isoformat()}"
         raise RequestError(found, where=dag, fix="trigger it with a later end, or with an empty logical date")
     until = _read_until(params["until"], dag)
+    if params["replay"] == REHEARSAL:
+        if not start or not end or start == end:
+            fix = "create a backfill: each of its runs has an interval; or give an interval to a run that you trigger"
+            raise RequestError("the run has no interval to rehearse", where=dag, fix=fix)
+        others = [name for name in ("until", "only", "preview") if params[name]]
+        if others:
+            fix = f"leave {', '.join(others)} out: a rehearsed run is of its interval, and of all tables"
+            raise RequestError(f"the form asks for a rehearsal, and also for {others[0]}", where=dag, fix=fix)
+        interval = ArrivalInterval(start, end)
+        return RunRequest(reason=params["reason"], rehearsed=interval, earlier=params["earlier"])
     if until and params["replay"] == "everything":
         found = f"the form asks for everything, and also for records up to {until.isoformat()} only"
         raise RequestError(found, where=dag, fix="leave one of the two out: `until`, or replay: everything")

@@ -5,6 +5,7 @@ An error that no retry can fix (a contract, a record, a gate, a table of another
 
 from __future__ import annotations
 
+import json
 import logging
 import traceback
 from collections.abc import Callable, Iterator
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from airflow.sdk import Context, PokeReturnValue
-    from airflow.sdk.types import OutletEventAccessorsProtocol, RuntimeTaskInstanceProtocol
+    from airflow.sdk.types import OutletEventAccessorsProtocol
     from pyspark.sql import SparkSession
 
     from hindcast.common.json_values import JsonObject
@@ -41,19 +42,21 @@ def plan(pipeline: str, **context: Unpack[Context]) -> PokeReturnValue:
 
     If only a preview was asked for, the task and all that follow it are skipped. Not done while another run of the
     pipeline is under way: its runs are serialised, though Airflow starts those of a backfill and of the schedule at the
-    same time. Nor while a run waits that goes first: an approval, or, for a backfill, a fresh run.
+    same time. Nor while a run waits that goes first (`turns.describe_predecessor`). Of an interval to be rehearsed it
+    returns the number of the run that has rehearsed it, with the XCom `rehearsed`; or none, and the task `rehearse`
+    stores the plan.
     """
     from airflow.sdk import PokeReturnValue
     from airflow.sdk.exceptions import AirflowSkipException
 
-    from hindcast.airflow import connections
+    from hindcast.airflow import connections, turns
     from hindcast.common.settings import read_settings
     from hindcast.contract import find
-    from hindcast.plan import journal
+    from hindcast.plan import journal, rehearsals
     from hindcast.plan.purposes import Replay
     from hindcast.runs import run_steps
 
-    ti, dag_run, run_id = context["ti"], context["dag_run"], context["run_id"]
+    ti, run_id = context["ti"], context["run_id"]
     with _raise_airflow_errors():
         connections.apply_connection()
         request = run_requests.read_run_request(context, datetime.now(UTC))
@@ -62,40 +65,30 @@ def plan(pipeline: str, **context: Unpack[Context]) -> PokeReturnValue:
             ti.xcom_push("until", request.until.isoformat() if request.until else "")
             raise AirflowSkipException("this run is only a preview")
         settings = read_settings()
-        past = [run for run in journal.read_runs(settings.warehouse, pipeline) if run.run_id == run_id]
-        begun = any(isinstance(run.plan.purpose, Replay) and not run.is_finished for run in past)
-        can_hold = find(settings.schemas, pipeline, settings.choice).can_hold
-        if not begun and (waiting := _describe_predecessor(ti, dag_run.run_type, run_id, can_hold=can_hold)):
+        past = journal.read_runs(settings.warehouse, pipeline)
+        if request.rehearsed and (done := rehearsals.find_completed_run(past, request.rehearsed)):
+            print(f"the interval was rehearsed before, by run {done.number} ({done.run_id}); nothing is done")
+            ti.xcom_push("rehearsed", str(done.number))
+            return PokeReturnValue(is_done=True, xcom_value=done.number)
+        own = [run for run in past if run.run_id == run_id and isinstance(run.plan.purpose, Replay)]
+        contract = find(settings.schemas, pipeline, settings.choice)
+        begun = any(not run.is_finished for run in own)
+        if not begun and (waiting := turns.describe_predecessor(context, contract, past, request)):
             print(waiting)
             return PokeReturnValue(is_done=False)
+        if request.rehearsed:
+            rehearsals.refuse_rehearsal(contract, past)
+            rehearsals.refuse_future(pipeline, request.rehearsed.until)
+            interval = request.rehearsed.as_json()
+            asked = {**interval, "earlier": request.earlier, "reason": request.reason}
+            ti.xcom_push("rehearses", json.dumps(asked))
+            return PokeReturnValue(is_done=True)
         try:
-            number = run_steps.plan_run(settings, pipeline, run_id, *request)
+            number = run_steps.plan_run(settings, pipeline, run_id, request.until, request.only, request.reason)
         except BusyError as busy:
             print(busy)
             return PokeReturnValue(is_done=False)
         return PokeReturnValue(is_done=True, xcom_value=number)
-
-
-def _describe_predecessor(ti: RuntimeTaskInstanceProtocol, run_type: str, run_id: str, *, can_hold: bool) -> str | None:
-    """Return which waiting run goes before one that is not planned yet, in a sentence; None if there is none.
-
-    `can_hold` says whether a gate can hold changes back. If none can, Airflow has no DAG of approvals: one that still
-    waits will never begin, and the run publishes what was held.
-    """
-    from hindcast.airflow import priority
-
-    release = f"{ti.dag_id}__release"
-    if can_hold and ti.get_dr_count(release, states=["running"]):
-        states = ti.get_task_states(release, task_ids=["plan"])
-        waiting = priority.find_waiting_run({run: state.get("plan") for run, state in states.items()})
-        if waiting and not ti.get_dag(release).is_paused:
-            return f"{waiting} goes first: a person has approved it"
-    if run_type == "backfill" and ti.get_dr_count(ti.dag_id, states=["running"]) > 1:
-        states = ti.get_task_states(ti.dag_id, task_ids=[ti.task_id])
-        fresh = priority.find_fresh_run(run_id, {run: state.get(ti.task_id) for run, state in states.items()})
-        if fresh:
-            return f"{fresh} goes first: it is not a backfill"
-    return None
 
 
 def plan_release(pipeline: str, name: str, until: str, by: str, labels: str) -> PokeReturnValue:
@@ -125,9 +118,12 @@ def plan_release(pipeline: str, name: str, until: str, by: str, labels: str) -> 
 def skip_unconcerned(pipeline: str, name: str, context: Context) -> None:
     """Skip the task of table `name` if its run is limited to another table and what is downstream of that."""
     only = context["ti"].xcom_pull(task_ids="plan", key="only")
+    from airflow.sdk.exceptions import AirflowSkipException
+
+    if context["ti"].xcom_pull(task_ids="plan", key="rehearsed"):
+        raise AirflowSkipException("the interval was rehearsed before")
     if not only:
         return
-    from airflow.sdk.exceptions import AirflowSkipException
 
     from hindcast.common.settings import read_settings
     from hindcast.contract import find
@@ -136,6 +132,27 @@ def skip_unconcerned(pipeline: str, name: str, context: Context) -> None:
         settings = read_settings()
         if name not in find(settings.schemas, pipeline, settings.choice).list_tables_below(only):
             raise AirflowSkipException(f"the run is limited to {only} and everything downstream")
+
+
+def skip_rehearsal(context: Context) -> None:
+    """Skip the task that plans a rehearsed run where the run is none, or its interval was rehearsed before."""
+    from airflow.sdk.exceptions import AirflowSkipException
+
+    if context["params"]["replay"] != run_requests.REHEARSAL:
+        raise AirflowSkipException("the run is no rehearsal")
+    if context["ti"].xcom_pull(task_ids="plan", key="rehearsed"):
+        raise AirflowSkipException("the interval was rehearsed before")
+
+
+def rehearse(pipeline: str, name: str, request: str, spark: SparkSession) -> int:
+    """Store the plan of the rehearsed run `name` and return its number (`rehearsal.plan_requested_run`)."""
+    with _raise_airflow_errors():
+        from hindcast.airflow import connections
+        from hindcast.common.settings import read_settings
+        from hindcast.runs import rehearsal
+
+        connections.apply_connection()
+        return rehearsal.plan_requested_run(spark, read_settings(), pipeline, name, request)
 
 
 def table_callable(step: TableStep) -> Callable[..., JsonObject]:
@@ -201,10 +218,13 @@ def maintain(*pipelines: str, spark: SparkSession) -> None:
         maintenance.maintain_pipelines(lambda: spark, read_settings(), pipelines)
 
 
-def finish(pipeline: str, run: int, outlet_events: OutletEventAccessorsProtocol | None = None) -> bool:
+def finish(
+    pipeline: str, run: int | str, rehearsed: str = "", outlet_events: OutletEventAccessorsProtocol | None = None
+) -> bool:
     """Write the run's report, complete the run and send the events of what it published (assets.py).
 
-    Return whether keys are newly held back, or hold more than before: then a person has to be asked.
+    Of a run that has `rehearsed` the same interval before only the report is printed. Return whether keys are newly
+    held back, or hold more than before: then a person has to be asked.
     """
     with _raise_airflow_errors():
         from hindcast.airflow import assets
@@ -213,8 +233,10 @@ def finish(pipeline: str, run: int, outlet_events: OutletEventAccessorsProtocol 
         from hindcast.runs import run_steps
 
         settings = read_settings()
-        report = run_steps.finish_run(settings, pipeline, run)
+        report = run_steps.finish_run(settings, pipeline, int(run))
         print(report_text.format_report(report))
+        if rehearsed:
+            return False
         assert outlet_events is not None  # noqa: S101  # Airflow passes it
         assets.send_asset_events(settings.warehouse, outlet_events, report)
         return any(held.newly or held.grown for held in report.held_keys.values())
@@ -227,7 +249,7 @@ def finish_release(pipeline: str, name: str, outlet_events: OutletEventAccessors
 
     with _raise_airflow_errors():
         release = special_runs.find_release(read_settings().warehouse, pipeline, name)
-    finish(pipeline, release.number, outlet_events)  # earlier ones of this name were abandoned
+    finish(pipeline, release.number, outlet_events=outlet_events)  # earlier ones of this name were abandoned
 
 
 class HeldChanges(TypedDict):

@@ -15,6 +15,7 @@ from hindcast.cli.arguments import Command, parse_arguments
 from hindcast.common import step_events
 from hindcast.common.ended_jvm import explain_ended_jvm
 from hindcast.common.errors import FINAL_ERRORS, BusyError, HindcastError, QueryError, show_briefly
+from hindcast.common.json_values import JsonValue
 from hindcast.common.private_files import limit_access
 from hindcast.common.settings import TARGET_VARIABLE, Settings, read_settings
 
@@ -100,13 +101,13 @@ def step(name: str, argv: Sequence[str]) -> int:
     """Run one step in a session of its own, as spark-submit starts it, and return its exit code.
 
     A HindcastError is printed on stderr and written to the file that HINDCAST_FAILURE names (operators.py), the step's
-    events to the file that HINDCAST_EVENTS names.
+    events to the file that HINDCAST_EVENTS names, and what it returns, as JSON, to the one that HINDCAST_RESULT names.
     """
     from hindcast.common.session import open_session
     from hindcast.ops import maintenance
     from hindcast.query import read
     from hindcast.report import report_text
-    from hindcast.runs import preview, run_preview, run_steps, special_runs
+    from hindcast.runs import preview, rehearsal, run_preview, run_steps, special_runs
     from hindcast.runs.table_steps import TABLE_STEPS
 
     pipeline, *others = argv
@@ -128,12 +129,15 @@ def step(name: str, argv: Sequence[str]) -> int:
                 (run_id,) = others
                 report = special_runs.run_planned_release(open_session(), settings, pipeline, run_id)
                 print(report_text.format_report(report))
+            elif name == "rehearse":
+                run_id, request = others
+                _write_result(rehearsal.plan_requested_run(open_session(), settings, pipeline, run_id, request))
             elif name == "maintain":
                 maintenance.maintain_pipelines(open_session, settings, argv)
             else:
                 run, table = others
                 note = run_steps.execute_step(open_session(), settings, pipeline, int(run), TABLE_STEPS[name], table)
-                print(json.dumps(note.as_json()))
+                _write_result(note.as_json())
     except HindcastError as error:
         print(f"hindcast: {error}", file=sys.stderr)
         if path := os.environ.get("HINDCAST_FAILURE"):
@@ -141,6 +145,14 @@ def step(name: str, argv: Sequence[str]) -> int:
             Path(path).write_text(json.dumps(failure), encoding="utf-8")
         return 1
     return 0
+
+
+def _write_result(result: JsonValue) -> None:
+    """Print what a step returns, as JSON, and write it to the file that the operator reads, if one does."""
+    text = json.dumps(result)
+    print(text)
+    if path := os.environ.get("HINDCAST_RESULT"):
+        Path(path).write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -217,6 +217,11 @@ class Contract(ContractModel):
         return (self.topics.get(table) or self.views[table]).expect
 
     @property
+    def has_arrivals(self) -> bool:
+        """True if it has topics, and each says when its records arrived."""
+        return bool(self.topics) and all(topic.arrival is not None for topic in self.topics.values())
+
+    @property
     def can_hold(self) -> bool:
         """True if a gate can hold changes back."""
         gates = (gate for name in (*self.topics, *self.views) for gate in self.expectations(name))

@@ -34,7 +34,8 @@ def find_arrival_bounds(
     """Return for each moment, by partition, the first offset whose record arrived then or later.
 
     Of the offsets that a plan would ingest of a topic with `arrival`; where none arrived so late, it is their end. The
-    moments are in order. Raises TopicError as `topic_segments.read_segments` does.
+    moments are in order; of a partition no chunk is read after that in which the last one is reached. Raises TopicError
+    as `topic_segments.read_segments` does.
 
         arrivals 1, 5, 9 at the offsets 0, 1, 2    moments 5 and 6    ->    1 and 2
     """
@@ -46,7 +47,10 @@ def find_arrival_bounds(
         offsets = topic_patterns.offset_source(source, topic_plan.members, plan.run)
         available = offsets.read_offset_ranges(contract.kafka_topic(name))
         for planned in topic_plan.chunks:
-            parts = [gaps.remaining_ranges(part, gaps.find_lost_ranges(part, available)) for part in planned]
+            unread = [{p: r for p, r in part.items() if bounds[-1][p] >= r.start} for part in planned]
+            if not any(unread):
+                continue
+            parts = [gaps.remaining_ranges(part, gaps.find_lost_ranges(part, available)) for part in unread]
             before = [reached.read_arrivals(contract, name, part) for part in parts]
             origin = Origin(parts, [{} for _ in parts], before)
             read = topic_segments.read_segments(spark, source, contract, plan, name, origin, store=False)

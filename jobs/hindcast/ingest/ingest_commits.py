@@ -183,6 +183,7 @@ class _TopicIngest(NamedTuple):
             *(plan.run, plan.run_id, counted["refused"], topic.valid_time),
             idle=_list_idle_partitions(topic_plan, chunk),
             ahead=counted["ahead"],
+            rehearses=rehearsed.as_json() if (rehearsed := plan.rehearsed_interval) is not None else {},
         )
         if topic_plan.chunk:
             note = replace(note, records=counted["records"], malformed=counted["malformed"], chunk=chunk)

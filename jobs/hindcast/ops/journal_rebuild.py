@@ -8,6 +8,7 @@ known from the proofs beside the reports.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -21,9 +22,9 @@ from hindcast.ingest.ledger import IngestedRange
 from hindcast.kafka.topic_patterns import MemberPartition
 from hindcast.kafka.topics import OffsetRange
 from hindcast.ops.erase.proof import Proof, read_proofs
-from hindcast.plan import journal, rehearsals
+from hindcast.plan import journal
 from hindcast.plan.plans import Plan, TopicPlan
-from hindcast.plan.purposes import Replay
+from hindcast.plan.purposes import ArrivalInterval, Replay
 from hindcast.plan.runs import MALFORMED, Abandoned, Completed, Run
 from hindcast.report import report
 from hindcast.report.run_report import RunReport
@@ -166,7 +167,7 @@ def _derive_plan(
     warehouse: str, contract: Contract, number: int, known_at: datetime, ingested: dict[str, list[IngestedRange]]
 ) -> Plan:
     """Return the plan that a run must have had to ingest what the logs have of it; of no known contract."""
-    topic_plans, run_id, first = {}, f"rebuilt__{number}", number
+    topic_plans, run_id, first, arrival = {}, f"rebuilt__{number}", number, None
     for name, ranges in ingested.items():
         topic_plan = _derive_topic_plan([piece for piece in ranges if piece.run <= number], number)
         log = tables.log_table(warehouse, contract.pipeline, name)
@@ -179,11 +180,20 @@ def _derive_plan(
         if topic_plan:
             topic_plans[name] = replace(topic_plan, valid_time=note.valid_time if note else _UNKNOWN_VALID_TIME)
         run_id = note.run_id if note else run_id
+        arrival = _read_interval(note, known_at) if note and note.rehearses else arrival
         if ranges and ranges[-1].run == number:  # it may have been abandoned between two chunks
             first = min(first, tables.read_last_run(log))
     numbers = number + 1 - first
-    purpose = Replay(arrival=rehearsals.parse_run_id(run_id, known_at))
+    purpose = Replay(arrival=arrival)
     return Plan(contract.pipeline, number, run_id, known_at, None, "", topic_plans, purpose=purpose, numbers=numbers)
+
+
+def _read_interval(note: LogNote, known_at: datetime) -> ArrivalInterval | None:
+    """Return the interval of arrival in the note of a run with this known-at; None if it cannot be that."""
+    with suppress(*MALFORMED):
+        interval = ArrivalInterval.from_json(note.rehearses)
+        return interval if interval.since < interval.until <= known_at + timedelta(milliseconds=1) else None
+    return None
 
 
 def _add_idle_partitions(topic_plan: TopicPlan, idle: Iterable[IdlePartition]) -> TopicPlan:

@@ -122,7 +122,7 @@ def _retry_fix(run: Run) -> str:
     """Return how to retry a run, with the command if a command began it."""
     if run.plan.erasure:
         return "repeat the hindcast forget that began it"
-    if run.plan.rehearsed_interval is not None:
+    if run.plan.rehearsed_interval is not None and run.run_id.startswith(rehearsals.RUN_PREFIX):
         return "repeat the hindcast rehearse that began it"
     command = {"cli": "run", "requeue": "requeue", "release": "release"}.get(run.run_id.partition("__")[0])
     return f"retry it (hindcast {command} {run.plan.pipeline})" if command else "retry it"

@@ -22,6 +22,15 @@ class ArrivalInterval:
     since: datetime
     until: datetime
 
+    def as_json(self) -> JsonObject:
+        """Return the interval as the journal has it."""
+        return {"from": self.since.isoformat(), "to": self.until.isoformat()}
+
+    @classmethod
+    def from_json(cls, form: StoredObject) -> ArrivalInterval:
+        """Return the interval that the journal has; LookupError, TypeError or ValueError for an odd one."""
+        return cls(parse_moment(form["from"]), parse_moment(form["to"]))
+
 
 @dataclass(frozen=True)
 class Replay:
@@ -36,7 +45,7 @@ class Replay:
     def as_json(self) -> JsonObject:
         """Return the plan's field for it; none for a run about all tables."""
         if self.arrival is not None:
-            return {"rehearses": {"from": self.arrival.since.isoformat(), "to": self.arrival.until.isoformat()}}
+            return {"rehearses": self.arrival.as_json()}
         return {"only": self.only} if self.only else {}
 
 
@@ -184,7 +193,7 @@ def parse_purpose(plan: StoredObject) -> Purpose:
             _parse_list(upgrade.get("without", ())),
         )
     if rehearsed := plan.get("rehearses"):
-        return Replay(arrival=ArrivalInterval(parse_moment(rehearsed["from"]), parse_moment(rehearsed["to"])))
+        return Replay(arrival=ArrivalInterval.from_json(rehearsed))
     return Replay(parse_optional_text(plan.get("only")))
 
 

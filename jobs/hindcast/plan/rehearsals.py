@@ -21,7 +21,7 @@ from hindcast.plan import closes, definitions
 from hindcast.plan.purposes import ArrivalInterval, Purpose, Replay
 from hindcast.plan.runs import Run
 
-_PREFIX = "rehearse__"
+RUN_PREFIX = "rehearse__"
 MICROSECOND = timedelta(microseconds=1)
 _LIMITS = {"max_malformed", "max_record_bytes", "on_gap", "expect", "hold", "sensitive", "keep", "widen"}
 """The fields of a topic that may change within a rehearsal."""
@@ -35,20 +35,8 @@ class RehearsedOffsets(NamedTuple):
 
 
 def name_run(interval: ArrivalInterval) -> str:
-    """Return the id of a rehearsed run."""
-    return f"{_PREFIX}{interval.since.isoformat()}__{interval.until.isoformat()}"
-
-
-def parse_run_id(run_id: str, known_at: datetime) -> ArrivalInterval | None:
-    """Return the interval in the id of a rehearsed run that is known at a moment; None for any other run."""
-    texts = run_id.removeprefix(_PREFIX).split("__")
-    if not run_id.startswith(_PREFIX) or len(texts) != 2:
-        return None
-    try:
-        interval = ArrivalInterval(*map(datetime.fromisoformat, texts))
-        return interval if interval.since < interval.until <= known_at + timedelta(milliseconds=1) else None
-    except (ValueError, TypeError):
-        return None
+    """Return the id of a rehearsed run that a command makes."""
+    return f"{RUN_PREFIX}{interval.until.isoformat()}"
 
 
 def is_open(past: Sequence[Run]) -> bool:
@@ -63,6 +51,18 @@ def find_end(past: Sequence[Run]) -> datetime | None:
     return max(ends, default=None)
 
 
+def find_completed_run(past: Sequence[Run], interval: ArrivalInterval) -> Run | None:
+    """Return the run that has rehearsed an interval to its end; None if none has."""
+    done = (run for run in past if run.state == "completed" and run.plan.rehearsed_interval == interval)
+    return next(done, None)
+
+
+def find_run_by_clock(past: Sequence[Run]) -> Run | None:
+    """Return the first run that replayed topics and was no rehearsed one: none can be rehearsed after it."""
+    replays = (run for run in past if isinstance(run.plan.purpose, Replay))
+    return next((run for run in replays if run.plan.rehearsed_interval is None), None)
+
+
 def refuse_rehearsal(contract: Contract, past: Sequence[Run]) -> None:
     """Raise RequestError if runs of a pipeline cannot be rehearsed after the `past` ones."""
     pipeline = contract.pipeline
@@ -71,8 +71,7 @@ def refuse_rehearsal(contract: Contract, past: Sequence[Run]) -> None:
         found = f"topics.{without[0]} does not say when its records arrived"
         raise RequestError(found, where=pipeline, fix="add arrival: to the topic (docs/topics/timestamps.md)")
     replays = [run for run in past if isinstance(run.plan.purpose, Replay)]
-    by_clock = next((run for run in replays if run.plan.rehearsed_interval is None), None)
-    if by_clock is not None:
+    if (by_clock := find_run_by_clock(past)) is not None:
         found = f"run {by_clock.number} ({by_clock.run_id}) was no rehearsed one: no run can be rehearsed after it"
         raise RequestError(found, where=pipeline, fix="rehearse it under another name, with a contract of its own")
     changed = next((run for run in replays if not _has_definition(past, run, contract)), None)

@@ -6,6 +6,7 @@ read twice: once to find where the intervals end, and by the runs.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from datetime import datetime, timedelta
@@ -85,6 +86,46 @@ def rehearse_runs(
     to it. Raises RequestError, before anything is written, if the pipeline cannot be rehearsed so; and whatever error a
     run raises: the runs before it stay, and the same call goes on after them.
     """
+    runs = _divide_topics(spark, settings, pipeline, intervals, with_earlier=with_earlier, given=given)
+    with ExitStack() as notice:
+        for run in runs:
+            name = rehearsals.name_run(run.interval)
+            number = run_steps.plan_run(settings, pipeline, name, rehearsed=run, given=given)
+            if run is runs[0]:  # without a run a pipeline has no place for a notice
+                notice.enter_context(notices.post_rehearsal(settings.warehouse, pipeline))
+            yield run_steps.execute_run(spark, settings, pipeline, number, given)
+
+
+def plan_requested_run(spark: SparkSession, settings: Settings, pipeline: str, run_id: str, request: str) -> int:
+    """Store the plan of the run of one interval of arrival, or find that of an earlier attempt; return its number.
+
+    As `rehearse_runs` does, with the same errors; BusyError while another run of the pipeline is under way.
+
+        request: {"from": "2026-01-01T00:00:00+00:00", "to": "2026-02-01T00:00:00+00:00", "earlier": true}
+
+    `earlier`: what arrived before `from` belongs to the interval. It may have a `reason`.
+    """
+    asked = json.loads(request)
+    interval = ArrivalInterval.from_json(asked)
+    if (done := rehearsals.find_completed_run(journal.read_runs(settings.warehouse, pipeline), interval)) is not None:
+        return done.number
+    runs = _divide_topics(spark, settings, pipeline, [interval], with_earlier=bool(asked.get("earlier")))
+    if not runs:
+        found = f"what arrived up to {interval.until.isoformat()} was rehearsed before, in other intervals"
+        raise RequestError(found, where=pipeline, fix="rehearse later intervals")
+    return run_steps.plan_run(settings, pipeline, run_id, reason=asked.get("reason"), rehearsed=runs[0])
+
+
+def _divide_topics(
+    spark: SparkSession,
+    settings: Settings,
+    pipeline: str,
+    intervals: Sequence[ArrivalInterval],
+    *,
+    with_earlier: bool,
+    given: TopicSource | None = None,
+) -> list[RehearsedOffsets]:
+    """Return where each interval ends that is left to rehearse; RequestError if they cannot be rehearsed so."""
     contract = find_bound_contract(settings, pipeline)
     past = journal.read_runs(settings.warehouse, pipeline)
     rehearsals.refuse_rehearsal(contract, past)
@@ -95,15 +136,8 @@ def rehearse_runs(
         found = f"what arrived up to {end.isoformat()} was rehearsed, and the next interval does not begin there"
         raise RequestError(found, where=pipeline, fix=f"rehearse from {end.isoformat()} on")
     if not left:
-        return
-    runs = _find_offsets(spark, contract, past, left, is_first=end is None and not with_earlier, given=given)
-    with ExitStack() as notice:
-        for run in runs:
-            name = rehearsals.name_run(run.interval)
-            number = run_steps.plan_run(settings, pipeline, name, rehearsed=run, given=given)
-            if run is runs[0]:  # without a run a pipeline has no place for a notice
-                notice.enter_context(notices.post_rehearsal(settings.warehouse, pipeline))
-            yield run_steps.execute_run(spark, settings, pipeline, number, given)
+        return []
+    return _find_offsets(spark, contract, past, left, is_first=end is None and not with_earlier, given=given)
 
 
 def _find_offsets(
@@ -127,7 +161,8 @@ def _find_offsets(
             partition, offset = earlier[0]
             place = topic_patterns.describe_partition(contract.kafka_topic(name), topic_plan.members, partition)
             found = f"the record arrived before {since.isoformat()}, where the rehearsal begins, or nothing says when"
-            fix = "let it begin earlier; or say that such records are known at the end of the first interval: --earlier"
+            fix = "let it begin earlier; or say that such records are known at the end of the first interval: --earlier, "
+            fix += "or in Airflow's form 'With earlier records'"
             raise RequestError(found, where=f"{place}, offset {offset}", fix=fix)
     return [
         RehearsedOffsets(interval, {name: ends[n] for name, ends in bounds.items()})

@@ -202,6 +202,7 @@ class LogNote:
     `valid_time`: the expression that dated the records. Of one commit among several (`chunk`, from 1), also how many
     `records` it has, and how many of them are malformed; `refused`: how many have another fate than accepted. `idle`:
     the partitions of which the log has nothing. `ahead`: how many have an arrival that the run could not know of.
+    `rehearses`: when they arrived, of a rehearsed run, as its plan has that (`plan.purposes.Replay`).
     """
 
     run: int
@@ -213,13 +214,15 @@ class LogNote:
     chunk: int | None = None
     idle: tuple[IdlePartition, ...] = ()
     ahead: int = 0
+    rehearses: JsonObject = field(default_factory=dict)
 
     def as_json(self) -> JsonObject:
         """Return the note as Delta's log has it."""
         run: JsonObject = {"run": self.run, "runId": self.run_id}
         idle: JsonObject = {"idle": [it.as_json() for it in self.idle]} if self.idle else {}
         ahead: JsonObject = {"ahead": self.ahead} if self.ahead else {}
-        fields: JsonObject = {**run, "refused": self.refused, "validTime": self.valid_time, **idle, **ahead}
+        purpose: JsonObject = {"rehearses": self.rehearses} if self.rehearses else {}
+        fields: JsonObject = {**run, "refused": self.refused, "validTime": self.valid_time, **idle, **ahead, **purpose}
         if self.chunk is None:
             return fields
         return {**fields, "records": self.records, "malformed": self.malformed, "chunk": self.chunk}
@@ -230,8 +233,11 @@ class LogNote:
         _require_fields(note, "runId")
         counts = _read_counts(note, "refused", "records", "malformed", "ahead")
         idle = tuple(IdlePartition.from_json(form) for form in note.get("idle") or ())
-        valid_time, chunk = note.get("validTime"), note.get("chunk")
-        return cls(note["run"], note["runId"], valid_time=valid_time, chunk=chunk, idle=idle, **counts)
+        rehearses, valid_time = _read_mapping(note, "rehearses"), note.get("validTime")
+        chunk, purpose = note.get("chunk"), dict(rehearses)
+        return cls(
+            note["run"], note["runId"], valid_time=valid_time, chunk=chunk, idle=idle, rehearses=purpose, **counts
+        )
 
 
 @dataclass(frozen=True)
