@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -287,6 +288,14 @@ def test_a_close_that_cannot_be_is_refused(spark: SparkSession, sold: Pipeline, 
         close("next", None, moment(16))
     with pytest.raises(RequestError, match="the reason has 1,001 characters"):
         closes.drop_close(p.warehouse, "shop", "q", "eva", "x" * 1_001)
+    with pytest.raises(RequestError, match="the name of who drops it has 201 characters"):
+        closes.drop_close(p.warehouse, "shop", "q", "e" * 201, "no")
+    with pytest.raises(RequestError, match="the name of who closes it has 201 characters"):
+        closes.add_close(p.warehouse, "shop", replace(first, name="z", by="e" * 201))
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(closes, "_MOST_BYTES", 600)
+        with pytest.raises(RequestError, match="all closes together would have"):
+            closes.add_close(p.warehouse, "shop", replace(first, name="z"))
     with pytest.raises(QueryError, match="was dropped"):
         closes.drop_close(p.warehouse, "shop", "next", "eva", "no")
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from decimal import Decimal, localcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -99,3 +101,25 @@ def test_the_command_shows_all_digits(capsys: pytest.CaptureFixture[str]) -> Non
         # Of six one was corrected to minus, and another came.
         assert lines["fine"] == [str(6 * FINE), str(-FINE), str(5 * FINE)]
         assert lines["wide"] == [str(6 * NINES), str(-2 * NINES), str(4 * NINES)]
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "sums"),
+    [
+        ([1e308, 1e308, -1e308], [1e308, 1e308, -1e308, 1.0], (1e308, 1e308)),
+        ([1e308], [1e308, 1e308, 1.7e308], (1e308, math.inf)),
+        ([-1e308, -1e308], [5.0], (-math.inf, 5.0)),
+        ([math.inf, 1.0], [math.inf, 1.0, 1e308, 1e308], (math.inf, math.inf)),
+    ],
+)
+def test_a_sum_of_doubles_may_be_too_large_on_the_way(
+    tmp_path: Path, then: list[float], now: list[float], sums: tuple[float, float]
+) -> None:
+    with shop(tmp_path, TILL) as settings:
+        sides = [(1, 2, number) for number in then] + [(2, None, number) for number in now]
+        sales = [sale(since, until, n, x=number) for n, (since, until, number) in enumerate(sides)]
+        fill(settings, "till", "sales", sales)
+        asked = ChangeQuestion(*RUNS, period=(T0, at(60)))
+        contract = load(settings.schemas / "till.yaml")
+        found = figures.sum_figures(settings.warehouse, contract, "sales", asked)
+        assert (found.earlier["x"], found.later["x"]) == sums

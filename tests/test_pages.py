@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 import re
 import subprocess
 import sys
@@ -448,6 +449,22 @@ def test_a_sensitive_key_is_not_in_the_sentence_about_a_join_on_the_key(
     told = explain_row(settings, other, "bills", row, RUNS[1], {"shop"})["text"]
     shown = "***" if marked == [*contract.topics[name].key] else "dave"
     assert told.startswith(f"One event of orders looked up prices: item = {shown}, valid at ")
+
+
+def test_what_was_looked_up_by_a_sensitive_value_does_not_show_it(settings: Settings) -> None:
+    from hindcast.query.explain import explain_row
+
+    contract = find(settings.schemas, "shop")
+    topics = {**contract.topics, "orders": contract.topics["orders"].model_copy(update={"sensitive": ("item",)})}
+    other = contract.model_copy(update={"topics": topics})
+    row = {"customer": "dave", "timestamp": at(2), "_partition": 0, "_offset": 0}
+    found = explain_row(settings, other, "bills", row, RUNS[1], {"shop"})
+    (version,) = found["parts"][1]["rows"]
+    assert {*version["values"].values()} == {"***"}
+    assert (version["key"], version["from"], version["records"]) == (None, None, [])
+    assert "naan" not in json.dumps(found)
+    shown = explain_row(settings, contract, "bills", row, RUNS[1], {"shop"})["parts"][1]["rows"][0]
+    assert (shown["key"], shown["values"]["item"], len(shown["records"])) == ("naan", "naan", 1)
 
 
 def test_rows_of_another_pipeline_are_shown_only_to_who_may_read_it(settings: Settings) -> None:

@@ -42,6 +42,9 @@ MOST = 1_000
 """So many closes a pipeline may have: each opened journal brings all of them."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _LONGEST_REASON = 1_000
+_LONGEST_NAME = 200
+_MOST_BYTES = 4 << 20
+"""The most bytes of all closes of a pipeline, as a commit to its journal has them."""
 _INSTANT = timedelta(microseconds=1)
 
 
@@ -145,9 +148,10 @@ def _select_close(past: list[Close], pipeline: str, name: str) -> Close:
 def add_close(warehouse: str, pipeline: str, close: Close) -> Close:
     """Add a close, and return it as it is stored: to add it once more changes nothing.
 
-    RequestError for a name that is none or was used for another close, for a period that ends before it begins, and if
-    there are too many closes.
+    RequestError for a name that is none or was used for another close, for a period that ends before it begins, for a
+    `by` that is too long, and if there are too many closes.
     """
+    _refuse_long_text(pipeline, "name of who closes it", close.by, _LONGEST_NAME)
     if _NAME.fullmatch(close.name) is None:
         fix = "use up to 100 letters, digits, dots, underscores and hyphens, the first a letter or a digit"
         raise RequestError(f"'{show_briefly(close.name)}' is no name of a close", where=pipeline, fix=fix)
@@ -181,11 +185,10 @@ def take_back_close(warehouse: str, pipeline: str, close: Close) -> None:
 def drop_close(warehouse: str, pipeline: str, name: str, by: str, reason: str) -> Close:
     """Drop a close, and return it: its name can no longer be asked for, and a trim may remove its rows.
 
-    Raise what `find_close` raises; RequestError for a reason that is too long.
+    Raise what `find_close` raises; RequestError for a reason or a `by` that is too long.
     """
-    if len(reason) > _LONGEST_REASON:
-        found = f"the reason has {len(reason):,} characters"
-        raise RequestError(found, where=pipeline, fix=f"write at most {_LONGEST_REASON:,}")
+    _refuse_long_text(pipeline, "reason", reason, _LONGEST_REASON)
+    _refuse_long_text(pipeline, "name of who drops it", by, _LONGEST_NAME)
     dropped = Drop(clock.now(), by, reason)
     stored: list[Close] = []
 
@@ -196,6 +199,11 @@ def drop_close(warehouse: str, pipeline: str, name: str, by: str, reason: str) -
 
     _change_closes(warehouse, pipeline, drop)
     return stored[0]
+
+
+def _refuse_long_text(pipeline: str, what: str, text: str, most: int) -> None:
+    if len(text) > most:
+        raise RequestError(f"the {what} has {len(text):,} characters", where=pipeline, fix=f"write at most {most:,}")
 
 
 def describe_close(close: Close) -> str:
@@ -220,6 +228,9 @@ def _change_closes(warehouse: str, pipeline: str, change: Callable[[list[Close]]
         closes = _parse_closes(delta_table)
         if (changed := change(closes)) != closes:
             text, alone = json.dumps([it.as_json() for it in changed]), CommitProperties(max_commit_retries=0)
+            if (size := len(json.dumps(text))) > _MOST_BYTES:
+                fix = "shorten reasons and names: what was dropped is kept too"
+                raise RequestError(f"all closes together would have {size:,} bytes", where=pipeline, fix=fix)
             delta_table.alter.set_table_properties({PROPERTY: text}, raise_if_not_exists=False, commit_properties=alone)
 
     journal.retry_commit(commit, table.path)

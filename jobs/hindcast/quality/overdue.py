@@ -59,7 +59,7 @@ def _read_table_overdue(
         engine.register("held", rows)
         types = {column: kind for column, kind, *_ in engine.execute("DESCRIBE rows").fetchall()}
         same = " AND ".join(
-            f"r.{duckdb_reader.quote_name(column)} IS NOT DISTINCT FROM TRY_CAST(json_extract_string(key, "
+            f"r.{duckdb_reader.quote_name(column)} IS NOT DISTINCT FROM TRY_CAST(json_extract_string(record.key, "
             f"$k{n}) AS {types[column]})"
             for n, column in enumerate(table.key)
         )
@@ -70,10 +70,12 @@ def _read_table_overdue(
                 SELECT key, CAST(json_extract_string("row", '$.validFrom') AS TIMESTAMPTZ) AS since
                 FROM held WHERE "table" = $name
             ), overdue AS (
-                SELECT key, since, validTo, least(coalesce(validTo, $known_at), $known_at) - since AS lasting
+                SELECT record.key, record.since, r.validTo,
+                       least(coalesce(r.validTo, $known_at), $known_at) - record.since AS lasting
                 FROM record JOIN rows r
-                ON {same} AND r.validFrom <= since AND (validTo IS NULL OR validTo > since) AND r.systemTo IS NULL
-                WHERE since < $known_at
+                ON {same} AND r.validFrom <= record.since AND (r.validTo IS NULL OR r.validTo > record.since)
+                   AND r.systemTo IS NULL
+                WHERE record.since < $known_at
             )
             SELECT count(DISTINCT key) OVER (), key, since, validTo, epoch(lasting) FROM overdue
             ORDER BY lasting DESC, key LIMIT 1

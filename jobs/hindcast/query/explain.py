@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from hindcast.common.column_values import ColumnValue, Row
@@ -211,6 +211,7 @@ class _RowExplainer:
             hidden = any(column in text for text in join.keys for column in first.marked)
         else:
             hidden = first.has_sensitive_key
+        second = replace(second, hidden=hidden)
         hidden |= second.has_sensitive_key
         values = ", ".join(
             f"{column} = {key_history.MASK if hidden else format_cell(value)}"

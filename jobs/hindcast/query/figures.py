@@ -7,11 +7,15 @@ the same number changes no sum.
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict
 from collections.abc import Mapping
 from datetime import datetime
 from decimal import Context, Decimal
+from fractions import Fraction
 from typing import NamedTuple, TypeAlias
 
+import duckdb
 import pyarrow as pa
 
 from hindcast.bitemporal.predicates import ColumnBound, known_at_condition, sql_literal
@@ -56,7 +60,7 @@ def sum_figures(
     table, delta_table, form = changes.open_compared(warehouse, contract, name, question)
     since, until = sql_literal(question.earlier), sql_literal(question.later)
     numbers = form.number_columns
-    columns = ", ".join(["1 AS sign", *map(quote_name, numbers)])
+    columns = ", ".join(["1 AS _sign", *map(quote_name, numbers)])
     ended = columns.replace("1", "-1", 1)
     with row_reader.refuse_broken_files(table), open_engine(delta_table) as engine:
         duckdb_reader.register_rows(engine, delta_table, [ColumnBound("systemFrom", most=question.later)])
@@ -65,7 +69,7 @@ def sum_figures(
         engine.execute(
             f"""
             CREATE TEMP VIEW signed AS
-            SELECT NULL::TIMESTAMPTZ AS _at, false AS later, {columns} FROM kept WHERE {known_at_condition(since)}
+            SELECT NULL::TIMESTAMPTZ AS _at, false AS _later, {columns} FROM kept WHERE {known_at_condition(since)}
             UNION ALL SELECT NULL, true, {columns} FROM kept WHERE {known_at_condition(until)}
             UNION ALL SELECT "systemFrom", false, {columns} FROM kept
                 WHERE "systemFrom" > {since} AND "systemFrom" <= {until}
@@ -73,11 +77,14 @@ def sum_figures(
             """  # noqa: S608  # literals, quoted names
         )
         sums: dict[tuple[datetime | None, bool], dict[str, Number]] = {(None, False): {}, (None, True): {}}
-        queries = [(ROWS, 0, "SELECT _at, later, sum(sign), NULL FROM signed GROUP BY _at, later")]
+        queries = [(ROWS, 0, "SELECT _at, _later, sum(_sign), NULL FROM signed GROUP BY _at, _later")]
         queries += [_sum_column(column, kind) for column, kind in numbers.items()]
         for column, scale, query in queries:
             for at, is_later, high, low in engine.sql(query).fetchall():
                 sums.setdefault((at, is_later), {})[column] = _join_halves(high, low, scale)
+            if not all(math.isfinite(found.get(column, 0)) for found in sums.values()):
+                for at, is_later, total in _add_doubles(engine, column):
+                    sums[at, is_later][column] = total
     steps = {at: found for (at, _), found in sums.items() if at is not None}
     return PeriodFigures(sums[None, False], sums[None, True], steps)
 
@@ -86,15 +93,40 @@ def _sum_column(name: str, kind: pa.DataType) -> tuple[str, int, str]:
     """Return the query of a column's sums by run, each in two halves, and how many digits are behind its point."""
     column = quote_name(name)
     if pa.types.is_floating(kind):
-        same = f"SELECT _at, later, {column} AS n, sum(sign) AS times FROM signed GROUP BY ALL HAVING times <> 0"  # noqa: S608
-        return name, 0, f"SELECT _at, later, coalesce(fsum(times * n), 0), NULL FROM ({same}) GROUP BY _at, later"  # noqa: S608
+        terms = _count_values(name)
+        return name, 0, f"SELECT _at, _later, coalesce(fsum(_times * _n), 0), NULL FROM ({terms}) GROUP BY _at, _later"  # noqa: S608
     if pa.types.is_integer(kind) or kind.precision <= _SUMMED_DIGITS:
-        signed = f"CASE WHEN sign > 0 THEN {column} ELSE -{column} END"
-        signed = f"sign * {column}::HUGEINT" if pa.types.is_integer(kind) else signed
-        return name, 0, f"SELECT _at, later, coalesce(sum({signed}), 0), NULL FROM signed GROUP BY _at, later"  # noqa: S608
+        signed = f"CASE WHEN _sign > 0 THEN {column} ELSE -{column} END"
+        signed = f"_sign * {column}::HUGEINT" if pa.types.is_integer(kind) else signed
+        return name, 0, f"SELECT _at, _later, coalesce(sum({signed}), 0), NULL FROM signed GROUP BY _at, _later"  # noqa: S608
     whole = f"replace({column}::VARCHAR, '.', '')::HUGEINT"
-    halves = (f"coalesce(sum(sign * ({whole} {part})), 0)" for part in (f"// 1{'0' * _HALF}", f"% 1{'0' * _HALF}"))
-    return name, kind.scale, f"SELECT _at, later, {', '.join(halves)} FROM signed GROUP BY _at, later"  # noqa: S608
+    halves = (f"coalesce(sum(_sign * ({whole} {part})), 0)" for part in (f"// 1{'0' * _HALF}", f"% 1{'0' * _HALF}"))
+    return name, kind.scale, f"SELECT _at, _later, {', '.join(halves)} FROM signed GROUP BY _at, _later"  # noqa: S608
+
+
+def _count_values(name: str) -> str:
+    """Return the query of a column's values by run, and how often more each was opened than closed."""
+    column = quote_name(name)
+    return f"SELECT _at, _later, {column} AS _n, sum(_sign) AS _times FROM signed GROUP BY ALL HAVING _times <> 0"  # noqa: S608
+
+
+def _add_doubles(engine: duckdb.DuckDBPyConnection, name: str) -> list[tuple[datetime | None, bool, float]]:
+    """Return a column's sums of doubles by run; on the way a sum may be larger than any double."""
+    exact: dict[tuple[datetime | None, bool], Fraction] = defaultdict(Fraction)
+    others: dict[tuple[datetime | None, bool], float] = defaultdict(float)
+    for at, is_later, number, times in engine.sql(_count_values(name)).fetchall():
+        is_finite = number is None or math.isfinite(number)
+        exact[at, is_later] += Fraction(number or 0) * times if is_finite else 0
+        if not is_finite:
+            others[at, is_later] += number * times
+    return [(*place, others[place] if place in others else _round(total)) for place, total in exact.items()]
+
+
+def _round(total: Fraction) -> float:
+    try:
+        return float(total)
+    except OverflowError:
+        return math.inf if total > 0 else -math.inf
 
 
 def _join_halves(high: Number, low: int | None, scale: int) -> Number:

@@ -39,7 +39,10 @@ RecordPlace: TypeAlias = dict[str, str | int | None]
 
 @dataclass(frozen=True)
 class InputRows:
-    """The first of `total` rows of an input; `open` if they may be shown; `marked` are the sensitive columns."""
+    """The first of `total` rows of an input; `open` if they may be shown; `marked` are the sensitive columns.
+
+    `hidden`: they were found by a sensitive value, so nothing may tell which rows they are.
+    """
 
     name: str
     source: Table
@@ -50,6 +53,7 @@ class InputRows:
     total: int = 0
     late: int = 0
     """How many events a window left out because they came too late; they are not among the rows."""
+    hidden: bool = False
 
     @property
     def has_sensitive_key(self) -> bool:
@@ -59,15 +63,21 @@ class InputRows:
     def as_json(self, warehouse: str, contract: Contract) -> JsonObject:
         """Return the part as JSON; `rows` is None if they may not be shown."""
         start = PERIODS[self.source.kind][0]
-        rows: list[JsonValue] = [
-            {
-                "key": None if self.has_sensitive_key else self._format_key(row),
-                "from": read_moment(row, start).isoformat(),
-                "values": key_history.mask_row({c: v for c, v in row.items() if not c.startswith("_")}, self.marked),
-                "records": find_records(warehouse, contract, self.name, row),
-            }
-            for row in self.rows
-        ]
+        rows: list[JsonValue] = []
+        for row in self.rows:
+            values = {column: value for column, value in row.items() if not column.startswith("_")}
+            if self.hidden:
+                masked = key_history.mask_row(values, frozenset(values))
+                rows.append({"key": None, "from": None, "values": masked, "records": []})
+                continue
+            rows.append(
+                {
+                    "key": None if self.has_sensitive_key else self._format_key(row),
+                    "from": read_moment(row, start).isoformat(),
+                    "values": key_history.mask_row(values, self.marked),
+                    "records": find_records(warehouse, contract, self.name, row),
+                }
+            )
         return {
             "name": self.name,
             "pipeline": self.source.pipeline,

@@ -118,7 +118,7 @@ def _list_figures(
     return [
         Figure(
             table,
-            ROWS if name == figures.ROWS else name,
+            _name_figure(name),
             closed.get(name, 0),
             by_cause if is_later else {cause: figures.negate_number(it) for cause, it in by_cause.items()},
             now.get(name, 0),
@@ -126,6 +126,12 @@ def _list_figures(
         for name, by_cause in _add_by_cause(found.steps, causes).items()
         if any(by_cause.values())
     ]
+
+
+def _name_figure(name: str) -> str:
+    if name == figures.ROWS:
+        return ROWS
+    return f"column {name}" if name == ROWS else name
 
 
 def _add_by_cause(

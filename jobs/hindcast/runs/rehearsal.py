@@ -161,8 +161,8 @@ def _find_offsets(
             partition, offset = earlier[0]
             place = topic_patterns.describe_partition(contract.kafka_topic(name), topic_plan.members, partition)
             found = f"the record arrived before {since.isoformat()}, where the rehearsal begins, or nothing says when"
-            fix = "let it begin earlier; or say that such records are known at the end of the first interval: --earlier, "
-            fix += "or in Airflow's form 'With earlier records'"
+            fix = "let it begin earlier; or say that such records are known at the end of the first interval: --earlier"
+            fix += ", or in Airflow's form With earlier records"
             raise RequestError(found, where=f"{place}, offset {offset}", fix=fix)
     return [
         RehearsedOffsets(interval, {name: ends[n] for name, ends in bounds.items()})

@@ -214,15 +214,14 @@ class TopicRecords:
         """Return the places (`RECORD_COLUMNS`) of records that a person released and that are unchanged since."""
         parts = [judged.select(*RECORD_COLUMNS).where("false")]
         if self._ended_units is not None:
-            ended = self._ended_units.where("entry = 'released'").select("unit", "digest")
-            is_other = (F.col("_unit") == F.col("unit")) & (F.col("_digest") != F.col("digest"))
-            unchanged = exclude_places(_record_places(ended), judged.join(ended, is_other, "left_semi"))
+            ended = self._ended_units.where("entry = 'released'")
+            is_other = (F.col("_unit") == F.col("_heldUnit")) & (F.col("_digest") != F.col("_heldDigest"))
+            changed = judged.join(_rename_units(ended), is_other, "left_semi")
+            unchanged = exclude_places(_record_places(ended), changed)
             parts.append(unchanged.toDF(*RECORD_COLUMNS))
         if self._held_units is not None:
-            requested = hold_decisions.find_released_units(self._plan, self._name, self._held_units).select(
-                "unit", "digest"
-            )
-            same = (F.col("_unit") == F.col("unit")) & (F.col("_digest") == F.col("digest"))
+            requested = _rename_units(hold_decisions.find_released_units(self._plan, self._name, self._held_units))
+            same = (F.col("_unit") == F.col("_heldUnit")) & (F.col("_digest") == F.col("_heldDigest"))
             parts.append(judged.join(requested, same, "left_semi").select(*RECORD_COLUMNS))
         released = reduce(DataFrame.unionByName, parts)
         return released if len(parts) == 1 else released.localCheckpoint()
@@ -302,6 +301,11 @@ class TopicRecords:
 
     def _key_json(self) -> Column:
         return _format_decoded_key(self._contract.topics[self._name])
+
+
+def _rename_units(units: DataFrame) -> DataFrame:
+    """Return held units by names that no column of a table can have: `_heldUnit` and `_heldDigest`."""
+    return units.select(F.col("unit").alias("_heldUnit"), F.col("digest").alias("_heldDigest"))
 
 
 def _record_places(units: DataFrame, *others: str) -> DataFrame:

@@ -73,14 +73,14 @@ def find_overlap(rows: Iterable[Rectangle]) -> tuple[Rectangle, Rectangle] | Non
 
 
 def _load_rows(engine: duckdb.DuckDBPyConnection, table: Table, delta_table: DeltaTable) -> None:
-    """Create `held`: of every row its place on the plane, and the `belief` by which its file is laid out."""
+    """Create `held`: of every row its place on the plane, and `_layout`, the belief by which its file is laid out."""
     columns = [*dict.fromkeys((*table.identity, *table.key, *PERIODS[table.kind], "systemFrom", "systemTo"))]
     listed = ", ".join(f'"{column}"' for column in columns)
     if (
         "_belief" not in delta_table.metadata().partition_columns
     ):  # an adopted table (store_migration.py) has it as a column
         duckdb_reader.register_rows(engine, delta_table)
-        engine.execute(f"CREATE TEMP TABLE held AS SELECT {listed}, _belief AS belief FROM rows")  # noqa: S608
+        engine.execute(f"CREATE TEMP TABLE held AS SELECT {listed}, _belief AS _layout FROM rows")  # noqa: S608
         return
     added = pa.table(delta_table.get_add_actions(flatten=True))
     beliefs = added.column("partition._belief").to_pylist() if added.num_rows else []
@@ -88,7 +88,7 @@ def _load_rows(engine: duckdb.DuckDBPyConnection, table: Table, delta_table: Del
     for path, belief in zip(added.column("path").to_pylist(), beliefs, strict=True):
         parts.setdefault(belief, []).append(unquote(path))
     engine.register("part", arrow_reader.read_rows(delta_table, [], columns).read_all())
-    engine.execute(f"CREATE TEMP TABLE held AS SELECT {listed}, '' AS belief FROM part")  # noqa: S608
+    engine.execute(f"CREATE TEMP TABLE held AS SELECT {listed}, '' AS _layout FROM part")  # noqa: S608
     for belief, paths in parts.items():
         engine.unregister("part")
         engine.register("part", arrow_reader.read_rows(delta_table, paths, columns))
@@ -132,7 +132,7 @@ class _RowChecker:
         ended = "validTo IS NOT NULL" if self._table.kind == "versions" else "true"
         right = f"CASE WHEN systemTo IS NOT NULL THEN 'superseded' WHEN {ended} THEN 'past' ELSE 'open' END"
         yield from self._check_condition(
-            "belief", "a _belief that its periods contradict", f"belief IS DISTINCT FROM {right}", closed=True
+            "belief", "a _belief that its periods contradict", f"_layout IS DISTINCT FROM {right}", closed=True
         )
 
     def check_overlaps(self) -> Iterator[Finding]:
