@@ -28,6 +28,7 @@ from hindcast.airflow.pages import (
     drawing,
     ledger_page,
     rendering,
+    table_view,
     time_machine,
 )
 from hindcast.airflow.pages.access import PageAccess
@@ -39,7 +40,7 @@ from hindcast.plan import closes, journal
 from hindcast.plan.closes import Close
 from hindcast.plan.purposes import Release
 from hindcast.plan.runs import Completed, Planned, Run
-from hindcast.query import changes, inputs_as_of, key_history
+from hindcast.query import changes, inputs_as_of, key_history, read
 from hindcast.query.changes import SideLimit
 from hindcast.query.explain_limits import EngineLimitError
 from hindcast.query.show import format_moment
@@ -423,6 +424,37 @@ def test_inputs_with_very_large_values_are_not_explained(tmp_path: Path, monkeyp
     with shop(tmp_path):
         found = plane(client("shop"), "bills", "dave")["why"]["text"]
     assert "have more than 0 MiB, which a page does not read" in found
+
+
+def test_without_a_key_the_table_is_shown_as_known_at_a_moment(web: TestClient, settings: Settings) -> None:
+    closes.add_close(settings.warehouse, "shop", Close("Q1", T0, at(60), RUNS[0], RUNS[1], "eva"))
+    page = web.get("/machine/shop.json", params={"table": "prices", "knownAt": "run:1"}).json()
+    contract = find(settings.schemas, "shop")
+    rows = read.query(settings.warehouse, contract, "prices", read.Question(known_at=RUNS[0])).to_pylist()
+    assert sorted(row["values"]["item"] for row in page["sample"]["rows"]) == sorted(row["item"] for row in rows)
+    assert page["sample"]["total"] == len(rows)
+    assert (page["knownBy"], page["place"]) == (1, 0)
+    first, *others, last = (offered for offered, _ in page["moments"])
+    assert (first, "close:Q1" in others, last) == ("run:1", True, "run:2")
+    naan = next(row for row in page["sample"]["rows"] if row["values"]["item"] == "naan")
+    assert (naan["key"], naan["openedBy"], naan["records"][0]["offset"]) == ("naan", 1, 0)
+    shown = web.get("/machine/shop", params={"table": "prices", "knownAt": "run:1"}).text
+    assert "table=prices&amp;knownAt=run%3A1&amp;key=naan" in shown
+    assert 'class=" fresh"' in shown
+    for odd, status in (({"knownAt": "soon"}, 400), ({"asOf": "soon"}, 400), ({"knownAt": "close:Q9"}, 404)):
+        answer = web.get("/machine/shop.json", params={"table": "prices", **odd})
+        assert answer.status_code == status, answer.text
+    people = web.get("/machine/shop", params={"table": "people"}).text
+    assert ("***" in people, "Ann" in people) == (True, False)
+
+
+def test_a_table_too_large_to_be_shown_offers_keys(web: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    def take_long(*_: object, **__: object) -> None:
+        raise EngineLimitError("this took long")
+
+    monkeypatch.setattr(table_view, "open_limited_engine", take_long)
+    page = web.get("/machine/shop.json", params={"table": "prices"}).json()
+    assert ("sample" in page, "naan" in page["suggested"]) == (False, True)
 
 
 def test_sensitive_columns_are_hidden_and_sensitive_keys_are_not_asked_by(web: TestClient) -> None:

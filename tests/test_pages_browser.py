@@ -170,6 +170,21 @@ def test_a_cursor_is_dragged(browser: WebDriver, url: str) -> None:
     waited(browser, lambda b: answer(b) == ["naan", "3.00", ""])
 
 
+def test_a_slider_moves_the_moment_of_knowledge_and_the_table_follows(browser: WebDriver, url: str) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    browser.get(machine(url, table="prices"))
+    slider = shown(browser, "//*[@id='moment']")
+    assert "2.50" in shown(browser, "//*[@id='table-rows']").text
+    slider.send_keys(Keys.HOME)
+    waited(browser, lambda b: "run 1" in b.find_element("css selector", "#table-rows h2").text)
+    table = shown(browser, "//*[@id='table-rows']").text
+    assert ("3.00" in table, "2.50" in table) == (True, False)
+    assert browser.switch_to.active_element.get_attribute("id") == "moment", "it can be moved on"
+    assert slider.get_attribute("aria-valuetext").startswith("run 1, ")
+    assert "knownAt=run%3A1" in browser.current_url
+
+
 def test_keys_are_suggested_as_one_types(browser: WebDriver, url: str) -> None:
     browser.get(machine(url, table="prices"))
     shown(browser, "//input[@name='key']").send_keys("na")

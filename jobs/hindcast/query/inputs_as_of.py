@@ -72,7 +72,7 @@ class InputRows:
                 continue
             rows.append(
                 {
-                    "key": None if self.has_sensitive_key else self._format_key(row),
+                    "key": None if self.has_sensitive_key else format_row_key(self.source, row),
                     "from": read_moment(row, start).isoformat(),
                     "values": key_history.mask_row(values, self.marked),
                     "records": find_records(warehouse, contract, self.name, row),
@@ -87,10 +87,11 @@ class InputRows:
             "total": self.total,
         }
 
-    def _format_key(self, row: Row) -> str | None:
-        """Return a row's key as an address has it; None if it has a null, which no address can have, or is cut."""
-        key = [row[column] for column in self.source.key]
-        return None if None in key or any(map(cut_values.is_cut, key)) else read.format_key(self.source, key)
+
+def format_row_key(table: Table, row: Row) -> str | None:
+    """Return a row's key as an address has it; None if it has a null, which no address can have, or is cut."""
+    key = [row[column] for column in table.key]
+    return None if None in key or any(map(cut_values.is_cut, key)) else read.format_key(table, key)
 
 
 def describe_rows(part: InputRows) -> str:

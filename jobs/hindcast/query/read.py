@@ -11,7 +11,7 @@ Windows also have `windowClosed`: whether they take no further event.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -30,6 +30,7 @@ from hindcast.contract import Contract
 from hindcast.plan import closes, horizon, journal, rehearsals
 from hindcast.query import cut_values, show
 from hindcast.store import duckdb_reader, row_reader, table_columns, tables
+from hindcast.store.duckdb_reader import EngineFactory
 from hindcast.store.tables import Table
 
 if TYPE_CHECKING:
@@ -47,6 +48,26 @@ def query(warehouse: str, contract: Contract, name: str, question: Question = CU
     """
     reader = _TableReader.open_reader(warehouse, contract, name, question)
     return reader.read_rows(reader.condition, reader.bounds, question.order, reader.closed_columns)
+
+
+def read_first_rows(
+    warehouse: str, contract: Contract, name: str, question: Question, most: int, open_engine: EngineFactory
+) -> tuple[pa.Table, int]:
+    """Return the first rows of `query`, by key and time, and how many it has in all.
+
+    With the places of their records. Long values are cut (cut_values.py). Raises what `query` and the engine raise.
+    """
+    reader = _TableReader.open_reader(warehouse, contract, name, question)
+    ordering = _format_order(reader.order_columns(("key",)))
+    with row_reader.refuse_broken_files(reader.table), open_engine(reader.delta_table) as engine:
+        duckdb_reader.register_rows(engine, reader.delta_table, reader.bounds)
+        columns = cut_values.cut_columns(engine, [*reader.columns, *reader.lineage])
+        of = f"FROM rows WHERE {reader.condition}"
+        rows = engine.sql(
+            f"SELECT {columns} {of} ORDER BY {ordering} LIMIT {most}"
+        ).to_arrow_table()  # literals, quoted names
+        (total,) = engine.sql(f"SELECT count(*) {of}").fetchall()[0]
+    return rows, total
 
 
 def frame(
@@ -341,10 +362,7 @@ class _TableReader:
 
         The caller closes an `engine` that it gives.
         """
-        ordering = ", ".join(
-            f'"{column}" {"DESC NULLS FIRST" if down else "ASC NULLS LAST"}'
-            for column, down in self.order_columns(order)
-        )
+        ordering = _format_order(self.order_columns(order))
         opened = duckdb_reader.open_engine(self.delta_table) if engine is None else nullcontext(engine)
         with row_reader.refuse_broken_files(self.table), opened as engine:
             duckdb_reader.register_rows(engine, self.delta_table, bounds)
@@ -363,6 +381,10 @@ class _TableReader:
             found = f"the rows of the key have more than {most >> 20} MiB, which is more than a page reads"
             fix = f"hindcast history {self.table.pipeline}.{self.table.name} --key KEY"
             raise QueryError(found, where=self.table.path, fix=fix)
+
+
+def _format_order(columns: Iterable[tuple[str, bool]]) -> str:
+    return ", ".join(f'"{column}" {"DESC NULLS FIRST" if down else "ASC NULLS LAST"}' for column, down in columns)
 
 
 def _parse_object(text: str) -> JsonObject | None:

@@ -6,14 +6,15 @@ and keys come as text from the address, which holds all of the page's state. `te
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from functools import cached_property
 from typing import Literal
 
 import pyarrow.compute as pc
 
-from hindcast.airflow.pages import drawing, known_ats, marks
+from hindcast.airflow.pages import drawing, known_ats, marks, table_view
 from hindcast.airflow.pages.drawing import Axis
 from hindcast.bitemporal.predicates import Question
 from hindcast.common.column_values import Row
@@ -24,12 +25,14 @@ from hindcast.contract import Contract, list_shapes
 from hindcast.contract.shapes import PERIODS
 from hindcast.plan import horizon, journal
 from hindcast.plan.closes import Close
+from hindcast.plan.runs import Run
 from hindcast.quality.held_keys import HeldKeys
 from hindcast.query import key_history, read
 from hindcast.query.explain import explain_row
-from hindcast.query.inputs_as_of import find_records
+from hindcast.query.inputs_as_of import find_records, format_row_key
 from hindcast.query.key_history import KeyHistory, RowSample, SlowSuggestionError, find_cell, read_moment
 from hindcast.query.show import format_moment, plain_value
+from hindcast.store import tables
 from hindcast.store.tables import Table
 
 MAX_RECTANGLES = 300
@@ -82,7 +85,7 @@ def build_page(
         "knownAts": [*known_ats.list_known_ats(warehouse, pipeline, offered)],
     }
     if request.key is None:
-        return fields | {"suggested": _suggest_any(table)}
+        return {**fields, **_build_table(settings, contract, table, request, fields, marked)}
     field = "table"
     try:
         read.refuse_forgotten(warehouse, contract, name)
@@ -107,7 +110,7 @@ def build_page(
     near = history.find_nearest(as_of, MAX_RECTANGLES)
     window = contract.views[name].window if name in contract.views else None
     answer = history.find_answer(as_of, known, MAX_ANSWERS, window)
-    formatter = _RowFormatter(warehouse, contract, name, {run.known_at: run.number for run in past}, marked)
+    formatter = _RowFormatter(warehouse, contract, name, past, marked)
     first = answer.rows[0] if answer.rows else None
     return fields | {
         "suggested": [],
@@ -123,6 +126,44 @@ def build_page(
         "answer": formatter.format_sample(answer),
         "diff": _build_diff(history, known, other, formatter) if other else None,
         "why": explain_row(settings, contract, name, first, known, readable, holds) if first else None,
+    }
+
+
+def _build_table(
+    settings: Settings,
+    contract: Contract,
+    table: Table,
+    request: MachineRequest,
+    fields: JsonObject,
+    marked: frozenset[str],
+) -> JsonObject:
+    """Return the fields of the page without a key: the table as known at a moment, or keys if that takes too long."""
+    warehouse, pipeline = settings.warehouse, contract.pipeline
+    past = journal.read_runs(warehouse, pipeline)
+    if tables.open_table(table) is None or not any(run.state == "completed" for run in past):
+        return {"suggested": []}
+    field = "knownAt"
+    try:
+        known = _parse_known_at(warehouse, pipeline, request.knownAt) or read.read_last_known_at(warehouse, pipeline)
+        field = "asOf"
+        given = read.moment_of(warehouse, pipeline, request.asOf) if request.asOf else None
+        sample = table_view.read_rows(warehouse, contract, table.name, Question(as_of=given, known_at=known))
+    except (QueryError, UnknownError) as error:
+        raise QuestionError(error, fields, field) from None
+    if sample is None:
+        return {"suggested": _suggest_any(table)}
+    moments = table_view.list_moments(warehouse, pipeline)
+    formatter = _RowFormatter(warehouse, contract, table.name, past, marked)
+    place, keys = table_view.find_place(moments, known), [format_row_key(table, row) for row in sample.rows]
+    rows = [{"key": key, **formatter.format_row(row)} for key, row in zip(keys, sample.rows, strict=True)]
+    return {
+        "suggested": [],
+        "kind": table.kind,
+        "knownAt": known.isoformat(),
+        "knownBy": formatter.find_run(known),
+        "moments": [[it.text, it.label] for it in moments],
+        "place": place,
+        "sample": {"rows": rows, "total": sample.total},
     }
 
 
@@ -143,13 +184,23 @@ def _suggest_any(table: Table) -> list[JsonValue]:
 
 @dataclass(frozen=True)
 class _RowFormatter:
-    """Formats rows of one table: values, records, and the runs (by known-at) that opened and closed them."""
+    """Formats rows of one table: values, records, and the `past` runs that opened and closed them."""
 
     warehouse: str
     contract: Contract
     table: str
-    runs: dict[datetime, int]
+    past: Sequence[Run]
     marked: frozenset[str]
+
+    @cached_property
+    def runs(self) -> Mapping[datetime, int]:
+        """The numbers of runs, by their known-ats."""
+        return {run.known_at: run.number for run in self.past}
+
+    @cached_property
+    def labels(self) -> Mapping[datetime, str]:
+        """What the axis of knowledge calls runs, by their known-ats; the date of a rehearsed run says more."""
+        return {run.known_at: f"run {run.number}" for run in self.past if run.plan.rehearsed_interval is None}
 
     def find_run(self, moment: datetime | None) -> int | None:
         """Return the number of the run whose known-at this is, if any."""
@@ -219,7 +270,7 @@ def _build_plane(
         "rectangles": rectangles,
         "total": near.total,
         "across": _format_axis(across, {}),
-        "up": _format_axis(up, formatter.runs),
+        "up": _format_axis(up, formatter.labels),
         "asOf": across.place(as_of),
         "knownAt": [up.place(moment) for moment in cursors],
         "closes": [_place_close(close, across, up) for close in offered],
@@ -239,11 +290,10 @@ def _list_moments(rows: Sequence[Row], start: str, end: str) -> list[datetime]:
     return [moment for moment in moments if moment is not None]
 
 
-def _format_axis(axis: Axis, runs: dict[datetime, int]) -> JsonObject:
+def _format_axis(axis: Axis, labels: Mapping[datetime, str]) -> JsonObject:
     """Return an axis as JSON: labelled ticks, and the knots by which a position becomes a moment again."""
     ticks: list[JsonValue] = [
-        {"at": place, "label": f"run {runs[moment]}" if moment in runs else format_moment(moment)}
-        for place, moment in axis.ticks
+        {"at": place, "label": labels.get(moment) or format_moment(moment)} for place, moment in axis.ticks
     ]
     return {"ticks": ticks, "knots": [[place, moment.isoformat()] for place, moment in axis.knots]}
 

@@ -40,13 +40,15 @@ function address(changed = {}) {
 }
 
 let latest = 0;
-async function show(url, push = true) {
+async function show(url, push = true, parts = ["main", ".site"]) {
   const mine = ++latest;
   const response = await fetch(url, { headers: { Accept: "text/html" } });
   const page = new DOMParser().parseFromString(await response.text(), "text/html");
   if (mine !== latest) return;
   const focused = document.activeElement?.id;
-  for (const part of ["main", ".site"]) document.querySelector(part).replaceWith(document.adoptNode(page.querySelector(part)));
+  if (!parts.every((part) => page.querySelector(part))) parts = ["main", ".site"]; // it says why there is no answer
+  for (const part of parts) document.querySelector(part).replaceWith(document.adoptNode(page.querySelector(part)));
+  showSlider();
   document.title = page.title;
   if (push) history.pushState(null, "", url);
   if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
@@ -112,6 +114,25 @@ document.addEventListener("change", (event) => {
   else show(`${form().getAttribute("action")}?${new URLSearchParams({ table })}`);
 });
 
+// The slider of a table without a key: the rows follow it, and the rest of the page stays.
+let moved = null;
+function showSlider() {
+  const slider = document.querySelector(".slider[hidden]");
+  if (slider) slider.hidden = false;
+}
+document.addEventListener("input", (event) => {
+  if (event.target.id !== "moment") return;
+  const [text, label] = JSON.parse(event.target.dataset.moments)[Number(event.target.value)];
+  event.target.setAttribute("aria-valuetext", label);
+  document.getElementById("moment-label").textContent = label;
+  form().elements.knownAt.value = text;
+  clearTimeout(moved);
+  moved = setTimeout(() => show(address(), false, ["#table-rows"]), 120);
+});
+document.addEventListener("change", (event) => {
+  if (event.target.id === "moment") history.pushState(null, "", address());
+});
+
 let typed = null;
 document.addEventListener("input", (event) => {
   if (event.target.name !== "key") return;
@@ -126,3 +147,4 @@ document.addEventListener("input", (event) => {
 });
 
 addEventListener("popstate", () => show(location.href, false));
+showSlider();
