@@ -213,6 +213,22 @@ def test_the_command_prints_the_report_of_each_date(
         assert "is not before --to" in capsys.readouterr().err
         assert main(["rehearse", p.name, *moments, "--every", "1 ms"]) == 1
         assert "more than 10,000 runs" in capsys.readouterr().err
+        for odd in (["--end", *moments], ["--from", moments[1]]):
+            assert main(["rehearse", p.name, *odd]) == 1
+        assert "a rehearsal needs --from and --to" in capsys.readouterr().err
+
+        p.send("orders", ("gus", {"item": "curry", "quantity": 2}, 7, sent(31)))
+        before, now = known_bills(p, at(30)), datetime.now(UTC)
+        with pytest.raises(HindcastError, match="a rehearsal may go on"):
+            known_bills(p, now)
+        assert main(["rehearse", p.name, "--end", "--format", "json"]) == 0
+        report = json.loads(capsys.readouterr().out)
+        assert (report["reason"], report["tables"]["orders"]["opened"]) == ("the rehearsal was ended", 0)
+        assert known_bills(p, None) == known_bills(p, at(30)) == before
+        assert main(["rehearse", p.name, "--end"]) == 0
+        assert "no rehearsal is open; nothing was done" in capsys.readouterr().err
+        p.run()
+        assert ("gus", 20) in known_bills(p, None), "what was left is replayed"
 
 
 def reversed_moments(moments: list[str]) -> list[str]:

@@ -99,13 +99,16 @@ def build_parser() -> argparse.ArgumentParser:
     )
     rehearse = add_format(add(running.rehearse))
     rehearse.add_argument("pipeline")
-    rehearse.add_argument("--from", dest="start", metavar="T", required=True, help="records that arrived from then on")
-    rehearse.add_argument("--to", dest="end", metavar="T", required=True, help="and before this moment")
+    rehearse.add_argument("--from", dest="start", metavar="T", help="records that arrived from then on")
+    rehearse.add_argument("--to", dest="end", metavar="T", help="and before this moment")
     rehearse.add_argument(
         "--every", metavar="LENGTH", default="1 day", help="the intervals: 6 hours, month, quarter (default: 1 day)"
     )
     rehearse.add_argument(
         "--earlier", action="store_true", help="what arrived before --from is known at the end of the first interval"
+    )
+    rehearse.add_argument(
+        "--end", dest="ends", action="store_true", help="end the rehearsal, by a run by the clock that replays nothing"
     )
     preview = add_format(add(running.preview))
     preview.add_argument("pipeline")

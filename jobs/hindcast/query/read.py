@@ -156,7 +156,7 @@ def refuse_unanswerable(warehouse: str, pipeline: str, moment: datetime) -> None
     last, past = read_last_known_at(warehouse, pipeline), journal.read_runs(warehouse, pipeline)
     if moment > last and rehearsals.is_open(past):
         found = f"a rehearsal may go on: what was known at {moment.isoformat()} is not settled"
-        fix = f"use a time up to {last.isoformat()}, or end the rehearsal: hindcast run {pipeline}"
+        fix = f"use a time up to {last.isoformat()}, or end the rehearsal: hindcast rehearse {pipeline} --end"
         raise QueryError(found, where=pipeline, fix=fix)
     if moment > max(last, datetime.now(UTC)):
         raise QueryError(

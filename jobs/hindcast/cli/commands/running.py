@@ -52,7 +52,13 @@ def rehearse(arguments: argparse.Namespace, settings: Settings) -> int:
     from hindcast.plan import rehearsals
     from hindcast.runs import rehearsal
 
-    pipeline = arguments.pipeline
+    pipeline, is_dated = arguments.pipeline, None not in (arguments.start, arguments.end)
+    if arguments.ends and (arguments.start or arguments.end or arguments.earlier):
+        raise RequestError("--end goes alone: it rehearses nothing", where=pipeline, fix="rehearse first, then end it")
+    if arguments.ends:
+        return _end_rehearsal(arguments, settings)
+    if not is_dated:
+        raise RequestError("a rehearsal needs --from and --to", where=pipeline, fix="hindcast rehearse --help")
     since, until = (parse_moment(settings, pipeline, text) for text in (arguments.start, arguments.end))
     if since >= until:
         found = f"--from {since.isoformat()} is not before --to {until.isoformat()}"
@@ -77,6 +83,22 @@ def rehearse(arguments: argparse.Namespace, settings: Settings) -> int:
             print(json.dumps([report.as_json() for report in reports], indent=2))
     if not reports and arguments.format != "json":
         print(f"{pipeline}: what arrived up to {until.isoformat()} was rehearsed before; nothing was done")
+    return 0
+
+
+def _end_rehearsal(arguments: argparse.Namespace, settings: Settings) -> int:
+    """End a rehearsal by a run that replays nothing: what was known after the last date is settled then."""
+    from hindcast.bitemporal.predicates import FIRST_MOMENT
+    from hindcast.plan import journal, rehearsals
+    from hindcast.runs import run_steps
+
+    pipeline = arguments.pipeline
+    if not rehearsals.is_open(read_runs(settings, pipeline)):
+        print(f"{pipeline}: no rehearsal is open; nothing was done", file=sys.stderr)
+        return 0
+    name, reason = journal.new_run_id("cli"), "the rehearsal was ended"
+    number = run_steps.plan_run(settings, pipeline, name, FIRST_MOMENT, reason=reason)
+    _print_report(run_steps.execute_run(open_session(settings, pipeline), settings, pipeline, number), arguments.format)
     return 0
 
 
