@@ -420,7 +420,7 @@ def test_what_from_brings_again_of_a_forgotten_key_is_forgotten_as_it_comes(
         p.run()
         assert [row[0] for row in p.believed("orders")] == ["anna", "bob"]
         assert forgotten(p, "orders", "anna").evidence.is_proven
-        erasure = journal.read_runs(p.warehouse, p.name)[1].plan.erasure
+        before = journal.read_runs(p.warehouse, p.name)[1]
         shutil.rmtree(Path(p.warehouse, p.name, "runs"))
         reports = p.settings.reports / p.name
         proven = json.loads((reports / "forget-2.json").read_text())
@@ -429,7 +429,8 @@ def test_what_from_brings_again_of_a_forgotten_key_is_forgotten_as_it_comes(
                 json.dumps({**proven, "run": number, "knownAt": "2020-01-01T00:00:00+00:00"})
             )
         assert journal_rebuild.rebuild_journal(p.warehouse, p.contract) == [1, 2], "of the logs, and of the proof"
-        assert journal.read_runs(p.warehouse, p.name)[1].plan.erasure == erasure
+        after = journal.read_runs(p.warehouse, p.name)[1]
+        assert (after.plan.erasure, after.known_at) == (before.plan.erasure, before.known_at)
         p.send("orders", ("anna", {"item": "soup", "quantity": 1}, 5))
         p.write(since.replace("00:00:03", "00:00:00"))
         p.run()

@@ -14,13 +14,17 @@ from confluent_kafka.admin import AdminClient
 
 from hindcast import read
 from hindcast.cli.main import main
+from hindcast.common import clock
 from hindcast.common.errors import BusyError, QueryError, RequestError, RunError
 from hindcast.common.settings import read_settings
 from hindcast.ingest import requeue
 from hindcast.kafka import produce
 from hindcast.ops.erase import forget, records
-from hindcast.plan import journal, notices
-from hindcast.plan.purposes import ArrivalInterval
+from hindcast.plan import journal, notices, rehearsals
+from hindcast.plan.purposes import ArrivalInterval, Release, Replay, Requeue
+from hindcast.plan.rehearsals import MICROSECOND
+from hindcast.plan.runs import Run
+from hindcast.quality import held_changes
 from hindcast.runs import rehearsal, run_steps, special_runs
 from pipelines import Pipeline, at, pipeline, wrong
 from test_rehearsal import CONTRACT, define_bills, known_bills, rehearse, send, sent
@@ -168,6 +172,52 @@ def test_a_rehearsal_goes_on_after_lost_offsets_a_lost_journal_and_a_killed_run(
         rehearse(p, 10, 30)  # a rebuilt journal does not know that the last run was completed
         assert {second: known_bills(p, at(second)) for second in (10, 20)} == before
         assert journal.read_runs(p.warehouse, p.name)[-1].known_at == at(30)
+        assert wrong(p) == []
+
+
+REFUSING = CONTRACT.replace("header sent", "header sent\n    max_malformed: 9\n    max_record_bytes: 99")
+HOLDING = f"""{REFUSING}
+    expect:
+      - expect_column_values_to_be_between: {{column: amount, max_value: 19}}
+        on_failure: quarantine
+"""
+
+
+def test_a_rebuilt_release_or_requeue_is_no_run_by_the_clock(spark: SparkSession, broker: str, tmp_path: Path) -> None:
+    with pipeline(spark, broker, tmp_path, HOLDING) as p:
+
+        def list_runs() -> dict[int, Run]:
+            return {run.number: run for run in journal.read_runs(p.warehouse, p.name)}
+
+        def rebuild() -> tuple[dict[int, Run], dict[int, Run]]:
+            """Lose the journal and rebuild it; return the runs before and after."""
+            before = list_runs()
+            shutil.rmtree(f"{p.warehouse}/{p.name}/runs")
+            assert main(["ledger", p.name, "--rebuild"]) == 0
+            after = list_runs()
+            assert {n: run.known_at for n, run in after.items()} == {n: run.known_at for n, run in before.items()}
+            assert rehearsals.is_open([*after.values()])
+            return before, after
+
+        p.send("orders", ("zed", {"item": "curry", "quantity": 1, "note": "x" * 99}, 6, sent(1)))
+        send(p)
+        rehearse(p, 0, 10)
+        keys = {"bills": held_changes.find_held_keys(p.warehouse, p.name, "bills", ["bob"])}
+        special_runs.run_release(spark, read_settings(), p.name, "released", keys, "eva", clock.now())
+        before, after = rebuild()
+        assert [(run.state, run.known_at) for run in after.values()][1] == ("abandoned", at(10) + MICROSECOND)
+        released, again = (runs[2].plan.released_keys["bills"] for runs in (before, after))
+        assert (again.keys, again.by, again.until > released.until) == (released.keys, "eva", True)
+        rehearse(p, 10, 20)
+        p.write(HOLDING.replace("bytes: 99", "bytes: 999"))
+        special_runs.run_requeue(spark, read_settings(), p.name, "requeued", requeue.build_request(p.contract))
+        moments = [run.known_at for run in list_runs().values()]
+        known = [known_bills(p, moment) for moment in moments]
+        _, after = rebuild()
+        assert [type(run.plan.purpose) for run in after.values()] == [Replay, Release, Replay, Requeue]
+        assert after[4].plan.requeue == Requeue(("orders",))
+        rehearse(p, 20, 30)
+        assert [known_bills(p, moment) for moment in moments] == known
         assert wrong(p) == []
 
 

@@ -229,10 +229,12 @@ def test_malformed_records_are_decoded_anew(
         assert "nothing to requeue" in capsys.readouterr().out
         assert main(["quarantine", p.name]) == 0
         assert "null_key" in capsys.readouterr().out
-        known = {run.number: run.known_at for run in journal.read_runs(p.warehouse, p.name)}
+        before = {run.number: run for run in journal.read_runs(p.warehouse, p.name)}
         (Path(p.warehouse) / p.name / "runs").rename(tmp_path / "lost")
         journal_rebuild.rebuild_journal(p.warehouse, p.contract)
-        assert {run.number: run.known_at for run in journal.read_runs(p.warehouse, p.name)}[last] == known[last]
+        after = {run.number: run for run in journal.read_runs(p.warehouse, p.name)}
+        assert after[last].known_at == before[last].known_at
+        assert after[last].plan.requeue == Requeue(("menu", "orders"))
 
 
 @pytest.mark.long

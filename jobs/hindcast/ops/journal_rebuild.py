@@ -1,18 +1,16 @@
 """Rebuild the journal of runs from the logs and the transaction identifiers of the tables: it is a view of them.
 
 What only the journal knew is lost: the names of runs whose commits are too old to be read, the bounds of intervals, and
-whether the last run was completed. That run is abandoned, and the next run derives what it left. What was forgotten is
-known from the proofs beside the reports.
+whether the last run was completed. That run is abandoned, and the next run derives what it left. What a run was for is
+known of requeues, of releases, and of erasures from the proofs beside the reports (rebuilt_runs.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
-
-import pyarrow as pa
+from datetime import datetime, timedelta
 
 from hindcast.common import clock
 from hindcast.contract import Contract
@@ -21,15 +19,15 @@ from hindcast.ingest import ledger
 from hindcast.ingest.ledger import IngestedRange
 from hindcast.kafka.topic_patterns import MemberPartition
 from hindcast.kafka.topics import OffsetRange
-from hindcast.ops.erase.proof import Proof, read_proofs
+from hindcast.ops import rebuilt_runs
 from hindcast.plan import journal
 from hindcast.plan.plans import Plan, TopicPlan
 from hindcast.plan.purposes import ArrivalInterval, Replay
 from hindcast.plan.runs import MALFORMED, Abandoned, Completed, Run
 from hindcast.report import report
 from hindcast.report.run_report import RunReport
-from hindcast.store import commit_history, commit_ids, emitted_log, tables
-from hindcast.store.commit_notes import EmissionNote, IdlePartition, LogNote
+from hindcast.store import commit_history, commit_ids, tables
+from hindcast.store.commit_notes import IdlePartition, LogNote
 from hindcast.store.tables import Table
 
 
@@ -48,15 +46,13 @@ def rebuild_journal(warehouse: str, contract: BoundContract) -> list[int]:
         name: ledger.read_ingested_ranges(tables.log_table(warehouse, contract.pipeline, name))
         for name in contract.topics
     }
-    known_ats = {
-        revision.run: revision.known_at
-        for name in contract.topics
-        for revision in ledger.read_fate_revisions(tables.fates_table(warehouse, contract.pipeline, name))
-    }
-    known_ats |= {piece.run: piece.known_at for pieces in ingested.values() for piece in pieces}
-    known_ats |= {n: at for n, at in _find_published_runs(warehouse, contract).items() if n not in known_ats}
-    proofs = _find_own_proofs(contract, known_ats, {piece.run for pieces in ingested.values() for piece in pieces})
+    ingesting = {piece.run for pieces in ingested.values() for piece in pieces}
+    known_ats = rebuilt_runs.read_known_ats(warehouse, contract, ingested)
+    planned_ats = {run.number: run.known_at for run in planned}
+    proofs = rebuilt_runs.find_own_proofs(contract, planned_ats | known_ats, ingesting)
     known_ats |= {run: proof.known_at for run, proof in proofs.items() if run not in known_ats}
+    known_ats |= rebuilt_runs.find_published_runs(warehouse, contract, planned_ats | known_ats)
+    purposes = rebuilt_runs.find_purposes(warehouse, contract, proofs, ingesting)
     numbers = sorted({*known_ats, *known})
     uncertain, ended = max(numbers, default=0), _find_last_ended_run(warehouse, contract)
     if ended > uncertain:  # no other run can have its number
@@ -74,29 +70,13 @@ def rebuild_journal(warehouse: str, contract: BoundContract) -> list[int]:
     ]
     for number in rebuilt:
         plan = _derive_plan(warehouse, contract, number, known_ats.get(number) or known[number].known_at, ingested)
-        if number in proofs:
-            plan = replace(plan, purpose=proofs[number].erasure)
+        plan = replace(plan, purpose=purposes.get(number, plan.purpose))
         is_abandoned = number >= uncertain or number not in known_ats
         outcome = Abandoned("its journal was rebuilt") if is_abandoned else _rebuild_report(warehouse, contract, plan)
         entries += [Run(plan), Run(plan, outcome)]
     if entries:
         journal.replace_entries(warehouse, contract.pipeline, entries)
     return sorted([*rebuilt, *disordered])
-
-
-def _find_own_proofs(
-    contract: BoundContract, known_ats: Mapping[int, datetime], ingesting: Collection[int]
-) -> dict[int, Proof]:
-    """Return the proofs of runs of this warehouse, by run; others are of one that it has replaced.
-
-    A run that forgets ingests nothing, and is known after all runs before it and before all runs after it.
-    """
-    found = {}
-    for proof in read_proofs(contract.settings.reports / contract.pipeline):
-        in_order = all((run < proof.run) == (at < proof.known_at) for run, at in known_ats.items() if run != proof.run)
-        if proof.run not in ingesting and in_order:
-            found[proof.run] = proof
-    return found
 
 
 def _has_planned_offsets(run: Run, ingested: dict[str, list[IngestedRange]]) -> bool:
@@ -138,27 +118,6 @@ def _rebuild_report(warehouse: str, contract: Contract, plan: Plan) -> Completed
     return Completed(replace(report.build_report(warehouse, contract, plan), rebuilt=True).as_json())
 
 
-def _find_published_runs(warehouse: str, contract: Contract) -> dict[int, datetime]:
-    """Return the last run that committed to each table, and the runs that kafka views emitted in, with their known-ats.
-
-    The known-at is the latest moment on the table's system axis, from the statistics of Delta's log: in milliseconds.
-    """
-    known_ats = {}
-    for name in (*contract.topics, *contract.views):
-        table = tables.locate_table(warehouse, contract, name)
-        number, delta_table = tables.read_last_run(table), tables.open_table(table)
-        if number and delta_table:
-            files = pa.table(delta_table.get_add_actions(flatten=True))
-            moments = [m for c in _SYSTEM_MAXIMA if c in files.column_names for m in files.column(c).to_pylist() if m]
-            if moments:
-                known_ats[number] = max(m if m.tzinfo else m.replace(tzinfo=UTC) for m in moments)
-    for name in (name for name, view in contract.views.items() if view.semantics == "kafka"):
-        notes = commit_history.read_notes(emitted_log.emitted_table(warehouse, contract, name), EmissionNote.from_json)
-        known_ats |= {run: datetime.fromisoformat(note.known_at) for run, note in notes.items() if note.known_at}
-    return known_ats
-
-
-_SYSTEM_MAXIMA = ("max.systemFrom", "max.systemTo")
 _UNKNOWN_VALID_TIME = "?"
 """Not an expression: records are dated again where nobody knows what `valid_time` dated them."""
 

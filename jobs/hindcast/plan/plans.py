@@ -187,6 +187,16 @@ class Plan:
         return self.run + 1 - self.numbers
 
     @property
+    def is_rebuilt(self) -> bool:
+        """True for a plan from a rebuilt journal (`ops.journal_rebuild`): its contract is not known."""
+        return not self.contract
+
+    @property
+    def ingests_offsets(self) -> bool:
+        """True if the run was to ingest offsets of a topic."""
+        return any(topic_plan.parts for topic_plan in self.topics.values())
+
+    @property
     def only(self) -> str | None:
         """The one table that the run is about, with all below it; None for a run about all tables."""
         return self.purpose.only if isinstance(self.purpose, Replay) else None

@@ -41,7 +41,7 @@ def name_run(interval: ArrivalInterval) -> str:
 
 def is_open(past: Sequence[Run]) -> bool:
     """Return whether the last run that replayed topics was a rehearsed one."""
-    replays = [run for run in past if isinstance(run.plan.purpose, Replay)]
+    replays = _list_replays(past)
     return bool(replays) and replays[-1].plan.rehearsed_interval is not None
 
 
@@ -59,8 +59,17 @@ def find_completed_run(past: Sequence[Run], interval: ArrivalInterval) -> Run | 
 
 def find_run_by_clock(past: Sequence[Run]) -> Run | None:
     """Return the first run that replayed topics and was no rehearsed one: none can be rehearsed after it."""
+    return next((run for run in _list_replays(past) if run.plan.rehearsed_interval is None), None)
+
+
+def _list_replays(past: Sequence[Run]) -> list[Run]:
+    """Return the runs that replayed topics. Of a rebuilt run only the offsets that it ingested tell that."""
     replays = (run for run in past if isinstance(run.plan.purpose, Replay))
-    return next((run for run in replays if run.plan.rehearsed_interval is None), None)
+    return [
+        run
+        for run in replays
+        if not run.plan.is_rebuilt or run.plan.rehearsed_interval is not None or run.plan.ingests_offsets
+    ]
 
 
 def refuse_rehearsal(contract: Contract, past: Sequence[Run]) -> None:
@@ -70,11 +79,10 @@ def refuse_rehearsal(contract: Contract, past: Sequence[Run]) -> None:
     if without:
         found = f"topics.{without[0]} does not say when its records arrived"
         raise RequestError(found, where=pipeline, fix="add arrival: to the topic (docs/topics/timestamps.md)")
-    replays = [run for run in past if isinstance(run.plan.purpose, Replay)]
     if (by_clock := find_run_by_clock(past)) is not None:
         found = f"run {by_clock.number} ({by_clock.run_id}) was no rehearsed one: no run can be rehearsed after it"
         raise RequestError(found, where=pipeline, fix="rehearse it under another name, with a contract of its own")
-    changed = next((run for run in replays if not _has_definition(past, run, contract)), None)
+    changed = next((run for run in _list_replays(past) if not _has_definition(past, run, contract)), None)
     if changed is not None:
         found = f"the definition of a table was changed since run {changed.number} ({changed.run_id}) of this rehearsal"
         raise RequestError(found, where=pipeline, fix="put it back; or rehearse it under another name")
@@ -93,7 +101,7 @@ def _describe_way_on(past: Sequence[Run], kept: Sequence[datetime]) -> str:
 
 def _has_definition(past: Sequence[Run], run: Run, contract: Contract) -> bool:
     """Return whether a run derived every table as a contract does; gates and limits may differ."""
-    if run.plan.contract in ("", contract.hash):  # that of a rebuilt run is not known
+    if run.plan.is_rebuilt or run.plan.contract == contract.hash:
         return True
     before = definitions.find_contract(past, run.plan.contract)
     return before is not None and _list_definitions(before) == _list_definitions(contract)

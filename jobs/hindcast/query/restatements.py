@@ -28,9 +28,10 @@ from hindcast.query.figures import Number
 from hindcast.store import duckdb_reader
 from hindcast.store.duckdb_reader import EngineFactory
 
-Cause = Literal["records", "definition", "requeue", "release", "erasure"]
+Cause = Literal["records", "definition", "requeue", "release", "erasure", "unknown"]
 """What made an answer another one: records that came later, another definition of the table, malformed records that
-were decoded again, held changes that a person released, or an erasure.
+were decoded again, held changes that a person released, or an erasure. Unknown: records or another definition, if the
+journal was rebuilt, since it does not have the contracts of its runs then.
 """
 CAUSES: tuple[Cause, ...] = get_args(Cause)
 ROWS, PERIODS = "rows", "changed periods"
@@ -140,14 +141,14 @@ def _add_by_cause(
     """Return the sums of what runs, by their known-ats, have done to each figure, by cause."""
     found: dict[str, dict[Cause, Number]] = defaultdict(dict)
     for at, numbers in steps.items():
-        cause = causes.get(at, "records")
+        cause = causes.get(at, "unknown")
         for name, number in numbers.items():
             found[name][cause] = figures.add_numbers(found[name].get(cause, 0), number)
     return found
 
 
 def _find_causes(warehouse: str, contract: Contract, table: str) -> dict[datetime, Cause]:
-    """Return by the known-at of a run why it changed a table, for those that did so for another reason than records."""
+    """Return by the known-at of a run why it changed a table."""
     past = journal.read_runs(warehouse, contract.pipeline)
     found: dict[datetime, Cause] = {}
     before: Run | None = None
@@ -159,20 +160,22 @@ def _find_causes(warehouse: str, contract: Contract, table: str) -> dict[datetim
                 found[run.known_at] = "release"
             case Requeue():
                 found[run.known_at] = "requeue"
-            case _ if before is not None and _is_redefined(past, before, run, table):
-                found[run.known_at] = "definition"
-        if run.state == "completed":
+            case _:
+                found[run.known_at] = _find_cause_of_replay(past, before, run, table)
+        if run.state == "completed" or run.plan.is_rebuilt:
             before = run
     return found
 
 
-def _is_redefined(past: Sequence[Run], before: Run, run: Run, table: str) -> bool:
-    """Return whether a run derived a table by another definition than the last completed one before it."""
-    if before.plan.contract == run.plan.contract:
-        return False
+def _find_cause_of_replay(past: Sequence[Run], before: Run | None, run: Run, table: str) -> Cause:
+    """Return why a run that replays topics changed a table; `before`: the last run that made it before."""
+    if before is not None and (before.plan.is_rebuilt or run.plan.is_rebuilt):
+        return "unknown"
+    if before is None or before.plan.contract == run.plan.contract:
+        return "records"
     contracts = [definitions.find_contract(past, it.plan.contract) for it in (before, run)]
     hashes = {_hash_table(contract, table) for contract in contracts if contract is not None}
-    return len(hashes) > 1
+    return "definition" if len(hashes) > 1 else "records"
 
 
 def _hash_table(contract: Contract, table: str) -> str | None:

@@ -23,6 +23,7 @@ CAUSE_WORDS: Mapping[Cause, str] = {
     "requeue": "decoded again",
     "release": "released",
     "erasure": "erased",
+    "unknown": "unknown cause",
 }
 MAX_FIGURES = 40
 """The most figures that a page draws."""
