@@ -38,7 +38,7 @@ a.i % 2; a.c / a.d; cast(a.x as int); cast(a.f as int); cast(a.f as decimal(8,2)
 a.x = a.i; a.u = a.m; a.x like 'a%'; rlike(a.x, 'a'); substring(a.x, -1, 1); trim(both 'x' from a.x); md5(a.x)
 a.e * a.e * a.e; try_cast(a.b as int); a.g + 1; greatest(a.f, a.h); a.u + interval 1 hour; null; 1 + 1; upper('a')
 a.i in (a.j, 1); date_trunc('week', a.u); hour(a.m); cast(a.e as double); -a.x; a.g = 'true'; a.i || 'x'; 1e3 * a.i
-a.g != a.x < a.y; a.g = a.i is null; a.i = a.j between 1 and 2; a.k = a.i in (1, 2); a.c + round(10)
+a.g != a.x < a.y; a.g <=> a.x < a.y; a.g = a.i is null; a.i = a.j between 1 and 2; a.k = a.i in (1, 2); a.c + round(10)
 """
 """Expressions that Arrow leaves to Spark, each for a reason of its own."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import time
 from typing import Any
@@ -84,6 +85,17 @@ def test_a_batch_has_what_each_of_its_records_has(mode: str) -> None:
         raw: it for raw, it, *one in zip(records, found, wanted, problems, strict=True) if repr(it) != repr((*one,))
     } == {}
     assert sum(problem is None for problem in problems) > 50
+
+
+@pytest.mark.parametrize("mode", ["typed", "strict", "lenient"])
+def test_a_field_may_have_a_name_that_json_writes_with_an_escape(mode: Any) -> None:
+    nested = RecordPart("value", {"v": 'struct<`a"b`: int>'}, "json", mode)
+    assert read(nested, b'{"v": {"a\\"b": 1}}') == [({"v": {'a"b': 1}}, None)]
+    for name in ('"price"', "a\\b", "a\nb"):
+        part = RecordPart("value", {"price": "int"}, "json", mode, renamed={"price": (name,)})
+        found = read(part, json.dumps({name: 7}).encode(), json.dumps({name: "x"}).encode())
+        assert found[0] == ({"price": 7}, None)
+        assert found[1][1] is not None, "a text is no number"
 
 
 def test_null_stays_null() -> None:

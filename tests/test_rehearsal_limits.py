@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient
 from hindcast import read
 from hindcast.cli.main import main
 from hindcast.common import clock
-from hindcast.common.errors import BusyError, QueryError, RequestError, RunError
+from hindcast.common.errors import BusyError, GateError, QueryError, RequestError, RunError
 from hindcast.common.settings import read_settings
 from hindcast.ingest import requeue
 from hindcast.kafka import produce
@@ -257,6 +257,42 @@ def test_runs_of_one_interval_each_are_those_of_one_rehearsal_also_by_another_na
             n: define_bills(n) for n in (10, 20, 30)
         }
         assert wrong(p) == []
+
+
+def test_an_interval_that_a_gate_stopped_is_not_skipped(spark: SparkSession, broker: str, tmp_path: Path) -> None:
+    rule = "expect_column_values_to_be_between: {column: price, max_value: 50}"
+    gate = f"    expect:\n      - {rule}\n        on_failure: stop\n"
+    with pipeline(
+        spark, broker, tmp_path, CONTRACT.replace("    arrival: header sent\n", f"    arrival: header sent\n{gate}", 1)
+    ) as p:
+        p.send("menu", ("curry", {"price": 99}, 0, sent(1)), ("curry", {"price": 9}, 0, sent(11)))
+        with pytest.raises(GateError):
+            rehearse(p, 0, 10)
+        with pytest.raises(RequestError, match=r"was to rehearse what arrived from .* on, and was not completed"):
+            rehearse(p, 10, 20)
+        p.write(CONTRACT)
+        rehearse(p, 0, 20)
+        first, second = (run.known_at for run in journal.read_completed_runs(p.warehouse, p.name))
+        assert (first - at(10) <= timedelta(microseconds=1), second) == (True, at(20))
+
+
+def test_no_command_runs_by_the_clock_while_a_backfill_rehearses(
+    spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pipeline(spark, broker, tmp_path, CONTRACT) as p:
+        send(p)
+        ask_for(p, 0, 10)
+        with pytest.raises(
+            BusyError, match="a backfill of Airflow rehearses the pipeline: its last run is 1"
+        ) as refused:
+            p.run()
+        assert f"hindcast rehearse {p.name} --end" in refused.value.fix
+        ask_for(p, 10, 20)
+        monkeypatch.setattr("hindcast.cli.commands.running.open_session", lambda *_: spark)
+        assert main(["rehearse", p.name, "--end"]) == 0
+        assert journal.read_runs(p.warehouse, p.name)[-1].plan.rehearsed_interval is None
+        p.run()
+        assert known_bills(p, at(20)) == define_bills(20)
 
 
 STREAM = """

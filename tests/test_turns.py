@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from datetime import UTC, datetime
+import re
+from collections.abc import Collection, Sequence
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,8 +12,11 @@ import pytest
 
 from hindcast.airflow import priority, turns
 from hindcast.airflow.run_requests import RunRequest
+from hindcast.common.errors import RequestError
 from hindcast.contract.load import load_text
-from hindcast.plan.purposes import ArrivalInterval
+from hindcast.plan.plans import Plan
+from hindcast.plan.purposes import ArrivalInterval, Replay
+from hindcast.plan.runs import Completed, Run
 from pipelines import RESTAURANT
 
 HOLDS = """\
@@ -102,29 +106,84 @@ def test_what_goes_before_a_run_that_is_not_planned_yet(
 
 
 EARLIER, LATER = (f"backfill__2026-01-0{day}T00:00:00+00:00" for day in (2, 3))
-BY_CLOCK = "scheduled__2026-01-05T12:00:00+00:00"
+BY_CLOCK, ADOPTED = "scheduled__2026-01-05T12:00:00+00:00", "scheduled__2026-01-02T00:00:00+00:00"
 
 
-@pytest.mark.parametrize(
-    ("rule", "run", "others", "first"),
-    [
-        ("an interval waits for the one before", LATER, {EARLIER: "running", LATER: "running"}, EARLIER),
-        ("which has ended then", LATER, {EARLIER: "failed", LATER: "running"}, None),
-        ("and not for the one after", EARLIER, {EARLIER: "running", LATER: "running"}, None),
-        ("nor for one by the clock", LATER, {BY_CLOCK: "running", LATER: "running"}, None),
-        ("that waits for all", BY_CLOCK, {EARLIER: "success", LATER: "queued", BY_CLOCK: "running"}, "a backfill"),
-        ("until these have ended", BY_CLOCK, {EARLIER: "success", LATER: "failed", BY_CLOCK: "running"}, None),
-    ],
-)
-def test_while_a_pipeline_can_be_rehearsed_backfills_go_first(
-    rule: str, run: str, others: dict[str, str], first: str | None
-) -> None:
+def rehearse(known_at: datetime, run_id: str) -> Run:
+    """A run that has rehearsed the day before a moment."""
+    interval = ArrivalInterval(known_at - timedelta(days=1), known_at)
+    plan = Plan("fares", 1, run_id, known_at, known_at, "", {}, {}, Replay(arrival=interval), numbers=1)
+    return Run(plan, Completed({}))
+
+
+def describe(run: str, others: dict[str, str], past: Sequence[Run], adopted: str = "") -> str | None:
+    """Whose turn it is: of these runs of one DAG, of which a backfill has taken one over."""
     contract = load_text(
         "pipeline: fares\nstart: 2026-01-01\ntopics:\n  fares:\n    read: table\n    key: {route: string}\n"
         "    value: {price: int}\n    arrival: header sent\n"
     )
-    earlier = [SimpleNamespace(run_id=i, state=s, run_type=i.partition("__")[0]) for i, s in others.items() if i < run]
-    ti, kind = Instances({"fares": others}, before=max(earlier, key=lambda it: it.run_id, default=None)), run[:8]
+    earlier = [
+        SimpleNamespace(
+            run_id=i,
+            state=state,
+            run_type="backfill" if i == adopted else i.partition("__")[0],
+            data_interval_end=priority.parse_moment(i) or T0,
+        )
+        for i, state in others.items()
+        if i.partition("__")[2] < run.partition("__")[2]
+    ]
+    before = max(earlier, key=lambda it: it.data_interval_end, default=None)
+    ti, kind = Instances({"fares": others}, before=before), run.partition("__")[0]
     request = RunRequest(rehearsed=INTERVAL if kind == "backfill" else None)
-    found = turns.describe_predecessor(ask(ti, run, kind), contract, [], request)
+    return turns.describe_predecessor(ask(ti, run, kind), contract, past, request)
+
+
+T0 = datetime(2026, 1, 2, tzinfo=UTC)
+DONE = [rehearse(T0, EARLIER)]
+
+
+@pytest.mark.parametrize(
+    ("rule", "run", "others", "past", "first"),
+    [
+        ("an interval waits for the one before", LATER, {EARLIER: "running", LATER: "running"}, [], EARLIER),
+        ("which has ended then", LATER, {EARLIER: "success", LATER: "running"}, DONE, None),
+        ("and not for the one after", EARLIER, {EARLIER: "running", LATER: "running"}, [], None),
+        ("nor for one by the clock", LATER, {BY_CLOCK: "running", LATER: "running"}, [], None),
+        (
+            "that waits for all",
+            BY_CLOCK,
+            {EARLIER: "success", LATER: "queued", BY_CLOCK: "running"},
+            DONE,
+            "a backfill",
+        ),
+        ("until these have ended", BY_CLOCK, {EARLIER: "success", LATER: "failed", BY_CLOCK: "running"}, DONE, None),
+        (
+            "also for one taken over",
+            BY_CLOCK,
+            {EARLIER: "success", ADOPTED: "queued", BY_CLOCK: "running"},
+            DONE,
+            "a backfill",
+        ),
+    ],
+)
+def test_while_a_pipeline_can_be_rehearsed_backfills_go_first(
+    rule: str, run: str, others: dict[str, str], past: Sequence[Run], first: str | None
+) -> None:
+    found = describe(run, others, past)
     assert (found is None) if first is None else (found or "").startswith(f"{first} goes first"), rule
+
+
+@pytest.mark.parametrize(
+    ("before", "past", "found"),
+    [
+        ("queued", [], f"{EARLIER} goes first, and waits until this run has ended"),
+        ("failed", [], f"{EARLIER} goes first, and has not rehearsed its interval"),
+        ("success", [], f"{EARLIER} goes first, and has not rehearsed its interval"),
+        ("failed", [rehearse(T0 - timedelta(days=1), "rehearse__1")], "has not rehearsed its interval"),
+    ],
+)
+def test_no_interval_is_rehearsed_before_an_earlier_one_of_its_backfill(
+    before: str, past: Sequence[Run], found: str
+) -> None:
+    with pytest.raises(RequestError, match=re.escape(found)):
+        describe(LATER, {EARLIER: before, LATER: "running"}, past)

@@ -23,6 +23,9 @@ DEFAULT_ARGS: Mapping[str, Any] = {
 PATIENCE: Mapping[str, Any] = {"mode": "reschedule", "poke_interval": 10, "timeout": 3600}
 """How a run waits for another one: it checks every 10 s, occupies no worker, and gives up after an hour."""
 
+LONG_PATIENCE: Mapping[str, Any] = {"timeout": timedelta(days=30).total_seconds()}
+"""Where a backfill can rehearse: its runs begin together and wait for each other, and runs by the clock for all."""
+
 PLAN = "Plans the run: its known-at and the offsets of each topic. It waits while another run is under way."
 REHEARSE = "Plans a rehearsed run: reads where its interval of arrival ends in each topic. Any other run skips it."
 REPORT = "Reports what the run did, completes it, and sends an asset event for each published table."

@@ -26,7 +26,15 @@ from airflow.sdk import (
 from airflow.sdk.definitions.param import ParamsDict
 
 from hindcast.airflow import assets, run_requests, tasks
-from hindcast.airflow.dag_defaults import PATIENCE, PLAN, REHEARSE, REPORT, list_dag_options, list_step_options
+from hindcast.airflow.dag_defaults import (
+    LONG_PATIENCE,
+    PATIENCE,
+    PLAN,
+    REHEARSE,
+    REPORT,
+    list_dag_options,
+    list_step_options,
+)
 from hindcast.airflow.links import ReportLink
 from hindcast.airflow.spark_tasks import create_spark_task, read_contracts_of
 from hindcast.common.settings import Settings
@@ -61,7 +69,8 @@ def create_pipeline_dag(settings: Settings, contract: Contract) -> DAG:
         max_active_runs=1,
         **list_dag_options(contract),
     ) as dag:
-        plan = task.sensor(task_id="plan", doc_md=PLAN, **PATIENCE)(read_contracts_of(settings, tasks.plan))(
+        patience = {**PATIENCE, **(LONG_PATIENCE if contract.has_arrivals else {})}
+        plan = task.sensor(task_id="plan", doc_md=PLAN, **patience)(read_contracts_of(settings, tasks.plan))(
             contract.pipeline
         )
         planned = [plan, *_plan_rehearsals(settings, contract, plan)]

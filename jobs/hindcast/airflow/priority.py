@@ -37,14 +37,14 @@ def find_fresh_run(run_id: str, waiting: Mapping[str, str | None]) -> str | None
     It is one with a later moment whose id is not a backfill's. A backfill can take over scheduled runs, which keep
     their ids: comparing moments ensures that no two of them wait for each other.
     """
-    own = _parse_moment(run_id)
+    own = parse_moment(run_id)
     fresh = (
         other
         for other, state in waiting.items()
         if state in WAITING_STATES
         and not other.startswith(BACKFILL_PREFIX)
         and own
-        and (_parse_moment(other) or own) > own
+        and (parse_moment(other) or own) > own
     )
     return next(fresh, None)
 
@@ -54,7 +54,7 @@ def find_waiting_run(states: Mapping[str, str | None]) -> str | None:
     return next((run for run, state in states.items() if state in WAITING_STATES), None)
 
 
-def _parse_moment(run_id: str) -> datetime | None:
+def parse_moment(run_id: str) -> datetime | None:
     """Return the moment in a run's id; None if a person chose the id."""
     match = re.search(r"__(\d{4}-\d\d-\d\dT[\d:.]+(?:\+00:00|Z)?)", run_id)
     try:

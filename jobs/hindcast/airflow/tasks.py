@@ -79,12 +79,18 @@ def plan(pipeline: str, **context: Unpack[Context]) -> PokeReturnValue:
         if request.rehearsed:
             rehearsals.refuse_rehearsal(contract, past)
             rehearsals.refuse_future(pipeline, request.rehearsed.until)
+            if (
+                other := next((run for run in past if run.state == "planned" and run.run_id != run_id), None)
+            ) is not None:
+                print(f"run {other.number} ({other.run_id}) has not ended")
+                return PokeReturnValue(is_done=False)
             interval = request.rehearsed.as_json()
             asked = {**interval, "earlier": request.earlier, "reason": request.reason}
             ti.xcom_push("rehearses", json.dumps(asked))
             return PokeReturnValue(is_done=True)
         try:
-            number = run_steps.plan_run(settings, pipeline, run_id, request.until, request.only, request.reason)
+            options = (request.until, request.only, request.reason)
+            number = run_steps.plan_run(settings, pipeline, run_id, *options, ends_rehearsal=True)
         except BusyError as busy:
             print(busy)
             return PokeReturnValue(is_done=False)
@@ -237,6 +243,8 @@ def finish(
         print(report_text.format_report(report))
         if rehearsed:
             return False
+        if report.rehearsed is not None:  # a pipeline below would run by the clock, and could not be rehearsed
+            return any(held.newly or held.grown for held in report.held_keys.values())
         assert outlet_events is not None  # noqa: S101  # Airflow passes it
         assets.send_asset_events(settings.warehouse, outlet_events, report)
         return any(held.newly or held.grown for held in report.held_keys.values())

@@ -218,8 +218,8 @@ class Contract(ContractModel):
 
     @property
     def has_arrivals(self) -> bool:
-        """True if it has topics, and each says when its records arrived."""
-        return bool(self.topics) and all(topic.arrival is not None for topic in self.topics.values())
+        """True if each topic says when its records arrived."""
+        return all(topic.arrival is not None for topic in self.topics.values())
 
     @property
     def can_hold(self) -> bool:

@@ -42,8 +42,12 @@ def translate_expression(text: str, columns: Columns) -> Expression | None:
 def _translate(node: exp.Expr, columns: Columns, depth: int) -> Expression:
     if depth > MAX_TERMS or sum(1 for _ in node.iter_expressions()) > MAX_TERMS:
         raise UntranslatableError
-    if isinstance(node, exp.Predicate) and any(isinstance(it, _CONDITIONS) for it in node.iter_expressions()):
-        raise UntranslatableError  # a = b < c: where Spark's grammar has (a = b) < c, sqlglot's has a = (b < c)
+    if isinstance(node, exp.Predicate):
+        operands: list[exp.Expr] = [*node.iter_expressions()]
+        if isinstance(node, exp.NullSafeEQ):  # sqlglot puts what is on its right into brackets
+            operands = [it.unnest() for it in operands]
+        if any(isinstance(it, _CONDITIONS) for it in operands):
+            raise UntranslatableError  # a = b < c: where Spark's grammar has (a = b) < c, sqlglot's has a = (b < c)
 
     def translate(part: object) -> Expression:
         if not isinstance(part, exp.Expr):

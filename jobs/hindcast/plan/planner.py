@@ -36,15 +36,17 @@ def ensure_plan(
     ahead: bool = False,
     given: TopicSource | None = None,
     rehearsed: RehearsedOffsets | None = None,
+    ends_rehearsal: bool = False,
 ) -> Plan:
     """Return the plan of the run `run_id`, after storing it; that of an earlier attempt if there is one.
 
     `interval_end` (UTC) bounds what is replayed; without it, everything available is. `only`, `ahead`, `given` and
     `rehearsed`: as for `propose_plan`. `instead`: what the run does instead of replaying. Raise BusyError if another
     run of the pipeline has not ended, also if it has the same `run_id` and is for something else: a run of another DAG
-    can. A stopped run is abandoned for this one, even if it is an earlier attempt of `run_id`; this run ingests the
-    records that it left. The run is known at the moment directly before its plan is stored: until then a question gets
-    an answer without the run, and that answer must not change.
+    can; and while a rehearsal of Airflow is open, unless the run may end that (`ends_rehearsal`). A stopped run is
+    abandoned for this one, even if it is an earlier attempt of `run_id`; this run ingests the records that it left. The
+    run is known at the moment directly before its plan is stored: until then a question gets an answer without the run,
+    and that answer must not change.
     """
     warehouse = contract.warehouse
     past = journal.read_runs(warehouse, contract.pipeline)
@@ -81,6 +83,12 @@ def ensure_plan(
         inputs.refuse_unrehearsed(contract, rehearsed.interval)
     elif instead is None and rehearsals.is_open(past):
         notices.refuse_rehearsing(warehouse, contract.pipeline)
+        if not ends_rehearsal and (last := rehearsals.find_airflows_run(past)) is not None:
+            raise BusyError(
+                f"a backfill of Airflow rehearses the pipeline: its last run is {last.number} ({last.run_id})",
+                where=contract.pipeline,
+                fix=f"if it has ended, end the rehearsal: hindcast rehearse {contract.pipeline} --end",
+            )
     if any(run.plan.erasure for run in open_runs):  # one that a gate stopped purges once more
         notices.wait_for_forgetting(warehouse, contract.pipeline)
     if past and past[-1].state == "abandoned":  # whoever abandoned it may have been killed before it refused these

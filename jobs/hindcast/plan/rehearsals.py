@@ -39,6 +39,12 @@ def name_run(interval: ArrivalInterval) -> str:
     return f"{RUN_PREFIX}{interval.until.isoformat()}"
 
 
+def find_airflows_run(past: Sequence[Run]) -> Run | None:
+    """Return the last rehearsed run if a backfill of Airflow made it and the rehearsal is open; else None."""
+    last = next((run for run in reversed(past) if run.plan.rehearsed_interval is not None), None)
+    return last if last is not None and is_open(past) and not last.run_id.startswith(RUN_PREFIX) else None
+
+
 def is_open(past: Sequence[Run]) -> bool:
     """Return whether the last run that replayed topics was a rehearsed one."""
     replays = _list_replays(past)
@@ -49,6 +55,17 @@ def find_end(past: Sequence[Run]) -> datetime | None:
     """Return up to when arrivals were rehearsed and published; None if nothing was."""
     ends = [interval.until for run in past if run.state == "completed" and (interval := run.plan.rehearsed_interval)]
     return max(ends, default=None)
+
+
+def refuse_skipped(pipeline: str, past: Sequence[Run], interval: ArrivalInterval) -> None:
+    """Raise RequestError if a run of an earlier interval was not completed, and nothing was rehearsed yet: its records
+    are in the log, but were to be known at the end of that interval.
+    """
+    begun = [run for run in past if (it := run.plan.rehearsed_interval) is not None and it.since < interval.since]
+    if begun and find_end(past) is None and (first := begun[0].plan.rehearsed_interval) is not None:
+        since, run = first.since.isoformat(), f"run {begun[0].number} ({begun[0].run_id})"
+        found = f"{run} was to rehearse what arrived from {since} on, and was not completed"
+        raise RequestError(found, where=pipeline, fix=f"rehearse from {since} on")
 
 
 def find_completed_run(past: Sequence[Run], interval: ArrivalInterval) -> Run | None:

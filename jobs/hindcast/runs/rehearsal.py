@@ -130,6 +130,8 @@ def _divide_topics(
     past = journal.read_runs(settings.warehouse, pipeline)
     rehearsals.refuse_rehearsal(contract, past)
     inputs.refuse_unrehearsed(contract, intervals[0])
+    if not with_earlier:
+        rehearsals.refuse_skipped(pipeline, past, intervals[0])
     end = rehearsals.find_end(past)
     left = [interval for interval in intervals if end is None or interval.until > end]
     if end is not None and left and left[0].since != end:

@@ -67,6 +67,7 @@ def plan_run(
     ahead: bool = False,
     given: TopicSource | None = None,
     rehearsed: RehearsedOffsets | None = None,
+    ends_rehearsal: bool = False,
 ) -> int:
     """Store the plan of a run, or find that of an earlier attempt; return the run's number.
 
@@ -80,7 +81,15 @@ def plan_run(
         store_migration.refuse_unready(contract)
         write_missing_page(settings, pipeline)
         plan = planner.ensure_plan(
-            contract, run_id, interval_end, only, reason, ahead=ahead, given=given, rehearsed=rehearsed
+            contract,
+            run_id,
+            interval_end,
+            only,
+            reason,
+            ahead=ahead,
+            given=given,
+            rehearsed=rehearsed,
+            ends_rehearsal=ends_rehearsal,
         )
         record_plan(plan)
     return plan.run

@@ -97,7 +97,7 @@ def _end_rehearsal(arguments: argparse.Namespace, settings: Settings) -> int:
         print(f"{pipeline}: no rehearsal is open; nothing was done", file=sys.stderr)
         return 0
     name, reason = journal.new_run_id("cli"), "the rehearsal was ended"
-    number = run_steps.plan_run(settings, pipeline, name, FIRST_MOMENT, reason=reason)
+    number = run_steps.plan_run(settings, pipeline, name, FIRST_MOMENT, reason=reason, ends_rehearsal=True)
     _print_report(run_steps.execute_run(open_session(settings, pipeline), settings, pipeline, number), arguments.format)
     return 0
 
