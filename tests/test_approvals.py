@@ -14,7 +14,7 @@ from airflow.sdk.exceptions import AirflowException
 from deltalake import write_deltalake
 
 from bare_runs import bare_run
-from hindcast.airflow import tasks
+from hindcast.airflow import approval_tasks
 from hindcast.cli import main
 from hindcast.common.errors import BusyError, RequestError, RunError
 from hindcast.common.settings import Settings, read_settings
@@ -52,7 +52,7 @@ def begin(settings: Settings, run_id: str, purpose: Purpose, state: str = "plann
 def test_an_approval_waits_for_a_run_of_its_name(settings: Settings, capsys: pytest.CaptureFixture[str]) -> None:
     """Whoever triggers both DAGs by Airflow's API may give their runs one id."""
     begin(settings, "fix-42", Replay())
-    assert not tasks.plan_release("restaurant", "fix-42", *ANSWER).is_done
+    assert not approval_tasks.plan_release("restaurant", "fix-42", *ANSWER).is_done
     assert "run 2 (fix-42) has not ended" in capsys.readouterr().out
     with pytest.raises(RunError, match="the release fix-42 has no plan"):
         special_runs.find_release(settings.warehouse, "restaurant", "fix-42")
@@ -76,7 +76,7 @@ def test_a_release_of_no_keys_is_one_when_it_is_read_back(settings: Settings) ->
     assert Plan.from_json(json.loads(json.dumps(plan.as_json()))) == plan
     begin(settings, "fix-42", Release({}))
     changed = json.dumps(['menu {"item": "naan"}'])
-    assert tasks.plan_release("restaurant", "fix-42", *ANSWER[:2], changed).xcom_value == 2
+    assert approval_tasks.plan_release("restaurant", "fix-42", *ANSWER[:2], changed).xcom_value == 2
 
 
 @pytest.mark.parametrize(
@@ -88,8 +88,8 @@ def test_a_second_answer_does_not_publish_what_the_first_approved(
     """The task that asks was cleared after the release of the first answer had failed."""
     begin(settings, "fix-42", Release({"menu": ReleasedKeys(T0, keys, by)}))
     with pytest.raises(AirflowException, match="another answer was given before, and its release has not ended"):
-        tasks.plan_release("restaurant", "fix-42", *ANSWER)
-    assert not tasks.reject("restaurant", *ANSWER).is_done
+        approval_tasks.plan_release("restaurant", "fix-42", *ANSWER)
+    assert not approval_tasks.reject("restaurant", *ANSWER).is_done
     assert "run 2 (fix-42) publishes what was approved before of these keys" in capsys.readouterr().out
     assert [key.key for key in approval.read_held_keys(find_bound_contract(settings, "restaurant"))] == [CURRY]
 
@@ -98,7 +98,7 @@ def test_keys_that_were_hidden_when_they_were_asked_about_are_found_again(settin
     path = settings.schemas / "restaurant.yaml"
     text = path.read_text()
     path.write_text(text.replace("    expect:", "    sensitive: true\n    expect:", 1))
-    asked = tasks.read_held_changes("restaurant")
+    asked = approval_tasks.read_held_changes("restaurant")
     assert "curry" not in str(asked)
     path.write_text(text)
     chosen = approval.choose_keys(
@@ -111,7 +111,7 @@ def test_a_key_whose_sensitive_column_has_left_it_stays_hidden(
     settings: Settings, capsys: pytest.CaptureFixture[str]
 ) -> None:
     enter(settings.warehouse, held(1, "soup", 2) | {"key": '{"ssn":"123-45-6789"}', "row": "{}"})
-    assert "123-45" not in str(tasks.read_held_changes("restaurant"))
+    assert "123-45" not in str(approval_tasks.read_held_changes("restaurant"))
     assert main.main(["failing", "restaurant", "--format", "json"]) == 0
     assert "123-45" not in capsys.readouterr().out
 
@@ -149,7 +149,7 @@ def test_a_task_that_was_marked_as_success_without_an_answer_is_none(
             return pushed.get(key) if task_ids == "approve" else {"text": "", "keys": [], "until": ANSWER[0]}
 
     dag = create_release_dag(settings, contract(settings.schemas))
-    for name, step in {"plan": tasks.plan_release, "reject": tasks.reject}.items():
+    for name, step in {"plan": approval_tasks.plan_release, "reject": approval_tasks.reject}.items():
         operator: Any = dag.get_task(name)
         env = dag.get_template_env()
         given = [env.from_string(text).render(ti=Task(), run_id="manual__1") for text in operator.op_args]
@@ -191,7 +191,7 @@ def list_shown(capsys: pytest.CaptureFixture[str]) -> list[Any]:
     contract = find_bound_contract(read_settings(), "guest")
     keys = approval.read_held_keys(contract)
     assert [(key.shown, key.row) for key in keys] == shown[0]
-    asked = tasks.read_held_changes("guest")
+    asked = approval_tasks.read_held_changes("guest")
     assert ("Ann Secret" in str(asked)) == ("Ann Secret" in str(shown))
     chosen = approval.choose_keys(contract, T0 + timedelta(hours=1), json.dumps(asked["keys"]))
     assert chosen == {"answers": ['{"id":"q1"}'], "named": [ANN]}, "whatever is hidden, it is what was chosen"

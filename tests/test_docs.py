@@ -350,6 +350,7 @@ READERS_OF_SETTINGS = {
     "cli/main": "each command, and each step under spark-submit",
     "airflow/__init__": "each file that creates DAGs",
     "airflow/tasks": "each task",
+    "airflow/approval_tasks": "each task",
     "airflow/connections": "each task of a connection, whose variables the settings then have",
     "airflow/lineage": "what a task has read and written, when Airflow asks for it",
     "airflow/pages/routes": "each request",

@@ -14,7 +14,7 @@ from deltalake import CommitProperties, Transaction, write_deltalake
 
 import reports
 from bare_runs import bare_run
-from hindcast.airflow import tasks
+from hindcast.airflow import approval_tasks
 from hindcast.cli import main
 from hindcast.common.errors import BusyError, ContractError, RequestError
 from hindcast.common.settings import read_settings
@@ -231,15 +231,15 @@ def test_a_rejection_waits_for_a_forgetting(
     enter(warehouse, held(1, "curry", 1), held(1, "naan", 2), held(1, "anna", 3, table="orders"))
     begin_forgetting(warehouse, "planned")
     answer = "restaurant", (T0 + timedelta(hours=1)).isoformat(), "ann", '["menu {\\"item\\": \\"curry\\"}"]'
-    assert not tasks.reject(*answer).is_done
+    assert not approval_tasks.reject(*answer).is_done
     assert "a rejection stops here: run 2 (forget__1) forgets something" in capsys.readouterr().out
     assert {row["entry"] for row in held_changes.read_held_rows(warehouse, "restaurant").to_pylist()} == {"held"}
     begin_forgetting(warehouse, "completed")
-    assert tasks.reject(*answer).is_done
+    assert approval_tasks.reject(*answer).is_done
     assert capsys.readouterr().out == "restaurant.menu: 1 key held, rejected by ann\n"
     entries = {row["key"]: row["entry"] for row in held_changes.read_held_rows(warehouse, "restaurant").to_pylist()}
     assert entries == {'{"item": "curry"}': "rejected", '{"item": "naan"}': "held", '{"item": "anna"}': "held"}
-    assert tasks.reject(*answer).is_done
+    assert approval_tasks.reject(*answer).is_done
     assert "what was held has changed meanwhile" in capsys.readouterr().out
 
 

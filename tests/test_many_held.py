@@ -15,7 +15,7 @@ import pytest
 from deltalake import write_deltalake
 from fastapi.testclient import TestClient
 
-from hindcast.airflow import tasks
+from hindcast.airflow import approval_tasks
 from hindcast.airflow.pages.access import PageAccess
 from hindcast.airflow.pages.routes import build_app
 from hindcast.cli import main
@@ -107,7 +107,7 @@ def test_pages_and_what_a_person_is_asked_are_short() -> None:
     web = TestClient(build_app(PageAccess(lambda: None, lambda dag_id: None, lambda: frozenset(["shop"]))))  # noqa: ARG005
     with quick(15):
         answers = [web.get(page) for page in ("/quality/shop", "/ledger/shop", "/machine/shop?table=prices")]
-        asked = tasks.read_held_changes("shop")
+        asked = approval_tasks.read_held_changes("shop")
     assert {(answer.status_code, len(answer.text) < 100_000) for answer in answers} == {(200, True)}
     assert "and 99,800 more keys: hindcast failing shop --held" in asked["text"]
     assert len(json.dumps(asked)) < 80_000

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import reports
-from hindcast.airflow import tasks
+from hindcast.airflow import approval_tasks
 from hindcast.cli import main
 from hindcast.common.errors import ContractError, RequestError
 from hindcast.common.settings import read_settings
@@ -54,7 +54,7 @@ def hold(p: Pipeline) -> tuple[str, ...]:
     """A first run, which holds the truffle; the answer of a person who approves it, as tasks of Airflow have it."""
     p.send("menu", ("curry", {"price": 8}, 0), ("truffle", {"price": 90}, 0))
     p.run()
-    shown = tasks.read_held_changes("shop")
+    shown = approval_tasks.read_held_changes("shop")
     assert shown["keys"] == [TRUFFLE]
     return "shop", "approved", shown["until"], "ann", json.dumps(shown["keys"])
 
@@ -62,9 +62,9 @@ def hold(p: Pipeline) -> tuple[str, ...]:
 def finish_release(p: Pipeline, approval: tuple[str, ...]) -> str:
     """Plan, release and report an approval as its tasks do; the report as text."""
     assert p.spark is not None
-    assert tasks.plan_release(*approval).is_done
-    tasks.release(*approval[:2], spark=p.spark)
-    tasks.finish_release("shop", "approved", Events())
+    assert approval_tasks.plan_release(*approval).is_done
+    approval_tasks.release(*approval[:2], spark=p.spark)
+    approval_tasks.finish_release("shop", "approved", Events())
     assert p.states()[-1][1] == "completed"
     return reports.format_report(run_steps.finish_run(read_settings(), "shop", p.states()[-1][0]).as_json())
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from hindcast.airflow import assets, operators, run_requests, tasks
+from hindcast.airflow import assets, operators, run_requests, task_errors, tasks
 from hindcast.airflow.run_requests import RunRequest
 from hindcast.common.errors import GateError, RequestError, RunError
 from hindcast.contract import load
@@ -173,7 +173,7 @@ def test_a_failure_ends_in_our_words_and_what_a_retry_meets_again_is_final(
     error: Exception, kind: type[Exception], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    with pytest.raises(AirflowException) as told, tasks._raise_airflow_errors():
+    with pytest.raises(AirflowException) as told, task_errors.raise_airflow_errors():
         raise error from ValueError("at org.apache.spark")
     assert (type(told.value), str(told.value), told.value.__suppress_context__) == (kind, str(error), True)
     assert "at org.apache.spark" in caplog.text

@@ -10,7 +10,7 @@ from airflow.providers.standard.operators.hitl import HITLBranchOperator
 from airflow.sdk import DAG, Context, Param, task
 from airflow.sdk.definitions.param import ParamsDict
 
-from hindcast.airflow import assets, tasks
+from hindcast.airflow import approval_tasks, assets
 from hindcast.airflow.dag_defaults import PATIENCE, PLAN, REPORT, list_dag_options, list_step_options
 from hindcast.airflow.spark_tasks import create_spark_task, read_contracts_of
 from hindcast.common.settings import Settings
@@ -37,7 +37,7 @@ def create_release_dag(settings: Settings, contract: Contract) -> DAG:
         is_paused_upon_creation=False,
         **list_dag_options(contract, "release"),
     ) as dag:
-        held = task(task_id="held")(read_contracts_of(settings, tasks.read_held_changes))(contract.pipeline)
+        held = task(task_id="held")(read_contracts_of(settings, approval_tasks.read_held_changes))(contract.pipeline)
         approve = Approval(
             task_id="approve",
             subject=f"{contract.pipeline}: publish the held changes?",
@@ -47,15 +47,19 @@ def create_release_dag(settings: Settings, contract: Contract) -> DAG:
             params={"keys": _keys_to_choose([])},
             execution_timeout=None,
         )
-        plan = task.sensor(task_id="plan", doc_md=PLAN, **patience)(read_contracts_of(settings, tasks.plan_release))
+        plan = task.sensor(task_id="plan", doc_md=PLAN, **patience)(
+            read_contracts_of(settings, approval_tasks.plan_release)
+        )
         planned = plan(contract.pipeline, "{{ run_id }}", until, by, keys)
         # The keys, which are values of records, are in the plan: not on the command line of spark-submit.
         release = create_spark_task(settings, "release", "release", contract.pipeline, "{{ run_id }}", **step)
         outlets = [assets.pipeline_alias(contract.pipeline)]
         report = task(task_id="report", outlets=outlets, doc_md=REPORT)(
-            read_contracts_of(settings, tasks.finish_release)
+            read_contracts_of(settings, approval_tasks.finish_release)
         )
-        reject = task.sensor(task_id="reject", doc_md=REJECT, **patience)(read_contracts_of(settings, tasks.reject))
+        reject = task.sensor(task_id="reject", doc_md=REJECT, **patience)(
+            read_contracts_of(settings, approval_tasks.reject)
+        )
         held >> approve >> [planned, reject(contract.pipeline, until, by, keys)]
         planned >> release >> report(contract.pipeline, "{{ run_id }}")
     return dag

@@ -7,7 +7,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-from hindcast.airflow import tasks
+from hindcast.airflow import approval_tasks, tasks
 from hindcast.airflow.operators import SharedSpark, SubmittedSpark
 from hindcast.common.session import conf_folder
 from hindcast.common.settings import Settings, use_environment
@@ -28,6 +28,15 @@ def read_contracts_of(settings: Settings, call: Callable[P, T]) -> Callable[P, T
     return call_with_folder
 
 
+_CALLS: Mapping[str, Callable[..., Any]] = {
+    "rehearse": tasks.rehearse,
+    "preview": tasks.preview,
+    "maintain": tasks.maintain,
+    "release": approval_tasks.release,
+}
+"""The steps in Spark that are not of one table."""
+
+
 def create_spark_task(settings: Settings, task_id: str, step: str, *arguments: str, **options: Any) -> Any:
     """Return the task of a step in Spark: in the shared Spark Connect session, or by spark-submit.
 
@@ -42,7 +51,7 @@ def create_spark_task(settings: Settings, task_id: str, step: str, *arguments: s
             **options,
         )
     else:
-        call = tasks.table_callable(TABLE_STEPS[step]) if step in TABLE_STEPS else getattr(tasks, step)
+        call = tasks.table_callable(TABLE_STEPS[step]) if step in TABLE_STEPS else _CALLS[step]
         run = read_contracts_of(settings, call)
         spark_task = SharedSpark(conn_id="hindcast_spark", python_callable=run, op_args=[*arguments], **options)
     spark_task.contract_environment = settings.contract_environment
