@@ -10,7 +10,9 @@ from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, write_deltalake
 from fastapi.testclient import TestClient
 
 from hindcast.airflow.pages import changes_page
@@ -130,6 +132,32 @@ def test_a_restatement_is_written_as_a_page_that_loads_nothing(
     assert not re.search(r"""(?:src|href)=["'](?!data:)""", page)
     assert main(["restate", "shop", "2026-Q1", "--page", str(tmp_path / "no" / "x.html")]) == 1
     assert "cannot be written: No such file or directory" in capsys.readouterr().err
+
+
+def test_a_restatement_is_written_as_a_table_of_its_own(
+    tmp_path: Path, settings: Settings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, asked = tmp_path / "restated", ["restate", "shop", "2026-Q1", "--into"]
+    for _ in range(2):
+        assert main([*asked, str(folder)]) == 0
+    written = DeltaTable(folder)
+    rows = written.to_pyarrow_table().to_pylist()
+    (amount,) = (row for row in rows if (row["table"], row["figure"], row["cause"]) == ("bills", "amount", "records"))
+    assert (amount["close"], amount["knownAt"]) == ("2026-Q1", RUNS[1])
+    assert [Decimal(amount[name]) for name in ("closed", "difference", "now")] == [6, -1, 5]
+    assert written.version() == 1, "a new version of the same table"
+    capsys.readouterr()
+    write_deltalake(tmp_path / "other", pa.table({"x": [1]}))
+    (tmp_path / "x").write_text("")
+    odd = {
+        str(tmp_path / "other"): "it has a table with other columns: x",
+        str(tmp_path): "it has files of something else",
+        f"{settings.warehouse}/shop/restated": "it is in the warehouse",
+        str(tmp_path / "x" / "y"): "cannot be written",
+    }
+    for other, found in odd.items():
+        assert main([*asked, other]) == 1
+        assert found in capsys.readouterr().err
 
 
 def test_a_written_page_has_no_sums_of_sensitive_columns(tmp_path: Path) -> None:

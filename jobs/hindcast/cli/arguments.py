@@ -289,6 +289,9 @@ def build_parser() -> argparse.ArgumentParser:
         "--page", type=Path, metavar="FILE", help="write it as a page with a waterfall for each figure"
     )
     restate.add_argument(
+        "--into", type=Path, metavar="FOLDER", help="write the differences, by figure and cause, as a Delta table"
+    )
+    restate.add_argument(
         "--records", action="store_true", help="list the records of the period that became known since"
     )
     restate.add_argument(

@@ -89,6 +89,28 @@ def list_rows(restatement: Restatement) -> pa.Table:
     return pa.Table.from_pylist(rows, pa.schema([(name, pa.string()) for name in _list_names(occurring)]))
 
 
+def list_differences(restatement: Restatement) -> pa.Table:
+    """Return a row for each figure and cause, for a table of its own.
+
+    The columns `close`, `knownAt`, `table`, `figure`, `cause`; and `closed`, `difference` and `now`, as exact text.
+    """
+    named = {"close": restatement.close.name, "knownAt": restatement.known_at}
+    rows = [
+        named
+        | {"table": figure.table, "figure": figure.name, "cause": cause, "closed": _format_number(figure.closed)}
+        | {"difference": _format_number(difference), "now": _format_number(figure.now)}
+        for figure in restatement.figures
+        for cause, difference in figure.differences.items()
+    ]
+    return pa.Table.from_pylist(rows, schema=_DIFFERENCES)
+
+
+_TEXTS = ("table", "figure", "cause", "closed", "difference", "now")
+_DIFFERENCES = pa.schema(
+    [("close", pa.string()), ("knownAt", pa.timestamp("us", "UTC")), *((name, pa.string()) for name in _TEXTS)]
+)
+
+
 def _list_names(occurring: Sequence[Cause]) -> list[str]:
     return ["table", "figure", "closed", *occurring, "now"]
 

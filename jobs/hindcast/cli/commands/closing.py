@@ -16,11 +16,13 @@ from hindcast.cli.commands.shared import (
     read_runs,
     refuse_close_as_time,
 )
-from hindcast.common.errors import QueryError
+from hindcast.common.errors import QueryError, show_briefly
 from hindcast.common.plurals import format_count
 from hindcast.plan.closes import PREFIX
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from hindcast.common.settings import Settings
     from hindcast.plan.closes import Close
 
@@ -75,8 +77,9 @@ def restate(arguments: argparse.Namespace, settings: Settings) -> int:
     known_at = parse_known_at(settings, pipeline, arguments.known_at)
     name = arguments.name.removeprefix(PREFIX)
     if arguments.records:
-        if arguments.page is not None:
-            raise QueryError("a page has figures, not records", fix="leave out --page or --records")
+        if arguments.page is not None or arguments.into is not None:
+            fix = "leave out --records, or --page and --into"
+            raise QueryError("a page and a table have figures, not records", fix=fix)
         close = find_close(settings.warehouse, pipeline, name)
         print_rows(late_records.list_late_records(settings.warehouse, contract, close, known_at), arguments.format)
         return 0
@@ -84,6 +87,8 @@ def restate(arguments: argparse.Namespace, settings: Settings) -> int:
     if arguments.page is not None:
         marked = marks.find_bound_contract(settings, pipeline)
         _write_page(arguments.page, restatement_page.render_page(settings, marked, found))
+    if arguments.into is not None:
+        _write_table(settings, arguments.into, restatements.list_differences(found))
     if arguments.format == "table":
         print(f"{pipeline}: {found.close.name}: {describe_close(found.close)}; now as known at {known_at.isoformat()}")
         if not found.figures:
@@ -91,6 +96,29 @@ def restate(arguments: argparse.Namespace, settings: Settings) -> int:
             return 0
     print_rows(restatements.list_rows(found), arguments.format)
     return 0
+
+
+def _write_table(settings: Settings, folder: Path, rows: pa.Table) -> None:
+    """Write rows as a Delta table: a new version, if the folder has a table with these columns."""
+    from deltalake import DeltaTable, write_deltalake
+    from deltalake.exceptions import DeltaError
+
+    place = str(folder)
+    if folder.resolve().is_relative_to(Path(settings.warehouse).resolve()):
+        raise QueryError(
+            "it is in the warehouse, whose tables runs write", fix="name a folder outside of it", where=place
+        )
+    try:
+        if DeltaTable.is_deltatable(place):
+            columns = [field.name for field in DeltaTable(place).schema().fields]
+            if columns != rows.column_names:
+                found = f"it has a table with other columns: {', '.join(columns)}"
+                raise QueryError(show_briefly(found), fix="name another folder", where=place)
+        elif folder.exists() and any(folder.iterdir()):
+            raise QueryError("it has files of something else", fix="name a new folder", where=place)
+        write_deltalake(place, rows, mode="overwrite")
+    except (DeltaError, OSError) as error:
+        raise QueryError(f"cannot be written: {error}", fix="name a folder that you may write", where=place) from None
 
 
 def _write_page(path: Path, page: str) -> None:
