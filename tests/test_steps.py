@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -149,6 +150,9 @@ def test_an_event_is_sent_for_each_table_of_which_something_was_published() -> N
         ("restaurant.orders", {**told, **counts, "opened": 2}),
         ("restaurant.bills", {**told, **counts, "closed": 1, "corrected": 1}),
     ]
+    rehearsed = replace(RunReport.from_json(report), rehearsed=ArrivalInterval(MONDAY, TUESDAY))
+    assert assets.send_asset_events("/w", Events(), rehearsed) == []  # type: ignore[arg-type]
+    assert len(sent) == 2
 
 
 def test_an_asset_is_where_its_table_lies() -> None:

@@ -33,7 +33,12 @@ def pipeline_alias(pipeline: str) -> AssetAlias:
 
 
 def send_asset_events(warehouse: str, events: OutletEventAccessorsProtocol, report: RunReport) -> list[str]:
-    """Send the events of a completed run, given its report, and return the tables that they are for."""
+    """Send the events of a completed run, given its report, and return the tables that they are for.
+
+    Of a rehearsed run none: they would start other pipelines by the clock, which could not be rehearsed after that.
+    """
+    if report.rehearsed is not None:
+        return []
     pipeline, published = report.pipeline, []
     known_at = report.known_at.isoformat() if report.known_at else None
     for name, table in report.tables.items():

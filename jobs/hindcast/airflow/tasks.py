@@ -213,8 +213,6 @@ def finish(
         print(report_text.format_report(report))
         if rehearsed:
             return False
-        if report.rehearsed is not None:  # a pipeline below would run by the clock, and could not be rehearsed
-            return any(held.newly or held.grown for held in report.held_keys.values())
         assert outlet_events is not None  # noqa: S101  # Airflow passes it
         assets.send_asset_events(settings.warehouse, outlet_events, report)
         return any(held.newly or held.grown for held in report.held_keys.values())
