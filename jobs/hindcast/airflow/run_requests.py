@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple
@@ -36,6 +37,11 @@ class RunRequest(NamedTuple):
     reason: str | None = None
     rehearsed: ArrivalInterval | None = None
     earlier: bool = False
+
+    def format_rehearsal(self) -> str:
+        """Return what is asked of `rehearsal.plan_requested_run`, as JSON."""
+        interval = self.rehearsed.as_json() if self.rehearsed is not None else {}
+        return json.dumps({**interval, "earlier": self.earlier, "reason": self.reason})
 
 
 def read_run_request(context: Context, now: datetime) -> RunRequest:

@@ -5,7 +5,6 @@ An error that no retry can fix (a contract, a record, a gate, a table of another
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -73,14 +72,10 @@ def plan(pipeline: str, **context: Unpack[Context]) -> PokeReturnValue:
         if request.rehearsed:
             rehearsals.refuse_rehearsal(contract, past)
             rehearsals.refuse_future(pipeline, request.rehearsed.until)
-            if (
-                other := next((run for run in past if run.state == "planned" and run.run_id != run_id), None)
-            ) is not None:
-                print(f"run {other.number} ({other.run_id}) has not ended")
+            if others := [run for run in past if run.state == "planned" and run.run_id != run_id]:
+                print(f"run {others[0].number} ({others[0].run_id}) has not ended")
                 return PokeReturnValue(is_done=False)
-            interval = request.rehearsed.as_json()
-            asked = {**interval, "earlier": request.earlier, "reason": request.reason}
-            ti.xcom_push("rehearses", json.dumps(asked))
+            ti.xcom_push("rehearses", request.format_rehearsal())
             return PokeReturnValue(is_done=True)
         try:
             options = (request.until, request.only, request.reason)
@@ -93,14 +88,12 @@ def plan(pipeline: str, **context: Unpack[Context]) -> PokeReturnValue:
 
 def skip_unconcerned(pipeline: str, name: str, context: Context) -> None:
     """Skip the task of table `name` if its run is limited to another table and what is downstream of that."""
-    only = context["ti"].xcom_pull(task_ids="plan", key="only")
     from airflow.sdk.exceptions import AirflowSkipException
 
     if context["ti"].xcom_pull(task_ids="plan", key="rehearsed"):
-        raise AirflowSkipException("the interval was rehearsed before")
-    if not only:
+        raise AirflowSkipException(_REHEARSED)
+    if not (only := context["ti"].xcom_pull(task_ids="plan", key="only")):
         return
-
     from hindcast.common.settings import read_settings
     from hindcast.contract import find
 
@@ -117,7 +110,10 @@ def skip_rehearsal(context: Context) -> None:
     if context["params"]["replay"] != run_requests.REHEARSAL:
         raise AirflowSkipException("the run is no rehearsal")
     if context["ti"].xcom_pull(task_ids="plan", key="rehearsed"):
-        raise AirflowSkipException("the interval was rehearsed before")
+        raise AirflowSkipException(_REHEARSED)
+
+
+_REHEARSED = "the interval was rehearsed before"
 
 
 def rehearse(pipeline: str, name: str, request: str, spark: SparkSession) -> int:
