@@ -9,7 +9,7 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import Row, SparkSession
 
 import expression_fuzz
 from expression_fuzz import COLUMNS
@@ -81,6 +81,12 @@ def test_thousands_of_random_expressions_give_what_spark_gives(spark: SparkSessi
         texts = [expression_fuzz.write_expression(chosen) for _ in range(400)]
         _, different = expression_fuzz.find_differences(spark, expression_fuzz.build_rows(seed, 48), texts)
         assert different == [], seed
+
+
+def test_spark_adds_whole_numbers_in_the_order_of_the_text(spark: SparkSession) -> None:
+    """As its optimizer does by default, it would overflow."""
+    rows = spark.createDataFrame([(-(2**31), -32768)], "j int, s smallint")
+    assert rows.selectExpr("(j + 100000) + s AS n").collect() == [Row(n=-(2**31) + 100000 - 32768)]
 
 
 @pytest.mark.parametrize("text", list_texts(SPARKS))

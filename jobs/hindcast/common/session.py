@@ -33,8 +33,11 @@ JVM properties and session settings, also where a user or a record wrote them.
 UTC_ZONE = {"spark.sql.session.timeZone": "UTC"}
 """Texts without a zone, days and hours are UTC, whoever created the session and wherever."""
 
-TEXT_SETTINGS = {**NO_SUBSTITUTION, **UTC_ZONE}
-"""The settings that decide how a text is read. Every session has them; every step sets them in the session it gets."""
+AS_WRITTEN = {"spark.sql.optimizer.excludedRules": "org.apache.spark.sql.catalyst.optimizer.ReorderAssociativeOperator"}
+"""Whole numbers are added and multiplied in the order of the text: `a + 1 + b` overflows only if that does."""
+
+TEXT_SETTINGS = {**NO_SUBSTITUTION, **UTC_ZONE, **AS_WRITTEN}
+"""The settings that decide what a text means. Every session has them; every step sets them in the session it gets."""
 
 _ARENAS, _MOST_ARENAS = "MALLOC_ARENA_MAX", "2"
 """Threads allocate in arenas; by default glibc has eight for each core, and gives back little of what was in them: in a
