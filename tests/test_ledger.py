@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -14,8 +14,12 @@ from hindcast.common.settings import read_settings
 from hindcast.ingest import ledger
 from hindcast.ops import journal_rebuild
 from hindcast.plan import journal
+from hindcast.quality import held_changes
 from hindcast.runs import run_steps
-from pipelines import RESTAURANT, Pipeline, pipeline
+from pipelines import RESTAURANT, Pipeline, pipeline, wrong
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 LEDGER = [  # run, state, topic, partition, first, last, accepted
     (1, "completed", "menu", 0, 0, 2, 3),
@@ -115,3 +119,39 @@ def test_two_pipelines_share_a_topic(broker: str, tmp_path: Path) -> None:
         shares = [journal.read_active_run(p.warehouse, p.name, 1).plan.topics["menu"] for p in (one, two)]
         assert shares[0] == shares[1]
         assert one.states() == two.states() == [(1, "planned")]
+
+
+HELD = """
+pipeline: shop
+start: 2026-01-01
+topics:
+  menu:
+    read: table
+    key: {item: string}
+    value: {price: int}
+views:
+  dear:
+    table: menu
+    select: {cost: price + 0}
+    expect:
+      - expect_column_values_to_be_between: {column: cost, max_value: 50}
+        on_failure: quarantine
+"""
+
+
+def test_a_rebuilt_journal_gives_no_run_the_number_of_one_that_only_held_changes(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    with pipeline(spark, broker, tmp_path, HELD) as p:
+        p.send("menu", ("tea", {"price": 2}, 1), ("rice", {"price": 3}, 1))
+        p.run()
+        p.write(HELD.replace("price + 0", "price + 100"))
+        p.run()
+        shutil.rmtree(Path(p.warehouse, p.name, "runs"))
+        assert main.main(["ledger", p.name, "--rebuild"]) == 0
+        p.send("menu", ("naan", {"price": 99}, 2))
+        p.run()
+        held = held_changes.read_held_rows(p.warehouse, p.name, 10**6).to_pylist()
+        assert {row["key"] for row in held} == {f'{{"item":"{item}"}}' for item in ("tea", "rice", "naan")}
+        assert [number for number, _ in p.states()] == [1, 2, 3]
+        assert wrong(p) == []

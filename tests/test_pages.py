@@ -452,9 +452,23 @@ def test_a_table_too_large_to_be_shown_offers_keys(web: TestClient, monkeypatch:
     def take_long(*_: object, **__: object) -> None:
         raise EngineLimitError("this took long")
 
-    monkeypatch.setattr(table_view, "open_limited_engine", take_long)
-    page = web.get("/machine/shop.json", params={"table": "prices"}).json()
-    assert ("sample" in page, "naan" in page["suggested"]) == (False, True)
+    def fill_memory(*_: object, **__: object) -> None:
+        raise duckdb.OutOfMemoryException("all of it is used")
+
+    for change in ({"MAX_BYTES": 10}, {"open_limited_engine": take_long}, {"open_limited_engine": fill_memory}):
+        with monkeypatch.context() as changed:
+            for name, other in change.items():
+                changed.setattr(table_view, name, other)
+            page = web.get("/machine/shop.json", params={"table": "prices"}).json()
+            assert ("sample" in page, "naan" in page["suggested"]) == (False, True)
+
+
+def test_a_slider_has_moments_that_are_answered_and_names_what_is_shown(web: TestClient, settings: Settings) -> None:
+    early = web.get("/machine/shop.json", params={"table": "prices", "knownAt": "2026-01-15"}).json()
+    assert (early["current"], early["place"], early["sample"]["rows"]) == ("2026-01-15", 0, [])
+    moments = table_view.list_moments(settings.warehouse, "shop", RUNS[1])
+    assert "run:1" not in [it.text for it in moments]
+    assert moments[-1].text == "run:2"
 
 
 def test_sensitive_columns_are_hidden_and_sensitive_keys_are_not_asked_by(web: TestClient) -> None:

@@ -289,9 +289,30 @@ def test_no_command_runs_by_the_clock_while_a_backfill_rehearses(
         assert f"hindcast rehearse {p.name} --end" in refused.value.fix
         ask_for(p, 10, 20)
         monkeypatch.setattr("hindcast.cli.commands.running.open_session", lambda *_: spark)
-        assert main(["rehearse", p.name, "--end"]) == 0
+        with monkeypatch.context() as killing:
+            killing.setattr(run_steps, "execute_run", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+            assert main(["rehearse", p.name, "--end"]) != 0
+        assert main(["rehearse", p.name, "--end"]) == 0, "it is finished"
+        assert [state for _, state in p.states()] == ["completed"] * 3
         assert journal.read_runs(p.warehouse, p.name)[-1].plan.rehearsed_interval is None
         p.run()
+        assert known_bills(p, at(20)) == define_bills(20)
+
+
+def test_a_proof_of_a_warehouse_that_was_replaced_is_no_run_of_a_rebuilt_journal(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    with pipeline(spark, broker, tmp_path, CONTRACT) as p:
+        send(p)
+        rehearse(p, 0, 10)
+        p.run()
+        forget.forget_records(spark, p.contract, records.parse_request(p.contract, "orders", "ann", ()))
+        shutil.rmtree(f"{p.warehouse}/{p.name}")
+        rehearse(p, 0, 10)
+        shutil.rmtree(f"{p.warehouse}/{p.name}/runs")
+        assert main(["ledger", p.name, "--rebuild"]) == 0
+        assert [run.number for run in journal.read_runs(p.warehouse, p.name)] == [1]
+        rehearse(p, 0, 20)
         assert known_bills(p, at(20)) == define_bills(20)
 
 

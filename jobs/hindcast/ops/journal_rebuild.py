@@ -106,11 +106,14 @@ def _has_malformed_report(run: Run) -> bool:
 
 
 def _find_last_ended_run(warehouse: str, contract: Contract) -> int:
-    """Return the last run whose commits the tables of a contract refuse (`commit_ids.end_run`); 0 if there is none."""
+    """Return the last run whose commits the tables of a contract refuse (`commit_ids.end_run`), or that has entries
+    among failing rows; 0 if there is none.
+    """
     names = [*contract.topics, *contract.views, *(f"logs/{name}" for name in contract.topics)]
     own = (Table(warehouse, contract.pipeline, name, "log") for name in names)
     opened = ((table, tables.open_table(table)) for table in own)
-    return max((commit_ids.read_ended_run(it, table.app_id()) for table, it in opened if it is not None), default=0)
+    ended = [commit_ids.read_ended_run(it, table.app_id()) for table, it in opened if it is not None]
+    return max([0, *ended, rebuilt_runs.find_last_entry(warehouse, contract.pipeline)])
 
 
 def _rebuild_report(warehouse: str, contract: Contract, plan: Plan) -> Completed:

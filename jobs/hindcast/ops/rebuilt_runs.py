@@ -38,16 +38,32 @@ def read_known_ats(
     return known_ats | {piece.run: piece.known_at for pieces in ingested.values() for piece in pieces}
 
 
+def find_last_entry(warehouse: str, pipeline: str) -> int:
+    """Return the last run that has entries among failing rows; 0 if there is none. It may have written nothing else."""
+    (last,) = (
+        failing_rows.query_entries(warehouse, pipeline, "SELECT max(run) AS run FROM failing", [])
+        .column("run")
+        .to_pylist()
+    )
+    return last or 0
+
+
 def find_own_proofs(
     contract: BoundContract, known_ats: Mapping[int, datetime], ingesting: Collection[int]
 ) -> dict[int, Proof]:
     """Return the proofs of runs of this warehouse, by run; others are of one that it has replaced.
 
-    A run that forgets ingests nothing, and is known after all runs before it and before all runs after it.
+    A run that forgets ingests nothing, commits to a table, and is known after all runs before it and before all runs
+    after it.
     """
-    found = {}
+    found, warehouse, pipeline = {}, contract.warehouse, contract.pipeline
+    own = [tables.locate_table(warehouse, contract, name) for name in (*contract.topics, *contract.views)]
+    own += [of(warehouse, pipeline, name) for name in contract.topics for of in (tables.log_table, tables.fates_table)]
+    last = max(map(tables.read_last_run, own))
     for proof in read_proofs(contract.settings.reports / contract.pipeline):
-        if proof.run not in ingesting and _is_in_order(proof.run, proof.known_at, known_ats):
+        if proof.run in ingesting or proof.run > last:
+            continue
+        if _is_in_order(proof.run, proof.known_at, known_ats):
             found[proof.run] = proof
     return found
 

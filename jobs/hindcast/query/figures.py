@@ -1,8 +1,8 @@
 """The figures of a period: how many events or windows it has, and the sums of its columns of numbers; and by how much
 each run has changed them.
 
-Whole numbers and decimals are added exactly, doubles as well as doubles can be. What a run closes and opens again with
-the same number changes no sum.
+Whole numbers and decimals are added exactly; doubles by compensated sums, which lose what is small beside numbers that
+cancel each other. What a run closes and opens again with the same number changes no sum.
 """
 
 from __future__ import annotations

@@ -50,22 +50,35 @@ def query(warehouse: str, contract: Contract, name: str, question: Question = CU
     return reader.read_rows(reader.condition, reader.bounds, question.order, reader.closed_columns)
 
 
+class LargeRowsError(QueryError):
+    """Rows that are too large to be shown."""
+
+
 def read_first_rows(
-    warehouse: str, contract: Contract, name: str, question: Question, most: int, open_engine: EngineFactory
+    warehouse: str,
+    contract: Contract,
+    name: str,
+    question: Question,
+    most: int,
+    most_bytes: int,
+    open_engine: EngineFactory,
 ) -> tuple[pa.Table, int]:
     """Return the first rows of `query`, by key and time, and how many it has in all.
 
-    With the places of their records. Long values are cut (cut_values.py). Raises what `query` and the engine raise.
+    With the places of their records. Long values are cut (cut_values.py). Raises what `query` and the engine raise, and
+    LargeRowsError if the rows take more than `most_bytes` then.
     """
     reader = _TableReader.open_reader(warehouse, contract, name, question)
     ordering = _format_order(reader.order_columns(("key",)))
     with row_reader.refuse_broken_files(reader.table), open_engine(reader.delta_table) as engine:
         duckdb_reader.register_rows(engine, reader.delta_table, reader.bounds)
-        columns = cut_values.cut_columns(engine, [*reader.columns, *reader.lineage])
-        of = f"FROM rows WHERE {reader.condition}"
-        rows = engine.sql(
-            f"SELECT {columns} {of} ORDER BY {ordering} LIMIT {most}"
-        ).to_arrow_table()  # literals, quoted names
+        names, of = [*reader.columns, *reader.lineage], f"FROM rows WHERE {reader.condition}"
+        first = f"{of} ORDER BY {ordering} LIMIT {most}"
+        if cut_values.measure_rows(engine, names, f"(SELECT * {first})") > most_bytes:
+            raise LargeRowsError(
+                f"the first {most} rows have more than {most_bytes >> 20} MiB", where=reader.table.path
+            )
+        rows = engine.sql(f"SELECT {cut_values.cut_columns(engine, names)} {first}").to_arrow_table()
         (total,) = engine.sql(f"SELECT count(*) {of}").fetchall()[0]
     return rows, total
 

@@ -152,7 +152,8 @@ def _build_table(
         raise QuestionError(error, fields, field) from None
     if sample is None:
         return {"suggested": _suggest_any(table)}
-    moments = table_view.list_moments(warehouse, pipeline)
+    trimmed = horizon.read_horizon(table)
+    moments = table_view.list_moments(warehouse, pipeline, trimmed.moment if trimmed else None)
     formatter = _RowFormatter(warehouse, contract, table.name, past, marked)
     place, keys = table_view.find_place(moments, known), [format_row_key(table, row) for row in sample.rows]
     rows = [{"key": key, **formatter.format_row(row)} for key, row in zip(keys, sample.rows, strict=True)]
@@ -163,6 +164,7 @@ def _build_table(
         "knownBy": formatter.find_run(known),
         "moments": [[it.text, it.label] for it in moments],
         "place": place,
+        "current": table_view.find_label(moments, known),
         "sample": {"rows": rows, "total": sample.total},
     }
 

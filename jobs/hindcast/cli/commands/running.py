@@ -92,11 +92,12 @@ def _end_rehearsal(arguments: argparse.Namespace, settings: Settings) -> int:
     from hindcast.plan import journal, rehearsals
     from hindcast.runs import run_steps
 
-    pipeline = arguments.pipeline
-    if not rehearsals.is_open(read_runs(settings, pipeline)):
+    pipeline, begun = arguments.pipeline, _find_begun(settings, arguments.pipeline, "cli")
+    is_begun = begun is not None and begun.plan.interval_end == FIRST_MOMENT
+    if not is_begun and not rehearsals.is_open(read_runs(settings, pipeline)):
         print(f"{pipeline}: no rehearsal is open; nothing was done", file=sys.stderr)
         return 0
-    name, reason = journal.new_run_id("cli"), "the rehearsal was ended"
+    name, reason = begun.run_id if begun and is_begun else journal.new_run_id("cli"), "the rehearsal was ended"
     number = run_steps.plan_run(settings, pipeline, name, FIRST_MOMENT, reason=reason, ends_rehearsal=True)
     _print_report(run_steps.execute_run(open_session(settings, pipeline), settings, pipeline, number), arguments.format)
     return 0
