@@ -34,7 +34,6 @@ _LONG_NUMBERS = r"[0-9.]{16}|[0-9.][eE][-+]?[0-9]{3}"
 """Numbers that a double does not keep, or with an exponent that no decimal has; and texts that look like it."""
 _MANY_DIGITS = re.compile(f"(?<![-+0-9.eE])[-+0-9.eE]{{{MAX_DIGITS}}}")
 _LONG_NAME = re.compile(f'"[^"]{{{MAX_NAME}}}[^"]*+"[ \\t\\n\\r]*+:')
-_ESCAPED = re.compile(r'[\x00-\x1f"\\]')
 _FIELDS = ("struct", "problem")
 _MOST_DIGITS = 18
 """Of a decimal with more digits few values are such that a double keeps them."""
@@ -47,10 +46,11 @@ class BatchReader:
         types: dict[str, FieldType] = {column.name: column.type for column in shape.columns}
         self._exact = RecordReader(shape)
         self._type = arrow_type(RecordType(types))
-        tries: tuple[bool, ...] = (False, True) if _has_decimals(RecordType(types)) else (True,)
-        if shape.mode == "lenient" or _has_escaped_names(shape):
-            tries = ()
-        self._plain = [_PlainReader(shape, self._type, exact=exact) for exact in tries]
+        tries = () if shape.mode == "lenient" else (False, True) if _has_decimals(RecordType(types)) else (True,)
+        try:
+            self._plain = [_PlainReader(shape, self._type, exact=exact) for exact in tries]
+        except ValueError:  # of a name that JSON writes with an escape, which msgspec cannot read
+            self._plain = []
 
     def read(self, raw: pa.Array) -> pa.Array:
         """Return a struct for each record: `struct`, its columns, and `problem`, what is wrong with it."""
@@ -167,20 +167,6 @@ def decode_texts(raw: pa.Array) -> pa.Array:
     except pa.ArrowInvalid:
         right = [it is not None and it == it.decode(errors="ignore").encode() for it in raw.to_pylist()]
         return pc.if_else(pa.array(right), raw, pa.scalar(None, raw.type)).cast(pa.string())
-
-
-def _has_escaped_names(shape: RecordShape) -> bool:
-    """Return whether JSON writes a field's name with an escape: msgspec compares bytes."""
-    names = {field for column in shape.columns for field in column.fields}
-    nested = [column.type for column in shape.columns]
-    while nested:
-        match nested.pop():
-            case RecordType(fields):
-                names |= fields.keys()
-                nested += fields.values()
-            case ArrayType(element):
-                nested.append(element)
-    return any(map(_ESCAPED.search, names))
 
 
 def _has_decimals(type_: FieldType) -> bool:
