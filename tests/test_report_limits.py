@@ -185,11 +185,14 @@ def test_the_reports_of_a_pipeline_that_took_too_long_are_read_later(monkeypatch
 
 @pytest.fixture
 def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """Five pipelines of one team, each with four stopped runs, whose reports take 0.3 s of a processor; and `shop`.
+    """Five pipelines of one team, each with four stopped runs, whose reports take 3 s of a processor; and `shop`.
 
-    The pipelines whose reports are read are listed.
+    The pipelines whose reports are read are listed. The limits are ten times what they are, so that what the machine
+    itself takes does not count.
     """
     monkeypatch.setattr(reading_limits, "_SPENT", {})
+    for name in ("REPORTS_SECONDS", "OVERVIEW_SECONDS", "SPAN"):
+        monkeypatch.setattr(reading_limits, name, 10 * getattr(reading_limits, name))
     read: list[str] = []
 
     @contextmanager
@@ -198,8 +201,8 @@ def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str
             yield
         read.append(pipeline)
         if pipeline != "shop":
-            reading_limits._SPENT[pipeline].reports += 0.3
-            reading_limits._find_allowance().spent += 0.3
+            reading_limits._SPENT[pipeline].reports += 3.0
+            reading_limits._find_allowance().spent += 3.0
 
     monkeypatch.setattr(run_reports, "limit_report", limit_report)
     others = [GUEST.replace("pipeline: guest", f"pipeline: a{n}").partition("inputs:")[0] for n in range(5)]
@@ -228,7 +231,7 @@ def test_the_overview_reads_reports_of_all_pipelines_in_bounded_time_and_goes_on
         "load the page again: it goes on with the rest",
     )
     assert problems["shop"] == []
-    assert 7 <= len(shared) <= 9, "two seconds"
+    assert 7 <= len(shared) <= 9, "twenty seconds"
     assert set(shared) == {*names, "shop"}, "each has a part of it"
     for _ in range(5):
         web.get("/quality.json")

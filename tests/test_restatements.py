@@ -132,7 +132,7 @@ def test_records_of_the_period_that_became_known_since_are_listed(
         assert main(["restate", shop.name, "Q1", "--records", "--known-at", "run:1"]) == 0
         assert "(0 rows)" in capsys.readouterr().out
         assert main(["restate", shop.name, "Q1", "--records", "--page", "x.html"]) == 1
-        assert "a page has figures" in capsys.readouterr().err
+        assert "a page and a table have figures" in capsys.readouterr().err
 
 
 def test_the_command_shows_a_line_for_each_figure(shop: Pipeline, capsys: pytest.CaptureFixture[str]) -> None:
