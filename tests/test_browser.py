@@ -129,8 +129,8 @@ def test_a_preview_by_the_form_writes_nothing(up: Up, browser: WebDriver) -> Non
     form(browser, up, "by_hand")
     shown(browser, f"{DIALOG}//label[.//input[@name='element_preview']]").click()
     shown(browser, "//button[@data-testid='trigger-dag-submit']").click()
-    waited(browser, lambda _: len(up.web.runs("by_hand")) == 2)
-    run = up.web.wait("by_hand", list(up.web.runs("by_hand"))[-1])
+    waited(browser, lambda _: len(up.web.read_run_states("by_hand")) == 2)
+    run = up.web.wait("by_hand", list(up.web.read_run_states("by_hand"))[-1])
     preview = up.web.wait("by_hand__preview", f"preview__{run}")
     browser.get(f"{up.url}/dags/by_hand__preview/runs/{quote(preview, safe=':')}/tasks/preview")
     shown(browser, "//*[contains(., 'doubled: 2 rows to open, 1 to close')]")
@@ -181,7 +181,7 @@ def test_what_a_gate_holds_back_is_approved_under_required_actions(up: Up, brows
             "awaiting_input"
             in (
                 t["state"]
-                for run in up.web.runs("restaurant__release")
+                for run in up.web.read_run_states("restaurant__release")
                 for t in up.web.tasks("restaurant__release", run)
             )
         ),
@@ -215,11 +215,13 @@ def test_the_pages_are_where_people_look_for_them(up: Up, browser: WebDriver) ->
     shown(browser, "//*[text()='report']")
     picture(browser, "grid")
     with tab(browser, "Time machine", "restaurant.menu"):
-        shown(browser, "//a[text()='naan']").click()
+        link = shown(browser, "//a[text()='naan']")
+        browser.execute_script("arguments[0].click()", link)  # it is below what the frame shows at first
         heading = shown(browser, "//h1[text()='naan in restaurant.menu']")
         shown(browser, "//*[local-name()='svg']//*[local-name()='rect']")
         browser.execute_script("arguments[0].scrollIntoView()", heading)
         picture(browser, "key")
+    browser.set_window_size(1800, 900)  # the last tab is far to the right
     with tab(browser, "Ledger", "Ledger of restaurant"):
         shown(browser, "//*[local-name()='text' and contains(., 'run 1')]")
     browser.get(f"{up.url}/dags/restaurant/runs/{quote(run, safe=':')}")

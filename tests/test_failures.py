@@ -101,7 +101,7 @@ def last(lines: list[str]) -> str:
 
 @pytest.mark.long
 def test_a_task_leads_to_the_report_of_its_run(up: Up) -> None:
-    run = next(iter(up.web.runs("prices")))
+    run = next(iter(up.web.read_run_states("prices")))
     links = up.web._call("GET", f"/api/v2/dags/prices/dagRuns/{run}/taskInstances/replay.prices/links")["extra_links"]
     (last,) = journal.read_runs(up.now.warehouse, "prices")
     assert links == {"Report": f"/hindcast/dag/prices/run/{last.run_id.replace(':', '%3A').replace('+', '%2B')}/report"}

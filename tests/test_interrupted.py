@@ -147,7 +147,7 @@ def is_over(up: Up, backfill: int) -> bool:
 def wait_for_all(up: Up, name: str, seconds: float = 1200) -> dict[str, str]:
     """Wait until no run of the DAG is under way; return their states."""
     end = time.monotonic() + seconds
-    while not (states := up.web.runs(name)) or not {*states.values()} <= {"success", "failed"}:
+    while not (states := up.web.read_run_states(name)) or not {*states.values()} <= {"success", "failed"}:
         assert time.monotonic() < end, states
         restart_what_died(up)
         time.sleep(1)
