@@ -26,6 +26,7 @@ from hindcast.airflow.pages import (
     VIEWS,
     changes_page,
     drawing,
+    known_ats,
     ledger_page,
     rendering,
     table_view,
@@ -466,7 +467,8 @@ def test_a_table_too_large_to_be_shown_offers_keys(web: TestClient, monkeypatch:
 def test_a_slider_has_moments_that_are_answered_and_names_what_is_shown(web: TestClient, settings: Settings) -> None:
     early = web.get("/machine/shop.json", params={"table": "prices", "knownAt": "2026-01-15"}).json()
     assert (early["current"], early["place"], early["sample"]["rows"]) == ("2026-01-15", 0, [])
-    moments = table_view.list_moments(settings.warehouse, "shop", RUNS[1])
+    past, kept = journal.read_runs(settings.warehouse, "shop"), closes.list_kept(settings.warehouse, "shop")
+    moments = known_ats.list_moments(past, kept, RUNS[1])
     assert "run:1" not in [it.text for it in moments]
     assert moments[-1].text == "run:2"
 

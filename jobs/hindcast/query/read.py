@@ -73,12 +73,13 @@ def read_first_rows(
     with row_reader.refuse_broken_files(reader.table), open_engine(reader.delta_table) as engine:
         duckdb_reader.register_rows(engine, reader.delta_table, reader.bounds)
         names, of = [*reader.columns, *reader.lineage], f"FROM rows WHERE {reader.condition}"
-        first = f"{of} ORDER BY {ordering} LIMIT {most}"
-        if cut_values.measure_rows(engine, names, f"(SELECT * {first})") > most_bytes:
+        engine.execute(f"CREATE TEMP TABLE first_rows AS SELECT * {of} ORDER BY {ordering} LIMIT {most}")
+        if cut_values.measure_rows(engine, names, "first_rows") > most_bytes:
             raise LargeRowsError(
                 f"the first {most} rows have more than {most_bytes >> 20} MiB", where=reader.table.path
             )
-        rows = engine.sql(f"SELECT {cut_values.cut_columns(engine, names)} {first}").to_arrow_table()
+        columns = cut_values.cut_columns(engine, names)
+        rows = engine.sql(f"SELECT {columns} FROM first_rows ORDER BY {ordering}").to_arrow_table()  # noqa: S608  # quoted names
         (total,) = engine.sql(f"SELECT count(*) {of}").fetchall()[0]
     return rows, total
 

@@ -23,7 +23,7 @@ from hindcast.common.json_values import JsonObject, JsonValue
 from hindcast.common.settings import Settings
 from hindcast.contract import Contract, list_shapes
 from hindcast.contract.shapes import PERIODS
-from hindcast.plan import horizon, journal
+from hindcast.plan import closes, horizon, journal
 from hindcast.plan.closes import Close
 from hindcast.plan.runs import Run
 from hindcast.quality.held_keys import HeldKeys
@@ -153,10 +153,11 @@ def _build_table(
     if sample is None:
         return {"suggested": _suggest_any(table)}
     trimmed = horizon.read_horizon(table)
-    moments = table_view.list_moments(warehouse, pipeline, trimmed.moment if trimmed else None)
+    kept = closes.list_kept(warehouse, pipeline)
+    moments = known_ats.list_moments(past, kept, trimmed.moment if trimmed else None)
     formatter = _RowFormatter(warehouse, contract, table.name, past, marked)
-    place, keys = table_view.find_place(moments, known), [format_row_key(table, row) for row in sample.rows]
-    rows = [{"key": key, **formatter.format_row(row)} for key, row in zip(keys, sample.rows, strict=True)]
+    place, current = known_ats.find_moment(moments, known)
+    rows = [{"key": format_row_key(table, row), **formatter.format_row(row)} for row in sample.rows]
     return {
         "suggested": [],
         "kind": table.kind,
@@ -164,7 +165,7 @@ def _build_table(
         "knownBy": formatter.find_run(known),
         "moments": [[it.text, it.label] for it in moments],
         "place": place,
-        "current": table_view.find_label(moments, known),
+        "current": current,
         "sample": {"rows": rows, "total": sample.total},
     }
 

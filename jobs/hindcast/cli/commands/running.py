@@ -52,12 +52,12 @@ def rehearse(arguments: argparse.Namespace, settings: Settings) -> int:
     from hindcast.plan import rehearsals
     from hindcast.runs import rehearsal
 
-    pipeline, is_dated = arguments.pipeline, None not in (arguments.start, arguments.end)
+    pipeline = arguments.pipeline
     if arguments.ends and (arguments.start or arguments.end or arguments.earlier):
         raise RequestError("--end goes alone: it rehearses nothing", where=pipeline, fix="rehearse first, then end it")
     if arguments.ends:
         return _end_rehearsal(arguments, settings)
-    if not is_dated:
+    if arguments.start is None or arguments.end is None:
         raise RequestError("a rehearsal needs --from and --to", where=pipeline, fix="hindcast rehearse --help")
     since, until = (parse_moment(settings, pipeline, text) for text in (arguments.start, arguments.end))
     if since >= until:
@@ -92,12 +92,14 @@ def _end_rehearsal(arguments: argparse.Namespace, settings: Settings) -> int:
     from hindcast.plan import journal, rehearsals
     from hindcast.runs import run_steps
 
-    pipeline, begun = arguments.pipeline, _find_begun(settings, arguments.pipeline, "cli")
-    is_begun = begun is not None and begun.plan.interval_end == FIRST_MOMENT
-    if not is_begun and not rehearsals.is_open(read_runs(settings, pipeline)):
+    pipeline, name = arguments.pipeline, journal.new_run_id("cli")
+    begun = _find_begun(settings, pipeline, "cli")
+    if begun is not None and begun.plan.interval_end == FIRST_MOMENT:
+        name = begun.run_id
+    elif not rehearsals.is_open(read_runs(settings, pipeline)):
         print(f"{pipeline}: no rehearsal is open; nothing was done", file=sys.stderr)
         return 0
-    name, reason = begun.run_id if begun and is_begun else journal.new_run_id("cli"), "the rehearsal was ended"
+    reason = "the rehearsal was ended"
     number = run_steps.plan_run(settings, pipeline, name, FIRST_MOMENT, reason=reason, ends_rehearsal=True)
     _print_report(run_steps.execute_run(open_session(settings, pipeline), settings, pipeline, number), arguments.format)
     return 0
