@@ -108,6 +108,9 @@ def build_parser() -> argparse.ArgumentParser:
         "--earlier", action="store_true", help="what arrived before --from is known at the end of the first interval"
     )
     rehearse.add_argument(
+        "--into", metavar="NAME", help="from the logs of PIPELINE, into the tables of another pipeline, NAME"
+    )
+    rehearse.add_argument(
         "--end", dest="ends", action="store_true", help="end the rehearsal, by a run by the clock that replays nothing"
     )
     preview = add_format(add(running.preview))

@@ -46,7 +46,9 @@ def read_decoded(
         if held is not None:
             return segments.hold_segments(spark, held, schema, rule, origin)
     convert = partial(_pack_batches, decoding, bounds, rule)
-    frame = record_tasks.read_in_tasks(spark, settings, place, origin.ranges, convert, segment_packing.PACKED_SCHEMA)
+    frame = record_tasks.read_in_tasks(
+        spark, source, settings, place, origin.ranges, convert, segment_packing.PACKED_SCHEMA
+    )
     return segments.read_segments(frame, schema, rule, origin, few=False)
 
 

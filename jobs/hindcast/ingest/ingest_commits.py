@@ -211,7 +211,8 @@ class _TopicIngest(NamedTuple):
         self, places: DataFrame, read: list[dict[int, OffsetRange]], kafka: str, partitions: Collection[int]
     ) -> DataFrame:
         """Return the same for these partitions, which belong to one topic in Kafka."""
-        name, compacted = self.name, self.topics.is_compacted(kafka)
+        name, known = self.name, self.topics.missing_reason
+        compacted = known is None and self.topics.is_compacted(kafka)
         between = topic_log.union_frames(
             gaps.find_missing_offsets(places, {p: r for p, r in part.items() if p in partitions}) for part in read
         )
@@ -219,5 +220,5 @@ class _TopicIngest(NamedTuple):
             rows = {row["partition"]: row for row in between.sort(F.desc("partition"), F.desc("offset")).collect()}
             gone = {p: OffsetRange(row["offset"], row["offset"] + row["offsets"]) for p, row in rows.items()}
             gaps.refuse_gap(self.contract, name, gone, self.plan.topics[name].members, gaps.COMPACTION)
-        fate, reason = ("gone", gaps.COMPACTION) if compacted else ("no_record", gaps.NO_RECORD)
+        fate, reason = ("gone", known or gaps.COMPACTION) if known or compacted else ("no_record", gaps.NO_RECORD)
         return between.withColumns({"fate": F.lit(fate), "reason": F.lit(reason)})

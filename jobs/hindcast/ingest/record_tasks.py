@@ -1,9 +1,9 @@
-"""Records of ranges of a topic, read by Kafka's own client in tasks of Spark: the JVM sees none of their bytes."""
+"""Records of ranges of a topic, read in tasks of Spark by Kafka's own client or from logs: the JVM sees none."""
 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from typing import NamedTuple, TypeAlias
 
 import pyarrow as pa
@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from hindcast.common.settings import Settings
 from hindcast.common.spark_workers import BatchConverter, map_in_workers, pass_errors
+from hindcast.ingest.logged_topics import LoggedTopics
 from hindcast.kafka import record_batches, task_credentials
 from hindcast.kafka.cluster import Cluster
 from hindcast.kafka.topic_patterns import MemberPartitions, TopicSource, kafka_partition
@@ -34,24 +35,36 @@ class TopicRanges(NamedTuple):
     numbers: dict[int, int]
 
 
-class TaskReader(NamedTuple):
-    """How tasks read records: from these brokers, each task some ranges, and what converts their batches."""
+class Brokers(NamedTuple):
+    """Brokers as tasks open them: their addresses, and the file with how to access them."""
 
     servers: str
     security_file: str | None
+
+    @contextmanager
+    def open(self) -> Iterator[TopicSource]:
+        """Yield the topics of the brokers."""
+        with Cluster(self.servers, task_credentials.load_security(self.servers, self.security_file)) as cluster:
+            yield cluster
+
+
+class TaskReader(NamedTuple):
+    """How tasks read records: from where, each task some ranges, and what converts their batches."""
+
+    source: Brokers | LoggedTopics
     tasks: Sequence[list[TopicRanges]]
     convert: BatchConverter
 
     def read_batches(self, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield what the tasks of these numbers read, for Spark's mapInArrow."""
-        how = task_credentials.load_security(self.servers, self.security_file)
-        with pass_errors(), Cluster(self.servers, how) as cluster:
+        with pass_errors(), self.source.open() as source:
             ranges = (self.tasks[number] for batch in numbers for number in batch.column(0).to_pylist())
-            yield from self.convert(batch for some in ranges for batch in read_ranges(cluster, some))
+            yield from self.convert(batch for some in ranges for batch in read_ranges(source, some))
 
 
 def read_in_tasks(
     spark: SparkSession,
+    source: TopicSource,
     settings: Settings,
     place: TopicPlace,
     parts: Sequence[Mapping[int, OffsetRange]],
@@ -65,7 +78,12 @@ def read_in_tasks(
     """
     size = min(max(count_offsets(parts) // _TASKS, _LEAST_PER_TASK), _MOST_PER_TASK)
     tasks = [task for part in parts for task in divide_ranges(part, place, size)]
-    reader = TaskReader(settings.kafka, task_credentials.write_security(settings), tasks, convert)
+    opened = (
+        source
+        if isinstance(source, LoggedTopics)
+        else Brokers(settings.kafka, task_credentials.write_security(settings))
+    )
+    reader = TaskReader(opened, tasks, convert)
     return map_in_workers(spark.range(0, len(tasks), 1, max(len(tasks), 1)), reader.read_batches, schema)
 
 
@@ -74,11 +92,15 @@ def read_few(
 ) -> Generator[pa.RecordBatch, None, None] | None:
     """Return the records of these parts, which this process reads; None if they are too many for it.
 
-    The caller closes it: a source reads one thing at a time. Tasks read brokers only: all given records are read here.
+    The caller closes it: a source reads one thing at a time. No task can read given records: all are read here.
     """
-    if isinstance(source, Cluster) and not files.is_small(count_offsets(parts)):
+    if _can_tasks_read(source) and not files.is_small(count_offsets(parts)):
         return None
     return read_ranges(source, [one for part in parts for task in divide_ranges(part, place, None) for one in task])
+
+
+def _can_tasks_read(source: TopicSource) -> bool:
+    return isinstance(source, Cluster | LoggedTopics)
 
 
 def hold_batches(source: TopicSource, batches: Iterator[pa.RecordBatch]) -> list[pa.RecordBatch] | None:
@@ -87,7 +109,7 @@ def hold_batches(source: TopicSource, batches: Iterator[pa.RecordBatch]) -> list
     for batch in batches:
         held.append(batch)
         size += batch.nbytes
-        if isinstance(source, Cluster) and size > files.SMALL_BYTES:
+        if _can_tasks_read(source) and size > files.SMALL_BYTES:
             return None
     return held
 
@@ -101,7 +123,7 @@ def read_records(
             held = hold_batches(source, few)
         if held is not None:
             return spark.createDataFrame(pa.Table.from_batches(held, record_batches.SCHEMA), RECORD_SCHEMA)
-    return read_in_tasks(spark, settings, place, [ranges], iter, RECORD_SCHEMA)
+    return read_in_tasks(spark, source, settings, place, [ranges], iter, RECORD_SCHEMA)
 
 
 def read_ranges(source: TopicSource, reading: Sequence[TopicRanges]) -> Generator[pa.RecordBatch, None, None]:

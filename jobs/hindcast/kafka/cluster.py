@@ -51,6 +51,7 @@ class Cluster:
 
     def __init__(self, servers: str, how: Security | None = None) -> None:
         self.servers = servers
+        self.missing_reason = None
         self._how = how or read_security(servers)
         self._errors, self._greeted = access_errors.ClientErrors(), False
         self._greeting: dict[str, ClusterMetadata] = {}

@@ -31,6 +31,7 @@ class GivenTopics:
     """Topics with `partitions` partitions each, to which records are appended; none of them is compacted."""
 
     servers = "given records"
+    missing_reason = None
 
     def __init__(self, topics: Iterable[str], partitions: int) -> None:
         self._logs: dict[str, list[list[GivenRecord]]] = {topic: [[] for _ in range(partitions)] for topic in topics}

@@ -52,9 +52,15 @@ class OffsetSource(Protocol):
 
 
 class TopicSource(OffsetSource, Protocol):
-    """Topics with their offsets and records: those of a `Cluster`, or given ones (given_topics.py)."""
+    """Topics with their offsets and records: those of a `Cluster`, or given ones (given_topics.py), or those of
+    logs (ingest/logged_topics.py).
+    """
 
-    servers: str
+    @property
+    def servers(self) -> str: ...
+    @property
+    def missing_reason(self) -> str | None:
+        """Why an offset between others has no record, if Kafka is not to be asked."""
 
     def list_topics(self) -> dict[str, list[int]]: ...
     def has_topic(self, topic: str) -> bool: ...

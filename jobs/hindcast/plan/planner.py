@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import NamedTuple
 
 from hindcast.bitemporal import valid_time
 from hindcast.common import clock
@@ -16,11 +15,12 @@ from hindcast.contract.bound import BoundContract
 from hindcast.kafka import gaps, topic_patterns
 from hindcast.kafka.topic_patterns import TopicSource
 from hindcast.kafka.topics import OffsetRange, bound_ranges, recreated_topic_error, refuse_lost_offsets
-from hindcast.plan import closes, definitions, ended_runs, inputs, journal, notices, rehearsals
+from hindcast.plan import closes, definitions, ended_runs, inputs, journal, notices, rehearsals, taken_offsets
 from hindcast.plan.plans import Plan, TopicPlan
 from hindcast.plan.purposes import Erasure, Purpose, Release, Replay, Requeue, Upgrade
 from hindcast.plan.rehearsals import RehearsedOffsets
 from hindcast.plan.runs import Abandoned, Run
+from hindcast.plan.taken_offsets import TakenOffsets
 from hindcast.store import emitted_log, tables
 from hindcast.store.tables import Table, locate_table, read_last_run
 
@@ -174,7 +174,7 @@ def propose_plan(
         else inputs.read_as_of_system_time(warehouse, contract, name, upto)
         for name in contract.inputs
     }
-    before = {name: _find_topic_state(contract, name, past) for name in contract.topics}
+    before = {name: taken_offsets.find_taken(contract, name, past) for name in contract.topics}
     topics = {n: _plan_no_offsets(contract, n, state.taken) for n, state in before.items() if instead and state}
     if others := [name for name in contract.topics if name not in topics]:
         with topic_patterns.open_source(contract.settings, given) as cluster:
@@ -267,45 +267,6 @@ def abandon_run(warehouse: str, run: Run, reason: str) -> None:
     ended_runs.refuse_late_commits(warehouse, past, run)
 
 
-class _TopicState(NamedTuple):
-    """What was `taken` of a topic before a run: a plan cut to what its run ingested. `run`: the one that planned it."""
-
-    run: int
-    taken: TopicPlan
-
-
-def _find_topic_state(contract: BoundContract, name: str, past: list[Run]) -> _TopicState | None:
-    """Return what was taken of a topic, with the number of the last commit to its log as `after`; None before any plan.
-
-    A later plan of which nothing was ingested counts too: its partitions, members and start offsets show what Kafka
-    lost since. After a commit it does not if `from` was another; before any commit its start offsets do not count then.
-    """
-    since, log = contract.topics[name].since, tables.log_table(contract.warehouse, contract.pipeline, name)
-    last, moved = read_last_run(log), None
-    for plan in (run.plan for run in reversed(past) if name in run.plan.topics):
-        topic_plan = plan.topics[name]
-        if plan.first_number <= last <= plan.run:
-            taken = topic_plan.cut_after_chunks(last - plan.run + len(topic_plan.chunks))
-            return _TopicState(plan.run, replace(taken, after=last))
-        if plan.run > last and _has_planned_topic(contract, name, plan, past):
-            state = _TopicState(plan.run, replace(topic_plan.cut_all(), after=last))
-            if topic_plan.since == since:
-                return state
-            moved = moved or state
-    return _TopicState(moved.run, replace(moved.taken, start_offsets={})) if moved and not last else None
-
-
-def _has_planned_topic(contract: BoundContract, name: str, plan: Plan, past: list[Run]) -> bool:
-    """Return whether a run was to ingest what there was of a topic in Kafka, of the same one as the contract's.
-
-    A rebuilt plan knows only what the log has. Where the text of its contract is not stored, it was the same topic.
-    """
-    if not plan.contract or not isinstance(plan.purpose, Replay) or plan.only not in (None, name):
-        return False
-    planned = contract if plan.contract == contract.hash else definitions.find_contract(past, plan.contract)
-    return planned is None or (name in planned.topics and planned.kafka_topic(name) == contract.kafka_topic(name))
-
-
 def _plan_no_offsets(contract: BoundContract, name: str, taken: TopicPlan) -> TopicPlan:
     """Return the plan for a topic of which a run ingests nothing, after what was taken of it; Kafka is not asked."""
     topic_patterns.refuse_other_topics(contract, name, taken.members)
@@ -318,7 +279,7 @@ def _plan_topic(
     cluster: TopicSource,
     contract: BoundContract,
     name: str,
-    state: _TopicState | None,
+    state: TakenOffsets | None,
     upto: datetime | Mapping[int, int] | None,
     known_at: datetime,
 ) -> TopicPlan:

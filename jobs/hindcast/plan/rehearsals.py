@@ -98,7 +98,9 @@ def refuse_rehearsal(contract: Contract, past: Sequence[Run]) -> None:
         raise RequestError(found, where=pipeline, fix="add arrival: to the topic (docs/topics/timestamps.md)")
     if (by_clock := find_run_by_clock(past)) is not None:
         found = f"run {by_clock.number} ({by_clock.run_id}) was no rehearsed one: no run can be rehearsed after it"
-        raise RequestError(found, where=pipeline, fix="rehearse it under another name, with a contract of its own")
+        raise RequestError(
+            found, where=pipeline, fix=f"rehearse it under another name: hindcast rehearse {pipeline} --into NAME"
+        )
     changed = next((run for run in _list_replays(past) if not _has_definition(past, run, contract)), None)
     if changed is not None:
         found = f"the definition of a table was changed since run {changed.number} ({changed.run_id}) of this rehearsal"

@@ -17,6 +17,7 @@ from hindcast.common.plurals import format_count
 
 if TYPE_CHECKING:
     from hindcast.common.settings import Settings
+    from hindcast.ingest.logged_topics import LoggedTopics
     from hindcast.plan.runs import Run
     from hindcast.report.run_report import RunReport
 
@@ -53,7 +54,7 @@ def rehearse(arguments: argparse.Namespace, settings: Settings) -> int:
     from hindcast.runs import rehearsal
 
     pipeline = arguments.pipeline
-    if arguments.ends and (arguments.start or arguments.end or arguments.earlier):
+    if arguments.ends and (arguments.start or arguments.end or arguments.earlier or arguments.into):
         raise RequestError("--end goes alone: it rehearses nothing", where=pipeline, fix="rehearse first, then end it")
     if arguments.ends:
         return _end_rehearsal(arguments, settings)
@@ -68,13 +69,17 @@ def rehearse(arguments: argparse.Namespace, settings: Settings) -> int:
         found = f"these are more than {rehearsal.MOST_RUNS:,} runs"
         raise RequestError(found, where=pipeline, fix="rehearse a shorter time, or longer intervals (--every)")
     # Before Spark starts: what makes no sense shows at once.
-    contract = load_contract(settings, pipeline)
-    rehearsals.refuse_rehearsal(contract, read_runs(settings, pipeline))
     rehearsals.refuse_future(pipeline, until)
+    logs = None
+    if arguments.into is not None:
+        logs = _open_logs(settings, pipeline, arguments.into)
+        pipeline = arguments.into
+    rehearsals.refuse_rehearsal(load_contract(settings, pipeline), read_runs(settings, pipeline))
     reports: list[RunReport] = []
     spark = open_session(settings, pipeline)
+    earlier = arguments.earlier
     try:
-        for report in rehearsal.rehearse_runs(spark, settings, pipeline, intervals, with_earlier=arguments.earlier):
+        for report in rehearsal.rehearse_runs(spark, settings, pipeline, intervals, with_earlier=earlier, given=logs):
             reports.append(report)
             if arguments.format != "json":
                 _print_report(report, arguments.format)
@@ -84,6 +89,26 @@ def rehearse(arguments: argparse.Namespace, settings: Settings) -> int:
     if not reports and arguments.format != "json":
         print(f"{pipeline}: what arrived up to {until.isoformat()} was rehearsed before; nothing was done")
     return 0
+
+
+def _open_logs(settings: Settings, pipeline: str, into: str) -> LoggedTopics:
+    """Return the topics of a pipeline's logs; write the contract of the pipeline `into` if there is none."""
+    from hindcast.common.errors import RequestError
+    from hindcast.ingest import logged_topics
+    from hindcast.ops import contract_copies
+    from hindcast.plan import rehearsals
+
+    if into == pipeline:
+        raise RequestError("--into names the pipeline itself", where=pipeline, fix="take a name of its own")
+    contract = load_contract(settings, pipeline)
+    logs = logged_topics.open_logged_topics(contract, read_runs(settings, pipeline))
+    if not logs.topics:
+        found = "its logs have no records yet"
+        raise RequestError(found, where=pipeline, fix="rehearse it without --into, from Kafka")
+    rehearsals.refuse_rehearsal(contract, [])
+    if (written := contract_copies.copy_contract(settings, pipeline, into)) is not None:
+        print(f"{into}: its contract is that of {pipeline}, in {written}", file=sys.stderr)
+    return logs
 
 
 def _end_rehearsal(arguments: argparse.Namespace, settings: Settings) -> int:

@@ -1,0 +1,190 @@
+"""Topics as the logs of a pipeline have them, in place of a broker's: the source of a rehearsal beside that pipeline.
+
+A log has every record with its bytes, headers and place, also those that Kafka has lost since. A `LoggedTopics` gives
+a run what a `Cluster` gives: topics, offsets and records. So a run plans and decodes them with the same code as
+Kafka's, and a later run goes on in Kafka after them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import duckdb
+import pyarrow as pa
+
+from hindcast.bitemporal.predicates import ColumnBound
+from hindcast.common.errors import RequestError
+from hindcast.contract.bound import BoundContract
+from hindcast.ingest import erasure_marks, initial_rows, trim_ledger
+from hindcast.kafka import gaps, record_batches
+from hindcast.kafka.topic_patterns import MemberPartition
+from hindcast.kafka.topics import OffsetRange
+from hindcast.plan import taken_offsets
+from hindcast.plan.runs import Run
+from hindcast.store import duckdb_reader, table_columns, tables
+
+_AT_ONCE, _BYTES, _MEMORY = 2_048, 32 << 20, 1 << 30
+"""So many records are read at once, and a batch has about so many bytes; sorting more than `_MEMORY` takes the disk."""
+_COLUMNS = ("partition", "offset", "timestampType", "key", "value", "headers")
+
+
+class LoggedTopic(NamedTuple):
+    """A topic of Kafka in the log of a pipeline's `entry`: Kafka's id of it, and by its partitions the offsets that the
+    log has, and the numbers of these partitions there.
+    """
+
+    entry: str
+    topic_id: str
+    ranges: dict[int, OffsetRange]
+    numbers: dict[int, int]
+
+
+class LoggedTopics(NamedTuple):
+    """Topics by their names in Kafka, as the logs of a pipeline have them; tasks of Spark can read them, too."""
+
+    warehouse: str
+    pipeline: str
+    topics: Mapping[str, LoggedTopic]
+
+    @property
+    def servers(self) -> str:
+        """Where the topics are, for messages."""
+        return f"the logs of {self.pipeline}"
+
+    @property
+    def missing_reason(self) -> str:
+        """Why an offset has no record: the log knows no more of it."""
+        return f"not in the log of {self.pipeline}: Kafka had no record there, or hindcast forget removed it"
+
+    @contextmanager
+    def open(self) -> Iterator[LoggedTopics]:
+        """Yield the topics, as a task opens them."""
+        yield self
+
+    def list_topics(self) -> dict[str, list[int]]:
+        """Return every topic with its partitions."""
+        return {topic: sorted(logged.ranges) for topic, logged in self.topics.items()}
+
+    def has_topic(self, topic: str) -> bool:
+        """Return whether a log has the topic."""
+        return topic in self.topics
+
+    def topic_id(self, topic: str) -> str:
+        """Return Kafka's id of the topic when it was ingested; raise RequestError for one that no log has."""
+        return self._find(topic).topic_id
+
+    def is_compacted(self, _: str) -> bool:
+        """Return False: a log keeps all records."""
+        return False
+
+    def read_offset_ranges(self, topic: str) -> dict[int, OffsetRange]:
+        """Return the offsets that the log has of each partition."""
+        return dict(self._find(topic).ranges)
+
+    def find_offsets_for_time(self, topic: str, moment: datetime, latest: datetime) -> dict[int, int | None]:
+        """Return per partition the first offset whose timestamp is from `moment` to `latest`; None if there is none."""
+        logged = self._find(topic)
+        with self._select(logged, [], "stamped BETWEEN ? AND ?", [moment, latest]) as records:
+            found = dict(records.aggregate('"partition", min("offset")').fetchall())
+        return {partition: found.get(number) for partition, number in logged.numbers.items()}
+
+    def read_batches(
+        self,
+        topic: str,
+        ranges: Mapping[int, OffsetRange],
+        patience: float = 0.0,  # noqa: ARG002  # of a broker
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the records of these ranges (`record_batches.SCHEMA`), each batch of one partition, in offset order."""
+        logged = self._find(topic)
+        for partition, (start, end) in ranges.items():
+            place = [logged.numbers[partition], start, end - 1]
+            bounds = [ColumnBound("partition", place[0], place[0]), ColumnBound("offset", start, end - 1)]
+            with self._select(logged, bounds, '"partition" = ? AND "offset" BETWEEN ? AND ?', place) as records:
+                ordered = records.order('"offset"')
+                stream = getattr(ordered, "to_arrow_reader", None) or ordered.fetch_record_batch  # of DuckDB 1
+                yield from _merge_batches(_convert_batch(batch, partition) for batch in stream(_AT_ONCE))
+
+    def _find(self, topic: str) -> LoggedTopic:
+        if topic not in self.topics:
+            fix = f"it has {', '.join(sorted(self.topics)) or 'none'}; rehearse other topics from Kafka, without --into"
+            raise RequestError("has no log of this topic", where=f"{self.pipeline}, topic {topic}", fix=fix)
+        return self.topics[topic]
+
+    @contextmanager
+    def _select(
+        self, logged: LoggedTopic, bounds: Sequence[ColumnBound], condition: str, values: Sequence[Any]
+    ) -> Iterator[duckdb.DuckDBPyRelation]:
+        """Yield the records of a topic's log that pass a condition: `_COLUMNS`, and Kafka's own timestamp as `stamped`.
+
+        Not those that were forgotten, nor offsets without a record.
+        """
+        log = tables.open_table(tables.log_table(self.warehouse, self.pipeline, logged.entry))
+        if log is None:
+            raise RequestError("the log is gone", where=f"{self.pipeline}, {logged.entry}", fix="rehearse from Kafka")
+        columns = {*table_columns.column_types(log)}
+        own = [name if name in columns else f"NULL AS {name}" for name in _COLUMNS[2:]]
+        stamped = 'coalesce("recordTimestamp", "timestamp")' if "recordTimestamp" in columns else '"timestamp"'
+        with duckdb_reader.open_engine(log, _MEMORY) as engine:
+            duckdb_reader.register_rows(engine, log, bounds)
+            records = engine.sql(
+                f'SELECT "partition", "offset", {", ".join(own)}, {stamped} AS stamped FROM rows '  # noqa: S608  # own names
+                f"WHERE fate NOT IN {gaps.FATES} AND {erasure_marks.not_forgotten_sql(log)} AND {condition}",
+                params=values,
+            )
+            yield records
+
+
+def open_logged_topics(contract: BoundContract, past: list[Run]) -> LoggedTopics:
+    """Return the topics of a pipeline's logs, up to what its runs have ingested by now.
+
+    Raise RequestError if a log lacks records that its runs have ingested, because it was trimmed, or began with an
+    adopted table.
+    """
+    topics: dict[str, LoggedTopic] = {}
+    for name in contract.topics:
+        _refuse_incomplete(contract, name)
+        state = taken_offsets.find_taken(contract, name, past)
+        if state is None or not state.taken.after:
+            continue
+        taken, kafka = state.taken, contract.kafka_topic(name)
+        for number, offsets in taken.ranges.items():
+            member = taken.members.get(number, MemberPartition(kafka, number, taken.topic_id))
+            logged = topics.setdefault(member.topic, LoggedTopic(name, member.topic_id, {}, {}))
+            if logged.entry == name:  # several entries may read a topic; the first one's log has it
+                start = taken.start_offsets.get(number, offsets.end)
+                logged.ranges[member.partition] = OffsetRange(start, offsets.end)
+                logged.numbers[member.partition] = number
+    return LoggedTopics(contract.warehouse, contract.pipeline, topics)
+
+
+def _refuse_incomplete(contract: BoundContract, name: str) -> None:
+    fix = "rehearse from Kafka, under another name and without --into"
+    if (trim := trim_ledger.read_log_trim(tables.log_table(contract.warehouse, contract.pipeline, name))) is not None:
+        found = f"the log was trimmed up to {trim.horizon.isoformat()}: records that had arrived by then are gone"
+        raise RequestError(found, where=f"{contract.pipeline}.{name}", fix=fix)
+    if initial_rows.has_initial_rows(contract, name):
+        found = "the table began with rows of a table that was adopted: no log says when they arrived"
+        raise RequestError(found, where=f"{contract.pipeline}.{name}", fix=fix)
+
+
+def _convert_batch(batch: pa.RecordBatch, partition: int) -> pa.RecordBatch:
+    """Return records of a log as Kafka had them, with the number of their partition in Kafka."""
+    columns = {name: batch.column(name) for name in _COLUMNS} | {"timestamp": batch.column("stamped")}
+    columns["partition"] = pa.repeat(pa.scalar(partition, pa.int32()), batch.num_rows)
+    cast = [columns[field.name].cast(field.type) for field in record_batches.SCHEMA]
+    return pa.RecordBatch.from_arrays(cast, schema=record_batches.SCHEMA)
+
+
+def _merge_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield batches in larger ones, of about `_BYTES`."""
+    waiting: list[pa.RecordBatch] = []
+    for batch in batches:
+        waiting.append(batch)
+        if sum(it.nbytes for it in waiting) >= _BYTES:
+            yield pa.concat_batches(waiting)
+            waiting = []
+    if waiting:
+        yield pa.concat_batches(waiting)

@@ -1,0 +1,49 @@
+"""A copy of a contract under the name of another pipeline, in a file of its own beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from hindcast.common.errors import ContractError, RequestError
+from hindcast.common.settings import Settings
+from hindcast.contract import bounds, find
+from hindcast.contract.folder import find_owners, try_find, try_load_all
+from hindcast.contract.types import Name
+from hindcast.contract.yaml_documents import compose_node, find_node
+
+
+def copy_contract(settings: Settings, pipeline: str, name: str) -> Path | None:
+    """Write the contract of a pipeline once more, as that of the pipeline `name`; return its file.
+
+    Nothing but the name differs. Return None, and write nothing, if there is a contract of that name. Raise
+    RequestError if its file exists and has another contract, ContractError if a pipeline cannot be called so.
+    """
+    if (known := try_find(settings.schemas, name, settings.choice)) is not None:
+        if isinstance(known, ContractError):
+            raise known
+        return None
+    try:
+        TypeAdapter(Name).validate_python(name)
+    except ValidationError:
+        raise RequestError("no pipeline can be called so", where=name, fix=f"write for example {pipeline}_2") from None
+    source = find_owners(try_load_all(settings.schemas, settings.choice))[pipeline]
+    target = source.with_name(f"{name}.yaml")
+    value = find_node(compose_node(source), ("pipeline",))
+    if value is None:
+        raise RequestError("does not name its pipeline", where=str(source), fix=f"copy it to {target.name} by hand")
+    text = bounds.read_text(source)
+    copied = text[: value.start_mark.index] + name + text[value.end_mark.index :]
+    try:
+        with target.open("x", encoding="utf-8") as file:
+            file.write(copied)
+    except FileExistsError:
+        found = f"exists, and is not the contract of {name}"
+        raise RequestError(found, where=str(target), fix="rename it, or take another name") from None
+    try:
+        find(settings.schemas, name, settings.choice)
+    except ContractError:
+        target.unlink()
+        raise
+    return target
