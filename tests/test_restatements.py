@@ -98,7 +98,7 @@ def test_each_figure_is_what_whole_answers_say_and_its_causes_add_up(shop: Pipel
             for table, columns in {"bills": ("amount", "weight"), "orders": ("quantity",), "sold": ("sum",)}.items():
                 then, now = (sums(shop, table, moment, *columns) for moment in (known[0], last))
                 for name, before in then.items():
-                    figure = figures.get((table, name), Figure(table, name, before, {}, before))
+                    figure = figures.get((table, name), Figure(table, name, name, before, {}, before))
                     assert (float(figure.closed or 0), float(figure.now or 0)) == (before, now[name]), figure
                     assert float(sum(figure.differences.values())) == now[name] - before, figure
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+from decimal import Decimal
 from typing import TYPE_CHECKING
 
 import yaml
@@ -26,10 +28,12 @@ PlainLoader.yaml_implicit_resolvers = {
 class OddValueError(Exception):
     """A value that does not fit its YAML tag: its node, what is wrong with it, and the fix."""
 
-    def __init__(self, node: yaml.Node) -> None:
+    def __init__(self, node: yaml.Node, problem: str = "", fix: str = "") -> None:
         self.node = node
         tag = _find_tag(node)
-        if tag in _TAG_FIXES:
+        if problem:
+            self.problem, self.fix = problem, fix
+        elif tag in _TAG_FIXES:
             kind, self.fix = _TAG_FIXES[tag]
             self.problem = f"is not a {kind}"
         else:
@@ -43,7 +47,8 @@ class ContractLoader(PlainLoader):
     def construct_object(self, node: yaml.Node, deep: bool = False) -> object:
         """Return the value that YAML constructs; raise OddValueError where that fails (`2026-02-30`, `!!int x`) and
         for what JSON does not have: whole numbers of more than 64 bits, bytes, sets; and for a timestamp of which YAML
-        would cut digits.
+        would cut digits. Also for numbers that people do not read as YAML does: octal ones (`010`), those with colons
+        (`12:30`), and those of more digits than a double keeps.
         """
         tag = _find_tag(node)
         is_cut = tag == "timestamp" and re.search(r"\.[0-9]{7}", node.value) is not None
@@ -55,6 +60,11 @@ class ContractLoader(PlainLoader):
             raise OddValueError(node) from None
         if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
             raise OddValueError(node)
+        if _has_surprising_digits(node):
+            raise OddValueError(node, *(describe_misread_number(node) or ()))
+        if isinstance(value, float) and math.isfinite(value) and Decimal(node.value) != Decimal(repr(value)):
+            found = f"'{node.value}' has more digits than a number keeps: it would be {value!r}"
+            raise OddValueError(node, found, "put it in quotes, or write fewer digits")
         return value
 
 
@@ -78,12 +88,17 @@ def _find_tag(node: yaml.Node) -> str:
     return str(node.tag).rpartition(":")[2]
 
 
+def _has_surprising_digits(node: yaml.Node) -> bool:
+    is_number = _find_tag(node) in ("int", "float")
+    return is_number and (":" in node.value or re.fullmatch(r"[-+]?0[0-9_]+", node.value) is not None)
+
+
 def describe_misread_number(node: yaml.Node) -> tuple[str, str] | None:
     """Return what is wrong, and the fix, if a node is a number that people do not read as YAML 1.1 does (010 is 8)."""
     pattern = _PLAIN_NUMBERS.get(_find_tag(node))
     if pattern is None or pattern.fullmatch(node.value):
         return None
-    value = ContractLoader("").construct_document(node)
+    value = PlainLoader("").construct_document(node)
     fix = f"write {value}, or the number that you mean in decimal digits, without leading zeros; put text in quotes"
     return f"'{node.value}' is the number {value} in YAML", fix
 

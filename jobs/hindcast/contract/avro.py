@@ -157,17 +157,26 @@ def reader_schema(schema: JsonValue) -> JsonValue:
     """Return the schema (parsed JSON) that Spark should read with.
 
     It has no `time-micros`, which is read as the number that it is written in. Decimals have room for all their bytes:
-    of a decimal of up to 18 digits Spark would read only the last 8 bytes.
+    of a decimal of up to 18 digits Spark would read only the last 8 bytes. What is for Java is left out: in a String of
+    Java, text that is not UTF-8 would be altered.
     """
     if isinstance(schema, list):
         return [reader_schema(part) for part in schema]
     if not isinstance(schema, dict):
         return schema
     parts = {name: reader_schema(schema[name]) for name in ("type", "items", "values", "fields") if name in schema}
-    fields = {name: value for name, value in schema.items() if (name, value) != ("logicalType", "time-micros")}
+    fields = {
+        name: value
+        for name, value in schema.items()
+        if name not in _FOR_JAVA and (name, value) != ("logicalType", "time-micros")
+    }
     if schema.get("logicalType") == "decimal":
         fields["precision"] = _count_digits(schema)
     return {**fields, **parts}
+
+
+_FOR_JAVA = ("avro.java.string", "java-class", "java-key-class", "java-element-class")
+"""The properties of a schema that tell Avro's Java library which classes to make."""
 
 
 def format_columns(columns: Mapping[str, str | FieldType], between: str = " ") -> str:

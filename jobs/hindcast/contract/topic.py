@@ -21,7 +21,7 @@ from hindcast.contract.avro_file import SchemaFile
 from hindcast.contract.expectation import HOLD_DESCRIPTION, Gate, Hold, gate_schema
 from hindcast.contract.field_types import EnvelopePath, KafkaName, Pattern, Sensitive, TableName, Widen
 from hindcast.contract.patterns import MAX_RUN_SECONDS, SIMPLER_FIX, SlowPatternError, find_matches
-from hindcast.contract.types import Allowance, ColumnName, ColumnType, ContractModel, Duration, Flag, Moment
+from hindcast.contract.types import Allowance, ColumnName, ColumnType, ContractModel, Duration, ExactText, Flag, Moment
 
 ColumnTypes = dict[ColumnName, ColumnType]
 Format = Literal["json", "string", "primitive", "avro"]
@@ -105,12 +105,12 @@ class Topic(ContractModel):
         "in the schema registry.",
     )
     value_schema: SchemaFile | None = Field(None, description="The same for the values.")
-    renamed: dict[ColumnName, Annotated[tuple[str, ...], Field(min_length=1)]] = Field(
+    renamed: dict[ColumnName, Annotated[tuple[ExactText, ...], Field(min_length=1)]] = Field(
         default_factory=dict,
         description="Fields that once had other names: the column is read from the first of its name and these that "
         "exists. For JSON objects and Avro records.",
     )
-    headers: dict[ColumnName, str] = Field(
+    headers: dict[ColumnName, ExactText] = Field(
         default_factory=dict,
         description="Columns of the value that are read from the record's header of this name, the last one if there "
         "are several; UTF-8 text of the column's type, or bytes for a binary column.",

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Annotated, TypeAlias
 
 import sqlglot
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, WithJsonSchema
 from sqlglot import expressions as exp
 
 from hindcast.common.json_values import JsonValue
@@ -327,6 +327,10 @@ Moment = Annotated[
         }
     ),
 ]
+
+
+ExactText = Annotated[str, StringConstraints(strip_whitespace=False)]
+"""A text that means what it says, spaces around it too."""
 
 
 class ContractModel(BaseModel):

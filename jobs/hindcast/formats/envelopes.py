@@ -133,7 +133,9 @@ class EnvelopeReader:
         for name, kind in self._shape.value.items():
             type_ = self._type.field(name).type
             if name in self._shape.metadata:
-                columns.append(_read_metadata(envelope, self._shape.metadata[name].split("."), kind).cast(type_))
+                found, problem = _read_metadata(envelope, name, self._shape.metadata[name], kind)
+                columns.append(found.cast(type_))
+                problems.append(problem)
                 continue
             raw = take_field(after, name)
             found = self._decode(name, kind, raw, schemas).cast(type_)
@@ -239,11 +241,16 @@ def _take_first(lists: pa.ListArray, name: str) -> pa.Array:
     return flat.take(pa.array(places, mask=places < 0))
 
 
-def _read_metadata(envelope: pa.StructArray, path: list[str], kind: str) -> pa.Array:
-    found: pa.Array = envelope
-    for part in path:
-        found = take_field(found, part)
-    return found if kind != "timestamp" else encodings.count_micros(found, _TIMES[path[-1]])
+def _read_metadata(envelope: pa.StructArray, name: str, path: str, kind: str) -> tuple[pa.Array, pa.Array]:
+    """Return a column of metadata, null also where it is no moment, and what is wrong with it."""
+    parts, raw = path.split("."), envelope
+    for part in parts:
+        raw = take_field(raw, part)
+    if kind != "timestamp":
+        return raw, _NO_TEXT
+    found = encodings.count_micros(raw, _TIMES[parts[-1]])
+    text = f"column {name}: {path} is beyond the years 1 to 9999"
+    return found, state(pc.and_(raw.is_valid(), found.is_null()), text)
 
 
 def _find_times(envelope: pa.StructArray) -> tuple[pa.Array, pa.Array]:

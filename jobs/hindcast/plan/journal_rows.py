@@ -14,11 +14,10 @@ from typing import TypedDict
 
 from deltalake import DeltaTable
 from pyarrow.dataset import Dataset, ParquetFileFragment
-from pyarrow.parquet import FileMetaData
 
 from hindcast.common.errors import PlatformError, RequestError, TableError, show_briefly
 from hindcast.plan.entries import RANKS, JournalEntry
-from hindcast.store import parquet_pages
+from hindcast.store import parquet_footers, parquet_pages
 from hindcast.store.row_reader import open_dataset
 from hindcast.store.tables import Table
 
@@ -140,14 +139,16 @@ def _refuse_large_file(table: Table, fragment: ParquetFileFragment, columns: Seq
     """Return the most bytes of details in a row group of a data file; raise TableError, without reading the rows, if it
     has too many of them, or too many bytes in one of these columns.
     """
-    metadata: FileMetaData = fragment.metadata
-    for name, count, most in (("rows", metadata.num_rows, MAX_ROWS), ("parts", metadata.num_row_groups, MAX_GROUPS)):
-        if count > most:
-            raise _build_excess_error(
-                table, f"the file {_name_file(fragment)} has {count:,} {name}, more than {most:,}"
-            )
     largest = 0
     with fragment.open() as file:
+        metadata = parquet_footers.decode_metadata(file)
+        for name, count, most in (
+            ("rows", metadata.num_rows, MAX_ROWS),
+            ("parts", metadata.num_row_groups, MAX_GROUPS),
+        ):
+            if count > most:
+                found = f"the file {_name_file(fragment)} has {count:,} {name}, more than {most:,}"
+                raise _build_excess_error(table, found)
         parquet_pages.refuse_overlap(metadata, file.size())
         for group in map(metadata.row_group, range(metadata.num_row_groups)):
             for column in map(group.column, range(group.num_columns)):

@@ -19,7 +19,15 @@ from hindcast.bitemporal.predicates import ColumnBound
 from hindcast.common.errors import TableError
 from hindcast.contract import bounds
 from hindcast.plan.journal_rows import count_parts
-from hindcast.store import arrow_reader, deletion_vectors, delta_log, duckdb_reader, parquet_pages, row_reader
+from hindcast.store import (
+    arrow_reader,
+    deletion_vectors,
+    delta_log,
+    duckdb_reader,
+    parquet_footers,
+    parquet_pages,
+    row_reader,
+)
 from hindcast.store.tables import Table
 
 TEXTS = ("table", "expectation", "kwargs", "onFailure", "outcome", "detail")
@@ -125,7 +133,7 @@ def measure_files(
     rows = size = 0
     for path in paths:
         with filesystem.open_input_file(path) as file:
-            metadata = pq.read_metadata(file)
+            metadata = parquet_footers.decode_metadata(file)
             parquet_pages.refuse_overlap(metadata, file.size())
             for columns, count in _list_groups(metadata, first, last, is_whole=path in whole):
                 rows += count

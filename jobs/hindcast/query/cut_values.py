@@ -60,13 +60,13 @@ def measure_rows(engine: duckdb.DuckDBPyConnection, names: Sequence[str], rows: 
     return int(bytes_)
 
 
-def measure_columns(engine: duckdb.DuckDBPyConnection, names: Sequence[str]) -> str:
-    """Return the SQL of about how many bytes these columns of a row of `rows` take, with long texts cut."""
+def measure_columns(engine: duckdb.DuckDBPyConnection, names: Sequence[str], *, whole: bool = False) -> str:
+    """Return the SQL of about how many bytes these columns of a row of `rows` take, with long texts cut or `whole`."""
     rows = engine.sql("FROM rows")
     kinds = dict(zip(rows.columns, rows.types, strict=True))
     sizes = [_measure_value(quote_name(name), kinds[name]) for name in names]
     lengths = [
-        f"least({size}, {4 * MAX_CHARACTERS})" if kinds[name].id in ("varchar", "blob") else size
+        f"least({size}, {4 * MAX_CHARACTERS})" if kinds[name].id in ("varchar", "blob") and not whole else size
         for name, size in zip(names, sizes, strict=True)
     ]
     return " + ".join(lengths)

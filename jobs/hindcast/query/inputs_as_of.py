@@ -15,15 +15,17 @@ from hindcast.bitemporal import predicates
 from hindcast.bitemporal.predicates import ColumnBound, sql_literal
 from hindcast.common.column_values import ColumnValue, Row
 from hindcast.common.json_values import JsonObject, JsonValue
+from hindcast.common.python_values import list_rows
 from hindcast.common.settings import Settings
 from hindcast.contract import Contract
 from hindcast.contract.shapes import PERIODS
 from hindcast.kafka import topic_patterns
 from hindcast.plan import inputs, journal, marks
 from hindcast.plan.runs import find_last_derived
-from hindcast.query import cut_values, explain_limits, key_history, read
+from hindcast.query import cut_values, explain_limits, first_rows, key_history, read
 from hindcast.query.explain_limits import NotExplainedError
-from hindcast.query.key_history import find_cell, read_moment
+from hindcast.query.first_rows import WideRowsError
+from hindcast.query.key_history import RowSample, find_cell, read_moment
 from hindcast.query.late_members import WindowMembers
 from hindcast.query.row_expressions import RowExpressions
 from hindcast.store import duckdb_reader, table_columns, tables
@@ -234,10 +236,8 @@ class InputReader:
                 late = places.num_rows
                 engine.register("_late", places)
                 condition += f' AND ("{name}"."_partition", "{name}"."_offset") NOT IN (FROM _late)'
-            order = f'"{PERIODS[part.source.kind][0]}" DESC'
-            columns = cut_values.cut_columns(engine)
-            _refuse_large_rows(engine, condition, order, name)
-            sample = key_history.sample_rows(engine, condition, order, MAX_ROWS, columns, name)
+            order = [(PERIODS[part.source.kind][0], True)]
+            sample = _sample_rows(engine, condition, order, name)
         marked = part.marked | table_columns.read_dropped_columns(delta_table).keys()  # they may have been sensitive
         return InputRows(name, part.source, part.known_at, part.open, marked, sample.rows, sample.total, late)
 
@@ -258,8 +258,20 @@ class InputReader:
         return InputRows(name, source, moment, is_open, marked)
 
 
-def _refuse_large_rows(engine: duckdb.DuckDBPyConnection, condition: str, order: str, name: str) -> None:
-    """Raise NotExplainedError if the rows that would be shown take more than `MAX_BYTES`, with long texts cut."""
-    shown = f'rows AS "{name}" WHERE {condition} ORDER BY {order} LIMIT {MAX_ROWS}'
-    if cut_values.measure_rows(engine, engine.sql("FROM rows").columns, shown) > MAX_BYTES:
+def _sample_rows(
+    engine: duckdb.DuckDBPyConnection, condition: str, order: Sequence[tuple[str, bool]], name: str
+) -> RowSample:
+    """Return the rows of an input that are shown, with long texts cut, and how many meet the condition.
+
+    Raise NotExplainedError if the shown ones take more than `MAX_BYTES`.
+    """
+    try:
+        chosen = first_rows.choose_first_rows(engine, condition, order, MAX_ROWS, name)
+    except WideRowsError as error:
+        raise NotExplainedError(f"the rows of {name} are too large for a page: {error}") from None
+    if cut_values.measure_rows(engine, engine.sql("FROM rows").columns, chosen) > MAX_BYTES:
         raise NotExplainedError(f"the rows of {name} have more than {MAX_BYTES >> 20} MiB, which a page does not read")
+    columns, ordering = cut_values.cut_columns(engine), first_rows.format_order(order)
+    text = f"SELECT {columns} FROM {chosen} ORDER BY {ordering} LIMIT {MAX_ROWS}"  # noqa: S608  # quoted names
+    ((total,),) = engine.sql(f'SELECT count(*) FROM rows AS "{name}" WHERE {condition}').fetchall()  # noqa: S608
+    return RowSample(list_rows(engine.sql(text).to_arrow_table()), total)

@@ -11,7 +11,7 @@ Windows also have `windowClosed`: whether they take no further event.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -28,7 +28,8 @@ from hindcast.common.errors import QueryError, UnknownError, suggest_nearest
 from hindcast.common.json_values import JsonObject, JsonValue
 from hindcast.contract import Contract
 from hindcast.plan import closes, horizon, journal, rehearsals
-from hindcast.query import cut_values, show
+from hindcast.query import cut_values, first_rows, show
+from hindcast.query.first_rows import WideRowsError
 from hindcast.store import duckdb_reader, row_reader, table_columns, tables
 from hindcast.store.duckdb_reader import EngineFactory
 from hindcast.store.tables import Table
@@ -69,18 +70,21 @@ def read_first_rows(
     LargeRowsError if the rows take more than `most_bytes` then.
     """
     reader = _TableReader.open_reader(warehouse, contract, name, question)
-    ordering = _format_order(reader.order_columns(("key",)))
+    order, names = reader.order_columns(("key",)), [*reader.columns, *reader.lineage]
     with row_reader.refuse_broken_files(reader.table), open_engine(reader.delta_table) as engine:
         duckdb_reader.register_rows(engine, reader.delta_table, reader.bounds)
-        names, of = [*reader.columns, *reader.lineage], f"FROM rows WHERE {reader.condition}"
-        engine.execute(f"CREATE TEMP TABLE first_rows AS SELECT * {of} ORDER BY {ordering} LIMIT {most}")
-        if cut_values.measure_rows(engine, names, "first_rows") > most_bytes:
-            raise LargeRowsError(
-                f"the first {most} rows have more than {most_bytes >> 20} MiB", where=reader.table.path
-            )
-        columns = cut_values.cut_columns(engine, names)
-        rows = engine.sql(f"SELECT {columns} FROM first_rows ORDER BY {ordering}").to_arrow_table()  # noqa: S608  # quoted names
-        (total,) = engine.sql(f"SELECT count(*) {of}").fetchall()[0]
+        try:
+            chosen = first_rows.choose_first_rows(engine, reader.condition, order, most)
+        except WideRowsError as error:
+            raise LargeRowsError(str(error), where=reader.table.path) from None
+        if cut_values.measure_rows(engine, names, chosen) > most_bytes:
+            found = f"the first {most} rows have more than {most_bytes >> 20} MiB"
+            raise LargeRowsError(found, where=reader.table.path)
+        columns, ordering = cut_values.cut_columns(engine, names), first_rows.format_order(order)
+        text = f"SELECT {columns} FROM {chosen} ORDER BY {ordering} LIMIT {most}"  # noqa: S608  # quoted names
+        rows = engine.sql(text).to_arrow_table()
+        counted = engine.sql(f"SELECT count(*) FROM rows WHERE {reader.condition}")  # noqa: S608  # literals of questions
+        ((total,),) = counted.fetchall()
     return rows, total
 
 
@@ -376,7 +380,7 @@ class _TableReader:
 
         The caller closes an `engine` that it gives.
         """
-        ordering = _format_order(self.order_columns(order))
+        ordering = first_rows.format_order(self.order_columns(order))
         opened = duckdb_reader.open_engine(self.delta_table) if engine is None else nullcontext(engine)
         with row_reader.refuse_broken_files(self.table), opened as engine:
             duckdb_reader.register_rows(engine, self.delta_table, bounds)
@@ -395,10 +399,6 @@ class _TableReader:
             found = f"the rows of the key have more than {most >> 20} MiB, which is more than a page reads"
             fix = f"hindcast history {self.table.pipeline}.{self.table.name} --key KEY"
             raise QueryError(found, where=self.table.path, fix=fix)
-
-
-def _format_order(columns: Iterable[tuple[str, bool]]) -> str:
-    return ", ".join(f'"{column}" {"DESC NULLS FIRST" if down else "ASC NULLS LAST"}' for column, down in columns)
 
 
 def _parse_object(text: str) -> JsonObject | None:

@@ -38,10 +38,14 @@ ROWS, PERIODS = "rows", "changed periods"
 
 
 class Figure(NamedTuple):
-    """A figure of a table as it was `closed` and is `now`, None for one of versions, and the differences by cause."""
+    """A figure of a table as it was `closed` and is `now`, None for one of versions, and the differences by cause.
+
+    `column`: the one that it is the sum of; None for a number of rows or periods.
+    """
 
     table: str
     name: str
+    column: str | None
     closed: Number | None
     differences: Mapping[Cause, Number]
     now: Number | None
@@ -134,7 +138,7 @@ def _list_figures(
     if kind == "versions":
         lines = changes.count_lines(warehouse, contract, table, question, open_engine)
         counts = _add_by_cause({at: {PERIODS: count} for at, count in lines.items()}, causes)
-        return [Figure(table, name, None, found, None) for name, found in counts.items()]
+        return [Figure(table, name, None, None, found, None) for name, found in counts.items()]
     found = figures.sum_figures(warehouse, contract, table, question, open_engine)
     is_later = known_at >= close.known_at
     closed, now = (found.earlier, found.later) if is_later else (found.later, found.earlier)
@@ -142,6 +146,7 @@ def _list_figures(
         Figure(
             table,
             _name_figure(name),
+            None if name == figures.ROWS else name,
             closed.get(name, 0),
             by_cause if is_later else {cause: figures.negate_number(it) for cause, it in by_cause.items()},
             now.get(name, 0),

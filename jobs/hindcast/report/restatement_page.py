@@ -54,7 +54,7 @@ def describe_close(close: Close) -> JsonObject:
 def describe_restatement(settings: Settings, contract: Contract, found: Restatement) -> dict[str, JsonValue]:
     """Return what a page shows of a restatement; sums of sensitive columns are left out, and counted."""
     hidden = {it.table: marks.find_hidden_columns(settings, contract, it.table) for it in found.figures}
-    figures = [it for it in found.figures if it.name not in hidden[it.table]]
+    figures = [it for it in found.figures if it.column not in hidden[it.table]]
     return {
         "close": describe_close(found.close),
         "known": found.known_at.isoformat(),

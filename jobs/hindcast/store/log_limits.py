@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from hindcast.common.errors import TableError, show_briefly
-from hindcast.store import log_forms, parquet_footers, parquet_pages
+from hindcast.store import footer_reader, log_forms, parquet_footers, parquet_pages
 from hindcast.store.own_paths import is_plain_name
 
 FIX = "remove it, or put back the table from a backup"
@@ -213,7 +213,7 @@ def _measure_parquet(path: Path, file: BinaryIO) -> _Sizes:
         sizes = _measure_columns(source, metadata)
         if not _is_packed(sizes):
             log_forms.refuse_odd_columns(path, metadata, source)
-    except parquet_footers.LargeFooterError:
+    except footer_reader.LargeFooterError:
         raise TableError("takes many times the memory of its size", where=str(path), fix=FIX) from None
     except (ValueError, OSError, pa.ArrowException) as error:
         if isinstance(error, FileNotFoundError):
