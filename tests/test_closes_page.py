@@ -28,13 +28,17 @@ TILL = """
 pipeline: till
 start: 2026-01-01
 topics:
-  sales: {read: stream, key: {id: string}, value: {quantity: int, price: "decimal(8,2)"}, sensitive: [price]}
+  sales:
+    read: stream
+    key: {id: string}
+    value: {quantity: int, price: "decimal(8,2)", rows: int}
+    sensitive: [price, rows]
 """
 SALES = [
-    row(1, id="a", quantity=2000, price=Decimal(9), timestamp=at(1), **place(0)),
-    row(1, 2, id="b", quantity=10, price=Decimal(9), timestamp=at(2), **place(1)),
-    row(2, id="b", quantity=7, price=Decimal(8), timestamp=at(2), **place(1)),
-    row(2, id="c", quantity=1, price=Decimal(1), timestamp=at(90), **place(2)),
+    row(1, id="a", quantity=2000, price=Decimal(9), rows=9, timestamp=at(1), **place(0)),
+    row(1, 2, id="b", quantity=10, price=Decimal(9), rows=9, timestamp=at(2), **place(1)),
+    row(2, id="b", quantity=7, price=Decimal(8), rows=8, timestamp=at(2), **place(1)),
+    row(2, id="c", quantity=1, price=Decimal(1), rows=1, timestamp=at(90), **place(2)),
 ]
 
 
@@ -86,7 +90,7 @@ def test_sums_of_sensitive_columns_are_not_shown(web: TestClient) -> None:
     assert [(it["name"], it["closed"], it["now"]) for it in twin(web, "/closes/till")["figures"]] == [
         ("quantity", "2,010", "2,007")
     ]
-    assert "1 figure of sensitive columns is not shown." in text(web, "/closes/till")
+    assert "2 figures of sensitive columns are not shown." in text(web, "/closes/till")
 
 
 def test_as_it_was_closed_nothing_has_changed(web: TestClient) -> None:
@@ -164,7 +168,7 @@ def test_a_written_page_has_no_sums_of_sensitive_columns(tmp_path: Path) -> None
     path = tmp_path / "restated.html"
     assert main(["restate", "till", "2026-Q1", "--page", str(path)]) == 0
     page = str(Text(path.read_text(encoding="utf-8")))
-    assert "1 figure of sensitive columns is not shown." in page
+    assert "2 figures of sensitive columns are not shown." in page
     assert "price" not in page
 
 

@@ -128,6 +128,12 @@ def test_a_value_that_is_not_as_encoded_says_is_told_with_its_column(spark: Spar
     assert value == f"the value is not {what}: {{"
 
 
+@pytest.mark.parametrize("far", [10**18, -(10**17), 253_402_300_800_000])
+def test_a_time_of_metadata_beyond_all_tables_is_malformed(spark: SparkSession, far: int) -> None:
+    (row,) = decoded(spark, ITEM, [(ONE, event("c", ROW, ts_ms=far))])
+    assert (row.fate, row.reason) == ("malformed", "column sent: ts_ms is beyond the years 1 to 9999")
+
+
 def test_what_is_no_change_of_a_row_is_malformed_with_the_reason(spark: SparkSession) -> None:
     late = event("c", ROW, source={"ts_ms": 253_402_300_800_000})
     cases: dict[str, tuple[Any, Any, str]] = {

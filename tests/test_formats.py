@@ -475,6 +475,25 @@ def _plainly(schema: Any) -> Any:
     return schema
 
 
+def test_avro_of_a_schema_for_java_is_read_byte_by_byte(spark: SparkSession) -> None:
+    text = {"type": "string", "avro.java.string": "String"}
+    schema = record(s=text, l={"type": "array", "items": text}, u=["null", text])
+    part = of("avro", {"s": "string", "l": "array<string>", "u": "string"}, writers={1: json.dumps(schema)})
+    head, good, bad = b"\0\0\0\0\1", b"\2a", b"\2\xff"
+    check(
+        spark,
+        (
+            part,
+            [
+                Case(head + good + b"\2" + good + b"\0" + b"\2" + good, ("a", ["a"], "a")),
+                Case(head + bad + b"\2" + good + b"\0" + b"\2" + good, BAD, "is not Avro"),
+                Case(head + good + b"\2" + bad + b"\0" + b"\2" + good, BAD, "is not Avro"),
+                Case(head + good + b"\2" + good + b"\0" + b"\2" + bad, BAD, "is not Avro"),
+            ],
+        ),
+    )
+
+
 def test_avro_of_many_schemas_in_one_run(spark: SparkSession) -> None:
     one = record(n="int")
     two = record(more="string", n="long", s=["null", "string"])

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from hindcast.common.errors import ContractError
-from hindcast.contract import load
+from hindcast.contract import Topic, load
+from hindcast.formats.limits import malformed_limit
 
 HEAD = """pipeline: p
 start: 2026-01-01
@@ -159,3 +160,16 @@ def test_a_contract_that_says_nothing_of_formats_is_what_it_was(tmp_path: Path) 
         for more in ("", "\nvalue_format: json\njson: typed\nheaders: {}")
     )
     assert plain == written
+
+
+def test_names_of_fields_and_headers_keep_their_spaces() -> None:
+    told = {"read": "table", "key": {"k": "int"}, "value": {"v": "int", "h": "string"}}
+    topic = Topic.model_validate({**told, "renamed": {"v": [" V ", "v "]}, "headers": {"h": " of "}})
+    assert (topic.renamed["v"], topic.headers["h"]) == ((" V ", "v "), " of ")
+
+
+def test_a_share_of_malformed_records_is_rounded_down_exactly() -> None:
+    told = {"read": "table", "key": {"k": "int"}, "value": {"v": "int"}}
+    topics = [Topic.model_validate({**told, "max_malformed": share}) for share in ("0.57%", "1%", "100%")]
+    assert [malformed_limit(topic, 10_000) for topic in topics] == [57, 100, 10_000]
+    assert malformed_limit(topics[1], 250) == 2

@@ -15,8 +15,9 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 import slow_reading
 from hindcast.airflow.pages import changes_page, time_machine
@@ -24,7 +25,7 @@ from hindcast.common.errors import QueryError
 from hindcast.common.json_values import JsonObject
 from hindcast.common.settings import Settings
 from hindcast.contract import Join, find
-from hindcast.query import cut_values, explain_limits, key_history, read
+from hindcast.query import cut_values, explain_limits, first_rows, key_history, read
 from hindcast.query.explain import explain_row
 from hindcast.query.explain_limits import NotExplainedError
 from hindcast.query.row_expressions import RowExpressions
@@ -514,3 +515,55 @@ def test_keys_that_no_page_shows_whole_are_not_suggested(settings: Settings) -> 
     assert (LONG in shown, cut_values.cut_text(LONG) in shown) == (False, True)
     table = tables.locate_table(settings.warehouse, contract, "prices")
     assert read.parse_key(table, "big") == ["big"]
+
+
+FIRST_ROWS = """
+import resource, sys
+from deltalake import DeltaTable
+from hindcast.query import explain_limits, first_rows
+from hindcast.store import duckdb_reader
+
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+with explain_limits.open_limited_engine(DeltaTable(sys.argv[1]), 60, 320 << 20) as engine:
+    duckdb_reader.register_rows(engine, DeltaTable(sys.argv[1]))
+    try:
+        print(first_rows.choose_first_rows(engine, "n >= 0", [("n", True)], 20))
+    except first_rows.WideRowsError as error:
+        print(error)
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10)
+"""
+
+
+@pytest.mark.parametrize(
+    ("length", "found"), [(50 << 20, "the first 20 rows have more than 512 MiB"), (5, "rows AS")], ids=["long", "short"]
+)
+def test_rows_of_a_small_file_that_are_large_are_not_sorted(tmp_path: Path, length: int, found: str) -> None:
+    """Sixty of them would take three gigabytes; only what they are ordered by is sorted."""
+    write_deltalake(tmp_path / "table", pa.table({"n": range(60), "note": ["x"] * 60}))
+    (path,) = (tmp_path / "table").glob("*.parquet")
+    notes = pa.DictionaryArray.from_arrays(pa.array([0] * 60, pa.int32()), pa.array(["x" * length]))
+    pq.write_table(pa.table({"n": range(60), "note": notes}), path, compression="zstd", store_schema=False)
+    assert path.stat().st_size < 100_000
+    asked = subprocess.run([sys.executable, "-c", FIRST_ROWS, tmp_path / "table"], capture_output=True, text=True)
+    assert asked.returncode == 0, asked.stderr
+    said, mebibytes = asked.stdout.splitlines()
+    assert said.startswith(found)
+    assert int(mebibytes) < 700
+
+
+def test_first_rows_are_those_of_the_order_with_all_that_equal_the_last() -> None:
+    rows = pa.table({"n": [3, 1, None, 2, 3, 1], "of": ["a", "b", "c", "d", "e", "f"]})
+    with duckdb_reader.open_arrow_engine() as engine:
+        engine.register("rows", rows)
+        for order, most, expected in (
+            ([("n", False)], 1, "bf"),
+            ([("n", True)], 2, "ace"),
+            ([("n", False), ("of", True)], 1, "f"),
+            ([("n", False)], 9, "abcdef"),
+        ):
+            chosen = first_rows.choose_first_rows(engine, "true", order, most)
+            assert sorted(it for (it,) in engine.sql(f"SELECT of FROM {chosen}").fetchall()) == [*expected]
+        wide = pa.table({"n": ["x" * (2 << 20)]})
+        engine.register("rows", wide)
+        with pytest.raises(first_rows.WideRowsError, match="ordered by takes more than 1 MiB"):
+            first_rows.choose_first_rows(engine, "true", [("n", False)], 1)

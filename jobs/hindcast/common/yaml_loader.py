@@ -61,10 +61,10 @@ class ContractLoader(PlainLoader):
         if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
             raise OddValueError(node)
         if _has_surprising_digits(node):
-            raise OddValueError(node, *(describe_misread_number(node) or ()))
+            raise OddValueError(node, *_describe_number(value))
         if isinstance(value, float) and math.isfinite(value) and Decimal(node.value) != Decimal(repr(value)):
-            found = f"'{node.value}' has more digits than a number keeps: it would be {value!r}"
-            raise OddValueError(node, found, "put it in quotes, or write fewer digits")
+            found = f"has more digits than a number keeps: it would be {value!r}"
+            raise OddValueError(node, found, "write fewer digits, or a text")
         return value
 
 
@@ -98,9 +98,13 @@ def describe_misread_number(node: yaml.Node) -> tuple[str, str] | None:
     pattern = _PLAIN_NUMBERS.get(_find_tag(node))
     if pattern is None or pattern.fullmatch(node.value):
         return None
-    value = PlainLoader("").construct_document(node)
-    fix = f"write {value}, or the number that you mean in decimal digits, without leading zeros; put text in quotes"
-    return f"'{node.value}' is the number {value} in YAML", fix
+    found, fix = _describe_number(PlainLoader("").construct_document(node))
+    return f"'{node.value}' {found}", f"{fix}; put text in quotes"
+
+
+def _describe_number(value: object) -> tuple[str, str]:
+    fix = f"write {value}, or the number that you mean in decimal digits, without leading zeros"
+    return f"is the number {value} in YAML", fix
 
 
 _PLAIN_NUMBERS = {
