@@ -222,7 +222,7 @@ TEXT: dict[str, list[Case]] = {
         ("1.e3", Decimal("1000.00")),
         ("123", Decimal("123.00")),
         ("1234", BAD),
-        (1234, BAD),
+        (1234, Decimal("1234.00")),
         ("1e30", BAD),
         ("12.345", BAD),
         ("1000000", BAD),
@@ -280,7 +280,11 @@ SCHEMED: list[tuple[list[dict[str, Any]], str, list[Case]]] = [
     (
         NUMERIC,
         "price",
-        [("AyA=", Decimal("8.00")), (8.5, Decimal("8.50")), ("-3.50", Decimal("-3.50")), ("1234", BAD), (1234, BAD)],
+        [
+            *(("AyA=", Decimal("8.00")), (8.5, Decimal("8.50")), ("-3.50", Decimal("-3.50")), ("123", BAD)),
+            *(("1234", Decimal("-26588.24")), ("0E38", Decimal("-31257.64")), ("+186", Decimal("-3033.02"))),
+            *((1234, Decimal("1234.00")), (-1, Decimal("-1.00")), (True, BAD), ("true", Decimal("-48016.34"))),
+        ],
     ),
     (field("price", f"{CONNECT}Decimal", scale="1"), "price", [("AyA=", Decimal("80.00")), ("Dw==", Decimal("1.50"))]),
     (field("price", f"{CONNECT}Decimal", scale="3"), "price", [("AyA=", Decimal("0.80")), ("Dw==", BAD)]),

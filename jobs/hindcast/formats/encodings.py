@@ -11,8 +11,8 @@ number for a timestamp, of which nobody says what it counts, does not fit.
 | Date | days since 1970-01-01 | date |
 | Timestamp, MicroTimestamp, NanoTimestamp | milli-, micro-, nanoseconds since 1970-01-01T00:00:00Z | timestamp |
 
-Text that says what it is needs none: "12.34", 12.34, "2026-01-01", "2026-01-01T12:00:00Z". 1234 does not: it is base64
-too.
+Numbers, and text that says what it is, need none: 12.34, "12.34", "2026-01-01", "2026-01-01T12:00:00Z". "1234" does
+not: it is base64 too. Where a schema says Decimal, every text without a point is base64.
 """
 
 from __future__ import annotations
@@ -53,7 +53,9 @@ _EPOCH, _FIRST_DAY, _LAST_DAY = date(1970, 1, 1), -719_162, 2_932_896
 _MOST = (1 << 63) - 1
 _LONGEST = 1_000
 """So many characters a number may have: beyond them nothing is matched, as to match base64 takes 30 times its size."""
-_WHOLE = re.compile("-?[0-9]{1,19}")
+_WHOLE = re.compile(r"(-?[0-9]{1,19})\.?")
+_POINT = r"^(-?[0-9]+)\.$"
+"""A whole number as a variant has it."""
 _BASE64 = re.compile("(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{4}|[A-Za-z0-9+/]{3}=|[A-Za-z0-9+/]{2}==)")
 _NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]{1,3})?")
 _DAY = re.compile("([0-9]{4}-[0-9]{2}-[0-9]{2})Z?")
@@ -125,10 +127,20 @@ def _decode_column(raw: pa.Array, kind: str, declared: str | None, schema: Field
     is_decimal = kind.startswith("decimal")
     if own is None or (is_decimal and own == "Decimal"):
         is_plain = not is_decimal or declared == "Number" or match_all(raw, r"\.")  # with a point it is no base64
-        return parse_plain_texts(raw, parse_declared_type(kind)) if is_plain else None
-    if own in (*MICROS, "Date") and match_all(raw, "^-?[0-9]{1,18}$"):
-        return _count_column(raw.cast(pa.int64()), kind, own)
+        return parse_plain_texts(_remove_points(raw), parse_declared_type(kind)) if is_plain else None
+    if own in (*MICROS, "Date") and match_all(raw, r"^-?[0-9]{1,18}\.?$"):
+        return _count_column(_remove_points(raw).cast(pa.int64()), kind, own)
     return None
+
+
+def _remove_points(texts: pa.Array) -> pa.Array:
+    """Return texts without the point at the end of whole numbers."""
+    return pc.replace_substring_regex(texts, _POINT, r"\1")
+
+
+def show_variant(text: str) -> str:
+    """Return the text of a variant as its record has it: without the point at the end of a whole number."""
+    return text.removesuffix(".")
 
 
 def _count_column(numbers: pa.Array, kind: str, encoding: str | None) -> pa.Array | None:
@@ -185,15 +197,16 @@ def _decode_named(text: str, kind: str, encoding: str, scale: str | None) -> Col
     """Return text decoded by the encoding that the record's schema names."""
     if kind in ("date", "timestamp"):
         fits = encoding == "Date" if kind == "date" else encoding in MICROS
-        number = int(text) if fits and _WHOLE.fullmatch(text) else 1 << 63
+        match = _WHOLE.fullmatch(text) if fits else None
+        number = int(match[1]) if match else 1 << 63
         return _decode_as(number, kind, encoding, scale) if -(1 << 63) <= number < 1 << 63 else None
     if encoding == "VariableScaleDecimal":
         return _decode_as(_parse_variable(text), kind, encoding, scale)
     if encoding != "Decimal" or len(text) > _LONGEST:
         return None
-    if _BASE64.fullmatch(text) and not _NUMBER.fullmatch(text):
-        return _decode_as(base64.b64decode(text), kind, encoding, scale)
-    return _parse_text(text, kind)
+    if "." in text:
+        return _parse_decimal(text, kind)
+    return _decode_as(base64.b64decode(text), kind, encoding, scale) if _BASE64.fullmatch(text) else None
 
 
 def _parse_variable(text: str) -> ColumnValue:

@@ -160,7 +160,8 @@ class EnvelopeReader:
 
         def describe(place: int) -> str:
             value = raw[place].as_py()
-            text = value if self._row[name] == "variant" else _show_value(name, value)
+            is_text = self._row[name] == "variant"
+            text = encodings.show_variant(value) if is_text else _show_value(name, value)
             return f"column {name} is no {kind}{how}: {text[:_SHOWN]}"
 
         return state_each(pc.and_(raw.is_valid(), found.is_null()), describe)

@@ -164,7 +164,8 @@ def _build_variants(values: list[msgspec.Raw | str | None], type_: FieldType) ->
         return _build_each(values, type_)
     longest = pc.max(pc.utf8_length(texts)).as_py() or 0
     if longest <= _PLAIN_LENGTH and match_all(texts, _PLAIN_VARIANT):
-        return pc.utf8_trim(texts, characters='"'), ()
+        pointed = pc.replace_substring_regex(texts, r"^(-?[0-9]+)$", r"\1.")  # as `values` writes whole numbers
+        return pc.utf8_trim(pointed, characters='"'), ()
     return _build_each(values, type_)
 
 

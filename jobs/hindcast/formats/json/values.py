@@ -10,7 +10,7 @@
 | | or seconds since 1970, of 5 to 12 digits |
 | boolean, binary | true, false; base64 with all its padding |
 | string | a string; of another value its JSON text, as Spark writes it |
-| variant | the text of any value, with the digits of a number as they were written |
+| variant | the text of any value, with the digits of a number as they were written, and a point: 8 is `8.` |
 """
 
 from __future__ import annotations
@@ -119,8 +119,8 @@ def parse_scalar(value: JsonValue, name: str) -> Any:
         case "string":
             text = write_json(value) if isinstance(value, Number) else write_text(value)
             return None if isinstance(value, Number) and "Infinity" in text else text
-        case "variant":  # with a point in what has an exponent: it is no base64
-            return re.sub("[eE]", ".0e", value) if isinstance(value, Number) and "." not in value else write_text(value)
+        case "variant":
+            return _write_variant(value)
         case "boolean":
             return value
         case "binary":
@@ -137,6 +137,14 @@ def parse_scalar(value: JsonValue, name: str) -> Any:
     if name in BITS:
         return int(value) if _has_bits(int(value), BITS[name]) else None
     return _parse_decimal(value, *decimal_digits(name))
+
+
+def _write_variant(value: JsonValue) -> str:
+    """Return a value as text; a number or a boolean with a point, which no base64 has: texts alone are base64."""
+    text = write_text(value)
+    if not isinstance(value, Number | bool) or "." in text:
+        return text
+    return re.sub("[eE]", ".0e", text) if isinstance(value, Number) and "e" in text.lower() else f"{text}."
 
 
 def parse_text(text: str, name: str) -> ColumnValue:

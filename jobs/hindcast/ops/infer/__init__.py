@@ -1,7 +1,7 @@
 """A draft of a contract from what Kafka has: `reader` reads a sample of each topic; what a draft is made of is pure.
 
-    reader -> sample -> part_formats -> part_columns (fields, avro_columns, envelope_rows) -> topic_draft -> joins
-    -> contract_text
+    reader -> sample -> part_formats -> part_columns (fields, avro_columns, envelope_rows) -> fitting -> topic_draft
+    -> joins -> contract_text
 
 No value of a record is shown. Ranges of small numbers are, unless their column looks sensitive.
 """

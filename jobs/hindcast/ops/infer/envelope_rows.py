@@ -34,7 +34,8 @@ class EnvelopeRows:
     """What envelopes have: rows with their records' places, operations that are no change of a row, times.
 
     `times`: milliseconds since 1970 of each change; `types`: the column types that records' schemas name, with their
-    encoding, else empty; `unavailable`: how many rows lack a value that did not change.
+    encoding, else empty; `unavailable`: how many rows lack a value that did not change; `odd`: the places of those, and
+    of `others`.
     """
 
     rows: list[tuple[Mapping[str, Parsed], str]] = field(default_factory=list)
@@ -42,6 +43,7 @@ class EnvelopeRows:
     others: Counter[str] = field(default_factory=Counter)
     deletes: int = 0
     unavailable: int = 0
+    odd: set[str] = field(default_factory=set)
     types: dict[str, str] = field(default_factory=dict)
 
 
@@ -74,11 +76,14 @@ def collect_rows(events: Iterable[tuple[Parsed, str]]) -> EnvelopeRows:
         op, after = str(envelope["op"]), envelope.get("after")
         if op in _KEPT and isinstance(after, Mapping):
             found.rows.append((after, place))
-            found.unavailable += any(value == PLACEHOLDER for value in after.values())
+            if any(value == PLACEHOLDER for value in after.values()):
+                found.unavailable += 1
+                found.odd.add(place)
         elif op == "d":
             found.deletes += 1
         else:
             found.others[op] += 1
+            found.odd.add(place)
         if envelope is not event and isinstance(event, Mapping) and len(found.times) <= _MOST_SCHEMAS:
             found.types = {**read_connect_fields(event["schema"], "after"), **found.types}
     return found

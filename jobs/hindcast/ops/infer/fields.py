@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from decimal import Decimal
 
 from hindcast.ops.infer.json_text import Number, Parsed, format_parsed
@@ -107,10 +107,10 @@ _FRACTION = re.compile(r"\.[0-9]+")
 
 def _is_moment(text: str) -> bool:
     try:
-        datetime.fromisoformat(_FRACTION.sub("", text))
-    except ValueError:
+        moment = datetime.fromisoformat(_FRACTION.sub("", text))
+        return moment.tzinfo is None or moment.astimezone(UTC).year > 0
+    except (ValueError, OverflowError):  # also of the year 0, or of one that its offset moves beyond 1 to 9999
         return False
-    return not text.startswith("0000")
 
 
 @dataclass

@@ -54,7 +54,7 @@ def read_value_rows(sample: TopicSample, form: PartForm) -> PartColumns:
 
 
 def find_key_columns(sample: TopicSample, form: PartForm, value: PartColumns) -> PartColumns:
-    """Return the columns of the keys."""
+    """Return the columns of the keys; RecordError for change events whose keys are no objects."""
     found = PartColumns(notes=[f"key: {note}" for note in form.notes])
     if form.form is None:
         name = choose_column_name("key", _list_fields(value))
@@ -64,14 +64,32 @@ def find_key_columns(sample: TopicSample, form: PartForm, value: PartColumns) ->
         found.notes.append(f"key: null in {form.nulls:,} of {form.nulls + len(form.payloads):,} records")
     if form.form in ("JSON object", "Avro", *ENVELOPES) and all(isinstance(it.parsed, Mapping) for it in form.payloads):
         found.rows = {_place(it): row for it in form.payloads if isinstance(row := unwrap(it.parsed), Mapping)}
+        if value.envelope is not None and not found.rows:
+            raise _plain_keys_error(sample, form)
         choices = _find_choices(sample, form, "", {it.schema for it in form.payloads})
         if value.envelope is not None and not choices:
             choices = _find_connect_choices(form.payloads)
         found.columns = list(_draft_key_columns(collect_fields(_with_places(form, found.rows)), choices, value))
         return found
+    if value.envelope is not None:
+        raise _plain_keys_error(sample, form)
     found.same = _find_same_field(form, value.rows)
     found.columns = [_draft_single_column(sample, form, "key", found.same, _list_fields(value))]
     return found
+
+
+def _plain_keys_error(sample: TopicSample, form: PartForm) -> RecordError:
+    written = {"bytes": form.kind or "bytes", "Avro": "Avro that is no record", "JSON object": "single values"}.get(
+        form.form or "", "text"
+    )
+    return RecordError(
+        f"the keys of the change events are {written}, not objects as Debezium writes them",
+        where=f"topic {sample.topic}",
+        fix=(
+            "let the connector write objects: remove ExtractField$Key from its transforms, and set key.converter as "
+            "value.converter; or write a contract that reads the topic without envelope (docs/topics/debezium.md)"
+        ),
+    )
 
 
 def add_value_columns(sample: TopicSample, form: PartForm, key: PartColumns, found: PartColumns) -> None:
@@ -85,6 +103,13 @@ def add_value_columns(sample: TopicSample, form: PartForm, key: PartColumns, fou
     else:
         name = choose_column_name("value", [column.name for column in key.columns])
         found.columns = [_draft_single_column(sample, form, name, None, [column.name for column in key.columns])]
+
+
+def find_renamed(part: PartColumns, form: PartForm) -> dict[str, str]:
+    """Return the columns that are read from a field of another name, if the form has fields."""
+    if form.form not in ("JSON object", "Avro") or not part.rows:
+        return {}
+    return {column.name: column.field for column in part.columns if column.name != column.field}
 
 
 def _add_row_columns(
@@ -136,7 +161,7 @@ _ENCODED = re.compile(r"decimal|date|timestamp", re.IGNORECASE)
 
 
 def _guess_encoding(column: DraftColumn, stats: FieldStats, *, typed: bool) -> str:
-    """Return the encoding that numbers in a decimal column need, so that 1000 is not taken for base64."""
+    """Return the encoding that numbers in a decimal column need, so that "1000" is not taken for base64."""
     return "Number" if column.kind.startswith("decimal") and not typed and stats.count else ""
 
 

@@ -16,15 +16,17 @@ from hindcast.common.plurals import format_count
 from hindcast.contract.types import format_duration
 from hindcast.ops.infer import topic_facts
 from hindcast.ops.infer.columns import DraftColumn, is_showable, quote_column, quote_text
+from hindcast.ops.infer.fitting import fit_columns
 from hindcast.ops.infer.part_columns import (
     ENVELOPES,
     PartColumns,
     add_value_columns,
     find_key_columns,
+    find_renamed,
     read_value_rows,
 )
 from hindcast.ops.infer.part_formats import FormReader, PartForm, Payload, describe_forms, find_form
-from hindcast.ops.infer.sample import TopicSample
+from hindcast.ops.infer.sample import SampledRecord, TopicSample
 
 
 class Setting(NamedTuple):
@@ -72,12 +74,13 @@ def draft_topic(sample: TopicSample, name: str, now: datetime) -> TopicDraft:
         raise RecordError(f"no {empty} has a field for a column", where=f"topic {sample.topic}", fix=fix)
     facts = topic_facts.count_keys(sample.records)
     read, reason = topic_facts.choose_reading(sample, facts, envelope=value.envelope is not None)
+    misfits = fit_columns(sample, read, [("key", key_form, key), ("value", value_form, value)])
     lateness = topic_facts.measure_lateness(_list_times(sample, value, value_form))
     settings = [
         *_list_format_settings(key_form, value_form, key, value),
         *_list_time_settings(sample, value),
         *_list_retention_settings(read, lateness),
-        *_list_malformed_settings(key_form, value_form, value),
+        *_list_malformed_settings(key_form, value_form, value, misfits),
     ]
     notes = [
         topic_facts.describe_sample(sample),
@@ -120,7 +123,7 @@ def _list_format_settings(
         yield Setting(f"key_format: {key_form.format}", count)
     if value_form.format != "json":
         yield Setting(f"value_format: {value_form.format}", f"in {len(value_form.payloads):,} values")
-    renamed = {} if is_envelope else {**_find_renamed(key, key_form), **_find_renamed(value, value_form)}
+    renamed = {} if is_envelope else {**find_renamed(key, key_form), **find_renamed(value, value_form)}
     if renamed:
         pairs = ", ".join(f"{quote_text(name)}: [{quote_text(field)}]" for name, field in renamed.items())
         yield Setting(f"renamed: {{{pairs}}}", "fields whose name no column can have, or another one has")
@@ -131,13 +134,6 @@ def _list_format_settings(
         )
     if is_envelope and value_form.form == "change event":
         yield from _suggest_encodings(value)
-
-
-def _find_renamed(part: PartColumns, form: PartForm) -> dict[str, str]:
-    """Return the columns that are read from a field of another name, if the form has fields."""
-    if form.form not in ("JSON object", "Avro") or not part.rows:
-        return {}
-    return {column.name: column.field for column in part.columns if column.name != column.field}
 
 
 def _suggest_encodings(value: PartColumns) -> Iterator[Setting]:
@@ -194,15 +190,20 @@ def _list_retention_settings(read: str, lateness: topic_facts.Lateness) -> Itera
         yield Setting(f"history_retention: {format_duration(lateness.retention)}", reason, in_force=False)
 
 
-def _list_malformed_settings(key_form: PartForm, value_form: PartForm, value: PartColumns) -> Iterator[Setting]:
+def _list_malformed_settings(
+    key_form: PartForm, value_form: PartForm, value: PartColumns, misfits: Sequence[SampledRecord]
+) -> Iterator[Setting]:
     odd = [*key_form.odd, *value_form.odd]
     others = (value.envelope.others.total() + value.envelope.unavailable) if value.envelope else 0
     total = len(value_form.payloads) + len(value_form.odd)
-    if not odd and not others:
+    if not odd and not others and not misfits:
         return
-    share = min(max(ceil(200 * (len(odd) + others) / max(total, 1)), 1), 100)
+    share = min(max(ceil(200 * (len(odd) + others + len(misfits)) / max(total, 1)), 1), 100)
     parts = [describe_forms(odd)] if odd else []
     parts += [f"{others:,} change events that are no change of a row, or lack a value"] if others else []
+    if misfits:
+        count = format_count(len(misfits), "record")
+        parts.append(f"{count} with what no type of a column takes (the first at {misfits[0].place})")
     yield Setting(f"max_malformed: {share}%", f"{'; '.join(parts)} would be malformed; remove the line to stop at one")
 
 
