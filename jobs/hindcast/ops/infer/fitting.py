@@ -87,7 +87,7 @@ def _refuse_schemas(sample: TopicSample, topic: Topic, parts: Sequence[Part]) ->
                 raise RecordError(
                     f"schema {id_} of the {name} does not fit the columns of the others: {wrong[0]}",
                     where=f"topic {sample.topic}",
-                    fix="send what it writes to a topic of its own; no contract can read it beside the others",
+                    fix="send what it writes to a topic of its own: a run stops at a schema that does not fit",
                 )
 
 
