@@ -443,7 +443,7 @@ LATE_WRITES: dict[str, Callable[[DataFrame, Table, int], object]] = {
 }
 FEATURES = {
     "plain": "'hindcast.test' = '1'",
-    "mapped": "'delta.columnMapping.mode' = 'name', 'delta.enableChangeDataFeed' = 'true'",
+    "feeding changes": "'delta.enableChangeDataFeed' = 'true'",
     "marked": "'delta.enableDeletionVectors' = 'true', 'delta.enableRowTracking' = 'true'",
 }
 

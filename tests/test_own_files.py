@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import UUID, uuid4
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -456,7 +457,8 @@ def mark_rows(table: Table, marked: BitMap64, copies: int = 0, **descriptor: obj
     data = struct.pack("<i", deletion_vectors._MAGIC) + marked.serialize()
     data += bytes(-len(data) % 4)
     text = b85encode(data).decode().translate(deletion_vectors._FROM_B85)
-    vector = {"storageType": "i", "pathOrInlineDv": text, "sizeInBytes": len(data), "cardinality": 1} | descriptor
+    vector = {"storageType": "i", "pathOrInlineDv": text, "sizeInBytes": len(data), "cardinality": len(marked)}
+    vector |= descriptor
     add = {"partitionValues": {}, "size": 9, "modificationTime": 0, "dataChange": True, "deletionVector": vector}
     features = {"readerFeatures": ["deletionVectors"], "writerFeatures": ["deletionVectors"]}
     first = map(json.loads, (log / f"{0:020}.json").read_text().splitlines())
@@ -487,11 +489,14 @@ def test_the_rows_that_a_vector_marks_are_left_out(table: Table, marked: list[in
         (range(10**15, 10**15 + 1), 0, {}, "it marks row"),
         (range(10), 3, {}, "with those before it, it marks more than 25 rows"),
         (range(1), 0, {"sizeInBytes": 10**9}, "it has 1,000,000,000 bytes"),
+        (range(2), 0, {"cardinality": 3}, "it marks 2 rows, not 3 as the log says"),
+        (range(1), 0, {"sizeInBytes": 4}, "a deletion vector cannot be read"),
+        (range(1), 0, {"sizeInBytes": 1000}, "it has [0-9]+ bytes, not 1,000 as the log says"),
         (range(1), 0, {"storageType": "p", "pathOrInlineDv": "/dev/zero"}, "it is at an absolute path"),
         (range(1), 0, {"storageType": "u", "pathOrInlineDv": "../x" + "0" * 20}, "out of its folder"),
     ],
 )
-def test_a_vector_that_would_fill_the_memory_is_refused(
+def test_a_vector_that_is_damaged_or_would_fill_the_memory_is_refused(
     table: Table,
     monkeypatch: pytest.MonkeyPatch,
     marked: range,
@@ -504,6 +509,28 @@ def test_a_vector_that_would_fill_the_memory_is_refused(
     for read in (arrow_reader.read_rows, register_rows):
         with pytest.raises(TableError, match=problem):
             read(opened)
+
+
+@pytest.mark.parametrize("change", ["a flipped bit", "half of it", "offset", "sizeInBytes"])
+def test_a_damaged_file_of_vectors_is_refused(table: Table, change: str) -> None:
+    """Wherever the damage is: in a vector's length, its bytes or its checksum; or in what the log says of its place."""
+    opened = mark_rows(table, BitMap64())
+    (path,) = delta_log.list_paths(opened)
+    rows = np.arange(0, 10, 3, dtype=np.uint64)
+    vector = deletion_vectors.write_deletion_vectors(delta_log.open_filesystem(opened), {path: rows})[path]
+    (file,) = Path(table.path).glob("deletion_vector_*.bin")
+    whole = file.read_bytes()
+    damaged = {
+        "a flipped bit": [(whole[:n] + bytes([whole[n] ^ 1]) + whole[n + 1 :], {}) for n in range(1, len(whole))],
+        "half of it": [(whole[: len(whole) // 2], {})],
+        "offset": [(whole, {"offset": it}) for it in (-1, 0, 2, len(whole), 2**31 - 1)],
+        "sizeInBytes": [(whole, {"sizeInBytes": it}) for it in (0, 4, len(whole) - 10, len(whole))],
+    }
+    assert arrow_reader.read_rows(mark_rows(table, BitMap64(), **vector)).read_all().num_rows == 10 - len(rows)
+    for data, said in damaged[change]:
+        file.write_bytes(data)
+        with pytest.raises(TableError, match="a deletion vector cannot be read"):
+            arrow_reader.read_rows(mark_rows(table, BitMap64(), **(vector | said)))
 
 
 def test_a_pipe_with_vectors_is_refused(table: Table) -> None:

@@ -86,6 +86,18 @@ def test_what_spark_would_run_or_another_place_is_refused(table: Table, odd: str
         assert refused.value.where == table.path
 
 
+@pytest.mark.parametrize("mode", ["name", "id"])
+def test_a_table_whose_files_have_other_names_of_columns_is_refused(table: Table, mode: str) -> None:
+    """Its files' columns would be taken for those that have their names now."""
+    commit(table, build_metadata(table, **{"delta.columnMapping.mode": mode}))
+    for open_table in (tables.open_latest, tables.open_table, lambda it: own_tables.open_whole(it.path)):
+        with pytest.raises(TableError, match=rf"other names in its files \(delta.columnMapping.mode is {mode}\)") as it:
+            open_table(table)
+        assert "RESTORE" in it.value.fix
+    commit(table, build_metadata(table, **{"delta.columnMapping.mode": "none"}))
+    assert tables.open_latest(table) is not None
+
+
 def test_spark_runs_no_code_of_a_table(spark: SparkSession, table: Table) -> None:
     commit(table, build_metadata(table, GENERATED))
     with pytest.raises(TableError, match=r"columns are computed \(g\)"):

@@ -43,8 +43,9 @@ def read_deletion_vectors(delta_table: DeltaTable, paths: Container[str]) -> dic
 def _read_vectors(delta_table: DeltaTable, entries: Mapping[str, delta_log.FileEntry]) -> dict[str, RowNumbers]:
     """Return the numbers of the rows that are marked in files, by path.
 
-    Raise TableError for a vector that is none, that marks other rows than its file has, or if all mark so many that
-    their numbers would fill the memory: the vectors themselves take next to nothing.
+    Raise TableError for a vector that is none or damaged, that marks other rows than its file has or another number
+    than the log says, or if all mark so many that their numbers would fill the memory: the vectors themselves take
+    next to nothing.
     """
     described = {path: vector for path, it in entries.items() if (vector := parse_object(it.get("deletionVector")))}
     if not described:
@@ -55,6 +56,8 @@ def _read_vectors(delta_table: DeltaTable, entries: Mapping[str, delta_log.FileE
     try:
         for path, vector in described.items():
             marked[path] = parse_vector(_read_bytes(delta_table, filesystem, vector))
+            if len(marked[path]) != (cardinality := int(str(vector["cardinality"]))):
+                raise ValueError(f"it marks {len(marked[path]):,} rows, not {cardinality:,} as the log says")  # noqa: TRY301
             if (count := counts.get(path)) is None:
                 count = _count_rows(filesystem, path)
             if marked[path] and marked[path].max() >= count:
@@ -62,7 +65,7 @@ def _read_vectors(delta_table: DeltaTable, entries: Mapping[str, delta_log.FileE
             total += len(marked[path])
             if total > _MAX_MARKED:
                 raise ValueError(f"with those before it, it marks more than {_MAX_MARKED:,} rows")  # noqa: TRY301
-    except (ValueError, KeyError, NotImplementedError, struct.error, OSError) as error:
+    except (ArithmeticError, LookupError, NotImplementedError, OSError, ValueError, struct.error) as error:
         raise TableError(
             f"a deletion vector cannot be read: {show_briefly(str(error))}",
             where=f"{delta_table.table_uri}, {path}",
@@ -181,13 +184,16 @@ def list_numbers(numbers: BitMap64) -> RowNumbers:
 
 
 def _read_bytes(delta_table: DeltaTable, filesystem: FileSystem, vector: DeletionVector) -> bytes:
-    """Return the bytes that a deletion vector's descriptor contains or points to."""
+    """Return the bytes that a deletion vector's descriptor contains or points to; ValueError if they are damaged."""
     location, length = str(vector["pathOrInlineDv"]), int(str(vector["sizeInBytes"]))
     if not 0 <= length <= _MAX_BYTES:
         raise ValueError(f"it has {length:,} bytes")
     match vector["storageType"]:
         case "i":
-            return _decode_z85(location)[:length]
+            data = _decode_z85(location)
+            if len(data) < length:
+                raise ValueError(f"it has {len(data):,} bytes, not {length:,} as the log says")
+            return data[:length]
         case "u":
             prefix, name = location[:-20], _file_name(UUID(bytes=_decode_z85(location[-20:])))
             path = f"{prefix}/{name}" if prefix else name
@@ -195,7 +201,20 @@ def _read_bytes(delta_table: DeltaTable, filesystem: FileSystem, vector: Deletio
             raise NotImplementedError(f"it is at an absolute path, {location}: only cloned tables have them")
     delta_log.refuse_foreign_files(delta_table, [path])
     with filesystem.open_input_file(path) as file:
-        return bytes(file.read_at(length, int(str(vector.get("offset") or 0)) + 4))  # after its length
+        stored = bytes(file.read_at(length + 8, int(str(vector.get("offset") or 0))))
+    return _unpack_stored(stored, length)
+
+
+def _unpack_stored(stored: bytes, length: int) -> bytes:
+    """Return a vector of which a file has the length, the bytes and their checksum; ValueError if these disagree."""
+    if len(stored) < length + 8:
+        raise ValueError(f"its file ends before its {length:,} bytes and their checksum do")
+    (stored_length,), data = struct.unpack_from(">i", stored), stored[4 : length + 4]
+    if stored_length != length:
+        raise ValueError(f"its file has {stored_length:,} bytes of it, not {length:,} as the log says")
+    if struct.unpack_from(">I", stored, length + 4) != (zlib.crc32(data),):
+        raise ValueError("its bytes are not those of its checksum")
+    return data
 
 
 def _file_name(name: UUID) -> str:

@@ -25,8 +25,27 @@ _COMPUTED = ("CURRENT_DEFAULT", "EXISTS_DEFAULT", "delta.generationExpression", 
 
 
 def refuse_risks(delta_table: DeltaTable, place: str) -> None:
-    """Raise TableError if the metadata of the table at a place has what Spark would run, or another place."""
+    """Raise TableError if the metadata of the table at a place has what Spark would run, or another place; or if its
+    columns are mapped: what its files have under a name may then be another column.
+    """
+    if (mode := find_mapping(delta_table)) is not None:
+        found = (
+            f"its columns have other names in its files ({MAPPING} is {show_briefly(mode)}), which Hindcast never does"
+        )
+        fix = f"{RESTORE_FIX}; or copy its rows to a table without that, and put that in its place"
+        raise TableError(found, where=place, fix=fix)
     raise_risks(list_table_risks(delta_table), place, f"remove that by ALTER TABLE if it is yours; else {RESTORE_FIX}")
+
+
+def find_mapping(delta_table: DeltaTable) -> str | None:
+    """Return how the columns of a table are mapped to those of its files; None if they have the same names."""
+    properties = delta_table.metadata().configuration.items()
+    modes = (mode for name, mode in properties if name.lower() == MAPPING.lower())
+    return next((mode for mode in modes if mode != "none"), None)
+
+
+MAPPING = "delta.columnMapping.mode"
+"""The property of a table whose columns were renamed or dropped without a change of its files."""
 
 
 def raise_risks(risks: Iterable[str], where: str, fix: str) -> None:

@@ -194,8 +194,8 @@ def _recognise_format(contract: Contract, table: Table, delta_table: DeltaTable)
     store_format, problems = store_formats.recognise_format(types, shape.key, shape.value)
     if delta_table.metadata().partition_columns:
         problems.append(f"it has partitions, by {', '.join(delta_table.metadata().partition_columns)}")
-    if delta_table.metadata().configuration.get("delta.columnMapping.mode", "none") != "none":
-        problems.append("its columns are mapped (delta.columnMapping.mode)")
+    if table_metadata.find_mapping(delta_table) is not None:
+        problems.append(f"its columns are mapped ({table_metadata.MAPPING})")
     problems += _list_constraints(delta_table)
     if topic.ttl is not None:
         problems.append("the topic has a ttl: it would end rows that the table has not ended")
