@@ -266,10 +266,10 @@ def test_a_report_that_names_another_run_is_written_nowhere(settings: Settings, 
         assert refused.value.fix == "hindcast ledger guest --rebuild"
         with pytest.raises(TableError, match="the report in the journal is of"):
             run_steps.finish_run(settings, "guest", number)
-        assert journal_rebuild._has_malformed_report(ended)
+        assert journal_rebuild.has_malformed_report(ended)
     assert list_files(tmp_path) == before
     last = journal.read_runs(settings.warehouse, "shop")[-1]
-    assert not journal_rebuild._has_malformed_report(last)
+    assert not journal_rebuild.has_malformed_report(last)
 
 
 def test_a_report_file_that_names_another_run_is_removed_by_a_forgetting(settings: Settings) -> None:

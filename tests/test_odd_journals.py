@@ -18,11 +18,14 @@ from deltalake import DeltaTable, write_deltalake
 import reports
 from bare_runs import bare_run
 from hindcast.airflow.pages import quality
+from hindcast.cli import main
 from hindcast.common.errors import TableError
 from hindcast.common.json_values import StoredObject
 from hindcast.common.settings import Settings
 from hindcast.contract import bounds, find
 from hindcast.kafka.topics import OffsetRange
+from hindcast.ops import doctor
+from hindcast.ops.journal_rebuild import has_malformed_report
 from hindcast.plan import definitions, former_marks, inputs, journal, journal_rows, parsed_journals
 from hindcast.plan.former_marks import list_sources
 from hindcast.plan.parsed_journals import ParsedJournals
@@ -265,6 +268,14 @@ ODD_REPORTS: list[dict[str, Any]] = [
 ]
 
 
+ODD_COUNTS: list[dict[str, Any]] = [
+    {"topics": {"prices": {"offsets": "5"}}},
+    {"topics": {"prices": {"offsets": -1}}},
+    {"topics": {f"t{n}": {"offsets": 1 << 62} for n in range(2)}},
+    {"tables": {f"t{n}": {"opened": 1 << 62} for n in range(2)}},
+]
+
+
 @pytest.mark.parametrize("change", ODD_REPORTS, ids=json.dumps)
 def test_a_report_with_odd_values_is_malformed(settings: Settings, change: Mapping[str, Any]) -> None:
     with pytest.raises(MALFORMED):
@@ -274,6 +285,23 @@ def test_a_report_with_odd_values_is_malformed(settings: Settings, change: Mappi
     journal.append_entry(settings.warehouse, run)
     for answer in map(client("guest").get, ("/quality", "/quality/guest", "/ledger/guest")):
         assert "page cannot be shown" not in answer.text
+    assert main.main(["report", "guest"]) == 1
+    failed, fix = doctor._check_journals(settings), "hindcast ledger guest --rebuild"
+    assert [(it.found, it.fix) for it in failed if it.state == "failed"] == [
+        ("guest: malformed reports, of run 1", fix)
+    ]
+
+
+@pytest.mark.parametrize("detail", ["{", "[]", '{"topics": 5}', *map(json.dumps, ODD_COUNTS)])
+def test_a_malformed_report_is_an_error_of_ours(
+    settings: Settings, detail: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also where each count is one, and their sum is none."""
+    write_journal(settings, [(1, "planned", json.dumps(build_plan(settings))), (1, "completed", detail)])
+    assert main.main(["runs", "guest"]) == 1
+    assert "guest, run 1: the report in the journal is malformed: " in capsys.readouterr().err
+    (run,) = journal.read_runs(settings.warehouse, "guest")
+    assert has_malformed_report(run)
 
 
 def test_a_stored_contract_is_parsed_only_for_the_marks_of_a_table_that_it_has(

@@ -20,7 +20,7 @@ import reports
 from hindcast.airflow.pages import run_reports
 from hindcast.common.settings import Settings
 from hindcast.contract import find
-from hindcast.ops.journal_rebuild import _has_malformed_report
+from hindcast.ops.journal_rebuild import has_malformed_report
 from hindcast.plan import journal
 from hindcast.plan.plans import Plan
 from hindcast.plan.runs import Completed, Run, Stopped
@@ -155,7 +155,7 @@ def test_a_malformed_report_in_the_journal_is_told_with_its_run_and_its_repair(
     journal.replace_entries(settings.warehouse, "shop", [kept[0], odd])
     try:
         page = text(web, address, 200 if "quality" in address else 500)
-        assert [it.number for it in journal.read_runs(settings.warehouse, "shop") if _has_malformed_report(it)] == [2]
+        assert [it.number for it in journal.read_runs(settings.warehouse, "shop") if has_malformed_report(it)] == [2]
     finally:
         journal.replace_entries(settings.warehouse, "shop", kept)
     for words in ("The report in the journal is malformed: ", "shop, run 2", "hindcast ledger shop --rebuild"):

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hindcast.common import private_files, settings
-from hindcast.common.errors import HindcastError, escape_controls
+from hindcast.common.errors import HindcastError, escape_controls, show_briefly
 from hindcast.common.json_values import JsonObject, JsonValue
 from hindcast.common.settings import Settings, setup_command
 from hindcast.ops import environment_checks
@@ -185,15 +185,20 @@ def _check_clock(settings: Settings) -> Iterator[CheckResult]:
 
 
 def _check_journals(settings: Settings) -> Iterator[CheckResult]:
-    """Yield whether the entries of each pipeline's journal are in order."""
+    """Yield whether the entries of each pipeline's journal are in order, and its reports can be read."""
+    from hindcast.ops import journal_rebuild
     from hindcast.plan import journal
 
     pipelines = [contract.pipeline for contract in _load_contracts(settings)]
-    disordered = {name: damage for name in pipelines if (damage := journal.find_damage(settings.warehouse, name))}
+    disordered = dict[str, list[str]]()
+    for name in pipelines:
+        damage = [text for _, text in journal.find_damage(settings.warehouse, name)]
+        runs, _ = journal.read_planned_runs(settings.warehouse, name)
+        odd = ", ".join(str(run.number) for run in runs if journal_rebuild.has_malformed_report(run))
+        if damage := [*damage, *([f"malformed reports, of run {show_briefly(odd)}"] if odd else [])]:
+            disordered[name] = damage
     for name, damage in disordered.items():
-        yield CheckResult(
-            "journals", "failed", f"{name}: {'; '.join(text for _, text in damage)}", journal.repair_command(name)
-        )
+        yield CheckResult("journals", "failed", f"{name}: {'; '.join(damage)}", journal.repair_command(name))
     if len(disordered) < len(pipelines):
         yield CheckResult("journals", "ok", f"{len(pipelines) - len(disordered)} of {len(pipelines)} are in order")
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from hindcast.common import clock
+from hindcast.common.errors import TableError
 from hindcast.contract import Contract
 from hindcast.contract.bound import BoundContract
 from hindcast.ingest import ledger
@@ -62,7 +63,7 @@ def rebuild_journal(warehouse: str, contract: BoundContract) -> list[int]:
     rebuilt = [
         n
         for n in numbers
-        if n not in known or not _has_planned_offsets(known[n], ingested) or _has_malformed_report(known[n])
+        if n not in known or not _has_planned_offsets(known[n], ingested) or has_malformed_report(known[n])
     ]
     disordered = [n for n, _ in journal.find_damage(warehouse, contract.pipeline) if n in known and n not in rebuilt]
     entries = [
@@ -95,11 +96,12 @@ def _has_planned_offsets(run: Run, ingested: dict[str, list[IngestedRange]]) -> 
     return True
 
 
-def _has_malformed_report(run: Run) -> bool:
+def has_malformed_report(run: Run) -> bool:
+    """Return whether a completed run has a report that cannot be read, or is of another run."""
     if isinstance(run.outcome, Completed):
         try:
-            report, _ = RunReport.from_json(run.outcome.report), run.outcome.tables
-        except MALFORMED:
+            report, _ = RunReport.from_json(run.outcome.report), run.counts
+        except (TableError, *MALFORMED):
             return True
         return (report.pipeline, report.run) != (run.plan.pipeline, run.number)
     return False

@@ -131,7 +131,9 @@ class Completed:
     @cached_property
     def offsets(self) -> Mapping[str, int]:
         """By name, how many offsets the run ingested of each topic."""
-        return {name: topic.get("offsets", 0) for name, topic in self._section("topics")}
+        counts = {name: topic.get("offsets") or 0 for name, topic in self._section("topics")}
+        refuse_odd_counts(counts.values())
+        return counts
 
     @cached_property
     def rebuilt(self) -> bool:
@@ -207,12 +209,27 @@ class Run:
         with self.refuse_malformed_report():
             return self.outcome.tables if isinstance(self.outcome, Completed) else {}
 
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """How many `offsets` the run ingested, and how many rows it `opened` and `closed` in all tables, if it was
+        completed; empty otherwise. TableError if its report is malformed.
+        """
+        if not isinstance(self.outcome, Completed):
+            return {}
+        opened, closed = (sum(getattr(it, name) for it in self.results.values()) for name in ("opened", "closed"))
+        with self.refuse_malformed_report():
+            counts = {"offsets": sum(self.outcome.offsets.values()), "opened": opened, "closed": closed}
+            refuse_odd_counts(counts.values())
+        return counts
+
     @contextmanager
     def refuse_malformed_report(self) -> Iterator[None]:
-        """Raise TableError for what reading the run's malformed report raises."""
+        """Raise TableError for what reading the malformed report of a completed run raises."""
         try:
             yield
         except MALFORMED as error:
+            if not isinstance(self.outcome, Completed):
+                raise  # the journal has no report of it
             pipeline = self.plan.pipeline
             found = f"the report in the journal is malformed: {type(error).__name__}: {show_briefly(str(error))}"
             fix = f"hindcast ledger {pipeline} --rebuild"

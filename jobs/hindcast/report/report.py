@@ -209,10 +209,13 @@ def _requeue_options(contract: Contract, request: Requeue) -> str:
 
 
 def read_report(contract: BoundContract, run: Run) -> RunReport:
-    """Return the report of a completed or stopped run; raise RunError for any other run."""
+    """Return the report of a completed or stopped run; raise RunError for any other run, TableError for a
+    malformed report.
+    """
     past = journal.read_runs(contract.warehouse, contract.pipeline)
     if isinstance(run.outcome, Completed):
-        return mask_report(RunReport.from_json(run.outcome.report), contract, run, past)
+        with run.refuse_malformed_report():
+            return mask_report(RunReport.from_json(run.outcome.report), contract, run, past)
     if run.stop_error is None:
         where, fix = f"{contract.pipeline}, run {run.number}", "wait until it has ended"
         raise RunError(f"a run that is {run.state} has no report", where=where, fix=fix)

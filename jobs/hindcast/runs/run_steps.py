@@ -180,7 +180,8 @@ def finish_run(settings: Settings, pipeline: str, run: int) -> RunReport:
         entry = next((entry for entry in past if entry.number == run), None)
         step_events.record_begin(run_id=entry.run_id if entry else None)
         if entry is not None and isinstance(entry.outcome, Completed):
-            result = RunReport.from_json(entry.outcome.report)
+            with entry.refuse_malformed_report():
+                result = RunReport.from_json(entry.outcome.report)
         else:
             contract, plan = _load_plan(settings, pipeline, run)
             result = report.build_report(settings.warehouse, contract, plan, variables=settings.variables)

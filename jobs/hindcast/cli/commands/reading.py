@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from hindcast.common.settings import Settings
-    from hindcast.plan.runs import Run
     from hindcast.query.changes import ChangeQuestion
 
 
@@ -33,18 +32,9 @@ def runs(arguments: argparse.Namespace, settings: Settings) -> int:
     """List the runs of a pipeline."""
     import pyarrow as pa
 
-    from hindcast.plan.runs import Completed
-
-    def list_counts(run: Run) -> dict[str, int | None]:
-        """Return how many offsets a completed run ingested, and how many rows it opened and closed in all tables."""
-        if not isinstance(run.outcome, Completed):
-            return {}
-        opened, closed = (sum(getattr(it, name) for it in run.results.values()) for name in ("opened", "closed"))
-        return {"offsets": sum(run.outcome.offsets.values()), "opened": opened, "closed": closed}
-
     rows = [
         {"run": run.number, "state": run.state, "knownAt": run.known_at, "runId": run.run_id, "reason": run.plan.reason}
-        | list_counts(run)
+        | run.counts
         for run in read_runs(settings, arguments.pipeline)
     ]
     counts = [(name, pa.int64()) for name in ("offsets", "opened", "closed")]
@@ -122,15 +112,16 @@ def report(arguments: argparse.Namespace, settings: Settings) -> int:
         numbers = ", ".join(str(r.number) for r in runs) or "none"
         raise QueryError("no such run with a report", where=arguments.pipeline, fix=f"runs with a report: {numbers}")
     contract = load_contract(settings, arguments.pipeline)
-    fields = report.read_report(contract, run)
-    if arguments.data_docs:
-        from hindcast.quality import datadocs
+    with run.refuse_malformed_report():
+        fields = report.read_report(contract, run)
+        if arguments.data_docs:
+            from hindcast.quality import datadocs
 
-        gates = {name: [gate.result for gate in table.gates] for name, table in fields.tables.items()}
-        print(datadocs.build_site(contract, run.run_id, run.known_at, gates, arguments.data_docs))
-        return 0
-    formats = {"json": lambda: json.dumps(fields.as_json(), indent=2), "html": lambda: page.render_page(fields)}
-    print(formats.get(arguments.format, lambda: report_text.format_report(fields))())
+            gates = {name: [gate.result for gate in table.gates] for name, table in fields.tables.items()}
+            print(datadocs.build_site(contract, run.run_id, run.known_at, gates, arguments.data_docs))
+            return 0
+        formats = {"json": lambda: json.dumps(fields.as_json(), indent=2), "html": lambda: page.render_page(fields)}
+        print(formats.get(arguments.format, lambda: report_text.format_report(fields))())
     return 0
 
 

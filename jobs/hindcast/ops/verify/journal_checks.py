@@ -127,7 +127,8 @@ def _has_written(run: Run, table: Table) -> bool:
         return False
     kind, _, name = table.name.rpartition("/")
     if kind == "logs":
-        return bool(run.outcome.offsets.get(name))
+        with run.refuse_malformed_report():
+            return bool(run.outcome.offsets.get(name))
     if kind == "base":
         upgrade = run.plan.upgrade
         return upgrade is not None and upgrade.table == name and upgrade.version is not None
