@@ -114,6 +114,33 @@ def test_files_of_others_are_not_read(table: Table, odd: str) -> None:
             open_table(table)
 
 
+TWICE: dict[str, Callable[[str], str]] = {
+    "a dot": lambda path: f"./{path}",
+    "a dot within": lambda path: path.replace("/", "/./"),
+    "two slashes": lambda path: path.replace("/", "//"),
+    "a slash at the end": lambda path: f"{path}/",
+    "an escaped letter": lambda path: path.replace("part-", "%70art-"),
+    "an escaped slash": lambda path: path.replace("/", "%2F"),
+    "an escaped dot": lambda path: f"%2e/{path}",
+}
+
+
+@pytest.mark.parametrize("spell", TWICE.values(), ids=TWICE)
+def test_a_file_that_the_log_names_twice_is_refused(tmp_path: Path, spell: Callable[[str], str]) -> None:
+    """Its rows would count twice. A path may have escapes: those of a partition's value."""
+    own = Table(str(tmp_path), "mine", "runs", "runs")
+    rows, names = pa.table({"n": [1, 2], "p": ["a b:%/.", "a"]}), {"name": "mine.runs", "description": own.description}
+    write_deltalake(own.path, rows, partition_by="p", **names)
+    opened = tables.open_latest(own)
+    assert opened is not None
+    own_tables.open_whole(own.path)
+    paths = pa.table(opened.get_add_actions()).column("path").to_pylist()
+    add_path(own, spell(next(it for it in paths if "%" in it)))
+    for open_table in (tables.open_latest, tables.open_table, lambda it: own_tables.open_whole(it.path)):
+        with pytest.raises(TableError, match="its log names a file twice"):
+            open_table(own)
+
+
 def test_spark_reads_no_files_of_others(spark: SparkSession, table: Table) -> None:
     add_path(table, "../../theirs/secret.parquet")
     with pytest.raises(TableError, match=REFUSED):

@@ -10,15 +10,14 @@ import os
 import re
 import stat
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import NoReturn
 
 from hindcast.common.errors import TableError, show_briefly
-from hindcast.store import log_limits, table_cache
-from hindcast.store.own_paths import leads_out
+from hindcast.store import log_limits, own_paths, table_cache
 
 
 def refuse_odd_log(folder: Path) -> None:
@@ -41,10 +40,20 @@ def refuse_foreign_files(folder: Path, paths: Iterable[str]) -> None:
     By its name, or because something in the folder is no file. One that is missing is left to whoever reads it.
     """
     for path in paths:
-        if leads_out(path):
+        if own_paths.leads_out(path):
             found = "its log names a file out of its folder"
             raise TableError(found, where=f"{folder}, {path}", fix="put back the table from a backup")
     refuse_odd_files(folder)
+
+
+def refuse_repeated_files(place: str, paths: Collection[str]) -> None:
+    """Raise TableError if one of the paths of a table's data files, unescaped, is there twice or may be another one's.
+
+    The rows of such a file would count twice.
+    """
+    if (odd := own_paths.find_odd_path(paths)) is not None:
+        found = "its log names a file twice, or in a way that no writer of Delta names it"
+        raise TableError(found, where=f"{place}, {show_briefly(odd)}", fix="put back the table from a backup")
 
 
 def refuse_odd_files(folder: Path) -> None:

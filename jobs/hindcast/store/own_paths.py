@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Collection
 from urllib.parse import unquote
 
 
@@ -30,6 +32,17 @@ _DECODED = 4
 def is_plain_name(name: str) -> bool:
     """Return whether a text is the name of a file, without a folder and without anything to decode."""
     return _PLAIN.fullmatch(name) is not None
+
+
+def find_odd_path(paths: Collection[str]) -> str | None:
+    """Return a path that another one, spelled otherwise, may lead to as well; None without one.
+
+    That is one that is there twice, or has a part that is empty or a dot. `paths`: those of a table's files, unescaped.
+    """
+    seen = {*paths}
+    if len(seen) < len(paths):
+        return next(path for path, count in Counter(paths).items() if count > 1)
+    return next((path for path in paths if "//" in f"/{path}/" or "/./" in f"/{path}/"), None)
 
 
 _PLAIN = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")

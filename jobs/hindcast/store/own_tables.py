@@ -24,15 +24,16 @@ if TYPE_CHECKING:
 
 
 def open_whole(path: str) -> DeltaTable:
-    """Return a table in its latest version; raise TableError if it cannot be read, or its log is odd, has a file out of
-    its folder, or has what Spark would run.
+    """Return a table in its latest version; raise TableError if it cannot be read, or its log is odd, names a file
+    twice or out of its folder, or has what Spark would run.
     """
     with tables.explain_errors(path) as folder:
         if folder is not None:
             own_files.refuse_odd_log(folder)
         delta_table = DeltaTable(path)
         table_metadata.refuse_risks(delta_table, path)
-        refuse_foreign(delta_table, delta_log.list_paths(delta_table))
+        own_files.refuse_repeated_files(path, paths := delta_log.list_paths(delta_table))
+        refuse_foreign(delta_table, paths)
     return delta_table
 
 

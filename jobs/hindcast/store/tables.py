@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Literal, TypedDict, TypeVar
+from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -237,8 +238,10 @@ def _open_in(table: Table, folder: Path | None, *, again: bool = True) -> DeltaT
             fix="use a newer Hindcast",
         )
     table_metadata.refuse_risks(delta_table, table.path)
+    paths = pa.table(delta_table.get_add_actions()).column("path").to_pylist()
+    own_files.refuse_repeated_files(table.path, [unquote(path) for path in paths])
     if folder is not None:
-        own_files.refuse_foreign_files(folder, pa.table(delta_table.get_add_actions()).column("path").to_pylist())
+        own_files.refuse_foreign_files(folder, paths)
     return delta_table
 
 
