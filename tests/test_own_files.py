@@ -477,6 +477,27 @@ def test_no_link_within_a_table_is_followed_by_what_removes_files(
     assert WarehouseFolder(f"{tmp_path}/mine").find_links_to("/nowhere") == {"runs/x": str(tmp_path / "theirs")}
 
 
+def read_by_engine(opened: DeltaTable) -> object:
+    with duckdb_reader.open_engine(opened) as engine:
+        duckdb_reader.register_rows(engine, opened)
+        return engine.execute("SELECT * FROM rows").fetchall()
+
+
+@pytest.mark.parametrize("read", [lambda it: arrow_reader.read_rows(it).read_all(), read_by_engine])
+@pytest.mark.parametrize("is_rewritten", [True, False])
+def test_a_file_that_was_removed_since_the_table_was_opened_is_no_damage(
+    table: Table, read: Callable[[DeltaTable], object], is_rewritten: bool
+) -> None:
+    opened = DeltaTable(table.path)
+    (file,) = Path(table.path).glob("*.parquet")
+    write_deltalake(table.path, pa.table({"n": [2]}), mode="overwrite" if is_rewritten else "append")
+    file.unlink()
+    with pytest.raises(TableError, match=file.name) as refused, row_reader.refuse_broken_files(table):
+        read(opened)
+    assert refused.value.fix.startswith("repeat this: " if is_rewritten else "hindcast verify mine --quick ")
+    assert refused.value.found.startswith("a data file was removed before" if is_rewritten else "a data file cannot be")
+
+
 def mark_rows(table: Table, marked: BitMap64, copies: int = 0, **descriptor: object) -> DeltaTable:
     """Have a vector mark rows of the table's file, which has ten, and of more files that the log names."""
     write_deltalake(table.path, pa.table({"n": range(10)}), mode="overwrite")

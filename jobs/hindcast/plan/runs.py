@@ -210,7 +210,7 @@ class Run:
             return self.outcome.tables if isinstance(self.outcome, Completed) else {}
 
     @property
-    def counts(self) -> Mapping[str, int]:
+    def counts(self) -> dict[str, int]:
         """How many `offsets` the run ingested, and how many rows it `opened` and `closed` in all tables, if it was
         completed; empty otherwise. TableError if its report is malformed.
         """

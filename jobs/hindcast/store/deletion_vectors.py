@@ -69,7 +69,7 @@ def _read_vectors(delta_table: DeltaTable, entries: Mapping[str, delta_log.FileE
         raise TableError(
             f"a deletion vector cannot be read: {show_briefly(str(error))}",
             where=f"{delta_table.table_uri}, {path}",
-            fix="put back the table from a backup",
+            fix=f"{_REMOVED_FIX if isinstance(error, FileNotFoundError) else ''}put back the table from a backup",
         ) from None
     return {path: list_numbers(it) for path, it in marked.items()}
 
@@ -225,6 +225,7 @@ def _decode_z85(text: str) -> bytes:
     return b85decode(text.translate(_TO_B85))
 
 
+_REMOVED_FIX = "repeat this, if the table was rewritten meanwhile; else "
 _MAGIC = 1681511377
 _MAX_MARKED = 100_000_000
 """The most rows of a table that are marked where they are read: as numbers they take eight bytes each."""

@@ -26,6 +26,7 @@ from hindcast.store.tables import (
     PINNED_TABLES,
     WIDENING,
     Table,
+    open_latest,
     open_table,
     read_older_format,
 )
@@ -111,19 +112,43 @@ _QUOTED_PATH = re.compile(r"[\"'](/[^\"']+)[\"']")
 
 @contextmanager
 def refuse_broken_files(table: Table) -> Iterator[None]:
-    """Raise TableError if a data file that the block reads is missing or damaged."""
+    """Raise TableError if a data file that the block reads is missing or damaged.
+
+    One that others have removed since the table was opened is no damage: then the error says to read it again.
+    """
     try:
         yield
     except (duckdb.Error, pa.ArrowInvalid, OSError) as error:
         text = str(error).partition("\n")[0]
         if isinstance(error, duckdb.Error) and not _is_about_files(error, text):
             raise
+        path = _find_path(table, error, text)
         if "://" not in table.path and (isinstance(error, PermissionError) or permissions.DENIED_MESSAGE in text):
-            named = _QUOTED_PATH.search(text)
-            path = Path(named[1] if named else table.path)
             raise TableError(**permissions.explain_error(PermissionError(error), path)) from None
+        if _was_removed(table, path):
+            found = f"a data file was removed before it was read: {path.name}"
+            raise TableError(found, where=table.path, fix="repeat this: the table has a newer version now") from None
         fix = f"hindcast verify {table.pipeline} --quick names every broken file, and says what to do"
         raise TableError(f"a data file cannot be read: {text}", where=table.path, fix=fix) from None
+
+
+def _find_path(table: Table, error: Exception, text: str) -> Path:
+    """Return the file that an error with a text is about; the table's folder if it does not name one."""
+    if (named := _QUOTED_PATH.search(text)) is not None:
+        return Path(named[1])
+    is_bare = type(error) is FileNotFoundError  # Arrow's, of a file that is gone: it says nothing but its path
+    return Path(table.path, text) if is_bare else Path(table.path)
+
+
+def _was_removed(table: Table, path: Path) -> bool:
+    """Return whether a data file is gone that the table no longer has in its latest version."""
+    if path.suffix != ".parquet" or path.exists():
+        return False
+    try:
+        delta_table = open_latest(table)
+    except TableError:
+        return False
+    return delta_table is not None and path.name not in {Path(it).name for it in delta_log.list_paths(delta_table)}
 
 
 def _is_about_files(error: duckdb.Error, text: str) -> bool:
