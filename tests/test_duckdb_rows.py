@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 
 import duckdb
@@ -80,3 +81,23 @@ def test_a_folder_may_have_the_name_of_a_pattern(tmp_path: Path, name: str) -> N
     with duckdb_reader.open_engine(delta_table, 32 << 20) as engine:
         duckdb_reader.register_rows(engine, delta_table)
         assert engine.execute("SELECT n FROM rows").fetchall() == [(0,)]
+
+
+def test_another_schema_of_one_file_changes_no_answer_of_another(tmp_path: Path) -> None:
+    """DuckDB takes the types of the first file for all; a column that a file lacks is null."""
+    for n, price in enumerate(("1.25", "2.75")):
+        rows = pa.table({"n": [n], "price": pa.array([Decimal(price)], pa.decimal128(8, 2)), "more": ["x"]})
+        write_deltalake(tmp_path / "table", rows, mode="append")
+    delta_table = DeltaTable(tmp_path / "table")
+    for path in (tmp_path / "table").glob("*.parquet"):
+        kept = path.read_bytes()
+        whole = pq.read_table(path)
+        coarse = whole.column("price").cast(pa.decimal128(8, 1), safe=False)
+        pq.write_table(whole.set_column(1, "price", coarse).drop_columns("more"), path)
+        with duckdb_reader.open_engine(delta_table) as engine:
+            duckdb_reader.register_rows(engine, delta_table)
+            found = dict(engine.sql("SELECT n, ROW(price, more) FROM rows").fetchall())
+        other = 1 - whole.column("n")[0].as_py()
+        assert found[other] == (Decimal(("1.25", "2.75")[other]), "x")
+        assert found[1 - other][1] is None
+        path.write_bytes(kept)

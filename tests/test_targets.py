@@ -406,7 +406,7 @@ def test_a_number_that_people_read_otherwise_is_refused(folder: Path, kind: str,
     with pytest.raises(ContractError) as refused:
         find(folder, "shop")
     assert refused.value.where == f"{folder}/shop.yaml:5"
-    assert refused.value.found == f"'{text}' is the number {number} in YAML"
+    assert refused.value.found.removeprefix("variables.other.default: ") == f"'{text}' is the number {number} in YAML"
     assert f"write {number}, or the number that you mean" in refused.value.fix
     for plain in (str(number), '"10"', '"010"', "0", "+5", "-5"):
         write(plain)

@@ -141,7 +141,7 @@ def _refuse_large_file(table: Table, fragment: ParquetFileFragment, columns: Seq
     """
     largest = 0
     with fragment.open() as file:
-        metadata = parquet_footers.decode_metadata(file)
+        metadata = parquet_footers.decode_table_file(file, fragment.path)
         for name, count, most in (
             ("rows", metadata.num_rows, MAX_ROWS),
             ("parts", metadata.num_row_groups, MAX_GROUPS),

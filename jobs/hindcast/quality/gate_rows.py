@@ -133,7 +133,7 @@ def measure_files(
     rows = size = 0
     for path in paths:
         with filesystem.open_input_file(path) as file:
-            metadata = parquet_footers.decode_metadata(file)
+            metadata = parquet_footers.decode_table_file(file, path)
             parquet_pages.refuse_overlap(metadata, file.size())
             for columns, count in _list_groups(metadata, first, last, is_whole=path in whole):
                 rows += count

@@ -82,8 +82,6 @@ def _register_stored_rows(
     schema, partitions = pa.schema(delta_table.schema().to_arrow()), delta_table.metadata().partition_columns
     fields = [field for field in schema if field.name not in partitions]
     folder, configuration = delta_log.find_local_folder(delta_table), delta_table.metadata().configuration
-    evolved = tables.EVOLUTION in configuration
-    nested = any(_has_moments(field.type) for field in fields)
     if folder is None:
         _replace_view(engine, name, row_reader.open_arrow_rows(delta_table))
         return
@@ -101,7 +99,7 @@ def _register_stored_rows(
         for f in fields
     )
     listed = ", ".join(_quote_text(_escape_pattern(str(folder / path))) for path in paths)
-    options = "hive_partitioning = false" + (", union_by_name = true" if evolved else "")
+    options = "hive_partitioning = false, union_by_name = true"
     features = delta_table.protocol().reader_features or ()
     if tables.DELETION_VECTORS not in configuration and "deletionVectors" not in features:
         read = f"read_parquet([{listed}], {options})"
@@ -109,9 +107,9 @@ def _register_stored_rows(
         engine.register("deleted", _read_deleted_rows(delta_table, folder, paths))
         options += ", filename = '_file', file_row_number = true"
         read = f"(FROM read_parquet([{listed}], {options}) ANTI JOIN deleted USING (_file, file_row_number))"
-    if evolved or nested:  # a column has the table's type, the widest of all, and is null where no file has it
-        engine.register("form", pa.schema([field.remove_metadata() for field in fields]).empty_table())
-        read = f"(FROM form UNION ALL BY NAME FROM {read})"
+    # A column has the table's type, whatever a file has, and is null where no file has it.
+    engine.register("form", pa.schema([field.remove_metadata() for field in fields]).empty_table())
+    read = f"(FROM form UNION ALL BY NAME FROM {read})"
     engine.execute(f"CREATE OR REPLACE TEMP VIEW {name} AS SELECT {expressions} FROM {read}")  # noqa: S608  # names are quoted
 
 
@@ -313,11 +311,6 @@ def _read_deleted_rows(delta_table: DeltaTable, folder: Path, paths: Sequence[st
             "file_row_number": pa.chunked_array(numbers, pa.int64()),
         }
     )
-
-
-def _has_moments(kind: pa.DataType) -> bool:
-    """Return whether a nested type contains timestamps."""
-    return any(pa.types.is_timestamp(f.type) or _has_moments(f.type) for f in map(kind.field, range(kind.num_fields)))
 
 
 def quote_name(name: str) -> str:

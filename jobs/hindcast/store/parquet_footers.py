@@ -64,6 +64,18 @@ def decode_metadata(file: pa.NativeFile, most: int = MAX_FOOTER) -> pq.FileMetaD
 _ONE_AT_A_TIME = Lock()
 
 
+def decode_table_file(file: pa.NativeFile, path: str) -> pq.FileMetaData:
+    """Do as `decode_metadata` with a data file of a table; its errors are ArrowInvalid, and name the file."""
+    try:
+        return decode_metadata(file)
+    except (ValueError, OSError, pa.ArrowException) as error:
+        raise _name_file(path, error) from None
+
+
+def _name_file(path: str, error: Exception) -> pa.ArrowInvalid:
+    return pa.ArrowInvalid(f"'{path}' {show_briefly(str(error).strip())}")
+
+
 def _decode(file: pa.NativeFile, length: int) -> pq.FileMetaData:
     """Return a footer of so many bytes, of which no list can claim many more items than it has."""
     items = min(max(length // BYTES_PER_ITEM, FEW_ITEMS), _MAX_ITEMS)
@@ -118,7 +130,7 @@ def refuse_broken_footers(folder: Path, paths: Iterable[str]) -> None:
         except (FileNotFoundError, PermissionError):
             continue
         except (ValueError, OSError, pa.ArrowException) as error:
-            raise pa.ArrowInvalid(f"'{place}' {show_briefly(str(error).strip())}") from None
+            raise _name_file(place, error) from None
         if time.time_ns() - status.st_ctime_ns > SETTLED:
             if len(_SOUND) >= _MAX_SOUND:
                 _SOUND.clear()

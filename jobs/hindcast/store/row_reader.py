@@ -103,7 +103,10 @@ def read_next_moment(delta_table: DeltaTable | None) -> datetime:
 
 
 _ABOUT_FILES = re.compile("file|Parquet|schema", re.IGNORECASE)
-_DUCKDB_ERRORS = (duckdb.InvalidInputException, duckdb.IOException, duckdb.PermissionException)
+_DUCKDB_ERRORS = (
+    *(duckdb.InvalidInputException, duckdb.IOException, duckdb.PermissionException),
+    *(duckdb.BinderException, duckdb.ConversionException),
+)
 _DAMAGE_ERRORS = (duckdb.InternalException, duckdb.FatalException)
 """What DuckDB raises of damage that it does not foresee, and then, of the same database, in other threads."""
 _QUOTED_PATH = re.compile(r"[\"'](/[^\"']+)[\"']")
