@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import pyarrow.parquet as pq
 import pytest
@@ -21,7 +22,7 @@ from hindcast.ops.erase import proof as proof_search
 from hindcast.ops.erase.erased_rows import ErasedRows
 from hindcast.ops.erase.proof import Evidence, Proof
 from hindcast.ops.erase.records import ErasureRequest
-from hindcast.plan import definitions, journal
+from hindcast.plan import definitions, journal, planner
 from hindcast.runs import run_steps
 from hindcast.store import commits
 from pipelines import T0, Pipeline, pipeline, wrong
@@ -166,6 +167,40 @@ def test_what_a_removed_folder_had_is_not_proven_to_be_gone(spark: SparkSession,
         p.run()
         assert forgotten(p, records.parse_request(p.contract, "menu", "curry")).is_proven
         assert holders(p, "price", 7) == set()
+
+
+DIRECT = """
+views:
+  tips: {stream: orders, aggregate: {n: count(*)}}
+"""
+BY_BILLS = """
+views:
+  bills: {stream: orders, select: {tip: tip}}
+  tips: {stream: bills, aggregate: {n: count(*)}}
+"""
+
+
+@pytest.mark.long
+@pytest.mark.ci
+def test_what_an_abandoned_run_has_not_derived_is_not_looked_for(
+    spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The view has rows of before the abandoned run, not of its input, and rows of when the input was created."""
+    with pipeline(spark, broker, tmp_path, TOPICS + DIRECT) as p:
+        p.send("orders", ("ann", {"item": "soup", "tip": 1}, 1), ("bob", {"item": "soup", "tip": 1}, 1))
+        p.run()
+        p.write(TOPICS + BY_BILLS)
+        p.send("orders", ("ann", {"item": "soup", "tip": 1}, 2))
+        with monkeypatch.context() as killed:
+            killed.setattr(run_steps, "build_view", Mock(side_effect=KeyboardInterrupt))
+            with pytest.raises(KeyboardInterrupt):
+                p.run()
+        planner.abandon_run(p.warehouse, journal.read_active_run(p.warehouse, p.name, 2), "by a test")
+        p.run()
+        assert {row[-2] for row in p.history("tips")} == {1, 3}
+        proof = forgotten(p, records.parse_request(p.contract, "orders", "ann"))
+        assert (proof.is_proven, proof.redefined) == (True, ())
+        assert holders(p, "customer", "ann") == set()
 
 
 TRIMMED = """

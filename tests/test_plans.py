@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -17,13 +17,17 @@ from hindcast.plan.plans import Plan, TopicPlan
 from hindcast.plan.purposes import Upgrade
 from hindcast.plan.runs import (
     Abandoned,
+    Completed,
     has_unknown_rows,
     last_included_run,
+    was_derived_since,
     was_ingested_late,
     was_lost,
     was_published_late,
 )
 from pipelines import T0
+
+HOUR = timedelta(hours=1)
 
 
 @pytest.mark.parametrize(
@@ -152,6 +156,24 @@ def test_a_table_that_only_an_abandoned_run_published_was_lost_with_its_folder()
         False,
         False,
     )
+
+
+@pytest.mark.parametrize(("hours", "was_derived"), [(None, True), (0, True), (1, True), (2, False)])
+def test_a_table_without_rows_was_derived_by_a_run_that_was_completed_since_it_was_created(
+    hours: int | None, was_derived: bool
+) -> None:
+    """Not by one that was abandoned, had another contract, or skipped tables."""
+    report = Completed({"tables": {"bills": {"opened": 0}}})
+    upgrade = Upgrade("menu", "in-place", "begin", without=("bills",))
+    past = [replace(bare_run("p", n, T0 + n * HOUR, "completed"), outcome=report) for n in (0, 1)]
+    past += [
+        bare_run("p", 3, T0 + 3 * HOUR, "abandoned"),
+        bare_run("p", 4, T0 + 4 * HOUR, "completed"),
+        replace(bare_run("p", 5, T0 + 5 * HOUR, "completed", purpose=upgrade), outcome=report),
+    ]
+    created = None if hours is None else T0 + hours * HOUR
+    assert was_derived_since(past, "bills", created) == was_derived
+    assert not was_derived_since(past, "spent", created)
 
 
 def test_an_abandoned_run_that_has_not_listed_a_table_has_published_it_late() -> None:

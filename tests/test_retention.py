@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import pytest
 from deltalake import DeltaTable
@@ -384,6 +384,60 @@ def test_definition_changes_stop_at_the_horizon(spark: SparkSession, broker: str
         p.write(CHANGED + NEW.replace("kafka\n    select: {price: price}", "kafka\n    select: {price: -price}"))
         with pytest.raises(TableError, match=anew):
             p.run()
+
+
+EMPTY = """
+pipeline: shop
+start: 2026-01-01
+topics:
+  menu: {read: table, key: {item: string}, value: {price: int}, keep: 60 seconds}
+  orders: {read: stream, key: {customer: string}, value: {item: string}}
+"""
+SPENT = """
+views:
+  bills: {stream: orders, join: {table: menu, on: item}, select: {price: price}}
+  spent: {stream: bills, aggregate: {spent: sum(price)}}
+"""
+
+
+def test_a_view_that_had_no_rows_when_its_input_was_trimmed_has_no_horizon(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    """An aggregate of all its events so far needs none that was trimmed."""
+    with pipeline(spark, broker, tmp_path, EMPTY + SPENT) as p:
+        p.send("menu", ("curry", {"price": 8}, 0))
+        p.send("orders", ("ann", {"item": "cake"}, 5))
+        p.run()
+        assert retention.trim_pipeline(spark, p.contract).tables["menu"].horizon == Horizon(moment(-60))
+        p.send("orders", ("ann", {"item": "curry"}, 7))
+        p.run()
+        assert p.believed("spent") == [("ann", 8, 7, None)]
+        assert horizon.read_horizon(p.table("bills")) is None
+        assert wrong(p) == []
+
+
+def test_a_view_that_only_an_abandoned_run_has_created_begins_where_its_input_does(
+    spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pipeline(spark, broker, tmp_path, EMPTY) as p:
+        p.send("menu", ("curry", {"price": 8}, 0))
+        p.send("orders", ("ann", {"item": "curry"}, 5))
+        p.run()
+        p.write(EMPTY + SPENT)
+        with monkeypatch.context() as killed:
+            die_third = Mock(side_effect=[TableNote(2), TableNote(2), KeyboardInterrupt])
+            killed.setattr(run_steps, "gate_and_publish_change", die_third)
+            with pytest.raises(KeyboardInterrupt):
+                p.run()
+        assert tables.open_table(p.table("bills")) is not None
+        planner.abandon_run(p.warehouse, journal.read_active_run(p.warehouse, p.name, 2), "by a test")
+        p.write(EMPTY)
+        p.run()
+        assert retention.trim_pipeline(spark, p.contract).tables["menu"].horizon == Horizon(moment(-60))
+        p.write(EMPTY + SPENT)
+        with pytest.raises(TableError, match="aggregates all events of bills so far, but those before"):
+            p.run()
+        assert horizon.read_horizon(p.table("bills")) == Horizon(moment(-60))
 
 
 TWINS = """

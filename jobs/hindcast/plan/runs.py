@@ -306,6 +306,14 @@ def was_lost(past: Iterable[Run], name: str, published: int) -> bool:
     )
 
 
+def was_derived_since(past: Iterable[Run], name: str, moment: datetime | None) -> bool:
+    """Return whether a run of all tables, known at a moment or later (None: at any), was completed with a table, even
+    if it found no rows for it.
+    """
+    runs = (run for run in past if moment is None or run.known_at >= moment)
+    return any(run.has_done_all_tables and name in run.results for run in runs)
+
+
 def find_last_derived(past: Sequence[Run], name: str, known_at: datetime) -> Run | None:
     """Return the last run known at a moment that made a table's rows what they were; None if there was none.
 

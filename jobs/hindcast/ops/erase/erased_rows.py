@@ -7,7 +7,6 @@ The records are those of one topic, by key or by place. A row holds what they sa
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
 from functools import cached_property, reduce
 
 from pyspark.errors import AnalysisException
@@ -192,9 +191,13 @@ class ErasedRows:
         beginning = tables.read_beginning(delta_table)
         if beginning is None or by_log:
             return False
-        if not any(run.known_at < beginning and self._had_table(run, source) for run in self._past):
+        earlier = [run.known_at for run in self._past if run.known_at < beginning and self._had_table(run, source)]
+        if not earlier or not redefinitions.has_rows_until(view_table, beginning):
             return False
-        return redefinitions.has_rows_until(view_table, beginning - timedelta(microseconds=1))
+        without = [run.known_at for run in self._past if run.known_at < min(earlier)]
+        known = F.col("systemFrom")  # of the rows, because statistics have milliseconds
+        suspect = (known < F.lit(beginning)) & (known > F.lit(max(without)) if without else F.lit(True))
+        return not row_reader.load_rows(self._spark, view).where(suspect).isEmpty()
 
     def _had_table(self, run: Run, name: str) -> bool:
         """Return whether a run's contract had a table, or may have had it."""
