@@ -19,11 +19,12 @@ from hindcast.cli import main
 from hindcast.common.errors import BusyError, QueryError, RequestError
 from hindcast.common.settings import read_settings
 from hindcast.ingest import erasure_marks, ledger, quarantine, requeue
-from hindcast.ops import journal_rebuild
+from hindcast.ops import journal_rebuild, rebuilt_runs
 from hindcast.ops.erase import forget, proof, purge, records, row_removal
 from hindcast.ops.erase.proof import Proof
 from hindcast.ops.verify.verify import verify_tables
 from hindcast.plan import journal
+from hindcast.plan.rehearsals import MICROSECOND
 from hindcast.quality import held_changes
 from hindcast.report import page
 from hindcast.runs import special_runs
@@ -445,6 +446,58 @@ def test_what_from_brings_again_of_a_forgotten_key_is_forgotten_as_it_comes(
         ]
         assert p.states()[-1] == (3, "completed"), "all offsets have their fate"
         assert wrong(p) == []
+
+
+COUNTED = """
+pipeline: counted
+start: 2026-01-01
+topics:
+  orders: {read: stream, key: {customer: string}, value: {quantity: int}}
+views:
+  bills: {stream: orders, select: {amount: quantity * 1}}
+"""
+
+
+def test_a_rebuilt_journal_has_a_forgetting_that_was_last_and_no_other_run_gets_its_number(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    with pipeline(spark, broker, tmp_path, COUNTED) as p:
+        runs = Path(p.warehouse, p.name, "runs")
+
+        def list_moments() -> dict[int, datetime]:
+            return {run.number: run.known_at for run in journal.read_runs(p.warehouse, p.name)}
+
+        p.send("orders", *((name, {"quantity": 2}, 1) for name in ("ann", "bob")))
+        p.run()
+        forgotten(p, "orders", "ann")
+        before = list_moments()
+        shutil.rmtree(runs)
+        assert journal_rebuild.rebuild_journal(p.warehouse, p.contract) == [1, 2]
+        assert list_moments() == before
+        assert p.states() == [(1, "completed"), (2, "abandoned")]
+        assert (last := journal.read_runs(p.warehouse, p.name)[-1].plan.erasure) is not None
+        assert last.topic == "orders"
+        p.write(COUNTED.replace("quantity * 1", "quantity * 2"))
+        p.run()
+        before = list_moments()
+        shutil.rmtree(runs)
+        assert journal_rebuild.rebuild_journal(p.warehouse, p.contract) == [1, 2, 3]
+        assert list_moments() == before
+        p.run()
+        assert wrong(p) == []
+
+        reports = p.settings.reports / p.name
+        proven = json.loads((reports / "forget-2.json").read_text())
+        (reports / "forget-3.json").write_text(
+            json.dumps({**proven, "run": 3, "knownAt": (before[3] - MICROSECOND).isoformat()})
+        )
+        found = [rebuilt_runs.find_own_proofs(p.contract, {1: before[1]}, removing) for removing in ({2, 3}, {3})]
+        assert [{*own} for own in found] == [{2}, set()], "rows have another moment of run 3"
+
+        forgotten(p, "orders", "bob")
+        shutil.rmtree(runs)
+        shutil.rmtree(reports)
+        assert journal_rebuild.rebuild_journal(p.warehouse, p.contract)[-1] == 5, "also without its proof"
 
 
 ODD = """

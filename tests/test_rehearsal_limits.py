@@ -19,6 +19,7 @@ from hindcast.common.errors import BusyError, GateError, QueryError, RequestErro
 from hindcast.common.settings import read_settings
 from hindcast.ingest import requeue
 from hindcast.kafka import produce
+from hindcast.ops import rebuilt_runs, retention
 from hindcast.ops.erase import forget, records
 from hindcast.plan import journal, notices, rehearsals
 from hindcast.plan.purposes import ArrivalInterval, Release, Replay, Requeue
@@ -274,6 +275,100 @@ def test_an_interval_that_a_gate_stopped_is_not_skipped(spark: SparkSession, bro
         rehearse(p, 0, 20)
         first, second = (run.known_at for run in journal.read_completed_runs(p.warehouse, p.name))
         assert (first - at(10) <= timedelta(microseconds=1), second) == (True, at(20))
+
+
+SPENT = "  spent:\n    stream: bills\n    aggregate: {spent: sum(amount)}\n"
+
+
+def test_a_rebuilt_journal_has_no_stopped_or_abandoned_date_as_completed(
+    spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor if the run that rehearsed it again had nothing left to ingest, so that no log has its interval."""
+    gate = "    expect:\n      - expect_column_values_to_be_between: {column: price, max_value: 9}\n"
+    stopping = f"header sent\n{gate}        on_failure: stop"
+    build = run_steps.build_view
+
+    def die_before_spent(*given: Any) -> Any:
+        if "spent" in given:
+            raise KeyboardInterrupt
+        return build(*given)
+
+    def list_runs() -> list[tuple[str, datetime, ArrivalInterval | None]]:
+        return [
+            (run.state, run.known_at, run.plan.rehearsed_interval) for run in journal.read_runs(p.warehouse, p.name)
+        ]
+
+    def rebuild() -> None:
+        shutil.rmtree(f"{p.warehouse}/{p.name}/runs")
+        assert main(["ledger", p.name, "--rebuild"]) == 0
+
+    first, second, third = (ArrivalInterval(at(n), at(n + 10)) for n in (0, 10, 20))
+    with pipeline(spark, broker, tmp_path, CONTRACT.replace("header sent", stopping, 1) + SPENT) as p:
+        send(p)
+        with pytest.raises(GateError):
+            rehearse(p, 0, 10)
+        p.write(CONTRACT + SPENT)
+        rehearse(p, 0, 10)
+        rebuild()
+        abandoned = [("abandoned", at(10), first), ("abandoned", at(10) + MICROSECOND, first)]
+        assert list_runs() == abandoned, "nobody knows whether the last one was completed"
+        with pytest.raises(QueryError, match="no run has been completed yet") as refused:
+            known_bills(p, None)
+        assert refused.value.fix == "repeat the hindcast rehearse that began it"
+        rehearse(p, 0, 10)
+        with monkeypatch.context() as killing:
+            killing.setattr(run_steps, "build_view", die_before_spent)
+            with pytest.raises(KeyboardInterrupt):
+                rehearse(p, 10, 20)
+        assert main(["abandon", p.name]) == 0
+        rehearse(p, 10, 20)
+        rebuild()
+        assert list_runs()[-2:] == [("abandoned", at(20), second), ("abandoned", at(20) + MICROSECOND, second)]
+        assert rehearsals.find_end(journal.read_runs(p.warehouse, p.name)) == at(10)
+        assert known_bills(p, None) == define_bills(10)
+        rehearse(p, 10, 30)
+        rebuild()
+        assert [interval for state, _, interval in list_runs() if state == "completed"] == [first, second]
+        assert list_runs()[-1] == ("abandoned", at(30), third)
+        rehearse(p, 20, 30)
+        assert known_bills(p, None) == define_bills(30)
+        assert wrong(p) == []
+
+
+def interval(since: float, until: float) -> ArrivalInterval:
+    return ArrivalInterval(at(since), at(until))
+
+
+@pytest.mark.parametrize(
+    ("rehearsed", "ended", "unfinished"),
+    [
+        ({1: interval(0, 10), 2: interval(10, 20)}, set(), set()),
+        ({1: interval(0, 10), 2: interval(0, 10)}, set(), {1}),
+        ({1: interval(0, 10), 3: interval(0, 20), 4: interval(20, 30)}, set(), {1}),
+        ({1: interval(0, 10), 2: interval(10, 20)}, {2}, {2}),
+        ({1: interval(0, 10), 3: interval(10, 20)}, {1}, set()),
+    ],
+)
+def test_an_interval_was_not_completed_if_a_later_run_begins_before_its_end_or_tables_refuse_the_last_one(
+    rehearsed: dict[int, ArrivalInterval], ended: set[int], unfinished: set[int]
+) -> None:
+    assert rebuilt_runs.find_unfinished(rehearsed, ended) == unfinished
+
+
+def test_what_limits_have_changed_asks_for_the_next_interval_and_not_for_a_run_by_the_clock(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    with pipeline(spark, broker, tmp_path, CONTRACT) as p:
+        send(p)
+        rehearse(p, 0, 10)
+        p.write(CONTRACT.replace("read: table", "read: table\n    max_malformed: 1"))
+        way = "rehearse the next interval, or put the contract back, then "
+        with pytest.raises(RequestError, match="was changed since run 1") as refused:
+            forget.forget_records(spark, p.contract, records.parse_request(p.contract, "orders", "ann", ()))
+        assert refused.value.fix == f"{way}forget"
+        with pytest.raises(RequestError, match="was changed since run 1") as refused:
+            retention.trim_pipeline(spark, p.contract, dry_run=True)
+        assert refused.value.fix == f"{way}trim"
 
 
 def test_no_command_runs_by_the_clock_while_a_backfill_rehearses(

@@ -1,8 +1,9 @@
 """Rebuild the journal of runs from the logs and the transaction identifiers of the tables: it is a view of them.
 
 What only the journal knew is lost: the names of runs whose commits are too old to be read, the bounds of intervals, and
-whether the last run was completed. That run is abandoned, and the next run derives what it left. What a run was for is
-known of requeues, of releases, and of erasures from the proofs beside the reports (rebuilt_runs.py).
+whether the last run was completed. That run is abandoned, and the next run derives what it left; so is a rehearsed run
+whose interval a later one has rehearsed again. What a run was for is known of requeues, of releases, and of erasures
+from the proofs beside the reports (rebuilt_runs.py).
 """
 
 from __future__ import annotations
@@ -24,12 +25,16 @@ from hindcast.ops import rebuilt_runs
 from hindcast.plan import journal
 from hindcast.plan.plans import Plan, TopicPlan
 from hindcast.plan.purposes import ArrivalInterval, Replay
+from hindcast.plan.rehearsals import MICROSECOND
 from hindcast.plan.runs import MALFORMED, Abandoned, Completed, Run
 from hindcast.report import report
 from hindcast.report.run_report import RunReport
 from hindcast.store import commit_history, commit_ids, tables
 from hindcast.store.commit_notes import IdlePartition, LogNote
 from hindcast.store.tables import Table
+
+_REASON = "its journal was rebuilt"
+"""Why a run is abandoned that may have been completed, or certainly was not."""
 
 
 def rebuild_journal(warehouse: str, contract: BoundContract) -> list[int]:
@@ -50,16 +55,20 @@ def rebuild_journal(warehouse: str, contract: BoundContract) -> list[int]:
     ingesting = {piece.run for pieces in ingested.values() for piece in pieces}
     known_ats = rebuilt_runs.read_known_ats(warehouse, contract, ingested)
     planned_ats = {run.number: run.known_at for run in planned}
-    proofs = rebuilt_runs.find_own_proofs(contract, planned_ats | known_ats, ingesting)
+    removing = rebuilt_runs.find_removals(warehouse, contract)
+    proofs = rebuilt_runs.find_own_proofs(contract, planned_ats | known_ats, removing - ingesting)
     known_ats |= {run: proof.known_at for run, proof in proofs.items() if run not in known_ats}
-    known_ats |= rebuilt_runs.find_published_runs(warehouse, contract, planned_ats | known_ats)
+    published = rebuilt_runs.find_published_runs(warehouse, contract, planned_ats | known_ats)
+    known_ats |= published
+    known_ats |= rebuilt_runs.date_last_commits(warehouse, contract, planned_ats | known_ats)
     purposes = rebuilt_runs.find_purposes(warehouse, contract, proofs, ingesting)
     numbers = sorted({*known_ats, *known})
-    uncertain, ended = max(numbers, default=0), _find_last_ended_run(warehouse, contract)
-    if ended > uncertain:  # no other run can have its number
+    uncertain, ended = max(numbers, default=0), _find_ended_runs(warehouse, contract)
+    last = max([0, *ended, *removing, rebuilt_runs.find_last_entry(warehouse, contract.pipeline)])
+    if last > uncertain:  # no other run can have its number
         moments = [*known_ats.values(), *(run.known_at for run in planned)]
-        known_ats[ended] = max(moments, default=clock.now()) + timedelta(microseconds=1)
-        numbers.append(ended)
+        known_ats[last] = max(moments, default=clock.now()) + MICROSECOND
+        numbers.append(last)
     rebuilt = [
         n
         for n in numbers
@@ -69,12 +78,25 @@ def rebuild_journal(warehouse: str, contract: BoundContract) -> list[int]:
     entries = [
         entry for number in disordered for entry in journal.read_run_history(warehouse, contract.pipeline, number)
     ]
+    plans = {number: run.plan for number, run in known.items()}
     for number in rebuilt:
-        plan = _derive_plan(warehouse, contract, number, known_ats.get(number) or known[number].known_at, ingested)
-        plan = replace(plan, purpose=purposes.get(number, plan.purpose))
-        is_abandoned = number >= uncertain or number not in known_ats
-        outcome = Abandoned("its journal was rebuilt") if is_abandoned else _rebuild_report(warehouse, contract, plan)
-        entries += [Run(plan), Run(plan, outcome)]
+        known_at = known_ats.get(number) or known[number].known_at
+        plan = _derive_plan(warehouse, contract, number, known_at, ingested)
+        plans[number] = replace(plan, purpose=purposes.get(number, plan.purpose))
+    writing = published.keys() & {*rebuilt} - removing
+    for number, interval in rebuilt_runs.find_repeated_intervals(plans, writing).items():
+        plans[number] = replace(plans[number], purpose=Replay(arrival=interval))
+    rehearsed = {n: it for n, plan in plans.items() if (it := plan.rehearsed_interval) is not None}
+    unfinished = rebuilt_runs.find_unfinished(rehearsed, ended)
+    for number in rebuilt:
+        outcome: Completed | Abandoned
+        if number >= uncertain or number not in known_ats:
+            outcome = Abandoned(_REASON)
+        elif number in unfinished:
+            outcome = Abandoned(_REASON, rebuilt_runs.list_published_tables(warehouse, contract, number))
+        else:
+            outcome = _rebuild_report(warehouse, contract, plans[number])
+        entries += [Run(plans[number]), Run(plans[number], outcome)]
     if entries:
         journal.replace_entries(warehouse, contract.pipeline, entries)
     return sorted([*rebuilt, *disordered])
@@ -107,15 +129,12 @@ def has_malformed_report(run: Run) -> bool:
     return False
 
 
-def _find_last_ended_run(warehouse: str, contract: Contract) -> int:
-    """Return the last run whose commits the tables of a contract refuse (`commit_ids.end_run`), or that has entries
-    among failing rows; 0 if there is none.
-    """
+def _find_ended_runs(warehouse: str, contract: Contract) -> set[int]:
+    """Return the last run whose commits each table of a contract refuses (`commit_ids.end_run`)."""
     names = [*contract.topics, *contract.views, *(f"logs/{name}" for name in contract.topics)]
     own = (Table(warehouse, contract.pipeline, name, "log") for name in names)
     opened = ((table, tables.open_table(table)) for table in own)
-    ended = [commit_ids.read_ended_run(it, table.app_id()) for table, it in opened if it is not None]
-    return max([0, *ended, rebuilt_runs.find_last_entry(warehouse, contract.pipeline)])
+    return {commit_ids.read_ended_run(it, table.app_id()) for table, it in opened if it is not None}
 
 
 def _rebuild_report(warehouse: str, contract: Contract, plan: Plan) -> Completed:

@@ -1,4 +1,6 @@
-"""What logs and tables know of the runs of a lost journal: when each was known, and what it was for."""
+"""What logs and tables know of the runs of a lost journal: when each was known, what it was for, and which rehearsed
+ones were not completed.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +15,17 @@ from deltalake import DeltaTable
 
 from hindcast.contract import Contract
 from hindcast.contract.bound import BoundContract
-from hindcast.ingest import ledger
+from hindcast.ingest import erasure_marks, ledger, quarantine
+from hindcast.ingest.initial_rows import initial_rows_table
 from hindcast.ingest.ledger import IngestedRange
+from hindcast.ops.erase import row_removal
 from hindcast.ops.erase.proof import Proof, read_proofs
-from hindcast.plan.purposes import Purpose, Release, ReleasedKeys, Requeue
+from hindcast.plan.plans import Plan
+from hindcast.plan.purposes import ArrivalInterval, Purpose, Release, ReleasedKeys, Replay, Requeue
+from hindcast.plan.rehearsals import MICROSECOND
 from hindcast.quality import failing_rows
 from hindcast.store import arrow_reader, commit_history, emitted_log, odd_tables, tables
 from hindcast.store.commit_notes import EmissionNote, FatesNote, TableNote
-
-_MICROSECOND = timedelta(microseconds=1)
 
 
 def read_known_ats(
@@ -48,24 +52,51 @@ def find_last_entry(warehouse: str, pipeline: str) -> int:
     return last or 0
 
 
+def find_removals(warehouse: str, contract: Contract) -> set[int]:
+    """Return the runs that have forgotten something, by the notes of commits and by the marks in the logs.
+
+    They may have written nothing else.
+    """
+    pipeline, runs = contract.pipeline, set[int]()
+    own = [tables.locate_table(warehouse, contract, name) for name in (*contract.topics, *contract.views)]
+    for of in (tables.log_table, tables.fates_table, initial_rows_table):
+        own += [of(warehouse, pipeline, name) for name in contract.topics]
+    own += [failing_rows.failing_table(warehouse, pipeline), quarantine.quarantine_table(warehouse, pipeline)]
+    for table in own:
+        if (delta_table := tables.open_table(table)) is None:
+            continue
+        with odd_tables.refuse_unreadable_rows(table):
+            runs |= row_removal.list_forgetting_runs(delta_table)
+            if table.kind == "log" and erasure_marks.MARK in pa.schema(delta_table.schema().to_arrow()).names:
+                runs |= _read_marks(delta_table)
+    return runs
+
+
+def _read_marks(log: DeltaTable) -> set[int]:
+    """Return the runs that have forgotten records of a log."""
+    column = erasure_marks.MARK
+    marks = set[int]()
+    for batch in arrow_reader.read_rows(log, columns=[column], where=pc.field(column).is_valid()):
+        marks |= {*pc.unique(batch.column(0)).to_pylist()} - {None}
+    return marks
+
+
 def find_own_proofs(
-    contract: BoundContract, known_ats: Mapping[int, datetime], ingesting: Collection[int]
+    contract: BoundContract, known_ats: Mapping[int, datetime], removing: Collection[int]
 ) -> dict[int, Proof]:
     """Return the proofs of runs of this warehouse, by run; others are of one that it has replaced.
 
-    A run that forgets ingests nothing, commits to a table, and is known after all runs before it and before all runs
-    after it.
+    A run that forgets is among those `removing` (`find_removals`). It is known after all runs before it and before all
+    runs after it, and the rows that it wrote have the moment of its proof.
     """
-    found, warehouse, pipeline = {}, contract.warehouse, contract.pipeline
-    own = [tables.locate_table(warehouse, contract, name) for name in (*contract.topics, *contract.views)]
-    own += [of(warehouse, pipeline, name) for name in contract.topics for of in (tables.log_table, tables.fates_table)]
-    last = max(map(tables.read_last_run, own))
-    for proof in read_proofs(contract.settings.reports / contract.pipeline):
-        if proof.run in ingesting or proof.run > last:
-            continue
-        if _is_in_order(proof.run, proof.known_at, known_ats):
-            found[proof.run] = proof
-    return found
+    proofs = [it for it in read_proofs(contract.settings.reports / contract.pipeline) if it.run in removing]
+    of_rows = find_published_runs(contract.warehouse, contract, known_ats) if proofs else {}
+    return {
+        proof.run: proof
+        for proof in proofs
+        if of_rows.get(proof.run, proof.known_at) == proof.known_at
+        and _is_in_order(proof.run, proof.known_at, known_ats)
+    }
 
 
 def _is_in_order(number: int, known_at: datetime, known_ats: Mapping[int, datetime]) -> bool:
@@ -77,12 +108,9 @@ def find_published_runs(warehouse: str, contract: Contract, known_ats: Mapping[i
     """Return the runs that committed to tables, with their known-ats; those in `known_ats` are known already.
 
     The rows of the others have moments on the system axis that no known run has: the latest one of a table is that of
-    its last run; other runs have the rest, if these are as many. A last commit without a row is known directly after
-    the run before it. Runs whose known-at cannot be told are left out.
+    its last run; other runs have the rest, if these are as many. Runs whose known-at cannot be told are left out.
     """
-    dated, moments = dict(known_ats), set[datetime]()
-    last = {run for runs in _list_requeues(warehouse, contract).values() for run in runs}
-    writers = set[int]()
+    dated, moments, writers = dict(known_ats), set[datetime](), set[int]()
     for name in (*contract.topics, *contract.views):
         table = tables.locate_table(warehouse, contract, name)
         if (delta_table := tables.open_table(table)) is None or not (number := tables.read_last_run(table)):
@@ -90,7 +118,6 @@ def find_published_runs(warehouse: str, contract: Contract, known_ats: Mapping[i
         notes = commit_history.read_notes(table, TableNote.from_json)
         own = {run for run, note in notes.items() if note.changed_rows} | ({number} - notes.keys())
         writers |= own
-        last.add(number)
         if undated := own - known_ats.keys():
             with odd_tables.refuse_unreadable_rows(table):
                 found = _read_moments(delta_table, _find_before(min(undated), known_ats)) - {*known_ats.values()}
@@ -103,10 +130,60 @@ def find_published_runs(warehouse: str, contract: Contract, known_ats: Mapping[i
         own_moments = sorted(at for at in moments if (not before or before < at) and (not after or at < after))
         if len(own_moments) == len(group):
             dated |= dict(zip(group, own_moments, strict=True))
-    for run in sorted(last - dated.keys()):
+    return {run: dated[run] for run in writers if run in dated}
+
+
+def date_last_commits(warehouse: str, contract: Contract, known_ats: Mapping[int, datetime]) -> dict[int, datetime]:
+    """Return the requeues, and the runs that committed to a table last, which left no row that has their known-at: each
+    is known directly after the run before it. Those in `known_ats` are left out.
+    """
+    own = [tables.locate_table(warehouse, contract, name) for name in (*contract.topics, *contract.views)]
+    last = {run for runs in _list_requeues(warehouse, contract).values() for run in runs}
+    last |= {tables.read_last_run(table) for table in own} - {0}
+    dated = dict(known_ats)
+    for run in sorted(last - known_ats.keys()):
         if (before := _find_before(run, dated)) is not None:
-            dated[run] = before + _MICROSECOND
-    return {run: dated[run] for run in writers | last if run in dated}
+            dated[run] = before + MICROSECOND
+    return {run: at for run, at in dated.items() if run not in known_ats}
+
+
+def find_repeated_intervals(plans: Mapping[int, Plan], writing: Collection[int]) -> dict[int, ArrivalInterval]:
+    """Return the intervals of runs that rehearsed one again and had nothing to ingest, so that no log tells.
+
+    `plans`: of all runs, with the intervals that logs have. `writing`: the runs that changed rows and were for nothing
+    else. Each is known a microsecond after the run before it (`rehearsals.date_run`):
+
+        1 ingested [0, 10), known at 10; 2 changed rows, known at 10.000001    ->    2 is of [0, 10) too
+    """
+    found, rehearsed = {}, {n: it for n, plan in plans.items() if (it := plan.rehearsed_interval) is not None}
+    for number in writing:
+        plan, before = plans[number], max((n for n in rehearsed if n < number), default=None)
+        if before is None or number in rehearsed or not isinstance(plan.purpose, Replay) or plan.ingests_offsets:
+            continue
+        since_end = plan.known_at - rehearsed[before].until
+        if timedelta(0) < since_end <= (number - before) * MICROSECOND:
+            found[number] = rehearsed[before]
+    return found
+
+
+def find_unfinished(rehearsed: Mapping[int, ArrivalInterval], ended: Collection[int]) -> set[int]:
+    """Return the runs that did not complete the interval of arrival that they `rehearsed`.
+
+    A later run begins before the interval's end. Or no later run tells, and the run has `ended`: tables refuse its
+    commits, because it was abandoned.
+    """
+    unfinished = set()
+    for number, interval in rehearsed.items():
+        begins = [later.since for n, later in rehearsed.items() if n > number]
+        if any(since < interval.until for since in begins) or (not begins and number in ended):
+            unfinished.add(number)
+    return unfinished
+
+
+def list_published_tables(warehouse: str, contract: Contract, run: int) -> tuple[str, ...]:
+    """Return the tables that a run published, by the notes of its commits."""
+    own = {name: tables.locate_table(warehouse, contract, name) for name in (*contract.topics, *contract.views)}
+    return tuple(n for n, table in own.items() if run in commit_history.read_notes(table, TableNote.from_json))
 
 
 def _find_before(number: int, known_ats: Mapping[int, datetime]) -> datetime | None:

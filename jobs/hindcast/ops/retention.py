@@ -29,7 +29,7 @@ from hindcast.contract import Contract
 from hindcast.contract.bound import BoundContract
 from hindcast.ops import trim_horizons, trim_records
 from hindcast.ops.trim_horizons import PartitionProgress
-from hindcast.plan import closes, horizon, journal, notices
+from hindcast.plan import closes, horizon, journal, notices, rehearsals
 from hindcast.plan.closes import Close
 from hindcast.plan.horizon import Horizon, Removal
 from hindcast.plan.runs import Run
@@ -194,11 +194,14 @@ def _find_last_run(warehouse: str, contract: Contract) -> Run | None:
     completed = [run for run in past if run.has_done_all_tables]
     if completed and completed[-1].plan.contract != contract.hash:
         found = f"the contract, or a variable of it (--var), was changed since run {completed[-1].number}"
-        raise RequestError(found, where=contract.pipeline, fix="run the pipeline first")
+        rehearsed = "rehearse the next interval, or put the contract back, then trim"
+        fix = rehearsed if rehearsals.is_open(past) else "run the pipeline first"
+        raise RequestError(found, where=contract.pipeline, fix=fix)
     for run in past:
         if completed and run.number > completed[-1].number and run.plan.erasure:
             found = f"the forgetting of run {run.number} has ended before all tables were derived again"
-            raise RequestError(found, where=contract.pipeline, fix="run the pipeline first")
+            fix = "rehearse the next interval first" if rehearsals.is_open(past) else "run the pipeline first"
+            raise RequestError(found, where=contract.pipeline, fix=fix)
     return completed[-1] if completed else None
 
 

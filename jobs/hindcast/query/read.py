@@ -160,9 +160,9 @@ def read_last_known_at(warehouse: str, pipeline: str) -> datetime:
     """Return the known-at of the last completed run; raise QueryError if there is none."""
     completed = [run.known_at for run in journal.read_completed_runs(warehouse, pipeline)]
     if not completed:
-        raise QueryError(
-            "no run has been completed yet", where=f"{warehouse}/{pipeline}", fix=f"hindcast run {pipeline}"
-        )
+        is_rehearsed = rehearsals.is_open(journal.read_runs(warehouse, pipeline))
+        fix = "repeat the hindcast rehearse that began it" if is_rehearsed else f"hindcast run {pipeline}"
+        raise QueryError("no run has been completed yet", where=f"{warehouse}/{pipeline}", fix=fix)
     return max(completed)
 
 

@@ -26,7 +26,7 @@ from hindcast.ops.erase.erased_rows import ErasedRows, find_erased_rows
 from hindcast.ops.erase.erasure_step import ErasureStep
 from hindcast.ops.erase.proof import Proof, proof_path
 from hindcast.ops.erase.records import ErasureRequest
-from hindcast.plan import horizon, journal, notices, planner
+from hindcast.plan import horizon, journal, notices, planner, rehearsals
 from hindcast.plan.inputs import locate_own_table
 from hindcast.plan.purposes import Erasure
 from hindcast.plan.runs import Run
@@ -51,12 +51,10 @@ def forget_records(
     same = [run for run in past if run.plan.erasure and run.plan.erasure.digest == digest]
     begun = next((run for run in same if run.state == "planned"), None)
     if past and past[-1].plan.contract != contract.hash:
-        fix = f"hindcast run {pipeline}, then forget"
-        raise RequestError(
-            f"the contract, or a variable of it (--var), was changed since run {past[-1].number}",
-            where=pipeline,
-            fix=fix,
-        )
+        found = f"the contract, or a variable of it (--var), was changed since run {past[-1].number}"
+        rehearsed = "rehearse the next interval, or put the contract back, then forget"
+        fix = rehearsed if rehearsals.is_open(past) else f"hindcast run {pipeline}, then forget"
+        raise RequestError(found, where=pipeline, fix=fix)
     erased = _find_erased_rows(spark, contract, request, past)
     if begun is None and not _has_rows(spark, contract, request, erased):
         if not same:

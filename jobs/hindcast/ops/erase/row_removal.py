@@ -13,6 +13,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType
@@ -216,6 +217,12 @@ def _note(run: int, removed: int | None = None) -> JsonObject:
 
 _MAX_COMMITS = 1000
 """The number of a table's last commits among which those of a run are looked for."""
+
+
+def list_forgetting_runs(delta_table: DeltaTable) -> set[int]:
+    """Return the runs that have removed or cleared rows of a table, by the notes of its commits."""
+    runs = (parse_note(commit).get("forgets") for commit in delta_log.list_commits(delta_table, _MAX_COMMITS))
+    return {run for run in runs if type(run) is int}
 
 
 def count_removed(table: Table, run: int) -> int:
