@@ -194,8 +194,11 @@ def _find_last_run(warehouse: str, contract: Contract) -> Run | None:
     completed = [run for run in past if run.has_done_all_tables]
     if completed and completed[-1].plan.contract != contract.hash:
         found = f"the contract, or a variable of it (--var), was changed since run {completed[-1].number}"
-        rehearsed = "rehearse the next interval, or put the contract back, then trim"
-        fix = rehearsed if rehearsals.is_open(past) else "run the pipeline first"
+        fix = (
+            "rehearse the next interval, or put the contract back, then trim"
+            if rehearsals.is_open(past)
+            else "run the pipeline first"
+        )
         raise RequestError(found, where=contract.pipeline, fix=fix)
     for run in past:
         if completed and run.number > completed[-1].number and run.plan.erasure:

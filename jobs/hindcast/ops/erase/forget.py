@@ -52,8 +52,11 @@ def forget_records(
     begun = next((run for run in same if run.state == "planned"), None)
     if past and past[-1].plan.contract != contract.hash:
         found = f"the contract, or a variable of it (--var), was changed since run {past[-1].number}"
-        rehearsed = "rehearse the next interval, or put the contract back, then forget"
-        fix = rehearsed if rehearsals.is_open(past) else f"hindcast run {pipeline}, then forget"
+        fix = (
+            "rehearse the next interval, or put the contract back, then forget"
+            if rehearsals.is_open(past)
+            else f"hindcast run {pipeline}, then forget"
+        )
         raise RequestError(found, where=pipeline, fix=fix)
     erased = _find_erased_rows(spark, contract, request, past)
     if begun is None and not _has_rows(spark, contract, request, erased):
