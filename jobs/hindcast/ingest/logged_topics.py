@@ -60,7 +60,7 @@ class LoggedTopics(NamedTuple):
         return f"not in the log of {self.pipeline}: Kafka had no record there, or hindcast forget removed it"
 
     @contextmanager
-    def open(self) -> Iterator[LoggedTopics]:
+    def open_topics(self) -> Iterator[LoggedTopics]:
         """Yield the topics, as a task opens them."""
         yield self
 

@@ -42,7 +42,7 @@ class Brokers(NamedTuple):
     security_file: str | None
 
     @contextmanager
-    def open(self) -> Iterator[TopicSource]:
+    def open_topics(self) -> Iterator[TopicSource]:
         """Yield the topics of the brokers."""
         with Cluster(self.servers, task_credentials.load_security(self.servers, self.security_file)) as cluster:
             yield cluster
@@ -57,7 +57,7 @@ class TaskReader(NamedTuple):
 
     def read_batches(self, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield what the tasks of these numbers read, for Spark's mapInArrow."""
-        with pass_errors(), self.source.open() as source:
+        with pass_errors(), self.source.open_topics() as source:
             ranges = (self.tasks[number] for batch in numbers for number in batch.column(0).to_pylist())
             yield from self.convert(batch for some in ranges for batch in read_ranges(source, some))
 
