@@ -42,7 +42,7 @@ def check_contract(contract: Contract) -> Iterator[Complaint]:
         if name in contract.views:
             yield Complaint(("views", name), f"'{name}' is also a topic", "rename the view")
         yield from gates.check_gates(("topics", name), topic.expect, topic_shape(topic))
-        yield from gates.check_hold(("topics", name), topic.hold, topic.expect, topic_shape(topic))
+        yield from gates.check_hold(("topics", name), topic.hold, contract.expectations(name), topic_shape(topic))
         yield from _check_marks(("topics", name), topic.sensitive, topic_shape(topic))
     yield from _check_matches(contract)
     for name, source in contract.inputs.items():
@@ -170,7 +170,7 @@ def _check_views(contract: Contract) -> Iterator[Complaint]:
                 known[name] = view_shape(view, known)
                 yield from semantics_checks.check_semantics(name, known, contract)
                 yield from gates.check_gates(("views", name), view.expect, known[name])
-                yield from gates.check_hold(("views", name), view.hold, view.expect, known[name])
+                yield from gates.check_hold(("views", name), view.hold, contract.expectations(name), known[name])
                 yield from _check_marks(("views", name), view.sensitive, known[name])
             except ExpressionError:
                 return

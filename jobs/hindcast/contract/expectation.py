@@ -92,6 +92,9 @@ class Expectation(ContractModel):
 FRESHNESS_RULE = "expect_table_to_be_fresh"
 """The rule that can fail although nothing has happened."""
 
+RESTATEMENT_RULE = "expect_closed_periods_to_stay"
+"""The rule that `restatement: approve` adds to all tables."""
+
 TIES_RULE = "expect_ties_to_be_ordered"
 """The rule that can fail although no row changes: the record that loses a tie changes none."""
 

@@ -17,7 +17,7 @@ from pydantic.main import IncEx
 from hindcast.common.json_values import JsonObject
 from hindcast.contract.bounds import DESCRIPTION
 from hindcast.contract.closing import Closing
-from hindcast.contract.expectation import Expectation
+from hindcast.contract.expectation import RESTATEMENT_RULE, Expectation
 from hindcast.contract.field_types import Widen
 from hindcast.contract.routes import Routes
 from hindcast.contract.task_options import AirflowOptions
@@ -52,6 +52,11 @@ class Contract(ContractModel):
     )
     close: Closing | None = Field(
         None, description="The periods that `hindcast maintain` [closes](reading.md#closes); none if left out."
+    )
+    restatement: Literal["approve"] | None = Field(
+        None,
+        description="approve: what would change an answer about a [closed](reading.md#closes) period is held back "
+        "until a person releases it, in all tables but kafka views. It is published if this is left out.",
     )
     topics: dict[Name, Topic] = Field(min_length=1)
     inputs: dict[Name, Input] = Field(default_factory=dict)
@@ -213,8 +218,12 @@ class Contract(ContractModel):
         return any(self.topics[name].sensitive for name in self.find_entries(kafka))
 
     def expectations(self, table: str) -> tuple[Expectation, ...]:
-        """Return the gates of a topic's table or of a view."""
-        return (self.topics.get(table) or self.views[table]).expect
+        """Return the gates of a topic's table or of a view, last the one that `restatement: approve` adds."""
+        gates, view = (self.topics.get(table) or self.views[table]).expect, self.views.get(table)
+        is_guarded = any(gate.type == RESTATEMENT_RULE for gate in gates)
+        if self.restatement is None or is_guarded or (view is not None and view.semantics == "kafka"):
+            return gates
+        return (*gates, Expectation(type=RESTATEMENT_RULE, on_failure="quarantine"))
 
     @property
     def has_arrivals(self) -> bool:

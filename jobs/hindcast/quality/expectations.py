@@ -29,7 +29,7 @@ class GateFacts(TypedDict, total=False):
     """What rules of ours have parameters for that a contract does not write: facts about a table and a run.
 
     `found_in`, `found_key`: the table that keys are looked up in. `planned`: the ranges of offsets of each partition;
-    `earlier`: what the gate measured in earlier runs.
+    `earlier`: what the gate measured in earlier runs. The last five: as `rules.closed` describes them.
     """
 
     key: list[str]
@@ -42,6 +42,12 @@ class GateFacts(TypedDict, total=False):
     until: str
     planned: dict[int, list[tuple[int, int]]]
     earlier: list[float]
+    kind: str
+    closed: list[list[str]]
+    closing: str
+    closing_by: list[str]
+    content: list[str]
+    maps: list[str]
 
 
 def find_row_set(gate: Expectation) -> str:
@@ -153,6 +159,7 @@ def contract_facts(contract: Contract, name: str, gate: Expectation) -> GateFact
     shape = list_shapes(contract)[name]
     periods = PERIODS[shape.kind]
     facts: GateFacts = {"key": list(shape.key), "start": periods[0], "end": periods[-1], "finish": periods[-1]}
+    facts |= {"kind": shape.kind}
     other = gate.kwargs.get("table")
     if isinstance(other, str) and (referred := list_shapes(contract).get(other)):
         facts |= {"found_in": other, "found_key": list(referred.key)}
@@ -201,6 +208,11 @@ _SAMPLE_FACTS: GateFacts = {
     "until": "2026-01-01T00:00:00+00:00",
     "planned": {0: [(0, 1)]},
     "earlier": [1.0],
+    "closed": [],
+    "closing": "rows",
+    "closing_by": ["systemFrom"],
+    "content": [],
+    "maps": [],
 }
 """Stand-ins for facts that only a run has, so that a rule's parameters can be checked before."""
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from functools import reduce
 from typing import NamedTuple
 
@@ -130,6 +131,8 @@ def _find_blamed_records(passed: StagedChange, gate: Expectation, records: Holda
         "_key", entry_rows.format_row_key(passed.table.key)
     )
     ingested = records.rows.where("_fresh")
+    if ends := [datetime.fromisoformat(end) for _, end in passed.gate_facts(gate).get("closed", ())]:
+        ingested = ingested.where(F.col("validFrom") < F.lit(max(ends)))  # later ones change no closed period
     alone = drop_matching_rows(rows, ingested, ["_key"]).select(*RECORD_COLUMNS)
     return keep_matching_rows(ingested, rows, ["_key"]).select(*RECORD_COLUMNS).unionByName(alone)
 

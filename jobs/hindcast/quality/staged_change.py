@@ -16,7 +16,7 @@ from hindcast.contract import Expectation, list_shapes
 from hindcast.contract.bound import BoundContract
 from hindcast.contract.sensitive import find_sensitive_columns
 from hindcast.ingest import requeued_records
-from hindcast.plan import inputs, journal
+from hindcast.plan import closes, inputs, journal
 from hindcast.plan.plans import Plan
 from hindcast.plan.purposes import Erasure, Release
 from hindcast.plan.runs import last_included_run
@@ -133,9 +133,30 @@ class StagedChange:
         until = self.plan.interval_end or self.plan.known_at
         facts |= {"known_at": self.plan.known_at.isoformat(), "until": until.isoformat()}
         rule = expectations.find_rule(gate.type)
+        if rule is not None and "closed" in rule.__fields__:
+            facts |= self._describe_closed()
         if rule is not None and "earlier" in rule.__fields__:
             facts["earlier"] = self._read_measurements().get(gate_results.measurement_key(gate.type, gate.kwargs), [])
         return facts
+
+    def _describe_closed(self) -> GateFacts:
+        """Return the closed periods that the run may change, and what tells how it would change them.
+
+        None in a run that releases or forgets: a person has asked for that. Nor those that were closed before the table
+        began.
+        """
+        opened, shape = tables.open_table(self.table), list_shapes(self.contract)[self.name]
+        began = None if opened is None else tables.read_beginning(opened)
+        kept = closes.list_kept(self.table.warehouse, self.contract.pipeline) if opened is not None else ()
+        if isinstance(self.plan.purpose, Release | Erasure):
+            kept = ()
+        closing = self.create_view(self.change.where("_change = 'close'"))
+        periods = [[it.start.isoformat(), it.end.isoformat()] for it in kept if began is None or began <= it.known_at]
+        shown = [it for it in shape.columns if it not in self.table.identity]
+        content = shown if shape.kind == "versions" else list(dict.fromkeys((*shown, *self.table.identity)))
+        maps = [it.name for it in self.change.schema if it.name in content and "map<" in it.dataType.simpleString()]
+        by = [*self.table.closing_columns]
+        return {"closed": periods, "closing": closing, "closing_by": by, "content": content, "maps": maps}
 
     def _read_measurements(self) -> dict[tuple[str, str], list[float]]:
         """Return what gates measured in completed runs (`gate_results.read_measurements`).

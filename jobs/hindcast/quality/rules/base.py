@@ -204,8 +204,14 @@ def _is_ascending(value: JsonValue) -> bool:
 
 
 _PARAMETERS: dict[str, tuple[Callable[[JsonValue], bool], str]] = {
-    **dict.fromkeys(("start", "end", "finish", "column", "table", "found_in"), (_is_name, "a name, without ${")),
-    **dict.fromkeys(("key", "column_list", "found_key"), (_is_list_of(_is_name, 1), "a list of names, without ${")),
+    **dict.fromkeys(
+        ("start", "end", "finish", "column", "table", "found_in", "kind", "closing"), (_is_name, "a name, without ${")
+    ),
+    **dict.fromkeys(
+        ("key", "column_list", "found_key", "closing_by"), (_is_list_of(_is_name, 1), "a list of names, without ${")
+    ),
+    **dict.fromkeys(("content", "maps"), (_is_list_of(_is_name), "a list of names, without ${")),
+    "closed": (_is_list_of(lambda value: isinstance(value, list)), "a list of periods: [[from, to]]"),
     **dict.fromkeys(
         ("within", "shorter_than"), (_is_parsed_above(parse_length, 0), "a duration: 30 days, 90 minutes, 500 ms")
     ),
