@@ -378,6 +378,17 @@ SHARE_RULES = [
 ]
 
 GOOD: dict[str, dict[str, Any]] = {case.values[0]: case.values[1] for case in reversed([*ROW_RULES, *SHARE_RULES])}
+GOOD["expect_closed_periods_to_stay"] = {
+    "kind": "versions",
+    "key": ["k"],
+    "known_at": "2026-01-01T00:00:00+00:00",
+    "closed": [],
+    "closing": "rows",
+    "closing_by": ["k"],
+    "content": ["v"],
+    "maps": [],
+}
+"""Its rows are in test_restatement_approval.py."""
 """Parameters that do, of each rule."""
 
 NAMELESS = (
@@ -599,6 +610,7 @@ def test_rules_are_registered_and_say_what_they_are_about(gx: Any, rule: Callabl
         "expect_system_from_to_not_run_backwards": ("plane", True),
         "expect_foreign_keys_to_be_found": ("change", True),
         "expect_ties_to_be_ordered": ("ties", True),
+        "expect_closed_periods_to_stay": ("plane", True),
         "expect_table_to_be_fresh": ("table", False),
         "expect_offsets_to_be_conserved": ("records", False),
         "expect_share_of_records_to_be_at_most": ("unpublished", False),
