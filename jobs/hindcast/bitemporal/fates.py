@@ -4,7 +4,11 @@
 | --- | --- |
 | accepted, expired | here, `decide_fates`: docs/semantics.md, rules 17, 31 and 32 |
 | malformed, null_key, no_timestamp, time_skew, no_change | formats/decode.py, `decode_records` |
+| time_skew, of a topic with `arrival` | ingest/arrivals.py, `judge_arrivals` |
 | gone, no_record | ingest/ingest_commits.py, of offsets without a record (kafka/gaps.py) |
+
+What a run ingests is judged as it is read, in Arrow: `ingest/segment_fates.py` has the same decision once more, so a
+change of meaning goes into both.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Increments of joins with a table: the rows of a view that a change of its inputs affects, joined anew."""
+"""Increments of joins with a table: the rows of a view that a change of its inputs affects, joined anew.
+
+What a join means is in `bitemporal/joins.py`, and in `operators.py` as compiled loops.
+"""
 
 from __future__ import annotations
 

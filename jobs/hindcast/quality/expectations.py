@@ -1,4 +1,4 @@
-"""Expectations: Great Expectations' own and our rules, and how a gate becomes one."""
+"""Expectations: how a gate becomes one, of Great Expectations' own or of our rules, which are in `rules/`."""
 
 from __future__ import annotations
 
