@@ -390,3 +390,17 @@ def test_a_run_in_chunks_reads_its_log_for_stream_time_once(
         fates = sorted((row["offset"], row["fate"]) for row in log.to_pyarrow_table().to_pylist())
         late = [offset for offset, fate in fates if fate == "expired"]
         assert (late, reads, len(fates)) == ([1, 3, 5, 8], [1], 9)
+
+
+def test_a_chunk_of_which_nothing_is_accepted_comes_before_others(
+    spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HINDCAST_CHUNK", "3")
+    topic = "{read: table, key: {k: string}, value: {n: int}, max_malformed: 9}"
+    text = f"pipeline: x\nstart: 2026-01-01\ntopics: {{t: {topic}}}"
+    with pipeline(spark, broker, tmp_path, text) as p:
+        p.send("t", ("a", {"n": 1}, 0))
+        p.run()
+        p.send("t", *(("a", b"{", n) for n in range(1, 4)), ("b", {"n": 2}, 4))
+        p.run()
+        assert [row[:2] for row in p.believed("t")] == [("a", 1), ("b", 2)]

@@ -806,6 +806,7 @@ def test_a_view_without_select_needs_inputs_without_a_common_column(tmp_path: Pa
         (b"a: [1, 2026-02-30]\n", ":1", "a.1: '2026-02-30' is not a valid timestamp"),
         (b"a:\n  2026-02-30: 1\n", ":2", "a.2026-02-30: '2026-02-30' is not a valid timestamp"),
         (b"!!int x\n", ":1", "'x' is not a whole number"),
+        (b"a: !!float --1\n", ":1", "a: '--1' is not a number"),
         (b"a: 010\n", ":1", "a: '010' is the number 8 in YAML"),
         (b"a: [1,\n 12:30]\n", ":2", "a.1: '12:30' is the number 750 in YAML"),
         (b"a: -1:30.5\n", ":1", "a: '-1:30.5' is the number -90.5 in YAML"),

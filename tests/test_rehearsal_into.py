@@ -212,3 +212,53 @@ topics:
     key: {{k: string}}
     value: {{n: int}}
 """
+
+
+TWO = """
+pipeline: two
+start: 2026-01-01
+topics:
+  late: {read: stream, topic: SAME, from: FROM, key: {k: string}, value: {n: int}, arrival: header sent}
+  every: {read: table, topic: SAME, key: {k: string}, value: {n: int}, arrival: header sent}
+"""
+
+
+def test_of_several_entries_of_a_topic_the_log_that_has_all_of_it_is_read(
+    spark: SparkSession, broker: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pipeline(
+        spark,
+        broker,
+        tmp_path,
+        "pipeline: x\nstart: 2026-01-01\ntopics: {t: {read: table, key: {k: string}, value: {n: int}}}",
+    ) as x:
+        text = TWO.replace("SAME", x.kafka("t")).replace("FROM", at(10).isoformat())
+        p = Pipeline(spark, broker, tmp_path, text)
+        x.send("t", *((f"k{n % 3}", {"n": n}, n, sent(n)) for n in range(30)))
+        p.run()
+        assert main(["rehearse", "two", "--into", "then", *MOMENTS]) == 0
+        then = beside(p, "then")
+        assert [len(then.fates(name)) for name in ("late", "every")] == [20, 30]
+        assert len(known_rows(then, "every")) == 30
+        capsys.readouterr()
+
+        changed = then.path.read_text(encoding="utf-8").replace("then", "earlier")
+        beside(p, "earlier").path.write_text(changed.replace("00:00:10", "00:00:04"), encoding="utf-8")
+        assert main(["rehearse", "two", "--into", "earlier", *MOMENTS]) == 0, "the other entry's log has it"
+        x.send("t", ("k0", {"n": 30}, 30, sent(29)))
+        p.run(only="late")
+        assert main(["rehearse", "two", "--into", "more", *MOMENTS]) == 1
+        assert f"none of late, every has all offsets of the topic {x.kafka('t')}" in capsys.readouterr().err
+        alone = p.path.read_text(encoding="utf-8").replace("two", "one")
+        one = beside(p, "one")
+        one.path.write_text(alone[: alone.index("  every:")], encoding="utf-8")
+        one.run()
+        begun = one.path.read_text(encoding="utf-8").replace("pipeline: one", "pipeline: begun")
+        beside(p, "begun").path.write_text(begun.replace("00:00:10", "00:00:09"), encoding="utf-8")
+        assert main(["rehearse", "one", "--into", "begun", *MOMENTS]) == 1
+        found = capsys.readouterr().err
+        assert f"the log of one has the topic {x.kafka('t')} from {at(10).isoformat()} on" in found
+
+
+def known_rows(p: Pipeline, table: str) -> list[dict[str, Any]]:
+    return [row for row in p.raw(table) if row["systemTo"] is None]

@@ -2,8 +2,9 @@
 
 Source: docs/semantics.md, rules 3-11. `engine/operators.py` has the joins of a stream or a table with a table once
 more, as compiled loops (`engine/sweeps.py`), for the first build of a large view and for what changes in it; both give
-the same rows, so a change of meaning goes into both, and into what a change affects: `affected_periods.py` and
-`engine/join_increments.py`, for two streams `engine/stream_join_increments.py`. The joins of the `kafka` reading are in `streams/`.
+the same rows, so a change of meaning goes into both, and into what a change affects: `affected_periods.py`,
+`engine/join_increments.py` and, for two streams, `engine/stream_join_increments.py`. The joins of the `kafka` reading
+are in `streams/`.
 """
 
 from functools import reduce

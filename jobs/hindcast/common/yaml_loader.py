@@ -62,7 +62,7 @@ class ContractLoader(PlainLoader):
             raise OddValueError(node)
         if _has_surprising_digits(node):
             raise OddValueError(node, *_describe_number(value))
-        if isinstance(value, float) and math.isfinite(value) and Decimal(node.value) != Decimal(repr(value)):
+        if isinstance(value, float) and math.isfinite(value) and _read_exactly(node) != Decimal(repr(value)):
             found = f"has more digits than a number keeps: it would be {value!r}"
             raise OddValueError(node, found, "write fewer digits, or a text")
         return value
@@ -86,6 +86,13 @@ _LONGEST_NUMBER = 100
 
 def _find_tag(node: yaml.Node) -> str:
     return str(node.tag).rpartition(":")[2]
+
+
+def _read_exactly(node: yaml.Node) -> Decimal:
+    try:
+        return Decimal(node.value)
+    except ArithmeticError:
+        raise OddValueError(node) from None
 
 
 def _has_surprising_digits(node: yaml.Node) -> bool:

@@ -1,8 +1,8 @@
 """The models of a topic and of an input; `formats`, `envelope` and `valid_time` check them.
 
-A new field that does not change how a record becomes a row belongs in `_NO_DECODING`; one that changes none of a view's,
-in `model._NOT_DEFINING`; one that changes no answer at all, also in `model._UNHASHED`. `scripts/docs.py` writes the
-reference, `hindcast schema` the JSON Schema.
+A new field that does not change how a record becomes a row belongs in `_NO_DECODING`; one that changes no row of a
+view, in `model._NOT_DEFINING`; one that changes no answer at all, also in `model._UNHASHED`. `scripts/docs.py` writes
+the reference, `hindcast schema` the JSON Schema.
 """
 
 from __future__ import annotations

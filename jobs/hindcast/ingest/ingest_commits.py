@@ -57,7 +57,10 @@ class IngestedRecords:
     def list_moments(self) -> pa.Array | None:
         """Return the timestamps of the records; None if they are not in this process."""
         here = [chunk.local.column("timestamp") for chunk in self.chunks if chunk.local is not None]
-        return pa.chunked_array(here).combine_chunks() if len(here) == len(self.chunks) else None
+        if len(here) < len(self.chunks):
+            return None
+        parts = [part for column in here for part in column.chunks]  # a chunk may have no record
+        return pa.chunked_array(parts, here[0].type if here else None).combine_chunks()
 
 
 def ingest_topic(

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from hindcast.bitemporal.predicates import ColumnBound
 from hindcast.common.errors import RequestError
+from hindcast.contract import Contract
 from hindcast.contract.bound import BoundContract
 from hindcast.ingest import erasure_marks, initial_rows, trim_ledger
 from hindcast.kafka import gaps, record_batches
@@ -33,11 +34,12 @@ _COLUMNS = ("partition", "offset", "timestampType", "key", "value", "headers")
 
 class LoggedTopic(NamedTuple):
     """A topic of Kafka in the log of a pipeline's `entry`: Kafka's id of it, and by its partitions the offsets that the
-    log has, and the numbers of these partitions there.
+    log has, and the numbers of these partitions there. `since`: the `from` of the entry, where the log begins.
     """
 
     entry: str
     topic_id: str
+    since: datetime | None
     ranges: dict[int, OffsetRange]
     numbers: dict[int, int]
 
@@ -141,23 +143,52 @@ def open_logged_topics(contract: BoundContract, past: list[Run]) -> LoggedTopics
     """Return the topics of a pipeline's logs, up to what its runs have ingested by now.
 
     Raise RequestError if a log lacks records that its runs have ingested, because it was trimmed, or began with an
-    adopted table.
+    adopted table; and if entries have different parts of a topic.
     """
-    topics: dict[str, LoggedTopic] = {}
+    found: dict[str, list[LoggedTopic]] = {}
     for name in contract.topics:
         _refuse_incomplete(contract, name)
         state = taken_offsets.find_taken(contract, name, past)
         if state is None or not state.taken.after:
             continue
         taken, kafka = state.taken, contract.kafka_topic(name)
+        own: dict[str, LoggedTopic] = {}
         for number, offsets in taken.ranges.items():
             member = taken.members.get(number, MemberPartition(kafka, number, taken.topic_id))
-            logged = topics.setdefault(member.topic, LoggedTopic(name, member.topic_id, {}, {}))
-            if logged.entry == name:  # several entries may read a topic; the first one's log has it
-                start = taken.start_offsets.get(number, offsets.end)
-                logged.ranges[member.partition] = OffsetRange(start, offsets.end)
-                logged.numbers[member.partition] = number
+            logged = own.setdefault(member.topic, LoggedTopic(name, member.topic_id, taken.since, {}, {}))
+            logged.ranges[member.partition] = OffsetRange(taken.start_offsets.get(number, offsets.end), offsets.end)
+            logged.numbers[member.partition] = number
+        for topic, logged in own.items():
+            found.setdefault(topic, []).append(logged)
+    topics = {topic: _choose_log(contract.pipeline, topic, logs) for topic, logs in found.items()}
     return LoggedTopics(contract.warehouse, contract.pipeline, topics)
+
+
+def refuse_earlier_start(logs: LoggedTopics, contract: Contract) -> None:
+    """Raise RequestError if a contract begins a topic before its log does: records of then are in no log."""
+    for name, topic in contract.topics.items():
+        for kafka in topic.select_topics(sorted(logs.topics)) or [contract.kafka_topic(name)]:
+            logged = logs.topics.get(kafka)
+            if logged is None or logged.since is None or (topic.since is not None and topic.since >= logged.since):
+                continue
+            found = f"the log of {logs.pipeline} has the topic {kafka} from {logged.since.isoformat()} on"
+            fix = f"write from: {logged.since.isoformat()} or later; or rehearse from Kafka, without --into"
+            raise RequestError(found, where=f"{contract.pipeline}.{name}", fix=fix)
+
+
+def _choose_log(pipeline: str, topic: str, logs: Sequence[LoggedTopic]) -> LoggedTopic:
+    """Return the log that has all offsets of a topic that any has: several entries may read it."""
+    every = {partition for logged in logs for partition in logged.ranges}
+    spans = [[logged.ranges[p] for logged in logs if p in logged.ranges] for p in sorted(every)]
+    whole = [OffsetRange(min(it.start for it in span), max(it.end for it in span)) for span in spans]
+    complete = (logged for logged in logs if [logged.ranges.get(p) for p in sorted(every)] == whole)
+    if (chosen := next(complete, None)) is None:
+        entries = ", ".join(logged.entry for logged in logs)
+        found = f"none of {entries} has all offsets of the topic {topic} that the others have"
+        raise RequestError(
+            found, where=pipeline, fix=f"hindcast run {pipeline}; or rehearse from Kafka, without --into"
+        )
+    return chosen
 
 
 def _refuse_incomplete(contract: BoundContract, name: str) -> None:

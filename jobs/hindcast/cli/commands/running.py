@@ -108,6 +108,7 @@ def _open_logs(settings: Settings, pipeline: str, into: str) -> LoggedTopics:
     rehearsals.refuse_rehearsal(contract, [])
     if (written := contract_copies.copy_contract(settings, pipeline, into)) is not None:
         print(f"{into}: its contract is that of {pipeline}, in {written}", file=sys.stderr)
+    logged_topics.refuse_earlier_start(logs, load_contract(settings, into))
     return logs
 
 
