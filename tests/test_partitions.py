@@ -13,6 +13,7 @@ from hindcast.common.settings import read_settings
 from hindcast.ingest import ledger, record_tasks
 from hindcast.kafka import produce
 from hindcast.kafka.cluster import Cluster
+from hindcast.kafka.given_topics import GivenTopics
 from hindcast.kafka.topics import RECORD_SCHEMA, OffsetRange
 from hindcast.plan import journal
 from hindcast.runs import run_steps
@@ -96,5 +97,6 @@ def test_a_large_partition_is_read_by_several_tasks_and_small_ones_share_them(sp
     settings = replace(read_settings(), kafka="localhost:1")  # only planned
     for count, size, tasks in ((1, 4_000_000, 20), (10, 5, 1), (3, 8_000, 3), (300, 100, 3)):
         ranges = {n: OffsetRange(0, size) for n in range(count)}
-        read = record_tasks.read_in_tasks(spark, settings, ("p", {}), [ranges], iter, RECORD_SCHEMA)
+        source = GivenTopics([], 1)  # only planned
+        read = record_tasks.read_in_tasks(spark, source, settings, ("p", {}), [ranges], iter, RECORD_SCHEMA)
         assert read.rdd.getNumPartitions() == tasks

@@ -16,7 +16,7 @@ from hindcast.contract import Contract
 from hindcast.contract.bound import BoundContract, bind_contract
 from hindcast.kafka.given_topics import GivenRecord, GivenTopics
 from hindcast.kafka.topics import OffsetRange
-from hindcast.plan import definitions, planner
+from hindcast.plan import definitions, planner, taken_offsets
 from hindcast.plan.plans import Plan, TopicPlan
 from hindcast.plan.purposes import Erasure, Requeue
 from hindcast.plan.runs import Run
@@ -61,7 +61,8 @@ class History:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.warehouse, self.past, self.after = str(folder), list[Run](), 0
         self.topics = LosingTopics(["menu", "dishes"], 1)
-        monkeypatch.setattr(planner, "read_last_run", lambda _: self.after)
+        for module in (planner, taken_offsets):
+            monkeypatch.setattr(module, "read_last_run", lambda _: self.after)
 
     def bind(self, text: str) -> BoundContract:
         written = Contract.model_validate(yaml.safe_load(text))

@@ -103,10 +103,9 @@ def read_next_moment(delta_table: DeltaTable | None) -> datetime:
 
 
 _ABOUT_FILES = re.compile("file|Parquet|schema", re.IGNORECASE)
-_DUCKDB_ERRORS = (
-    *(duckdb.InvalidInputException, duckdb.IOException, duckdb.PermissionException),
-    *(duckdb.BinderException, duckdb.ConversionException),
-)
+_DUCKDB_ERRORS = (duckdb.InvalidInputException, duckdb.IOException, duckdb.PermissionException)
+_OF_A_COLUMN = "while reading file"
+"""What DuckDB says of a column of a file that does not fit that of the others; a value may say anything else."""
 _DAMAGE_ERRORS = (duckdb.InternalException, duckdb.FatalException)
 """What DuckDB raises of damage that it does not foresee, and then, of the same database, in other threads."""
 _QUOTED_PATH = re.compile(r"[\"'](/[^\"']+)[\"']")
@@ -158,6 +157,8 @@ def _is_about_files(error: duckdb.Error, text: str) -> bool:
     """Return whether a file may be why DuckDB raises an error: of some damage it says no more than the base class."""
     if type(error) is duckdb.Error or isinstance(error, _DAMAGE_ERRORS):
         return True
+    if isinstance(error, duckdb.ConversionException):
+        return _OF_A_COLUMN in text
     return isinstance(error, _DUCKDB_ERRORS) and _ABOUT_FILES.search(text) is not None
 
 

@@ -1,0 +1,134 @@
+"""Thousands of random histories, each of one key, rehearsed by date beside a reference in plain Python.
+
+They have ties, tombstones, late records, arrivals that are missing or go back, several partitions, and gates: one that
+holds bad records back, and one that would stop a table.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import defaultdict
+from datetime import datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from hindcast import read
+from pipelines import Pipeline, at, pipeline, wrong
+from test_rehearsal import list_arrivals, rehearse, sent
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.connect
+
+CONTRACT = """
+pipeline: histories
+start: 2026-01-01
+topics:
+  menu:
+    read: table
+    key: {item: string}
+    value: {price: int}
+    arrival: header sent
+    hold: row
+    expect:
+      - expect_column_values_to_be_between: {column: price, min_value: 0}
+        on_failure: quarantine
+  orders:
+    read: stream
+    key: {customer: string}
+    value: {item: string, quantity: int}
+    arrival: header sent
+    expect:
+      - expect_column_values_to_not_be_null: {column: item}
+views:
+  bills:
+    stream: orders
+    join: {table: menu, on: item}
+    select: {item: orders.item, amount: quantity * price}
+  spent:
+    stream: bills
+    aggregate: {bills: count(*), total: sum(amount)}
+"""
+Version = tuple[int, datetime, datetime | None]
+
+
+@pytest.mark.parametrize("histories", [2_000, pytest.param(20_000, marks=pytest.mark.long)])
+def test_what_was_known_of_each_key_at_each_date_is_the_reference(
+    spark: SparkSession, broker: str, tmp_path: Path, histories: int
+) -> None:
+    chance = random.Random(histories)  # noqa: S311  # any will do
+    with pipeline(spark, broker, tmp_path, CONTRACT, partitions=3) as p:
+        send_histories(p, chance, histories)
+        rehearse(p, -30, 60, "30 seconds", with_earlier=True)
+        records, orders = list_arrivals(p, "menu"), list_arrivals(p, "orders")
+        for second in (0, 30, 60):
+            versions = define_versions([row for row in records if row["known"] < at(second)])
+            bills = define_bills([row for row in orders if row["known"] < at(second)], versions)
+            assert read_menu(p, second) == versions, second
+            found = ask(p, "bills", known_at=at(second))
+            assert {row["customer"]: row["amount"] for row in found} == {who: sum(each) for who, each in bills.items()}
+            totals = {row["customer"]: (row["bills"], row["total"]) for row in ask(p, "spent", known_at=at(second))}
+            assert totals == {who: (len(each), sum(each)) for who, each in bills.items()}, second
+        assert wrong(p) == []
+
+
+def send_histories(p: Pipeline, chance: random.Random, histories: int) -> None:
+    menu: list[tuple[Any, ...]] = []
+    orders: list[tuple[Any, ...]] = []
+    for n in range(histories):
+        for _ in range(chance.choice([1, 2, 3, 5])):
+            price = chance.choice([None, -1, *range(10)])
+            menu.append((f"dish{n}", None if price is None else {"price": price}, chance.randrange(40)))
+        order = {"item": f"dish{chance.randrange(histories)}", "quantity": chance.randrange(1, 4)}
+        orders.append((f"guest{n}", order, chance.randrange(40)))
+    for topic, records in (("menu", menu), ("orders", orders)):
+        chance.shuffle(records)
+        moving = (60 * n / len(records) for n in range(len(records)))
+        p.send(topic, *((*record, *arrive(chance, now)) for record, now in zip(records, moving, strict=True)))
+
+
+def arrive(chance: random.Random, now: float) -> list[tuple[str, bytes]]:
+    """When a record arrived: mostly about now, sometimes long ago, sometimes nobody says."""
+    return chance.choice([[sent(now)], [sent(now)], [sent(now - chance.randrange(50))], []])
+
+
+def define_versions(records: list[dict[str, Any]]) -> dict[str, list[Version]]:
+    """The versions of each key: of equal timestamps the last record counts; one that is held counts as unknown."""
+    prices: dict[str, dict[datetime, int | None]] = defaultdict(dict)
+    for row in records:
+        price = None if row["value"] is None else json.loads(row["value"])["price"]
+        if price is None or price >= 0:
+            prices[row["key"].decode()][row["timestamp"]] = price
+    found = {}
+    for item, own in prices.items():
+        steps = [(own[start], start, end) for start, end in pairwise([*sorted(own), None])]  # type: ignore[type-var]
+        if versions := [(price, start, end) for price, start, end in steps if price is not None]:
+            found[item] = versions
+    return found
+
+
+def define_bills(orders: list[dict[str, Any]], versions: dict[str, list[Version]]) -> dict[str, list[int]]:
+    found = defaultdict(list)
+    for row in orders:
+        order, moment = json.loads(row["value"]), row["timestamp"]
+        for price, start, end in versions.get(order["item"], ()):
+            if start <= moment and (end is None or moment < end):
+                found[row["key"].decode()].append(order["quantity"] * price)
+    return found
+
+
+def read_menu(p: Pipeline, second: int) -> dict[str, list[Version]]:
+    found = defaultdict(list)
+    for row in ask(p, "menu", known_at=at(second), from_time=at(-1), order=("time",)):
+        found[row["item"]].append((row["price"], row["validFrom"], row["validTo"]))
+    return found
+
+
+def ask(p: Pipeline, table: str, **question: Any) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = read.query(p.warehouse, p.contract, table, read.Question(**question)).to_pylist()
+    return rows
