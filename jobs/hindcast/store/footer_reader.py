@@ -147,15 +147,22 @@ class _FooterReader:
             raise pa.ArrowInvalid("has a footer that is nested too deeply")
         data, number, fields = self._data, 0, dict[int, Value]()
         while head := data[place]:
-            number, place = self._read_number(head, number, place + 1)
+            if step := head >> 4:
+                number, place = number + step, place + 1
+            else:
+                number, place = self._read_number(head, number, place + 1)
             if number in fields:
                 raise pa.ArrowInvalid(f"has a footer with field {number} twice")
             kind = head & 15
-            wanted, inner = form.get(number, (kind, None))
+            wanted, inner = form.get(number) or (kind, None)
             if kind != wanted:  # Arrow would take it for missing
                 raise pa.ArrowInvalid(f"has a footer with a field of kind {kind}, not {wanted}")
             if kind <= 2:
                 fields[number] = kind == 1
+            elif 4 <= kind <= 6 and (byte := data[place]) < 128:  # most numbers, and lengths of texts, are small
+                fields[number], place = (byte >> 1) ^ -(byte & 1), place + 1
+            elif kind == 8 and (length := data[place]) < 128:
+                fields[number], place = data[place + 1 : place + 1 + length], place + 1 + length
             else:
                 fields[number], place = self._read_value(kind, place, depth + 1, inner or {})
         return fields, place + 1
