@@ -211,11 +211,12 @@ def _convert_batch(batch: pa.RecordBatch, partition: int) -> pa.RecordBatch:
 
 def _merge_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield batches in larger ones, of about `_BYTES`."""
-    waiting: list[pa.RecordBatch] = []
+    waiting, size = list[pa.RecordBatch](), 0
     for batch in batches:
         waiting.append(batch)
-        if sum(it.nbytes for it in waiting) >= _BYTES:
+        size += batch.nbytes
+        if size >= _BYTES:
             yield pa.concat_batches(waiting)
-            waiting = []
+            waiting, size = [], 0
     if waiting:
         yield pa.concat_batches(waiting)

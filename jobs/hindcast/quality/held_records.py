@@ -21,6 +21,7 @@ from pyspark.sql import functions as F
 
 from hindcast.bitemporal.plane import drop_matching_rows, keep_matching_rows
 from hindcast.contract import Expectation
+from hindcast.contract.expectation import RESTATEMENT_RULE
 from hindcast.contract.shapes import PERIODS
 from hindcast.quality import entry_rows, gates
 from hindcast.quality.expectations import find_row_set, format_gate
@@ -131,7 +132,8 @@ def _find_blamed_records(passed: StagedChange, gate: Expectation, records: Holda
         "_key", entry_rows.format_row_key(passed.table.key)
     )
     ingested = records.rows.where("_fresh")
-    if ends := [datetime.fromisoformat(end) for _, end in passed.gate_facts(gate).get("closed", ())]:
+    periods = passed.gate_facts(gate)["closed"] if gate.type == RESTATEMENT_RULE else ()
+    if ends := [datetime.fromisoformat(end) for _, end in periods]:
         ingested = ingested.where(F.col("validFrom") < F.lit(max(ends)))  # later ones change no closed period
     alone = drop_matching_rows(rows, ingested, ["_key"]).select(*RECORD_COLUMNS)
     return keep_matching_rows(ingested, rows, ["_key"]).select(*RECORD_COLUMNS).unionByName(alone)

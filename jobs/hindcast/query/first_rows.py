@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import duckdb
+import pyarrow as pa
 
 from hindcast.query import cut_values
 from hindcast.store.duckdb_reader import quote_name
@@ -45,6 +46,15 @@ def choose_first_rows(
     if _ask_number(engine, f"sum({size})", source) > MAX_WHOLE:
         raise WideRowsError(f"the first {most} rows have more than {MAX_WHOLE >> 20} MiB")
     return source
+
+
+def read_chosen_rows(
+    engine: duckdb.DuckDBPyConnection, chosen: str, names: Sequence[str], order: Sequence[tuple[str, bool]], most: int
+) -> pa.Table:
+    """Return the first `most` of the `chosen` rows (`choose_first_rows`) in order, with long values of columns cut."""
+    columns = cut_values.cut_columns(engine, names)
+    text = f"SELECT {columns} FROM {chosen} ORDER BY {format_order(order)} LIMIT {most}"  # noqa: S608  # quoted names
+    return engine.sql(text).to_arrow_table()
 
 
 def format_order(columns: Iterable[tuple[str, bool]]) -> str:

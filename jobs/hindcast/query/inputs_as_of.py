@@ -269,9 +269,9 @@ def _sample_rows(
         chosen = first_rows.choose_first_rows(engine, condition, order, MAX_ROWS, name)
     except WideRowsError as error:
         raise NotExplainedError(f"the rows of {name} are too large for a page: {error}") from None
-    if cut_values.measure_rows(engine, engine.sql("FROM rows").columns, chosen) > MAX_BYTES:
+    names = engine.sql("FROM rows").columns
+    if cut_values.measure_rows(engine, names, chosen) > MAX_BYTES:
         raise NotExplainedError(f"the rows of {name} have more than {MAX_BYTES >> 20} MiB, which a page does not read")
-    columns, ordering = cut_values.cut_columns(engine), first_rows.format_order(order)
-    text = f"SELECT {columns} FROM {chosen} ORDER BY {ordering} LIMIT {MAX_ROWS}"  # noqa: S608  # quoted names
+    rows = first_rows.read_chosen_rows(engine, chosen, names, order, MAX_ROWS)
     ((total,),) = engine.sql(f'SELECT count(*) FROM rows AS "{name}" WHERE {condition}').fetchall()  # noqa: S608
-    return RowSample(list_rows(engine.sql(text).to_arrow_table()), total)
+    return RowSample(list_rows(rows), total)

@@ -100,13 +100,13 @@ class KeyHistory:
 
 
 def sample_rows(
-    engine: duckdb.DuckDBPyConnection, condition: str, order: str, limit: int, columns: str = "*", of: str = "rows"
+    engine: duckdb.DuckDBPyConnection, condition: str, order: str, limit: int, columns: str = "*"
 ) -> RowSample:
     """Return the first `limit` of the registered `rows` that meet a condition, in this order, and how many do.
 
-    The condition may qualify columns by `of`; `columns`: their SQL (cut_values.py).
+    `columns`: their SQL (cut_values.py).
     """
-    source = f'(SELECT {columns} FROM rows AS "{of}" WHERE {condition})'  # noqa: S608  # literals, quoted names
+    source = f"(SELECT {columns} FROM rows WHERE {condition})"  # noqa: S608  # literals, quoted names
     text = f"SELECT *, count(*) OVER () AS _total FROM {source} ORDER BY {order} LIMIT {limit}"  # noqa: S608
     found = engine.sql(text).to_arrow_table()
     total: int = found.column("_total")[0].as_py() if found.num_rows else 0

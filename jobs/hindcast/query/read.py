@@ -80,9 +80,7 @@ def read_first_rows(
         if cut_values.measure_rows(engine, names, chosen) > most_bytes:
             found = f"the first {most} rows have more than {most_bytes >> 20} MiB"
             raise LargeRowsError(found, where=reader.table.path)
-        columns, ordering = cut_values.cut_columns(engine, names), first_rows.format_order(order)
-        text = f"SELECT {columns} FROM {chosen} ORDER BY {ordering} LIMIT {most}"  # noqa: S608  # quoted names
-        rows = engine.sql(text).to_arrow_table()
+        rows = first_rows.read_chosen_rows(engine, chosen, names, order, most)
         counted = engine.sql(f"SELECT count(*) FROM rows WHERE {reader.condition}")  # noqa: S608  # literals of questions
         ((total,),) = counted.fetchall()
     return rows, total
