@@ -64,6 +64,10 @@ topics:
     read: table
     key: {kind: string}
     value: {label: string, share: double}
+  prices:
+    read: table
+    key: {price: "decimal(8,2)"}
+    value: {band: string}
   nothing:
     read: table
     key: {kind: string}
@@ -98,6 +102,18 @@ EVERY_OPERATOR = """  by_key:
     stream: sales
     join: {table: kinds, on: kind}
     select: {label: label, share: share, loud: upper(note)}
+  by_price:
+    stream: sales
+    join: {table: prices, on: price, how: left}
+    select: {band: band, kind: kind}
+  banded:
+    table: items
+    join: {table: prices, on: price}
+    select: {band: band, n: n}
+  per_price:
+    table: items
+    group_by: {price: price}
+    aggregate: {many: count(*), ints: sum(n)}
   per_item:
     table: items
     aggregate: {many: count(*), ints: sum(n), mean: avg(n)}
@@ -285,13 +301,17 @@ MORE_SHAPES = """  per_text:
 """
 OPERATORS = {
     **dict.fromkeys(("by_key", "by_key_left", "by_marks", "by_kind", "with_nothing", "keyed"), "stream_table"),
-    **dict.fromkeys(("computed", "computed_key"), "stream_table"),
-    **dict.fromkeys(("both", "stocked", "either", "whole", "described", "labelled", "positive"), "table_table"),
+    **dict.fromkeys(("computed", "computed_key", "by_price"), "stream_table"),
+    **dict.fromkeys(
+        ("both", "stocked", "either", "whole", "described", "labelled", "positive", "banded"), "table_table"
+    ),
     "by_text": "stream_table",
     "by_items": "stream_table",
     "named": "table_table",
     **dict.fromkeys(("near", "near_left", "near_outer"), "stream_stream"),
-    **dict.fromkeys(("per_item", "per_kind", "per_moment", "per_text", "on_top", "of_nothing"), "of_table"),
+    **dict.fromkeys(
+        ("per_item", "per_kind", "per_moment", "per_price", "per_text", "on_top", "of_nothing"), "of_table"
+    ),
     **dict.fromkeys(("sold", "by_customer"), "of_stream"),
     **dict.fromkeys(("in_parts", "in_hops", "in_pairs", "in_slides"), "in_windows"),
     **dict.fromkeys(("in_sessions", "in_sittings"), "in_sessions"),
@@ -339,16 +359,21 @@ def told(dice: random.Random, rows: int) -> dict[str, list[Any]]:
             "stock": {"left": dice.choice((None, 1, 2, 3)), "kind": dice.choice(KINDS)},
             "marks": {"mark": dice.randrange(9)},
             "kinds": {"label": dice.choice(("one", "two", None)), "share": dice.choice((0.5, -0.0, None))},
+            "prices": {"band": dice.choice(("low", "high", None))},
             "sales": {**marks(), "note": dice.choice(NOTES), "price": price},
         }
         if topic == "marks":
             key = json.dumps(marks())
         if topic == "kinds":
             key = dice.choice(KINDS[:3])
+        if topic == "prices":
+            key = json.dumps(dice.choice((0, -1.5, 12.25, 999999.99)))
         gone = topic != "sales" and dice.random() < 0.1
         return key, None if gone else values[topic], dice.randrange(rows)
 
-    every = {topic: [one(topic) for _ in range(rows)] for topic in ("items", "stock", "marks", "kinds", "sales")}
+    every = {
+        topic: [one(topic) for _ in range(rows)] for topic in ("items", "stock", "marks", "kinds", "sales", "prices")
+    }
     every["sales"].append((None, {"kind": "a"}, 3))
     return every
 

@@ -241,6 +241,12 @@ def test_hashes_are_equal_where_keys_are_however_their_columns_are_stored() -> N
     for rows in (pa.table({"a": packed, "b": numbers}), sliced, pa.concat_tables([plain.slice(0, 3), plain.slice(3)])):
         assert integer_encoding.hash_keys(rows, ["a", "b"]).tolist() == wanted
     assert integer_encoding.hash_keys(plain.slice(0, 0), ["a", "b"]).tolist() == []
+    halves = [Decimal("0.01"), Decimal("184467440737095516.17"), Decimal("-0.01"), None]
+    amounts = pa.table({"a": pa.array([Decimal(1), *halves], pa.decimal128(38, 2))}).slice(1)
+    of_amounts = integer_encoding.hash_keys(amounts, ["a"]).tolist()
+    assert len({*of_amounts}) == 4
+    one_by_one = [integer_encoding.hash_keys(amounts.slice(n, 1), ["a"])[0] for n in range(4)]
+    assert one_by_one == of_amounts
     # not those of this process alone
     assert wanted[:2] == [17903164694718703372, 13904693342708126660]
 

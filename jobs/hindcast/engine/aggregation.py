@@ -88,14 +88,14 @@ def _argument(measure: Measure) -> Column:
 
 _OPERATORS: dict[str, Literal["of_table", "of_stream"]] = {"versions": "of_table", "events": "of_stream"}
 
-_KEYS = (StringType, IntegralType, BooleanType, DateType, TimestampType)
+_KEYS = (StringType, IntegralType, DecimalType, BooleanType, DateType, TimestampType)
 """Types whose values Arrow compares as Spark does. It does not for 0.0 and -0.0."""
 
 _FUNCTIONS: dict[str, tuple[type[DataType], ...]] = {
     "count": (IntegralType,),
     "sum": (IntegralType, DecimalType),
     "avg": (IntegralType,),
-    "min": (*_KEYS, DecimalType),
-    "max": (*_KEYS, DecimalType),
+    "min": _KEYS,
+    "max": _KEYS,
 }
 """By function, the types of arguments of which a kernel computes what Spark does."""

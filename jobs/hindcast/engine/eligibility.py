@@ -154,4 +154,7 @@ def is_key(kind: pa.DataType) -> bool:
     return any(is_type(kind) for is_type in _KEYS)
 
 
-_KEYS = (pa.types.is_string, pa.types.is_integer, pa.types.is_boolean, pa.types.is_date, pa.types.is_timestamp)
+_KEYS = (
+    *(pa.types.is_string, pa.types.is_integer, pa.types.is_decimal128, pa.types.is_boolean),
+    *(pa.types.is_date, pa.types.is_timestamp),
+)

@@ -67,6 +67,10 @@ _NULL_HASH, _HASH_FACTOR = np.uint64(0x9E3779B97F4A7C15), np.uint64(0x100000001B
 
 def _hash_values(values: pa.Array) -> Hashes:
     """Return the hashes of values, none of them null: of the bytes of texts, and of all others as integers."""
+    if pa.types.is_decimal(values.type):
+        words = _read_words(values)
+        upper: Hashes = pd.util.hash_array(words[:, 1], categorize=False)
+        return upper * _HASH_FACTOR + pd.util.hash_array(words[:, 0], categorize=False)
     if pa.types.is_string(values.type):
         plain = values.cast(pa.binary()).to_numpy(zero_copy_only=False)
     elif pa.types.is_date32(values.type):
@@ -150,14 +154,19 @@ def split_halves(column: pa.ChunkedArray) -> tuple[Integers, Integers]:
     """
     one = _combine_chunks(column)
     if pa.types.is_decimal(one.type):
-        one = one.cast(pa.decimal128(one.type.precision, one.type.scale)).fill_null(0)
-        words = np.frombuffer(one.buffers()[1], np.int64).reshape(-1, 2)[one.offset : one.offset + len(one)]
+        words = _read_words(one.cast(pa.decimal128(one.type.precision, one.type.scale)).fill_null(0))
         values = words[:, 0]
         if np.any(words[:, 1] != values >> 63):
             raise OverflowError("a decimal has more than 64 bits")
     else:
         values = one.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
     return values >> HALF, values & (2**HALF - 1)  # rule: a sum has its lower half
+
+
+def _read_words(decimals: pa.Array) -> Integers:
+    """Return the lower and the upper word of each unscaled decimal, as two columns; of nulls, anything."""
+    words: Integers = np.frombuffer(decimals.buffers()[1], np.int64).reshape(-1, 2)
+    return words[decimals.offset : decimals.offset + len(decimals)]
 
 
 def combine_halves(high: Integers, low: Integers, kind: pa.DataType, none: Booleans) -> pa.Array:
