@@ -129,6 +129,89 @@ def test_with_hold_row_only_the_late_record_waits(spark: SparkSession, broker: s
         assert wrong(p) == []
 
 
+def test_a_release_or_a_forgetting_publishes_nothing_else_about_a_closed_period(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    """What waits for other keys, an answer of no, another definition."""
+
+    def price_of(customer: str) -> int:
+        return next(row[2] for row in p.believed("bills") if row[0] == customer)
+
+    with pipeline(spark, broker, tmp_path, CONTRACT[: CONTRACT.index("  spent:")]) as p:
+        p.send("menu", *(price(f"dish{n}", 8, 0) for n in range(4)))
+        p.send("orders", order("ann", "dish1", 5), order("bob", "dish2", 5), order("eve", "dish3", 5))
+        close(p, "q1", 0, 40)
+        p.send("menu", price("dish1", 7, 3), price("dish2", 6, 3), price("dish0", 5, 3))
+        p.run()
+        waiting = {("menu", f'{{"item":"dish{n}"}}') for n in (0, 1, 2)}
+        assert held(p) == waiting
+        assert main(["release", f"{p.name}.menu", "--key", "dish2", "--reject"]) == 0
+        assert main(["forget", f"{p.name}.menu", "--key", "dish3"]) == 0
+        assert held(p) == waiting - {("menu", '{"item":"dish2"}')}
+        assert [row[:4] for row in p.believed("menu")] == [(f"dish{n}", 8, 0, None) for n in range(3)]
+        assert [row[0] for row in p.believed("bills")] == ["ann", "bob"], "what was forgotten is gone, unasked"
+
+        text = p.path.read_text(encoding="utf-8")
+        p.path.write_text(text.replace("quantity * price", "quantity * price * 10"), encoding="utf-8")
+        assert main(["release", f"{p.name}.menu", "--key", "dish0"]) == 0
+        assert (price_of("ann"), price_of("bob")) == (8, 8), "nobody has agreed to the definition"
+        bills = {("bills", '{"customer":"ann"}'), ("bills", '{"customer":"bob"}')}
+        assert held(p) == bills | {("menu", '{"item":"dish1"}')}
+        assert main(["release", f"{p.name}.menu", "--key", "dish1"]) == 0
+        assert held(p) == bills, "it waits for its own sake"
+        assert main(["forget", f"{p.name}.menu", "--key", "dish0"]) == 0
+        assert held(p) == bills
+        assert (price_of("ann"), price_of("bob")) == (8, 8)
+        assert main(["release", f"{p.name}.bills"]) == 0
+        assert (price_of("ann"), price_of("bob")) == (70, 80)
+        assert wrong(p) == []
+
+
+CARTE = "pipeline: carte\nstart: 2026-01-01\ntopics: {menu: {read: table, key: {item: string}, value: {price: int}}}\n"
+READER = """
+pipeline: reader
+start: 2026-01-01
+restatement: approve
+topics:
+  extra: {read: table, hold: row, key: {item: string}, value: {price: int}}
+  orders: {read: stream, key: {customer: string}, value: {item: string, quantity: int}}
+inputs:
+  menu: {table: carte.menu, key: {item: string}, value: {price: int}}
+views:
+  bills:
+    stream: orders
+    join: {table: menu, on: item}
+    select: {item: orders.item, amount: quantity * price}
+"""
+
+
+def test_a_release_publishes_nothing_about_a_closed_period_that_an_input_brings(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    with pipeline(spark, broker, tmp_path, CARTE) as carte, pipeline(spark, broker, tmp_path, READER) as p:
+        carte.send("menu", price("dish1", 8, 0))
+        carte.run()
+        p.send("extra", price("x", 1, 0), price("y", 1, 0))
+        p.send("orders", order("ann", "dish1", 5))
+        close(p, "q1", 0, 40)
+        p.send("extra", price("x", 2, 3), price("y", 2, 3))
+        p.run()
+        carte.send("menu", price("dish1", 99, 2))
+        carte.run()
+        assert main(["release", "reader.extra", "--key", "x"]) == 0
+        assert [row[2] for row in p.believed("bills")] == [8]
+        assert held(p) == {("extra", '{"item":"y"}'), ("bills", '{"customer":"ann"}')}
+        assert main(["forget", "reader.extra", "--key", "x"]) == 0
+        assert held(p) == {("extra", '{"item":"y"}'), ("bills", '{"customer":"ann"}')}
+        assert [row[:2] for row in p.believed("extra")] == [("y", 1)]
+        closes.drop_close(p.warehouse, p.name, "q1", "ann", "reopened")
+        p.run()
+        assert held(p) == set(), "nothing is closed, and no record has come"
+        assert [row[2] for row in p.believed("bills")] == [99]
+        assert [row[1] for row in p.believed("extra")] == [1, 2]
+        assert wrong(p) == []
+
+
 STOPPING = CONTRACT.replace("restatement: approve\n", "").replace(
     "value: {price: int}", "value: {price: int}\n    expect:\n      - expect_closed_periods_to_stay:"
 )
@@ -207,6 +290,7 @@ def test_a_key_fails_exactly_if_its_answers_in_a_closed_period_differ(spark: Spa
         closing_by=["k", "validFrom"],
         content=["v", "m"],
         maps=["m"],
+        judged="",
     )
     failing = spark.sql(rule.build_query().format(batch="closed_batch")).collect()
     assert {it["k"] for it in failing} == expected

@@ -387,6 +387,7 @@ GOOD["expect_closed_periods_to_stay"] = {
     "closing_by": ["k"],
     "content": ["v"],
     "maps": [],
+    "judged": "",
 }
 """Its rows are in test_restatement_approval.py."""
 """Parameters that do, of each rule."""

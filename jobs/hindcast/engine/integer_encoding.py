@@ -69,8 +69,9 @@ def _hash_values(values: pa.Array) -> Hashes:
     """Return the hashes of values, none of them null: of the bytes of texts, and of all others as integers."""
     if pa.types.is_decimal(values.type):
         words = _read_words(values)
-        upper: Hashes = pd.util.hash_array(words[:, 1], categorize=False)
-        return upper * _HASH_FACTOR + pd.util.hash_array(words[:, 0], categorize=False)
+        lower, upper = (pd.util.hash_array(words[:, place], categorize=False) for place in (0, 1))
+        both: Hashes = upper * _HASH_FACTOR + lower
+        return both
     if pa.types.is_string(values.type):
         plain = values.cast(pa.binary()).to_numpy(zero_copy_only=False)
     elif pa.types.is_date32(values.type):

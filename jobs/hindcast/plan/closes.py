@@ -127,6 +127,12 @@ def list_kept(warehouse: str, pipeline: str) -> tuple[Close, ...]:
     return tuple(it for it in read_closes(warehouse, pipeline) if it.drop is None)
 
 
+def has_changed_since(warehouse: str, pipeline: str, moment: datetime) -> bool:
+    """Return whether a period was closed, or a close dropped, at a moment or later."""
+    found = read_closes(warehouse, pipeline)
+    return any(it.at >= moment or (it.drop is not None and it.drop.at >= moment) for it in found)
+
+
 def find_close(warehouse: str, pipeline: str, name: str) -> Close:
     """Return the close of this name; UnknownError if there is none, QueryError if it was dropped."""
     return _select_close(read_closes(warehouse, pipeline), pipeline, name)

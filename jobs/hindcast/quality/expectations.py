@@ -46,6 +46,7 @@ class GateFacts(TypedDict, total=False):
     closed: list[list[str]]
     closing: str
     closing_by: list[str]
+    judged: str
     content: list[str]
     maps: list[str]
 
@@ -213,6 +214,7 @@ _SAMPLE_FACTS: GateFacts = {
     "closing_by": ["systemFrom"],
     "content": [],
     "maps": [],
+    "judged": "",
 }
 """Stand-ins for facts that only a run has, so that a rule's parameters can be checked before."""
 

@@ -19,8 +19,9 @@ from hindcast.ingest import requeued_records
 from hindcast.plan import closes, inputs, journal
 from hindcast.plan.plans import Plan
 from hindcast.plan.purposes import Erasure, Release
+from hindcast.plan.requested_changes import changes_only_what_was_asked
 from hindcast.plan.runs import last_included_run
-from hindcast.quality import expectations, gate_results
+from hindcast.quality import entry_rows, expectations, gate_results, held_changes
 from hindcast.quality.expectations import GateFacts
 from hindcast.store import row_reader, schema_evolution, tables
 from hindcast.store.change_reader import LAST_MOMENT, ChangeReader, PeriodSpan, filter_touching
@@ -142,21 +143,33 @@ class StagedChange:
     def _describe_closed(self) -> GateFacts:
         """Return the closed periods that the run may change, and what tells how it would change them.
 
-        None in a run that releases or forgets: a person has asked for that. Nor those that were closed before the table
-        began.
+        Not those that were closed before the table began. `judged`: a view of the keys that are judged, empty for all;
+        where a run changes only what a person has asked for, these are the keys of which something was held before.
         """
         opened, shape = tables.open_table(self.table), list_shapes(self.contract)[self.name]
+        place = self.table.warehouse, self.contract.pipeline
         began = None if opened is None else tables.read_beginning(opened)
-        kept = closes.list_kept(self.table.warehouse, self.contract.pipeline) if opened is not None else ()
-        if isinstance(self.plan.purpose, Release | Erasure):
-            kept = ()
+        kept = closes.list_kept(*place) if opened is not None else ()
+        judged = ""
+        if kept and changes_only_what_was_asked(self.contract, journal.read_runs(*place), self.plan, self.name):
+            waiting = held_changes.read_held_units(self.change.sparkSession, *place, self.name, before=self.plan.run)
+            kept = () if waiting is None else kept
+            judged = "" if waiting is None else self.create_view(self._select_keys(waiting))
         closing = self.create_view(self.change.where("_change = 'close'"))
         periods = [[it.start.isoformat(), it.end.isoformat()] for it in kept if began is None or began <= it.known_at]
         shown = [it for it in shape.columns if it not in self.table.identity]
         content = shown if shape.kind == "versions" else list(dict.fromkeys((*shown, *self.table.identity)))
         maps = [it.name for it in self.change.schema if it.name in content and "map<" in it.dataType.simpleString()]
         by = [*self.table.closing_columns]
-        return {"closed": periods, "closing": closing, "closing_by": by, "content": content, "maps": maps}
+        facts: GateFacts = {"closed": periods, "closing": closing, "closing_by": by, "content": content, "maps": maps}
+        return facts | {"judged": judged}
+
+    def _select_keys(self, held: DataFrame) -> DataFrame:
+        """Return the keys of the change's rows that are among those of held units, by column and as the text `_key`."""
+        keys = self.change.select(
+            entry_rows.format_row_key(self.table.key).alias("_key"), *(F.col(f"`{name}`") for name in self.table.key)
+        )
+        return keys.join(held.select(F.col("key").alias("_key")), "_key", "left_semi").distinct()
 
     def _read_measurements(self) -> dict[tuple[str, str], list[float]]:
         """Return what gates measured in completed runs (`gate_results.read_measurements`).

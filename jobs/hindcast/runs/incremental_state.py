@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from hindcast.contract import Contract
 from hindcast.contract.bound import BoundContract
+from hindcast.contract.expectation import RESTATEMENT_RULE
 from hindcast.ingest import erasure_marks
 from hindcast.ingest.requeued_records import requeued_sql
-from hindcast.plan import horizon, journal
+from hindcast.plan import closes, horizon, journal
 from hindcast.plan.inputs import locate_input_table, locate_own_table
 from hindcast.plan.plans import Plan
 from hindcast.plan.runs import Run, has_unknown_rows, last_included_run, was_ingested_late
@@ -107,12 +109,14 @@ def _has_forgotten_input(seen: Run, contract: Contract, table: Table) -> bool:
 
 def has_changed_for_gates(contract: BoundContract, plan: Plan, table: Table, settled: int) -> bool:
     """Return whether gates can have other results for what they judged up to the run `settled`: by another contract,
-    with another version of a table that they read, or after something was forgotten. Or if a later run, which was not
-    completed, had another contract: it may have held what it never published.
+    with another version of a table that they read, after something was forgotten, or with other closed periods. Or if a
+    later run, which was not completed, had another contract: it may have held what it never published.
     """
     past = journal.read_runs(table.warehouse, table.pipeline)
     run = _find_comparable_run(past, contract, table, settled)
     if run is None or any(run.plan.contract != contract.hash for run in past if run.number > settled):
+        return True
+    if has_other_closes(contract, table.name, run.known_at):
         return True
     others = {gate.other_table for gate in contract.expectations(table.name) if gate.other_table}
     return any(
@@ -121,6 +125,12 @@ def has_changed_for_gates(contract: BoundContract, plan: Plan, table: Table, set
         else tables.read_last_run(locate_own_table(contract, other)) > settled
         for other in others
     )
+
+
+def has_other_closes(contract: BoundContract, name: str, since: datetime) -> bool:
+    """Return whether a table has a gate that goes by closed periods, and these have changed since a moment."""
+    is_judged = any(gate.type == RESTATEMENT_RULE for gate in contract.expectations(name))
+    return is_judged and closes.has_changed_since(contract.warehouse, contract.pipeline, since)
 
 
 def needs_all_held(contract: BoundContract, plan: Plan, table: Table) -> bool:

@@ -330,7 +330,7 @@ def _find_settled_note(contract: BoundContract, plan: Plan, name: str, *sources:
 
     It cannot have changed if a completed run of the same contract has seen it and its sources as they are; unless its
     rows are unknown (`has_unknown_rows`), the run is about this table, a person has released held changes of it,
-    something of it was forgotten since, or one of its gates can fail by time alone.
+    something of it was forgotten since, periods were closed or reopened, or one of its gates can fail by time alone.
     """
     table = locate_own_table(contract, name)
     if (delta_table := tables.open_table(table)) is None:
@@ -356,6 +356,8 @@ def _find_settled_note(contract: BoundContract, plan: Plan, name: str, *sources:
     if has_unknown_rows(past, name, published) or incremental_state.has_late_records(past, contract, table):
         return None
     if erasure_marks.has_forgotten_since(past, contract, name, last.number):
+        return None
+    if incremental_state.has_other_closes(contract, name, last.known_at):
         return None
     since = [run.plan for run in past if run.number > last.number and run.number != plan.run]
     if any(earlier.upgrade or earlier.contract != contract.hash for earlier in since):

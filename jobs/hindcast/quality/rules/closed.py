@@ -18,7 +18,8 @@ class ExpectClosedPeriodsToStay(RowRule):
         closed: [0, 10)    [0, ..): 8    ->    [0, 12): 8 and [12, ..): 9 pass; [0, 5): 8 and [5, ..): 9 fail
 
     `closed`: the periods, each `[from, to]`; `closing`: a view of the rows that the run would close, with the columns
-    `closing_by`, which tell which they are; `content`: the columns that an answer shows, of which `maps` hold maps.
+    `closing_by`, which tell which they are; `content`: the columns that an answer shows, of which `maps` hold maps;
+    `judged`: a view of the keys that are judged; if empty, all are.
     """
 
     row_set = "plane"
@@ -32,6 +33,7 @@ class ExpectClosedPeriodsToStay(RowRule):
     closing_by: list[str]
     content: list[str]
     maps: list[str]
+    judged: str
 
     def build_query(self) -> str:
         if not self.closed:
@@ -74,9 +76,11 @@ class ExpectClosedPeriodsToStay(RowRule):
         opened = f"systemFrom = timestamp_micros({parse_micros(self.known_at)})"
         columns = f"struct(_r.*) AS _row, struct({key}) AS _key, struct({content}) AS _content, {opened} AS _opened"
         closing = f"EXISTS (SELECT 1 FROM {quote_name(self.closing)} AS _c WHERE {same})"
+        alike = " AND ".join(f"_j.{quote_name(name)} <=> _r.{quote_name(name)}" for name in self.key) or "true"
+        judged = f"EXISTS (SELECT 1 FROM {quote_name(self.judged)} AS _j WHERE {alike})" if self.judged else "true"
         return (
             f"SELECT {columns}, unix_micros({start}) AS _begin, {until} AS _end "
-            f"FROM {{batch}} AS _r WHERE {opened} OR {closing}"
+            f"FROM {{batch}} AS _r WHERE ({opened} OR {closing}) AND {judged}"
         )
 
     def _cut(self) -> str:
