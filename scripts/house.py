@@ -23,7 +23,9 @@ class Box(NamedTuple):
 
 
 WIDTH, HEIGHT, TALL = 1000, 640, 54
-ROOM, MEANING, TABLE, OUTSIDE = "#d3e2f8", "#bfe3c6", "#f6e7c1", "#f2f2f2"
+ROOM, MEANING, TABLE, OUTSIDE = (
+    f"color-mix(in srgb, {colour} 22%, var(--paper))" for colour in ("var(--blue)", "#009e73", "#e69f00", "var(--soft)")
+)
 
 BOXES = (
     Box("Airflow", "airflow/dag_factory.py", 250, 16, 200, OUTSIDE),

@@ -1,15 +1,23 @@
 """Pictures of the plane, as SVG: the price of naan in three runs, two with a late record (docs/concepts.md); and that
 of a route, rehearsed month by month (docs/hindsight.md).
 
-Pure: records in, rectangles out, and these drawn. scripts/docs.py writes it.
+Pure. What draws the plane of the time machine draws them, in its colours. scripts/docs.py writes them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from html import escape
 from typing import NamedTuple
 
-from svg import INK, MUTED, document, text
+from svg import palette
+
+from hindcast.airflow.pages import drawing, rendering
+from hindcast.airflow.pages.drawing import Axis
+from hindcast.airflow.pages.plane import Crosshair, PlaneSource, build_plane
+from hindcast.query.show import plain_value
 
 
 class Price(NamedTuple):
@@ -21,14 +29,15 @@ class Price(NamedTuple):
 
 
 class Plane(NamedTuple):
-    """What a picture shows: the `records` of one key; the `marks` of the valid axis by their places; a name for each
-    run; and an `event` at a place, with the answers about it by run.
+    """What a picture shows: the `records` of one key, by the `unit` of the valid axis; the known-at of each run, and if
+    the axis names them; and an `event` at a place, with the answers about it by run.
     """
 
     title: str
     records: Sequence[Price]
-    marks: Mapping[float, str]
-    runs: Sequence[str]
+    unit: timedelta
+    runs: Sequence[datetime]
+    has_names: bool
     place: float
     event: str
     answers: Mapping[int, str]
@@ -56,11 +65,15 @@ class Rectangle(NamedTuple):
         return 1 + (self.valid_to is not None) + 2 * (self.system_to is not None)
 
 
+START = datetime(2026, 1, 1, tzinfo=UTC)
+"""Where the valid axis begins."""
+
 NAAN = Plane(
     "The price of naan on the plane of valid time and system time",
     (Price("3.00", 0, 1), Price("2.50", 1, 2), Price("2.75", 0.5, 3)),
-    {0: "00:00", 0.5: "00:00:30", 1: "00:01", 2: "00:02", 3: "00:03"},
-    ("run 1", "run 2", "run 3"),
+    timedelta(minutes=1),
+    [START + timedelta(hours=hours) for hours in (6, 7, 8)],
+    True,
     2,
     "Dave orders two",
     {1: "known at run 1: 6.00", 2: "known at run 2: 5.00", 3: "known at run 3: 5.00"},
@@ -69,21 +82,18 @@ NAAN = Plane(
 
 ROUTE = Plane(
     "The price of a route, rehearsed month by month",
-    (Price("20", 0, 1), Price("24", 1.32, 3)),
-    {0: "1 Jan", 1: "1 Feb", 1.32: "10 Feb", 2: "1 Mar", 3: "1 Apr"},
-    ("1 Feb", "1 Mar", "1 Apr"),
-    1.46,
+    (Price("20", 0, 1), Price("24", 40, 3)),
+    timedelta(days=1),
+    [datetime(2026, month, 1, tzinfo=UTC) for month in (2, 3, 4)],
+    False,
+    44,
     "a trip on 14 February",
     {2: "known in March: 20", 3: "known in April: 24"},
 )
 """The prices of docs/hindsight.md."""
 
-WIDTH, LEFT, TOP, UNIT, RUN = 860, 120, 92, 210, 128
-UNTIL = 3.4
-"""Where the valid axis ends."""
-
-ACCENT = "#b3261e"
-FILLS = {"open": "#bfe3c6", "past": "#d3e2f8", "superseded": "url(#closed)"}
+WIDTH, HEIGHT, LEFT, TOP = 560.0, 300.0, 150, 34
+"""The size of the plane, and where it is in a drawing (templates/plane.html)."""
 
 
 def rectangles(records: Sequence[Price]) -> list[Rectangle]:
@@ -105,73 +115,61 @@ def rectangles(records: Sequence[Price]) -> list[Rectangle]:
 
 def svg(plane: Plane) -> str:
     """The picture."""
-    height = TOP + len(plane.runs) * RUN + 60
-    defs = [
-        '<defs><pattern id="closed" width="8" height="8" patternTransform="rotate(45)" patternUnits="userSpaceOnUse">',
-        '<rect width="8" height="8" fill="#f2f2f2"/><path d="M0 0V8" stroke="#c9c9c9" stroke-width="3"/>',
-        "</pattern></defs>",
-    ]
-    end = len(plane.runs) + 1
-    rows = [part for row in rectangles(plane.records) for part in _row(row, end)]
-    return document(plane.title, WIDTH, height, defs, [*_axes(plane), *rows, *_event(plane, end)])
-
-
-def _axes(plane: Plane) -> list[str]:
-    down = f'transform="translate(26 {TOP}) rotate(90)" font-weight="bold"'
-    parts = [
-        text(LEFT, 26, "valid time: when it is true in the world  \N{RIGHTWARDS ARROW}", 'font-weight="bold"'),
-        f"<text {down}>system time: when it was believed  \N{RIGHTWARDS ARROW}</text>",
-    ]
-    for place, label in plane.marks.items():
-        parts.append(text(_x(place), TOP - 12, label, f'text-anchor="middle" font-size="15" fill="{MUTED}"'))
-    return parts + [
-        text(LEFT - 12, _y(run) + 22, name, f'text-anchor="end" fill="{MUTED}"')
-        for run, name in enumerate(plane.runs, 1)
-    ]
-
-
-def _row(row: Rectangle, end: int) -> list[str]:
-    """A row; `end`: the run after the last."""
-    left, top = _x(row.valid_from), _y(row.system_from)
-    right = _x(UNTIL if row.valid_to is None else row.valid_to)
-    bottom = _y(end if row.system_to is None else row.system_to) + (24 if row.system_to is None else 0)
-    size = f'x="{left}" y="{top}" width="{right - left}" height="{bottom - top}"'
-    parts = [f'<rect {size} fill="{FILLS[row.belief]}" stroke="{INK}" stroke-width="1.5"/>']
-    if row.valid_to is None:  # no end: the border is open there
-        parts.append(
-            f'<path d="M{right} {top + 1}V{bottom - 1}" stroke="white" stroke-width="4" stroke-dasharray="9 7"/>'
-        )
-    if row.system_to is None:
-        parts.append(
-            f'<path d="M{left + 1} {bottom}H{right - 1}" stroke="white" stroke-width="4" stroke-dasharray="9 7"/>'
-        )
-    middle, line = (left + right) / 2, top + (50 if right - left < 150 else 44)
-    if right - left > 300:
-        middle = left + 105
-    parts.append(text(middle, line, row.price, 'text-anchor="middle" font-size="24" font-weight="bold"'))
-    parts.append(
-        text(middle, line + 26, f"{row.region}: {row.belief}", f'text-anchor="middle" font-size="15" fill="{MUTED}"')
+    across, up = _axes(plane)
+    drawn = build_plane(
+        _source(plane),
+        Crosshair(_moment(plane, plane.place), plane.runs[-1]),
+        width=WIDTH,
+        height=HEIGHT,
+        axes=(across, up),
     )
-    return parts
+    macros = rendering.load_templates().get_template("plane.html").module
+    parts = [getattr(macros, name)(drawn) for name in ("axes", "rectangles")]
+    x = LEFT + WIDTH * across.place(_moment(plane, plane.place))
+    ends = f'<path class="line" d="M{x:.1f} {TOP - 6}V{TOP + HEIGHT:g}"/>'
+    flag = macros.flag(plane.event, x, TOP - 23)  # type: ignore[attr-defined]
+    shapes = [macros.defs(), *parts, ends, f'<g transform="translate({x:.1f} 0)">{flag}</g>', *_answers(plane, x, up)]  # type: ignore[attr-defined]
+    size = f'viewBox="0 0 {LEFT + WIDTH + 10:g} {TOP + HEIGHT + 44:g}"'
+    style = f"{palette()}\nsvg {{ font-family: sans-serif; }}\n{rendering.read_plane_style()}"
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" class="plane" {size}><title>{escape(plane.title)}</title>'
+    paper = '<path fill="var(--paper)" d="M0 0H2000V2000H0z"/>'
+    lines = "\n".join([head, f"<style>{style}</style>", paper, *shapes, "</svg>"]).splitlines()
+    return "\n".join(line.rstrip() for line in lines if line.strip()) + "\n"
 
 
-def _event(plane: Plane, end: int) -> list[str]:
-    """The event, and what is answered about it as known at each run."""
-    at, bottom = _x(plane.place), _y(end) + 24
-    parts = [
-        f'<path d="M{at} {TOP - 6}V{bottom}" stroke="{ACCENT}" stroke-width="2" stroke-dasharray="6 5"/>',
-        text(at, TOP - 42, plane.event, f'text-anchor="middle" fill="{ACCENT}" font-weight="bold"'),
-    ]
+def _moment(plane: Plane, place: float) -> datetime:
+    return START + place * plane.unit
+
+
+def _axes(plane: Plane) -> tuple[Axis, Axis]:
+    """The valid axis, with the event, and the system axis, with runs that changed nothing too."""
+    places = {plane.place} | {at for row in rectangles(plane.records) for at in row[1:3] if isinstance(at, int | float)}
+    across = drawing.build_axis([_moment(plane, place) for place in places], even=True)
+    return across, drawing.build_axis(plane.runs, even=True)
+
+
+def _source(plane: Plane) -> PlaneSource:
+    """The rows, as the time machine has them."""
+    rows, shown = [], []
+    for row in rectangles(plane.records):
+        times = {
+            "validFrom": _moment(plane, row.valid_from),
+            "validTo": None if row.valid_to is None else _moment(plane, row.valid_to),
+            "systemFrom": plane.runs[row.system_from - 1],
+            "systemTo": None if row.system_to is None else plane.runs[row.system_to - 1],
+        }
+        rows.append({"price": Decimal(row.price), **times})
+        values = {"price": row.price, "kind": f"{row.region}: {row.belief}"}
+        shown.append({"values": values, **{name: plain_value(at) for name, at in times.items()}})
+    runs = {at: number for number, at in enumerate(plane.runs, 1)} if plane.has_names else {}
+    return PlaneSource("versions", rows, shown, len(rows), runs)
+
+
+def _answers(plane: Plane, x: float, up: Axis) -> list[str]:
+    """What is answered about the event as known at each run."""
+    parts = []
     for run, answer in plane.answers.items():
-        middle = _y(run) + RUN - 30
-        parts.append(f'<circle cx="{at}" cy="{middle}" r="6" fill="{ACCENT}"/>')
-        parts.append(text(at + 14, middle + 5, answer, f'fill="{ACCENT}"'))
+        y = TOP + HEIGHT * (1 - up.place(plane.runs[run - 1])) - 30
+        parts.append(f'<circle class="spot" cx="{x:.1f}" cy="{y:.1f}" r="5"/>')
+        parts.append(f'<text class="said" x="{x + 11:.1f}" y="{y + 4:.1f}">{escape(answer)}</text>')
     return parts
-
-
-def _x(place: float) -> float:
-    return LEFT + place * UNIT
-
-
-def _y(run: int) -> float:
-    return TOP + (run - 1) * RUN

@@ -14,6 +14,7 @@ from decimal import Decimal
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
+from xml.etree import ElementTree as ET
 
 import pytest
 from deltalake import DeltaTable
@@ -203,7 +204,19 @@ def test_the_picture_of_the_plane_has_the_rows_that_its_page_tells_of() -> None:
         ("2.75", 0.5, 1, 3, None, 2),
     ]
     for row in rows:
-        assert f">{row.region}: {row.belief}</text>" in text("docs/pictures/plane.svg")
+        assert f">{row.price} · {row.region}: {row.belief}</text>" in text("docs/pictures/plane.svg")
+    for run in (1, 2, 3):
+        assert f"known at run {run}: " in text("docs/pictures/plane.svg")
+
+
+@pytest.mark.parametrize("name", ["plane", "hindsight", "house"])
+def test_pictures_have_the_colours_of_the_pages_and_are_well_formed(name: str) -> None:
+    picture = text(f"docs/pictures/{name}.svg")
+    style = ET.fromstring(picture).findtext("{*}style") or ""  # noqa: S314  # our own
+    light, dark = re.findall(r"--paper: (#\w+)", style)
+    assert f"--paper: light-dark({light}, {dark})" in text("jobs/hindcast/report/page.css")
+    assert "prefers-color-scheme: dark" in style
+    assert not re.search(r'(fill|stroke)="(#|white)', picture)
 
 
 def test_pictures_are_small() -> None:

@@ -28,7 +28,6 @@ from hindcast.airflow.pages import (
     drawing,
     known_ats,
     ledger_page,
-    rendering,
     table_view,
     time_machine,
 )
@@ -269,11 +268,18 @@ def test_each_rectangle_has_its_record_and_the_runs_that_opened_and_closed_it(we
 
 def test_a_diff_between_two_known_ats(web: TestClient) -> None:
     told = plane(web, "bills", "dave", knownAt="run:2", comparedWith="run:1")["diff"]
-    assert (values(told["lost"]["rows"]), values(told["gained"]["rows"])) == (
-        [["dave", "naan", "6.00"]],
-        [["dave", "naan", "5.00"]],
-    )
+    [line] = told["lines"]
+    assert [(it["name"], it["before"], it["after"], it["differs"]) for it in line["cells"]] == [
+        ("item", "naan", "naan", False),
+        ("amount", "6.00", "5.00", True),
+    ]
     assert plane(web, "bills", "dave", knownAt="run:1", comparedWith="run:2")["diff"] == told
+    prices = {"table": "prices", "key": "naan", "knownAt": "run:2", "comparedWith": "run:1"}
+    of_key = plane(web, **prices)["diff"]["lines"]
+    assert of_key == twin(web, "/changes/shop", **prices)["lines"], "3.00 until 00:01 is no other answer"
+    shown = web.get("/machine/shop", params=prices).text
+    assert '<del>3.00</del> <span class="arrow-to" aria-hidden="true">→</span> <ins>2.50</ins>' in shown
+    assert "1 change, from" in str(Text(shown))
 
 
 def test_closes_are_offered_and_drawn_over_their_period_at_what_was_known(web: TestClient, settings: Settings) -> None:
@@ -303,7 +309,9 @@ def test_closes_are_offered_and_drawn_over_their_period_at_what_was_known(web: T
     )
     shown = web.get("/machine/shop", params={"table": "prices", "key": "naan", "asOf": at(2).isoformat()})
     (link,) = re.findall(r'<a class="close" href="([^"]*)"', shown.text)
-    assert "(run 1), close 2026-Q1:" in str(Text(web.get(html.unescape(link).removeprefix("/hindcast")).text))
+    assert "as known at run 1, 2026-02-01 00:00, close 2026-Q1:" in str(
+        Text(web.get(html.unescape(link).removeprefix("/hindcast")).text)
+    )
 
 
 @pytest.mark.parametrize(("run", "price"), [(1, "3.00"), (2, "2.50")])
@@ -461,7 +469,7 @@ def test_a_table_too_large_to_be_shown_offers_keys(web: TestClient, monkeypatch:
             for name, other in change.items():
                 changed.setattr(table_view, name, other)
             page = web.get("/machine/shop.json", params={"table": "prices"}).json()
-            assert ("sample" in page, "naan" in page["suggested"]) == (False, True)
+            assert ("sample" in page, [key["key"] for key in page["keys"]["first"]]) == (False, [HOSTILE, "naan"])
 
 
 def test_a_slider_has_moments_that_are_answered_and_names_what_is_shown(web: TestClient, settings: Settings) -> None:
@@ -739,7 +747,7 @@ def test_a_known_at_compared_with_itself_differs_in_nothing(web: TestClient) -> 
     asked = {"table": "prices", "key": "naan", "comparedWith": "run:2"}
     assert "(run 2): nothing differs." in text(web, "/machine/shop", **asked)
     diff = web.get("/machine/shop.json", params=asked).json()["diff"]
-    assert (diff["gained"]["total"], diff["lost"]["total"]) == (0, 0)
+    assert (diff["lines"], diff["total"]) == ([], 0)
 
 
 # Changes
@@ -840,24 +848,6 @@ def test_a_moment_that_is_none_stays_in_the_form_of_changes(web: TestClient) -> 
         ("comparedWith", "&lt;b&gt;")
     ]
     assert '<option value="prices" selected>' in page
-
-
-def test_labels_are_as_long_as_their_rectangles() -> None:
-    def label(width: float, height: float, value: str) -> list[str]:
-        row = {"x": 0, "y": 0, "width": width, "height": height, "start": T0.isoformat(), "end": None, "values": {}}
-        row |= {"values": {"item": "naan", "price": value, "note": ""}, "systemFrom": T0.isoformat(), "systemTo": None}
-        axis: dict[str, Any] = {"ticks": [], "knots": []}
-        plane_ = {"rectangles": [row], "across": axis, "up": axis, "asOf": 0, "knownAt": [0], "closes": []}
-        template = rendering._load_templates().from_string(
-            '{% from "plane.html" import drawn %}{{ drawn(plane, "", {}, ["item"], "", "", none) }}'
-        )
-        return re.findall(r'<text x="6" y="16">(.*?)</text>', template.render(plane=plane_))
-
-    assert label(0.5, 0.5, "12.50") == ["12.50"], "nothing for what is empty"
-    assert label(0.04, 0.5, "12") == ["12"]
-    assert label(0.02, 0.5, "12") == label(0.03, 0.5, "12.50") == [], "19 does not become 1"
-    assert label(0.5, 0.04, "12") == []
-    assert label(0.1, 0.5, "x" * 50) == [f"{'x' * 10}…"]
 
 
 @pytest.mark.parametrize("dag_id", ["d" * 5_000, "\0", "other"], ids=["long", "unprintable", "of no pipeline"])

@@ -75,9 +75,8 @@ def machine(url: str, **asked: str) -> str:
 
 
 def answer(browser: WebDriver) -> list[str]:
-    """The cells of the first row at the crosshair."""
-    cells = browser.find_elements("css selector", "#answer > .scrolled tbody tr:first-child td.value")
-    return [cell.text for cell in cells]
+    """The values of the first row at the crosshair."""
+    return [cell.text for cell in browser.find_elements("css selector", "#answer dl:first-of-type dd.value")]
 
 
 def state(browser: WebDriver) -> dict[str, str]:
@@ -154,7 +153,8 @@ def test_cursors_move_by_keys_from_bound_to_bound(browser: WebDriver, url: str) 
     browser.get(machine(url, table="prices", key="naan", asOf=at(1).isoformat()))
     shown(browser, "//*[@id='knownAt']").send_keys(Keys.ARROW_DOWN)
     waited(browser, lambda b: answer(b) == ["naan", "3.00", ""])
-    assert state(browser)["knownAt"] == "2026-02-01T00:00:00.123456+00:00"
+    assert state(browser)["knownAt"] == "run:1"
+    assert browser.find_element("css selector", "#knownAt .flag").text == "run 1 · 1 Feb"
     assert browser.switch_to.active_element.get_attribute("id") == "knownAt"
     browser.switch_to.active_element.send_keys(Keys.ARROW_UP)
     waited(browser, lambda b: answer(b) == ["naan", "2.50", "late"])
@@ -164,11 +164,68 @@ def test_a_cursor_is_dragged(browser: WebDriver, url: str) -> None:
     from selenium.webdriver import ActionChains
 
     browser.get(machine(url, table="prices", key="naan"))
-    cursor = shown(browser, "//*[@id='knownAt']//*[name()='text']")
+    flag = shown(browser, "//*[@id='knownAt']//*[@class='flag']")
     grip = browser.find_element("css selector", "#knownAt .grip")
-    assert cursor.is_displayed()
-    ActionChains(browser).drag_and_drop_by_offset(grip, 0, 80).perform()
+    assert flag.text == "run 2 · 2 Feb"
+    ActionChains(browser).click_and_hold(grip).move_by_offset(0, 80).perform()
+    assert flag.text.startswith("2026-02-01 "), "it says where it is"
+    ActionChains(browser).release().perform()
     waited(browser, lambda b: answer(b) == ["naan", "3.00", ""])
+
+
+def test_the_answer_is_beside_the_plane_where_there_is_room(browser: WebDriver, url: str) -> None:
+    places: dict[int, tuple[bool, bool]] = {}
+    size = browser.get_window_size()
+    for width in (1440, 1024):
+        browser.set_window_size(width, 900)
+        browser.get(machine(url, table="prices", key="naan"))
+        drawing, card = (shown(browser, f"//*[@id='{name}']").rect for name in ("plane", "answer"))
+        places[width] = card["x"] >= drawing["x"] + drawing["width"], card["y"] + card["height"] < 760
+        assert browser.execute_script("return document.documentElement.scrollWidth <= innerWidth")
+    browser.set_window_size(size["width"], size["height"])
+    assert places[1440] == (True, True)
+    assert not places[1024][0]
+
+
+def test_a_rectangle_and_its_row_are_lit_together(browser: WebDriver, url: str) -> None:
+    from selenium.webdriver import ActionChains
+
+    browser.get(machine(url, table="prices", key="naan"))
+
+    def list_lit() -> list[str]:
+        lit = browser.find_elements("css selector", ".lit")
+        return sorted(f"{it.tag_name} {it.get_attribute('data-row')}" for it in lit)
+
+    row = browser.find_element("css selector", "#rectangles tr[data-row='0'] td")
+    browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", row)
+    ActionChains(browser).move_to_element(row).perform()
+    waited(browser, lambda _: list_lit() == ["a 0", "tr 0"])
+    rectangle = browser.find_element("css selector", "#plane a[data-row='2'] rect")
+    browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", rectangle)
+    ActionChains(browser).move_to_element_with_offset(rectangle, 40, 30).perform()
+    waited(browser, lambda _: list_lit() == ["a 2", "dl 2", "tr 2"])
+
+
+def test_the_runs_are_played_to_the_last(browser: WebDriver, url: str) -> None:
+    browser.get(machine(url, table="prices", key="naan", asOf=at(1).isoformat()))
+    button = shown(browser, "//button[@id='play']")
+    button.click()
+    waited(browser, lambda b: answer(b) == ["naan", "3.00", ""])
+    assert shown(browser, "//button[@id='play']").text == "■ Stop"
+    waited(browser, lambda b: answer(b) == ["naan", "2.50", "late"])
+    waited(browser, lambda b: shown(b, "//button[@id='play']").text == "▶ Play the runs")
+
+
+@pytest.mark.parametrize("scale", ["even", "time"])
+def test_labels_lie_within_their_rectangles(browser: WebDriver, url: str, scale: str) -> None:
+    browser.get(machine(url, table="prices", key="naan", scale=scale))
+    beyond = browser.execute_script(
+        "return [...document.querySelectorAll('#plane a svg')].filter((it) => { const text = it.querySelector('text');"
+        "return text && text.getBBox().x + text.getBBox().width > Number(it.getAttribute('width')) }).length"
+    )
+    labels = browser.find_elements("css selector", "#plane a text")
+    last = "2.50 · late" if scale == "even" else "2.50 · …"
+    assert (beyond, [label.text for label in labels]) == (0, ["3.00", "3.00", last])
 
 
 def test_a_slider_moves_the_moment_of_knowledge_and_the_table_follows(browser: WebDriver, url: str) -> None:

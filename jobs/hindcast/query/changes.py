@@ -171,11 +171,9 @@ def _pair_lines(
     those of `read_changes`.
     """
     table, delta_table, form = open_compared(warehouse, contract, name, question)
-    since, until = sql_literal(question.earlier), sql_literal(question.later)
-    closed = f'"systemFrom" <= {since} AND "systemTo" > {since} AND "systemTo" <= {until}'
-    opened = f'"systemFrom" > {since} AND "systemFrom" <= {until} AND ("systemTo" IS NULL OR "systemTo" > {until})'
     with row_reader.refuse_broken_files(table), open_engine(delta_table) as engine:
-        for side, condition, column in (("old", closed, "systemTo"), ("new", opened, "systemFrom")):
+        for side, condition in list_sides(question).items():
+            column = "systemTo" if side == "old" else "systemFrom"
             bounds = [ColumnBound(column, least=question.earlier, most=question.later)]
             duckdb_reader.register_rows(engine, delta_table, bounds)
             if limit is not None:
@@ -185,6 +183,14 @@ def _pair_lines(
             engine.execute(f"CREATE TEMP TABLE {side} AS SELECT {form.columns} FROM ({rows})")  # noqa: S608
         engine.execute(f"CREATE TEMP TABLE lines AS {form.pair_rows()}")
         yield engine, form, table
+
+
+def list_sides(question: ChangeQuestion) -> dict[str, str]:
+    """Return the SQL conditions of the `old` rows, current at the earlier moment only, and of the `new` ones."""
+    since, until = sql_literal(question.earlier), sql_literal(question.later)
+    closed = f'"systemFrom" <= {since} AND "systemTo" > {since} AND "systemTo" <= {until}'
+    opened = f'"systemFrom" > {since} AND "systemFrom" <= {until} AND ("systemTo" IS NULL OR "systemTo" > {until})'
+    return {"old": closed, "new": opened}
 
 
 def open_compared(

@@ -80,18 +80,15 @@ class KeyHistory:
         ]
         return self._sample_rows(" AND ".join(conditions), f'"{self.start_column}" DESC', limit)
 
-    def find_changes(self, known: datetime, other: datetime, limit: int) -> RowSample:
-        """Return the rows current at `known` and not at `other`, by valid time."""
-        here, there = (f"({predicates.known_at_condition(sql_literal(moment))})" for moment in (known, other))
-        return self._sample_rows(f"{here} AND NOT coalesce{there}", f'"{self.start_column}"', limit)
-
     def find_nearest(self, as_of: datetime, limit: int) -> RowSample:
-        """Return the rows nearest to a moment of valid time, at most `limit`."""
+        """Return the rows nearest to a moment of valid time, at most `limit`, by valid and system time."""
         end = PERIODS[self.table.kind][-1]
         at = sql_literal(as_of)
         distance = f'abs(epoch_us("{self.start_column}") - epoch_us({at}))'
         is_away = f'CASE WHEN "{self.start_column}" <= {at} AND ("{end}" IS NULL OR "{end}" >= {at}) THEN 0 ELSE 1 END'
-        return self._sample_rows("true", f"{is_away}, {distance}", limit)
+        near = self._sample_rows("true", f"{is_away}, {distance}", limit)
+        near.rows.sort(key=lambda row: (read_moment(row, self.start_column), read_moment(row, "systemFrom")))
+        return near
 
     def _sample_rows(self, condition: str, order: str, limit: int) -> RowSample:
         with duckdb_reader.open_arrow_engine() as engine:

@@ -1,4 +1,4 @@
-"""Numbers and moments as positions in a drawing: sparklines, axes, ticks. Pure. templates/plane.html draws a plane."""
+"""Numbers and moments as positions in a drawing: sparklines, axes, ticks. Pure."""
 
 from __future__ import annotations
 
@@ -51,11 +51,26 @@ class Axis:
         return 1.0
 
     @property
-    def ticks(self) -> list[tuple[float, datetime]]:
-        """The knots to label: not the outer two, and not more than fit."""
-        inner = self.knots[1:-1]
-        every = -(-len(inner) // MAX_LABELS)
-        return [*inner[::every]] if inner else []
+    def moments(self) -> list[datetime]:
+        """The moments of the knots, without the outer two."""
+        return [moment for _, moment in self.knots[1:-1]]
+
+
+def choose_ticks(places: Sequence[float], lengths: Sequence[float], gap: float) -> list[int]:
+    """Return which of these ascending places have a label: as many as fit, each of a length, with a gap between.
+
+    A label lies around its place. The last place has one; the others are as evenly spread as they can be.
+    """
+    for every in range(1, MAX_SKIPPED + 2):
+        chosen = [*range(len(places) - 1, -1, -every)][::-1]
+        ends = [(places[n] - lengths[n] / 2, places[n] + lengths[n] / 2) for n in chosen]
+        if all(right + gap <= left for (_, right), (left, _) in pairwise(ends)):
+            return chosen
+    chosen = []
+    for n in reversed(range(len(places))):
+        if not chosen or places[n] + lengths[n] / 2 + gap <= places[chosen[-1]] - lengths[chosen[-1]] / 2:
+            chosen.append(n)
+    return chosen[::-1]
 
 
 def build_axis(moments: Iterable[datetime], *, even: bool) -> Axis:
@@ -75,7 +90,8 @@ def build_axis(moments: Iterable[datetime], *, even: bool) -> Axis:
 
 
 SIDE_ROOM = 0.05
-MAX_LABELS = 8
+MAX_SKIPPED = 8
+"""How many places in a row have no label, at most, if all rows of them are alike."""
 _HOUR = timedelta(hours=1)
 
 

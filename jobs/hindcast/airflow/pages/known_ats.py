@@ -47,7 +47,7 @@ def list_moments(past: Sequence[Run], kept: Sequence[Close], since: datetime | N
     named = [(close.known_at, f"{closes.PREFIX}{close.name}", f"close {close.name}") for close in kept]
     moments = [it for it in (*runs, *named) if since is None or it[0] >= since]
     latest = sorted(moments, key=lambda it: it[0])[-MAX_MOMENTS:]
-    return [KnownMoment(at, text, f"{label}, {format_moment(at)}") for at, text, label in latest]
+    return [KnownMoment(at, text, f"{label}, {format_moment(at.replace(microsecond=0))}") for at, text, label in latest]
 
 
 def find_moment(moments: Sequence[KnownMoment], known_at: datetime) -> tuple[int, str]:

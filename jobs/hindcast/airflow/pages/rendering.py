@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import cache
@@ -20,11 +21,12 @@ from jinja2 import ChoiceLoader, Environment, FunctionLoader, PackageLoader, Str
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
+from hindcast.airflow.pages.value_colours import format_value
 from hindcast.common import permissions
 from hindcast.common.errors import HindcastError, PlatformError, UnknownError
-from hindcast.common.json_values import JsonObject, JsonValue
+from hindcast.common.json_values import JsonObject, JsonValue, list_objects, parse_object
 from hindcast.common.plurals import format_count
-from hindcast.query.show import format_cell, format_moment, plain_value
+from hindcast.query.show import format_moment, plain_value
 from hindcast.report import page
 from hindcast.report.run_report import RunReport
 from hindcast.report.summaries import SIGNS, format_timestamp
@@ -54,7 +56,7 @@ _HEADERS = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "same-origin
 
 def render_page(request: Request, template: str, fields: JsonObject, status: int = 200) -> Response:
     """Return a page: a template of this package, filled with the fields."""
-    text = _load_templates().get_template(template).render(root=request.scope.get("root_path", ""), **fields)
+    text = load_templates().get_template(template).render(root=request.scope.get("root_path", ""), **fields)
     headers = {**_HEADERS, "Content-Security-Policy": PAGE_POLICY}
     return Response(text.encode("utf-8", "replace"), status, headers, "text/html; charset=utf-8")
 
@@ -86,6 +88,12 @@ def serve_asset(name: str) -> Response:
     package, media = _ASSETS[name]
     headers = {**_HEADERS, "Cache-Control": "private, max-age=300"}
     return Response(files(package).joinpath(name).read_bytes(), 200, headers, media)
+
+
+def read_plane_style() -> str:
+    """Return the style of what `templates/plane.html` draws, without that of the page around it."""
+    style = files("hindcast.airflow.pages.static").joinpath("pages.css").read_text("utf-8")
+    return style.partition("/* The plane")[2].partition("*/")[2].partition("/* The page of a plane */")[0].strip()
 
 
 def serve_report(report: RunReport, name: str) -> Response:
@@ -126,7 +134,8 @@ _ASSETS = {
 
 
 @cache
-def _load_templates() -> Environment:
+def load_templates() -> Environment:
+    """Return what renders the templates of the pages."""
     environment = Environment(
         loader=ChoiceLoader([PackageLoader("hindcast.airflow.pages"), FunctionLoader(page.read_source)]),
         autoescape=True,
@@ -139,7 +148,10 @@ def _load_templates() -> Environment:
         "second": lambda iso: format_timestamp(re.sub(r"\.\d+", "", iso)),
         "counted": format_count,
         "number": "{:,}".format,
-        "cell": format_cell,
+        "cell": format_value,
+        "minute": _format_minute,
+        "number_columns": find_number_columns,
+        "number_cells": lambda lines: find_number_columns([_list_cells(line) for line in lines]),
     }
     environment.filters["sign"] = lambda kind: SIGNS.get(kind, "!")
     environment.filters["short"] = _format_value
@@ -154,7 +166,36 @@ def _format_value(value: JsonValue) -> str:
     if isinstance(value, str) and _MOMENT.fullmatch(value):
         with suppress(ValueError):
             return format_moment(datetime.fromisoformat(value))
-    return format_cell(value)
+    return format_value(value)
 
 
+def _format_minute(iso: str) -> str:
+    """Return a moment to the minute: `2026-02-04 15:03`."""
+    return format_timestamp(iso)[:16]
+
+
+def find_number_columns(rows: Sequence[JsonObject]) -> frozenset[str]:
+    """Return the columns whose `values` are all numbers, or texts that decimals are shown as; nulls aside."""
+    names = {name for row in rows for name in parse_object(row["values"])}
+
+    def list_values(name: str) -> list[JsonValue]:
+        found = (parse_object(row["values"]).get(name) for row in rows)
+        return [value for value in found if value is not None]
+
+    return frozenset(name for name in names if list_values(name) and all(map(_is_number, list_values(name))))
+
+
+def _is_number(value: JsonValue) -> bool:
+    if isinstance(value, str):
+        return _DECIMAL.fullmatch(value) is not None
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _list_cells(line: JsonObject) -> JsonObject:
+    """Return a line of changes with its new values, else the old ones, as a row has them."""
+    cells = list_objects(line["cells"])
+    return {"values": {str(it["name"]): it["before"] if it["after"] is None else it["after"] for it in cells}}
+
+
+_DECIMAL = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?")
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+(\+00:00|Z)")

@@ -6,32 +6,35 @@ and keys come as text from the address, which holds all of the page's state. `te
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from functools import cached_property
 from typing import Literal
 
 import pyarrow.compute as pc
 
-from hindcast.airflow.pages import drawing, known_ats, marks, table_view
-from hindcast.airflow.pages.drawing import Axis
+from hindcast.airflow.pages import input_planes, known_ats, marks, plane, table_view
+from hindcast.airflow.pages.change_lines import LineFormatter
+from hindcast.airflow.pages.plane import Crosshair, PlaneSource
+from hindcast.airflow.pages.row_formatter import RowFormatter
 from hindcast.bitemporal.predicates import Question
-from hindcast.common.column_values import Row
+from hindcast.common.column_values import ColumnValue, Row
 from hindcast.common.errors import HindcastError, QueryError, UnknownError
 from hindcast.common.json_values import JsonObject, JsonValue
+from hindcast.common.python_values import list_rows
 from hindcast.common.settings import Settings
 from hindcast.contract import Contract, list_shapes
 from hindcast.contract.shapes import PERIODS
 from hindcast.plan import closes, horizon, journal
-from hindcast.plan.closes import Close
 from hindcast.plan.runs import Run
 from hindcast.quality.held_keys import HeldKeys
-from hindcast.query import key_history, read
+from hindcast.query import key_changes, key_history, key_lists, read
+from hindcast.query.changes import ChangeQuestion
 from hindcast.query.explain import explain_row
-from hindcast.query.inputs_as_of import find_records, format_row_key
-from hindcast.query.key_history import KeyHistory, RowSample, SlowSuggestionError, find_cell, read_moment
-from hindcast.query.show import format_moment, plain_value
+from hindcast.query.inputs_as_of import format_row_key
+from hindcast.query.key_history import KeyHistory, RowSample, SlowSuggestionError
+from hindcast.query.key_lists import ListedKey
+from hindcast.query.show import format_cell
 from hindcast.store import tables
 from hindcast.store.tables import Table
 
@@ -100,21 +103,26 @@ def build_page(
         field = "asOf"
         trimmed = horizon.read_horizon(table)
         given = read.moment_of(warehouse, pipeline, request.asOf) if request.asOf else None
-        cursors = [known, other] if other else [known]
-        for moment in cursors:
+        for moment in (known, other or known):
             horizon.refuse_question(table, trimmed, Question(as_of=given), moment)
     except (QueryError, UnknownError) as error:
         raise QuestionError(error, fields, field) from None
     latest = _latest_start(history)
     as_of = given or (max(latest, trimmed.moment) if trimmed else latest)
+    crosshair = Crosshair(as_of, known, other)
     near = history.find_nearest(as_of, MAX_RECTANGLES)
     window = contract.views[name].window if name in contract.views else None
     answer = history.find_answer(as_of, known, MAX_ANSWERS, window)
-    formatter = _RowFormatter(warehouse, contract, name, past, marked)
+    formatter = RowFormatter(warehouse, contract, name, past, marked)
+    shown = [formatter.format_row(row) for row in near.rows]
+    source = PlaneSource(table.kind, near.rows, shown, near.total, formatter.named_runs, table.key, marked)
     first = answer.rows[0] if answer.rows else None
+    why = explain_row(settings, contract, name, first, known, readable, holds) if first else None
+    answered = [formatter.format_row(row) for row in answer.rows]
     return fields | {
         "suggested": [],
         "key": request.key,
+        "keyLabel": _format_key(read.parse_key(table, request.key)),
         "kind": table.kind,
         "horizon": trimmed.moment.isoformat() if trimmed else None,
         "asOf": as_of.isoformat(),
@@ -122,10 +130,11 @@ def build_page(
         "knownBy": formatter.find_run(known),
         "closedAs": [close.name for close in offered if close.known_at == known],
         "comparedWith": other.isoformat() if other else None,
-        "plane": _build_plane(table.kind, near, as_of, cursors, offered, formatter, even=request.scale != "time"),
-        "answer": formatter.format_sample(answer),
-        "diff": _build_diff(history, known, other, formatter) if other else None,
-        "why": explain_row(settings, contract, name, first, known, readable, holds) if first else None,
+        "plane": plane.build_plane(source, crosshair, offered, even=request.scale != "time"),
+        "answer": {"rows": _number_rows(answer.rows, answered, near), "total": answer.total},
+        "diff": _build_diff(history, crosshair, LineFormatter(warehouse, contract, table, marked)) if other else None,
+        "why": why,
+        "inputPlanes": input_planes.build_input_planes(settings, contract, name, why, as_of, past) if why else [],
     }
 
 
@@ -150,16 +159,25 @@ def _build_table(
         sample = table_view.read_rows(warehouse, contract, table.name, Question(as_of=given, known_at=known))
     except (QueryError, UnknownError) as error:
         raise QuestionError(error, fields, field) from None
+    keys = _list_keys(table, past)
     if sample is None:
-        return {"suggested": _suggest_any(table)}
+        return {"suggested": [] if keys else _suggest_any(table), "keys": keys}
     trimmed = horizon.read_horizon(table)
     kept = closes.list_kept(warehouse, pipeline)
     moments = known_ats.list_moments(past, kept, trimmed.moment if trimmed else None)
-    formatter = _RowFormatter(warehouse, contract, table.name, past, marked)
+    formatter = RowFormatter(warehouse, contract, table.name, past, marked)
     place, current = known_ats.find_moment(moments, known)
-    rows = [{"key": format_row_key(table, row), **formatter.format_row(row)} for row in sample.rows]
+    rows = [
+        {
+            "key": format_row_key(table, row),
+            "label": _format_key([row[name] for name in table.key]),
+            **formatter.format_row(row),
+        }
+        for row in sample.rows
+    ]
     return {
         "suggested": [],
+        "keys": keys,
         "kind": table.kind,
         "knownAt": known.isoformat(),
         "knownBy": formatter.find_run(known),
@@ -168,6 +186,38 @@ def _build_table(
         "current": current,
         "sample": {"rows": rows, "total": sample.total},
     }
+
+
+def _list_keys(table: Table, past: Sequence[Run]) -> JsonObject | None:
+    """Return some keys to look at: those that the last run changed, those most often corrected, and the first."""
+    last = next(run for run in reversed(past) if run.state == "completed")
+    found = key_lists.read_key_lists(table, last.known_at)
+    if found is None:
+        return None
+
+    def show_keys(keys: Sequence[ListedKey]) -> list[JsonValue]:
+        return [
+            {
+                "key": read.format_key(table, key.values),
+                "label": _format_key(key.values),
+                "corrections": key.corrections,
+            }
+            for key in keys
+        ]
+
+    return {
+        "total": found.total,
+        "run": last.number,
+        "changedTotal": found.changed_total,
+        "changed": show_keys(found.changed),
+        "corrected": show_keys(found.corrected),
+        "first": show_keys(found.first),
+    }
+
+
+def _format_key(key: Sequence[ColumnValue]) -> str:
+    """Return a key for people: `north · blue`."""
+    return " · ".join(map(format_cell, key))
 
 
 def suggest_keys(settings: Settings, contract: Contract, name: str, beginning: str) -> JsonObject:
@@ -185,51 +235,6 @@ def _suggest_any(table: Table) -> list[JsonValue]:
         return []
 
 
-@dataclass(frozen=True)
-class _RowFormatter:
-    """Formats rows of one table: values, records, and the `past` runs that opened and closed them."""
-
-    warehouse: str
-    contract: Contract
-    table: str
-    past: Sequence[Run]
-    marked: frozenset[str]
-
-    @cached_property
-    def runs(self) -> Mapping[datetime, int]:
-        """The numbers of runs, by their known-ats."""
-        return {run.known_at: run.number for run in self.past}
-
-    @cached_property
-    def labels(self) -> Mapping[datetime, str]:
-        """What the axis of knowledge calls runs, by their known-ats; the date of a rehearsed run says more."""
-        return {run.known_at: f"run {run.number}" for run in self.past if run.plan.rehearsed_interval is None}
-
-    def find_run(self, moment: datetime | None) -> int | None:
-        """Return the number of the run whose known-at this is, if any."""
-        return self.runs.get(moment) if moment else None
-
-    def format_sample(self, sample: RowSample) -> JsonObject:
-        """Return rows, and how many there are in all, as JSON."""
-        return {"rows": [self.format_row(row) for row in sample.rows], "total": sample.total}
-
-    def format_row(self, row: Row) -> dict[str, JsonValue]:
-        """Return a row as JSON: `values`, its periods, `records` (topic, partition, offset), `openedBy`, `closedBy`."""
-        lineage = {name: value for name, value in row.items() if name.startswith("_")}
-        periods = [name for name in (*_PERIODS, "systemFrom", "systemTo") if name in row]
-        values = {name: v for name, v in row.items() if name not in lineage and name not in periods}
-        return {
-            "values": key_history.mask_row(values, self.marked),
-            **{name: plain_value(row[name]) for name in periods},
-            "records": find_records(self.warehouse, self.contract, self.table, lineage),
-            "openedBy": self.find_run(find_cell(row, "systemFrom", datetime)),
-            "closedBy": self.find_run(find_cell(row, "systemTo", datetime)),
-        }
-
-
-_PERIODS = tuple(dict.fromkeys(name for names in PERIODS.values() for name in names))
-
-
 def _parse_known_at(warehouse: str, pipeline: str, text: str | None) -> datetime | None:
     """Return a known-at of the address; QueryError if no question can be answered as known then."""
     if not text:
@@ -245,69 +250,21 @@ def _latest_start(history: KeyHistory) -> datetime:
     return latest
 
 
-def _build_plane(
-    kind: str,
-    near: RowSample,
-    as_of: datetime,
-    cursors: Sequence[datetime],
-    offered: Sequence[Close],
-    formatter: _RowFormatter,
-    *,
-    even: bool,
-) -> JsonObject:
-    """Return the rows near the crosshair as rectangles, closes as lines, and the axes.
+def _number_rows(rows: Sequence[Row], shown: Sequence[JsonObject], near: RowSample) -> list[JsonObject]:
+    """Return rows with the `number` of their rectangle, None for those that are not drawn."""
+    numbers = {repr(row): number for number, row in enumerate(near.rows)}
+    return [{**fields, "number": numbers.get(repr(row))} for row, fields in zip(rows, shown, strict=True)]
 
-    Positions are 0 to 1 from the lower left.
-    """
-    start, end = PERIODS[kind][0], PERIODS[kind][-1]
-    across = drawing.build_axis(_list_moments(near.rows, start, end), even=even)
-    up = drawing.build_axis(_list_moments(near.rows, "systemFrom", "systemTo"), even=even)
-    rectangles: list[JsonValue] = []
-    for row in sorted(near.rows, key=lambda row: (read_moment(row, start), read_moment(row, "systemFrom"))):
-        left, right = (across.place(find_cell(row, name, datetime)) for name in (start, end))
-        bottom, top = (up.place(find_cell(row, name, datetime)) for name in ("systemFrom", "systemTo"))
-        rectangle = {"x": left, "y": bottom, "width": right - left, "height": top - bottom}
-        period = {"start": plain_value(row[start]), "end": plain_value(row[end])}
-        rectangles.append({**rectangle, **period, **formatter.format_row(row)})
+
+def _build_diff(history: KeyHistory, crosshair: Crosshair, formatter: LineFormatter) -> JsonObject:
+    """Return how the answers differ between the two known-ats, as lines of changes."""
+    earlier, later = sorted(crosshair.known_ats)
+    question = ChangeQuestion(earlier, later, order="time", most=MAX_CHANGES)
+    found = key_changes.find_key_changes(history, question)
     return {
-        "rectangles": rectangles,
-        "total": near.total,
-        "across": _format_axis(across, {}),
-        "up": _format_axis(up, formatter.labels),
-        "asOf": across.place(as_of),
-        "knownAt": [up.place(moment) for moment in cursors],
-        "closes": [_place_close(close, across, up) for close in offered],
-    }
-
-
-def _place_close(close: Close, across: Axis, up: Axis) -> JsonObject:
-    """Return a close as a line: over its period, at the height of its known-at."""
-    left, right = across.place(close.start), across.place(close.end)
-    period = {"start": close.start.isoformat(), "end": close.end.isoformat()}
-    line = {"x": left, "width": right - left, "y": up.place(close.known_at)}
-    return {"name": close.name, **period, "knownAt": close.known_at.isoformat(), **line}
-
-
-def _list_moments(rows: Sequence[Row], start: str, end: str) -> list[datetime]:
-    moments = (find_cell(row, name, datetime) for row in rows for name in (start, end))
-    return [moment for moment in moments if moment is not None]
-
-
-def _format_axis(axis: Axis, labels: Mapping[datetime, str]) -> JsonObject:
-    """Return an axis as JSON: labelled ticks, and the knots by which a position becomes a moment again."""
-    ticks: list[JsonValue] = [
-        {"at": place, "label": labels.get(moment) or format_moment(moment)} for place, moment in axis.ticks
-    ]
-    return {"ticks": ticks, "knots": [[place, moment.isoformat()] for place, moment in axis.knots]}
-
-
-def _build_diff(history: KeyHistory, known: datetime, other: datetime, formatter: _RowFormatter) -> JsonObject:
-    """Return the rows current at the later known-at and not at the earlier (`gained`), and the reverse (`lost`)."""
-    earlier, later = sorted((known, other))
-    gained, lost = history.find_changes(later, earlier, MAX_CHANGES), history.find_changes(earlier, later, MAX_CHANGES)
-    return {
-        "earlier": earlier.isoformat(),
-        "later": later.isoformat(),
-        "gained": formatter.format_sample(gained),
-        "lost": formatter.format_sample(lost),
+        "earlier": question.earlier.isoformat(),
+        "later": question.later.isoformat(),
+        "periods": [*PERIODS[history.table.kind]],
+        "lines": [formatter.format_line(line) for line in list_rows(found.lines)],
+        "total": found.counts.lines,
     }

@@ -5,29 +5,35 @@
 
 const form = () => document.getElementById("asked");
 const plane = () => document.getElementById("plane");
-const LEFT = 130, WIDTH = 860, BOTTOM = 395, HEIGHT = 380; // of the drawing, as in plane.html
+const LEFT = 150, WIDTH = 840, BOTTOM = 414, HEIGHT = 380; // of the drawing, as in plane.html
 const CURSORS = { asOf: "across", knownAt: "up", comparedWith: "up" };
 const clamped = (share) => Math.max(0, Math.min(1, share));
 const knots = (axis) => JSON.parse(plane().dataset[axis]);
 
-// Returns the moment at a position on an axis, with microseconds if it is at a knot.
+// Returns the moment at a position on an axis, as an address asks for it, and its label.
 function moment(share, axis) {
   const all = knots(axis);
-  const exact = all.find(([place]) => Math.abs(place - share) < 0.004);
-  if (exact) return exact[1];
-  const n = all.findIndex(([place]) => place >= share);
+  const exact = all.slice(1, -1).find(([place]) => Math.abs(place - share) < 0.004);
+  if (exact) return { text: exact[3], label: exact[2] };
+  const n = Math.max(1, all.findIndex(([place]) => place >= share));
   const [[left, start], [right, end]] = [all[n - 1], all[n]];
   const [from, to] = [Date.parse(start), Date.parse(end)];
-  return new Date(from + ((share - left) / (right - left)) * (to - from)).toISOString();
+  const text = new Date(from + ((share - left) / (right - left)) * (to - from)).toISOString().replace(/\.\d+/, "");
+  return { text, label: text.slice(0, 19).replace("T", " ") };
 }
 
 function place(cursor, share) {
   const across = CURSORS[cursor.id] === "across";
-  cursor.setAttribute("transform", across ? `translate(${LEFT + WIDTH * share} 0)` : `translate(0 ${BOTTOM - HEIGHT * share})`);
-  const text = moment(share, CURSORS[cursor.id]);
+  const at = across ? LEFT + WIDTH * share : BOTTOM - HEIGHT * share;
+  cursor.setAttribute("transform", across ? `translate(${at} 0)` : `translate(0 ${at})`);
+  const { text, label } = moment(share, CURSORS[cursor.id]);
   cursor.setAttribute("aria-valuenow", share);
-  cursor.setAttribute("aria-valuetext", text);
-  document.getElementById("moments").textContent = `${cursor.getAttribute("aria-label")} ${text}`;
+  cursor.setAttribute("aria-valuetext", label);
+  const flag = cursor.querySelector(".flag"), words = flag.dataset.words + label, wide = words.length * 6.4 + 12;
+  flag.querySelector("text").textContent = words;
+  flag.querySelector("rect").setAttribute("width", wide);
+  if (across) flag.setAttribute("transform", `translate(${Math.min(-wide / 2, 998 - at - wide)} 11)`);
+  else if (!flag.dataset.words) flag.setAttribute("transform", `translate(${LEFT + WIDTH - wide} -18)`);
   return text;
 }
 
@@ -48,17 +54,50 @@ async function show(url, push = true, parts = ["main", ".site"]) {
   const focused = document.activeElement?.id;
   if (!parts.every((part) => page.querySelector(part))) parts = ["main", ".site"]; // it says why there is no answer
   for (const part of parts) document.querySelector(part).replaceWith(document.adoptNode(page.querySelector(part)));
-  showSlider();
+  showControls();
   document.title = page.title;
   if (push) history.pushState(null, "", url);
   if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
   performance.mark("shown");
 }
 
+// Plays the runs from the first to the last, or from the cursor on, until it is stopped.
+let played = null;
+function play() {
+  const cursor = document.getElementById("knownAt");
+  const moments = knots("up").slice(1, -1), now = Number(cursor.getAttribute("aria-valuenow"));
+  let next = moments.findIndex(([share]) => share > now + 0.004);
+  if (next < 0) next = 0;
+  const step = async () => {
+    if (!plane() || next >= moments.length) return stop();
+    const [share, , , text] = moments[next++];
+    place(document.getElementById("knownAt"), share);
+    await show(address({ knownAt: text }), false);
+    if (played !== null) played = setTimeout(step, 900);
+  };
+  played = setTimeout(step, 0);
+  showControls();
+}
+function stop() {
+  clearTimeout(played);
+  played = null;
+  showControls();
+  history.replaceState(null, "", address());
+}
+
 function at(event) {
   const point = new DOMPoint(event.clientX, event.clientY).matrixTransform(plane().getScreenCTM().inverse());
   return { across: clamped((point.x - LEFT) / WIDTH), up: clamped((BOTTOM - point.y) / HEIGHT) };
 }
+
+// A row of a table and its rectangle are lit together.
+function light(event) {
+  const row = event.target.closest?.("[data-row]")?.dataset.row;
+  for (const lit of document.querySelectorAll(".lit")) if (lit.dataset.row !== row) lit.classList.remove("lit");
+  if (row !== undefined) for (const it of document.querySelectorAll(`[data-row="${CSS.escape(row)}"]`)) it.classList.add("lit");
+}
+document.addEventListener("pointerover", light);
+document.addEventListener("focusin", light);
 
 let dragged = null;
 document.addEventListener("pointerdown", (event) => {
@@ -79,10 +118,11 @@ document.addEventListener("pointerup", (event) => {
 });
 
 document.addEventListener("click", (event) => {
+  if (event.target.id === "play") return played === null ? play() : stop();
   if (!plane()?.contains(event.target) || event.target.closest(".cursor, .close") || event.ctrlKey || event.metaKey) return;
   event.preventDefault(); // a rectangle links to its corner; a pointer chooses the point instead
   const { across, up } = at(event);
-  show(address({ asOf: moment(across, "across"), knownAt: moment(up, "up") }));
+  show(address({ asOf: moment(across, "across").text, knownAt: moment(up, "up").text }));
 });
 
 let waiting = null;
@@ -116,9 +156,10 @@ document.addEventListener("change", (event) => {
 
 // The slider of a table without a key: the rows follow it, and the rest of the page stays.
 let moved = null;
-function showSlider() {
-  const slider = document.querySelector(".slider[hidden]");
-  if (slider) slider.hidden = false;
+function showControls() {
+  for (const control of document.querySelectorAll(".slider[hidden], #play[hidden]")) control.hidden = false;
+  const button = document.getElementById("play");
+  if (button) button.textContent = played === null ? "▶ Play the runs" : "■ Stop";
 }
 document.addEventListener("input", (event) => {
   if (event.target.id !== "moment") return;
@@ -147,4 +188,4 @@ document.addEventListener("input", (event) => {
 });
 
 addEventListener("popstate", () => show(location.href, false));
-showSlider();
+showControls();
