@@ -309,7 +309,7 @@ def test_closes_are_offered_and_drawn_over_their_period_at_what_was_known(web: T
     )
     shown = web.get("/machine/shop", params={"table": "prices", "key": "naan", "asOf": at(2).isoformat()})
     (link,) = re.findall(r'<a class="close" href="([^"]*)"', shown.text)
-    assert "as known at run 1, 2026-02-01 00:00, close 2026-Q1:" in str(
+    assert "as known at run 1, 2026-02-01 00:00 , close 2026-Q1:" in str(
         Text(web.get(html.unescape(link).removeprefix("/hindcast")).text)
     )
 

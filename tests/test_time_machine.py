@@ -187,6 +187,15 @@ def test_a_short_version_can_be_seen() -> None:
     assert min(map(float, widths)) == 4
 
 
+def test_a_page_of_300_rectangles_is_small(tmp_path: Path) -> None:
+    with shop(tmp_path) as settings:
+        many = [version(1, None, n, n + 1, item="busy", price=n % 7, note="", **place(n)) for n in range(400)]
+        write(settings, find(settings.schemas, "shop"), "prices", many)
+        page = client("shop").get("/machine/shop", params={"table": "prices", "key": "busy"}).text
+    assert page.count("<rect ") > 300
+    assert len(page.partition('id="rectangles"')[0]) < 160_000
+
+
 # Tables
 
 
@@ -196,6 +205,17 @@ def test_numbers_are_on_the_right_without_noise(web: TestClient) -> None:
     assert '<th scope="col" class="number">temp</th>' in shown
     assert '<td class="value" data-label="sky">fog</td>' in shown
     assert "14.960139999999999" not in re.sub(r'title="[^"]*"', "", shown)
+
+
+def test_floats_that_differ_in_their_last_digits_are_shown_whole() -> None:
+    cell = {"name": "temp", "before": 0.1 + 0.2, "after": 0.3, "differs": True}
+    line = {"cells": [cell], "values": {}, "change": "changed", "corrected": False, "records": []}
+    source = '{% from "change_lines.html" import line_table %}{{ line_table(lines, []) }}'
+    told = rendering.load_templates().from_string(source).render(lines=[line])
+    assert re.findall(r"<(?:del|ins)>(.*?)</", told) == ["0.30000000000000004", "0.3"]
+    cell["after"] = 14.960139999999999
+    told = rendering.load_templates().from_string(source).render(lines=[line])
+    assert re.findall(r"<(?:del|ins)>(.*?)</", told) == ["0.3", "14.96014"]
 
 
 def test_the_system_time_is_last_and_short(web: TestClient) -> None:

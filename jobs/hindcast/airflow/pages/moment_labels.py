@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 
 from hindcast.query.show import format_moment
@@ -20,7 +20,7 @@ def label_moments(moments: Collection[datetime], *, rounds: bool = False) -> tup
         label_moments([2026-02-04, 2026-03-01]) -> "2026", {...: "4 Feb", ...: "1 Mar"}
     """
     known = {moment: moment.astimezone(UTC) for moment in moments if moment != UNKNOWN_TIME}
-    shortened = {moment: _round_moment(utc, [*known.values()]) if rounds else utc for moment, utc in known.items()}
+    shortened = _round_moments(known) if rounds else known
     days, years = {utc.date() for utc in known.values()}, {utc.year for utc in known.values()}
     labels = dict.fromkeys(moments, format_moment(UNKNOWN_TIME))
     if len(days) == 1:
@@ -41,10 +41,11 @@ def _format_clock(moment: datetime) -> str:
     return format_moment(moment)[11:]
 
 
-def _round_moment(moment: datetime, among: Collection[datetime]) -> datetime:
-    """Return a moment to the minute, or the second, if it differs from the others then as it does now."""
-    minutes = {it.replace(second=0, microsecond=0) for it in among}
-    if len(minutes) == len({*among}):
-        return moment.replace(second=0, microsecond=0)
-    seconds = {it.replace(microsecond=0) for it in among}
-    return moment.replace(microsecond=0) if len(seconds) == len({*among}) else moment
+def _round_moments(moments: Mapping[datetime, datetime]) -> Mapping[datetime, datetime]:
+    """Return moments to the minute, or to the second, if they all differ then as they do now."""
+    seconds = {moment: utc.replace(microsecond=0) for moment, utc in moments.items()}
+    minutes = {moment: utc.replace(second=0) for moment, utc in seconds.items()}
+    for rounded in (minutes, seconds):
+        if len({*rounded.values()}) == len(moments):
+            return rounded
+    return moments

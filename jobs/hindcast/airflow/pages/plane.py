@@ -150,8 +150,7 @@ def _format_across(axis: Axis, as_of: datetime, width: float) -> tuple[JsonObjec
     places = [width * place for place, _ in axis.knots[1:-1]]
     texts = [labels[moment] for moment in axis.moments]
     chosen = drawing.choose_ticks(places, [CHARACTER * len(text) for text in texts], GAP)
-    asked = [moment.isoformat() for moment in axis.moments]
-    return _format_axis(axis, common, texts, asked, chosen), [labels[as_of]]
+    return _format_axis(axis, common, texts, chosen, {}), [labels[as_of]]
 
 
 def _format_up(
@@ -163,28 +162,25 @@ def _format_up(
     def name_moment(moment: datetime) -> str:
         return f"run {runs[moment]} · {labels[moment]}" if moment in runs else labels[moment]
 
-    places, moments = [height * place for place, _ in axis.knots[1:-1]], axis.moments
-    chosen = drawing.choose_ticks(places, [LINE] * len(moments), 0)
-    asked = [f"run:{runs[moment]}" if moment in runs else moment.isoformat() for moment in moments]
-    return _format_axis(axis, common, [*map(name_moment, moments)], asked, chosen), [*map(name_moment, known_ats)]
+    places = [height * place for place, _ in axis.knots[1:-1]]
+    chosen = drawing.choose_ticks(places, [LINE] * len(places), 0)
+    texts = [name_moment(moment) for moment in axis.moments]
+    return _format_axis(axis, common, texts, chosen, runs), [name_moment(moment) for moment in known_ats]
 
 
 def _format_axis(
-    axis: Axis, common: str, labels: Sequence[str], asked: Sequence[str], chosen: Sequence[int]
+    axis: Axis, common: str, labels: Sequence[str], chosen: Sequence[int], runs: Mapping[datetime, int]
 ) -> JsonObject:
     """Return an axis as JSON: labelled ticks, and the knots by which a position becomes a moment again.
 
-    A knot is a place, a moment, its label, and how an address asks for it.
+    A knot is a place, a moment, its label, and how an address asks for its run, if it is that of one.
     """
-    inner = [*zip(axis.knots[1:-1], labels, asked, strict=True)]
-    ticks: list[JsonValue] = [{"at": inner[n][0][0], "label": labels[n]} for n in chosen]
-    knots: list[JsonValue] = [[place, moment.isoformat(), label, text] for (place, moment), label, text in inner]
-    (first, before), (last, after) = axis.knots[0], axis.knots[-1]
-    return {
-        "common": common,
-        "ticks": ticks,
-        "knots": [[first, before.isoformat()], *knots, [last, after.isoformat()]],
-    }
+    ticks: list[JsonValue] = [{"at": axis.knots[n + 1][0], "label": labels[n]} for n in chosen]
+    knots: list[JsonValue] = []
+    for (place, moment), label in zip(axis.knots, ["", *labels, ""], strict=True):
+        run = [f"run:{runs[moment]}"] if moment in runs else []
+        knots.append([round(place, 5), moment.isoformat(), label, *run])
+    return {"common": common, "ticks": ticks, "knots": knots}
 
 
 def _place_close(close: Close, across: Axis, up: Axis) -> JsonObject:

@@ -14,7 +14,7 @@ const knots = (axis) => JSON.parse(plane().dataset[axis]);
 function moment(share, axis) {
   const all = knots(axis);
   const exact = all.slice(1, -1).find(([place]) => Math.abs(place - share) < 0.004);
-  if (exact) return { text: exact[3], label: exact[2] };
+  if (exact) return { text: exact[3] ?? exact[1], label: exact[2] };
   const n = Math.max(1, all.findIndex(([place]) => place >= share));
   const [[left, start], [right, end]] = [all[n - 1], all[n]];
   const [from, to] = [Date.parse(start), Date.parse(end)];
@@ -33,8 +33,15 @@ function place(cursor, share) {
   flag.querySelector("text").textContent = words;
   flag.querySelector("rect").setAttribute("width", wide);
   if (across) flag.setAttribute("transform", `translate(${Math.min(-wide / 2, 998 - at - wide)} 11)`);
-  else if (!flag.dataset.words) flag.setAttribute("transform", `translate(${LEFT + WIDTH - wide} -18)`);
+  else flag.setAttribute("transform", `translate(${flag.dataset.words ? LEFT : LEFT + WIDTH - wide} ${share > 0.97 ? 1 : -18})`);
+  say(`${cursor.getAttribute("aria-label")} ${label}`);
   return text;
+}
+
+// A screen reader hears where a cursor is, and the answer once it is there.
+function say(words) {
+  const status = document.getElementById("moments");
+  if (status) status.textContent = words;
 }
 
 // Returns the address for the state of the form, with some of it changed.
@@ -51,10 +58,13 @@ async function show(url, push = true, parts = ["main", ".site"]) {
   const response = await fetch(url, { headers: { Accept: "text/html" } });
   const page = new DOMParser().parseFromString(await response.text(), "text/html");
   if (mine !== latest) return;
-  const focused = document.activeElement?.id;
+  const focused = document.activeElement?.id, scrolled = plane()?.parentElement.scrollLeft;
   if (!parts.every((part) => page.querySelector(part))) parts = ["main", ".site"]; // it says why there is no answer
   for (const part of parts) document.querySelector(part).replaceWith(document.adoptNode(page.querySelector(part)));
   showControls();
+  if (scrolled !== undefined && plane()) plane().parentElement.scrollLeft = scrolled;
+  const found = [...document.querySelectorAll("#answer .found")].map((it) => [...it.children].map((part) => part.textContent).join(" "));
+  say(found.join(", ") || document.querySelector("#answer .lead")?.textContent.trim());
   document.title = page.title;
   if (push) history.pushState(null, "", url);
   if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
@@ -70,7 +80,8 @@ function play() {
   if (next < 0) next = 0;
   const step = async () => {
     if (!plane() || next >= moments.length) return stop();
-    const [share, , , text] = moments[next++];
+    const [share] = moments[next++];
+    const { text } = moment(share, "up");
     place(document.getElementById("knownAt"), share);
     await show(address({ knownAt: text }), false);
     if (played !== null) played = setTimeout(step, 900);
@@ -189,3 +200,5 @@ document.addEventListener("input", (event) => {
 
 addEventListener("popstate", () => show(location.href, false));
 showControls();
+const cursor = document.getElementById("asOf"); // it is in view where the plane is wider than the window
+if (cursor) plane().parentElement.scrollLeft = cursor.getBoundingClientRect().x - innerWidth / 2;
