@@ -43,6 +43,7 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
             version(1, 2, 0, 5, airport="JFK", station="north", temp=14.960139999999999, sky="fog", note="n1"),
             version(2, None, 0, 5, airport="JFK", station="north", temp=15.0, sky="fog", note="n2"),
             version(1, None, 5, None, airport="JFK", station="north", temp=16.5, sky="rain", note="n3"),
+            *(version(1, 2, n, n + 1, airport="Z", station="z", temp=1.0, sky="", note="") for n in range(2)),
             *(version(1, None, 0, None, airport=f"A{n}", station="x", temp=1.0, sky="", note="") for n in range(9)),
             version(2, None, 0, None, airport="B", station="x" * 1_001, temp=1.0, sky="", note=""),
         ]
@@ -230,12 +231,12 @@ def test_the_system_time_is_last_and_short(web: TestClient) -> None:
 
 def test_a_table_begins_with_keys_to_look_at(web: TestClient) -> None:
     keys = twin(web, "/machine/air", table="weather")["keys"]
-    assert (keys["total"], keys["run"], keys["changedTotal"]) == (10, 2, 1), "a key too long for a page is left out"
-    assert [it["label"] for it in keys["changed"]] == ["JFK · north"]
-    assert [(it["label"], it["corrections"]) for it in keys["corrected"]] == [("JFK · north", 1)]
+    assert (keys["total"], keys["run"], keys["changedTotal"]) == (11, 2, 2), "a key too long for a page is left out"
+    assert [it["label"] for it in keys["changed"]] == ["Z · z", "JFK · north"]
+    assert [(it["label"], it["corrections"]) for it in keys["corrected"]] == [("Z · z", 2), ("JFK · north", 1)]
     assert [it["label"] for it in keys["first"]] == [f"A{n} · x" for n in range(key_lists.MAX_KEYS)]
     shown = web.get("/machine/air", params={"table": "weather"}).text
-    assert "<small>10 keys</small>" in shown
+    assert "<small>11 keys</small>" in shown
     assert ">JFK · north</a>" in shown
     assert "table=weather&amp;key=%7B%22airport%22%3A+%22JFK%22%2C+%22station%22%3A+%22north%22%7D" in shown
     assert ">JFK · north <small>in air.weather</small></h1>" in web.get("/machine/air", params=JFK).text
