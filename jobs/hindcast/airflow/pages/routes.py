@@ -134,12 +134,14 @@ def build_app(access: PageAccess) -> FastAPI:
         return ledger_page.build_page(settings, contract, readable, before)
 
     @pipeline.get("/reports/{dag_id}/{name:path}")
-    def report(dag_id: str, name: str, readable: frozenset[str] = may) -> Response:
+    def report(request: Request, dag_id: str, name: str, readable: frozenset[str] = may) -> Response:
         settings = read_settings()
         contract = marks.load_marked_contract(settings, dag_id, readable)
         masked = run_reports.find_masked_report(settings, contract, name)
-        if masked is not None:
-            return rendering.serve_report(masked, name)
+        shown = masked or run_reports.read_written_report(settings, contract, name)
+        failing = quality.list_failing_gates(settings, contract, shown) if shown and name.endswith(".html") else []
+        if shown is not None and (masked is not None or failing):
+            return rendering.serve_report(request, shown, name, failing)
         return rendering.serve_document(settings.reports / contract.pipeline, name)
 
     @pipeline.get("/dag/{dag_id}/{page}.json")
@@ -176,7 +178,9 @@ def build_app(access: PageAccess) -> FastAPI:
         last = quality.build_run_entry(settings, runs[-1], quality.build_mark_check(settings, contract, past))
         if page != "report":
             return _redirect_to(request, f"{page}/{name}", knownAt=f"run:{last.run.number}")
-        return _redirect_to(request, f"reports/{name}/{last.report}" if last.report else f"quality/{name}")
+        if not last.report:
+            return _redirect_to(request, f"quality/{name}")
+        return rendering.render_page(request, "open_report.html", {"pipeline": name, "report": last.report})
 
     app = FastAPI(title="Hindcast", docs_url=None, redoc_url=None, openapi_url=None)
     app.add_middleware(_PageLimit)
