@@ -67,8 +67,8 @@ def write_page(folder: Path, pipeline: str, run: int, report: RunReport) -> Path
         raise TableError(f"the report in the journal is of {named}", where=f"{pipeline}, run {run}", fix=fix)
     path = open_folder(folder, pipeline) / f"run-{run}.html"
     path.parent.mkdir(parents=True, exist_ok=True)
-    _replace_file(path.with_suffix(".json"), report_size.format_report_json(report))
-    _replace_file(path, render_page(report))
+    replace_file(path.with_suffix(".json"), report_size.format_report_json(report))
+    replace_file(path, render_page(report))
     return path
 
 
@@ -96,7 +96,7 @@ def remove_unfinished_files(folder: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _replace_file(path: Path, text: str) -> None:
+def replace_file(path: Path, text: str) -> None:
     """Write a file under another name, then rename it; if that fails, the old file stays."""
     temporary = path.with_name(f".{path.name}.{token_hex(4)}")
     try:

@@ -23,6 +23,7 @@ from hindcast.airflow.pages import (
     closes_page,
     ledger_page,
     marks,
+    preview_page,
     quality,
     reading_limits,
     rendering,
@@ -35,11 +36,13 @@ from hindcast.airflow.pages.closes_page import ClosesRequest
 from hindcast.airflow.pages.time_machine import MachineRequest, QuestionError
 from hindcast.common.errors import HindcastError, QueryError, UnknownError
 from hindcast.common.json_values import JsonObject
-from hindcast.common.settings import read_settings
-from hindcast.contract.names import PREVIEW, RELEASE
+from hindcast.common.settings import Settings, read_settings
+from hindcast.contract import Contract
+from hindcast.contract.names import PREVIEW, RELEASE, name_preview
 from hindcast.plan import former_marks_cache, journal
 from hindcast.plan.parsed_journals import JournalLimits
 from hindcast.plan.purposes import Release
+from hindcast.report import preview_files
 
 PageName = Literal["quality", "machine", "changes", "closes", "ledger"]
 RunPageName = Literal[PageName, "report"]
@@ -160,7 +163,7 @@ def build_app(access: PageAccess) -> FastAPI:
         name = catalog.pipeline_of_dag(settings, dag_id)
         runs = []
         if name in readable:  # the DAG of the address may be one beside the pipeline's own
-            contract = catalog.load_contract(settings, name, readable)
+            contract = marks.load_marked_contract(settings, name, readable)
             past = journal.read_runs(settings.warehouse, name)
             runs = [run for run in past if run.run_id == run_id]
             # A run of the other DAG can have the same id.
@@ -168,9 +171,13 @@ def build_app(access: PageAccess) -> FastAPI:
             runs = [run for run in runs if isinstance(run.plan.purpose, Release) == is_release] or runs
             if dag_id == f"{name}{PREVIEW}":
                 if page == "report":
-                    return _show_preview(request, name, dag_id, run_id)
+                    return _show_preview(request, settings, contract, run_id)
                 if not runs:
                     return of_dag(request, dag_id, page)
+            if not runs and page == "report":
+                preview = name_preview(run_id)
+                if preview_files.read_preview(settings, contract, preview):
+                    return _show_preview(request, settings, contract, preview)
         if not runs:
             raise UnknownError(
                 f"'{run_id}' has no plan yet", where=name, fix="wait for its first task, which plans the run"
@@ -231,11 +238,12 @@ def _add_page(
     return decorate
 
 
-def _show_preview(request: Request, pipeline: str, dag_id: str, run_id: str) -> Response:
-    """Return the page of a preview's run: it leads to the log, in which the answer is."""
+def _show_preview(request: Request, settings: Settings, contract: Contract, run_id: str) -> Response:
+    """Return the page of a preview's run: its answer, and a link to its log."""
     airflow = request.scope.get("root_path", "").removesuffix(PREFIX)
-    log = f"{airflow}/dags/{quote(dag_id)}/runs/{quote(run_id, safe='')}/tasks/preview"
-    return rendering.render_page(request, "preview.html", {"pipeline": pipeline, "log": log})
+    log = f"{airflow}/dags/{quote(contract.pipeline + PREVIEW)}/runs/{quote(run_id, safe='')}/tasks/preview"
+    answer = preview_files.read_preview(settings, contract, run_id)
+    return rendering.render_page(request, "preview.html", {**preview_page.build_page(contract, answer), "log": log})
 
 
 def _redirect_to(request: Request, page: str, **parameters: str) -> Response:
