@@ -33,9 +33,10 @@ def main() -> int:
             file=sys.stderr,
         )
         return 1
-    if shutil.which("npm") and not (NODE / "node_modules" / "axe-core").exists():
+    npm = shutil.which("npm")
+    if npm and not (NODE / "node_modules" / "axe-core").exists():
         options = ["--no-audit", "--no-fund", "--ignore-scripts", "--loglevel", "error"]
-        subprocess.run(["npm", "install", "--prefix", str(NODE), *options, AXE], check=False)
+        subprocess.run([npm, "install", "--prefix", str(NODE), *options, AXE], check=False)
     return 0
 
 

@@ -87,14 +87,23 @@ def list_readings() -> list[dict[str, Any]]:
     """One version of each key, and of the longest the versions that each run opened and the next one closed."""
     place = {"_partition": 0, "_offset": 0}
     rows = [
-        _row(1 + n % RUNS, None, n, None, sensor=f"s{n:04}", level=n / 7, note="plain", **place)
-        for n in range(1, KEYS)
+        _row(1 + n % RUNS, None, n, None, sensor=f"s{n:04}", level=n / 7, note="plain", **place) for n in range(1, KEYS)
     ]
     for n in range(RECTANGLES):
         run = 1 + n * RUNS // RECTANGLES
         until = run + 1 if n % 3 == 0 and run < RUNS else None
         rows.append(
-            _row(run, until, 3 * n, 3 * n + 3, sensor=SENSOR, level=n + 0.123456789, note=SENSOR, **place, ) | {"_offset": n}
+            _row(
+                run,
+                until,
+                3 * n,
+                3 * n + 3,
+                sensor=SENSOR,
+                level=n + 0.123456789,
+                note=SENSOR,
+                **place,
+            )
+            | {"_offset": n}
         )
     return rows
 

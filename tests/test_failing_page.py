@@ -93,7 +93,7 @@ def shop_that_holds_a_price(folder: Path, run: int = 2) -> Iterator[Settings]:
         line = next(line for line in text.splitlines() if "prices:" in line)
         block = (
             "  prices:\n    topic: shop.prices\n    read: table\n    key: {item: string}\n"
-            f'    value: {{price: "decimal(8,2)", note: string}}\n    expect:\n'
+            '    value: {price: "decimal(8,2)", note: string}\n    expect:\n'
             "      - expect_column_values_to_be_between: {column: price, min_value: 1}\n"
             "        on_failure: quarantine"
         )

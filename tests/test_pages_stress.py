@@ -1,4 +1,4 @@
-"""Every page of a warehouse at its limits: none scrolls sideways, axe finds nothing, at three widths and in both themes."""
+"""Every page of a warehouse at its limits: none scrolls sideways, and axe finds nothing."""
 
 from __future__ import annotations
 

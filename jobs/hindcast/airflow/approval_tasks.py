@@ -33,9 +33,9 @@ def read_held_changes(pipeline: str) -> HeldChanges:
     """
     from airflow.sdk.exceptions import AirflowSkipException
 
+    from hindcast.airflow.links import find_airflow_root
     from hindcast.common.settings import read_settings
     from hindcast.plan.marks import find_bound_contract
-    from hindcast.airflow.links import find_airflow_root
     from hindcast.quality import approval, failing_rows, gate_words
 
     settings = read_settings()

@@ -266,7 +266,7 @@ def locate_complaint(folder: Path, pipeline: str, complaint: Complaint) -> Contr
 
 
 def locate_fields(folder: Path, pipeline: str, fields: Iterable[FieldPath]) -> list[str]:
-    """Return where each field of a contract stands, as `shop.yaml:14`; none if no file of the pipeline's name has it."""
+    """Return where each field of a contract stands, as `shop.yaml:14`; none if no file of its name has it."""
     for path in (folder / f"{pipeline}.yaml", folder / f"{pipeline}.yml"):
         try:
             node = compose_node(path) if os.access(path, os.F_OK) else None

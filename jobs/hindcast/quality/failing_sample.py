@@ -36,9 +36,10 @@ _KINDS = {name: table_creation.arrow_schema(SCHEMA).field(name).type for name in
 def sample_entries(warehouse: str, pipeline: str, run: int, most: int) -> pa.Table:
     """Return for each gate of a run the first rows that it found, at most `most`: what pages show of them.
 
-    After these come rows without a `gate`: what the held changes of the same keys would close. A row of more than `MAX_SHOWN` characters is null; entries with such a key are left out, also those of gates beyond
-    the most that a contract has. Other long texts are cut, since no run writes them. Raise TableError if the files with
-    the rows take too much memory.
+    After these come rows without a `gate`: what the held changes of the same keys would close. A row of more than
+    `MAX_SHOWN` characters is null; entries with such a key are left out, also those of gates beyond the most that a
+    contract has. Other long texts are cut, since no run writes them. Raise TableError if the files with the rows take
+    too much memory.
     """
     table = failing_table(warehouse, pipeline)
     delta_table = tables.open_table(table)

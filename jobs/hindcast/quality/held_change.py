@@ -58,7 +58,12 @@ def list_cells(row: str, replaced: str | None, key: Collection[str]) -> list[Cel
     new, old = _parse(row), _parse(replaced) if replaced is not None else {}
     shown = [name for name in new if name not in key and name not in PERIOD_COLUMNS]
     return [
-        Cell(name, format_text(old[name]) if name in old else "", format_text(new[name]), name in old and old[name] != new[name])
+        Cell(
+            name,
+            format_text(old[name]) if name in old else "",
+            format_text(new[name]),
+            name in old and old[name] != new[name],
+        )
         for name in shown
     ]
 

@@ -24,20 +24,20 @@ def pair_versions(engine: DuckDBPyConnection, size: str) -> None:
     """
     for side in ("old", "new"):
         engine.execute(_ALL.format(side=side))
-    engine.execute(f"CREATE TEMP TABLE pairs AS {_KEPT} FROM ({_MET.format(size=size)}) LIMIT 0")  # noqa: S608  # ours
+    engine.execute(f"CREATE TEMP TABLE pairs AS {_KEPT} FROM ({_MET.format(size=size)}) LIMIT 0")  # ours
     for number in range(_ROUNDS):
         engine.execute(f"CREATE OR REPLACE TEMP TABLE met AS {_MET.format(size=size)}")
-        engine.execute(f"INSERT INTO pairs {_KEPT} FROM met WHERE differs")  # noqa: S608
+        engine.execute(f"INSERT INTO pairs {_KEPT} FROM met WHERE differs")
         for side, ref in (("old", "o"), ("new", "n")):
             engine.execute(f"CREATE TEMP TABLE next_left AS {_LEFT.format(side=side, ref=ref)}")
             engine.execute(f"DROP {'VIEW' if number == 0 else 'TABLE'} {side}_left")
             engine.execute(f"ALTER TABLE next_left RENAME TO {side}_left")
-    engine.execute(f"INSERT INTO pairs {_KEPT} FROM ({_MET_OF_REST.format(size=size)}) WHERE differs")  # noqa: S608
+    engine.execute(f"INSERT INTO pairs {_KEPT} FROM ({_MET_OF_REST.format(size=size)}) WHERE differs")
 
 
 def pair_events(engine: DuckDBPyConnection, size: str) -> None:
     """Create the table `pairs` of events or windows, as `pair_versions` does: each has one row on a side."""
-    engine.execute(f"CREATE TEMP TABLE pairs AS {_KEPT} FROM ({_MET_EVENTS.format(size=size)}) WHERE differs")  # noqa: S608
+    engine.execute(f"CREATE TEMP TABLE pairs AS {_KEPT} FROM ({_MET_EVENTS.format(size=size)}) WHERE differs")
 
 
 _KEPT = "SELECT o, n, p0, CASE WHEN p1 < 'infinity' THEN p1 END AS p1, h, corrected, size"

@@ -58,7 +58,9 @@ def read_failing_rows(settings: Settings, contract: Contract, run: int) -> Faili
                 "change": entry["change"],
                 "key": "***" if is_hidden else entry["key"],
                 "row": entry_masks.parse_object(row, masks.path) if row is not None else None,
-                "cells": [{**cell._asdict(), "before": cut_text(cell.before), "after": cut_text(cell.after)} for cell in cells],
+                "cells": [
+                    {**cell._asdict(), "before": cut_text(cell.before), "after": cut_text(cell.after)} for cell in cells
+                ],
                 "valid": held_change.describe_period(row) if row is not None else "",
                 "record": None if None in place.values() else place,
                 "plane": None if is_hidden else _ask_plane(settings, contract, name, entry["key"], row, masks.path),

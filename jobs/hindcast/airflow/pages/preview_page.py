@@ -81,7 +81,9 @@ def _pair_examples(examples: Sequence[StoredObject], key: Sequence[str]) -> list
         by_key.setdefault(json.dumps([example.get(column) for column in key]), []).append(example)
     for parts in by_key.values():
         texts = {
-            change: [json.dumps({n: v for n, v in it.items() if n != "change"}) for it in parts if it["change"] == change]
+            change: [
+                json.dumps({n: v for n, v in it.items() if n != "change"}) for it in parts if it["change"] == change
+            ]
             for change in ("close", "open")
         }
         replaced = [held_change.find_replaced_row(text, texts["close"]) for text in texts["open"]]
@@ -95,7 +97,9 @@ def _pair_examples(examples: Sequence[StoredObject], key: Sequence[str]) -> list
                     "key": ", ".join(str(value) for value in named.values()),
                     "change": "removed" if text in gone else "changed" if former else "added",
                     "valid": held_change.describe_period(text),
-                    "cells": [{**it._asdict(), "before": cut_text(it.before), "after": cut_text(it.after)} for it in cells],
+                    "cells": [
+                        {**it._asdict(), "before": cut_text(it.before), "after": cut_text(it.after)} for it in cells
+                    ],
                 }
             )
     return rows

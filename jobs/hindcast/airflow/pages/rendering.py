@@ -91,9 +91,7 @@ def serve_asset(name: str) -> Response:
     return Response(files(package).joinpath(name).read_bytes(), 200, headers, media)
 
 
-def serve_report(
-    request: Request, report: RunReport, name: str, failing_rows: Sequence[JsonObject] = ()
-) -> Response:
+def serve_report(request: Request, report: RunReport, name: str, failing_rows: Sequence[JsonObject] = ()) -> Response:
     """Return a report as the page or the JSON of this name; UnknownError for a file of Data Docs: it is not masked."""
     if name.endswith(".json"):
         return as_json(report.as_json())

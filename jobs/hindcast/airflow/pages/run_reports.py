@@ -131,7 +131,7 @@ def find_masked_report(settings: Settings, contract: Contract, name: str) -> Run
 
 
 def read_written_report(settings: Settings, contract: Contract, name: str) -> RunReport | None:
-    """Return the report that the page of this name shows, as it was written; None for other files, and if unreadable."""
+    """Return the report that a page of this name shows, as written; None for other files, and if it is unreadable."""
     number = _REPORT_FILE.fullmatch(name)
     past = journal.read_runs(settings.warehouse, contract.pipeline)
     run = next((run for run in past if number and name.endswith(".html") and str(run.number) == number[1]), None)
