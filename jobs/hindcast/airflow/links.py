@@ -29,4 +29,5 @@ class ReportLink(BaseOperatorLink):
 
 def find_airflow_root() -> str:
     """Return the path at which Airflow's UI is served, without a slash at its end."""
-    return urlsplit(conf.get("api", "base_url", fallback="")).path.rstrip("/")
+    path: str = urlsplit(conf.get("api", "base_url", fallback="")).path
+    return path.rstrip("/")

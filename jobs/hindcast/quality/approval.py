@@ -81,12 +81,12 @@ def read_held_keys(contract: BoundContract, until: datetime | None = None) -> li
 
 
 def describe_keys(
-    contract: Contract, keys: Sequence[HeldKey], lines: Mapping[tuple[str, int], str] = MappingProxyType({})
+    contract: Contract, keys: Sequence[HeldKey], gate_lines: Mapping[tuple[str, int], str] = MappingProxyType({})
 ) -> tuple[str, list[str]]:
     """Return Markdown for the person who decides, and the labels of the keys that it shows.
 
     It is a table with a line per key, which has its first failing row as a change: what is proposed, and what it would
-    replace. The text says what the table leaves out. `lines`: where gates stand (`gate_words.locate_gates`).
+    replace. The text says what the table leaves out. `gate_lines`: where gates stand (`gate_words.locate_gates`).
     """
     rows = [
         {
@@ -94,7 +94,7 @@ def describe_keys(
             "key": _cut(key.shown),
             "now → proposed": _cut(held_change.describe_values(key.row, key.replaced, _list_key(contract, key.table))),
             "valid": _cut(held_change.describe_period(key.row)),
-            "gate": _cut(_describe_gates(contract, key, lines)),
+            "gate": _cut(_describe_gates(contract, key, gate_lines)),
             "failing rows": f"{key.failing:,} of {key.rows:,}",
             "record": _describe_record(key),
         }

@@ -80,4 +80,4 @@ def _ask_plane(
         return None
     begin, _ = held_change.find_period(row) if row is not None else ("", "")
     asked: JsonObject = {"table": name, "key": read.format_key(table, [fields[column] for column in table.key])}
-    return asked | ({"asOf": begin} if begin else {})
+    return {**asked, "asOf": begin} if begin else asked

@@ -25,9 +25,11 @@ def build_page(contract: Contract, answer: StoredObject | None) -> JsonObject:
         {"name": name, "offsets": topic["offsets"], "fates": format_counts(topic["fates"]), "stops": topic["stops"]}
         for name, topic in answer["topics"].items()
     ]
-    corrected, held = (sum(table[name] for table in tables.values()) for name in ("corrected", "held"))
-    is_stopped = any(topic["stops"] for topic in topics) or any(table["isStopping"] for table in tables.values())
-    changed = any(table["opened"] or table["closed"] for table in tables.values())
+    corrected, held = (sum(table[name] for table in answer["tables"].values()) for name in ("corrected", "held"))
+    is_stopped = any(topic["stops"] for topic in answer["topics"].values()) or any(
+        bool(table["isStopping"]) for table in tables.values()
+    )
+    changed = any(table["opened"] or table["closed"] for table in answer["tables"].values())
     return {
         "pipeline": contract.pipeline,
         "answer": {name: answer[name] for name in ("knownAt", "intervalEnd", "underWay")},
@@ -50,7 +52,7 @@ def _summarize(is_stopped: bool, corrected: int, held: int, changed: bool) -> st
 
 def _describe_table(contract: Contract, name: str, table: StoredObject) -> JsonObject:
     """Return the counts of a table, its changed answers as rows, and the gates that would not pass."""
-    key = list_shapes(contract)[name].key if name in (*contract.topics, *contract.views) else ()
+    key = tuple(list_shapes(contract)[name].key) if name in (*contract.topics, *contract.views) else ()
     gates = [gate for gate in table["gates"] if gate["outcome"] != "passed"]
     return {
         **{count: table[count] for count in ("opened", "closed", "corrected", "held")},

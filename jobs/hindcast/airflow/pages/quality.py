@@ -285,8 +285,12 @@ def list_failing_gates(settings: Settings, contract: Contract, report: RunReport
         return []  # the page has the command that lists them, which says what is wrong
     lines = gate_words.locate_gates(settings.schemas, contract) if failing else {}
     return [
-        {"table": name, "failing": gate.failing, "rows": failing[name, gate.gate]}
-        | describe_failing_gate(contract, name, gate, lines)
+        {
+            "table": name,
+            "failing": gate.failing,
+            "rows": failing[name, gate.gate],
+            **describe_failing_gate(contract, name, gate, lines),
+        }
         for name, gate in gates
         if (name, gate.gate) in failing
     ]
