@@ -40,7 +40,7 @@ LINES_PER_PAGE = 50
 MAX_EXPORTED = 20_000
 """The most lines of a CSV file."""
 LIMIT = SideLimit(rows=1_200_000, bytes_=256 << 20, line_bytes=8 << 20)
-SECONDS, MEMORY = 8.0, 512 << 20
+SECONDS, MEMORY = 8.0, 320 << 20
 """How much a page reads, and how long and how many bytes comparing may take; `hindcast diff` has no limit."""
 
 MAX_PAGES, WAIT_SECONDS = 2, 5.0
