@@ -7,6 +7,7 @@ Makes a table of so many million rectangles without Spark, laid out as runs lay 
 time), or takes one that is there, whose keys are numbers from 0. Writes to bench/results/pages.json the medians in
 milliseconds of a key's first request (cold: its history is not in memory, its files are in the page cache) and of the
 next one for another moment (warm), and `arrow_ratio`: how much longer it takes to read a key's rows by way of Arrow.
+Also, of a table of our own in which a run has changed a million rows, what the page of its changes takes, and the next.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import shutil
 import statistics
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ pipeline: bench
 start: 2026-01-01
 topics:
   prices: {read: table, key: {id: int}, value: {price: int, category: int}}
+  changed: {read: table, key: {id: int}, value: {price: int, category: int}}
 """
 T0 = datetime(2020, 1, 1, tzinfo=UTC)
 KNOWN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -62,6 +64,8 @@ def main() -> None:
         make(int(told.millions * 1_000_000), told.keys)
     result = measured(told.table, told.keys, told.asked)
     if own:
+        make_changes(1_000_000)
+        result |= measured_changes()
         shutil.rmtree(told.folder)
         told.out.parent.mkdir(parents=True, exist_ok=True)
         told.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
@@ -105,6 +109,31 @@ def measured(name: str, keys: int, asked: int) -> dict[str, Any]:
         "cold_ms": round(1000 * statistics.median(cold)),
         "warm_ms": round(1000 * statistics.median(warm)),
         "arrow_ratio": round(statistics.median(arrow) / statistics.median(ours), 1),
+    }
+
+
+def measured_changes() -> dict[str, Any]:
+    """The page of the changes of one run, and the second of its pages: milliseconds, and those of the processor."""
+    from fastapi.testclient import TestClient
+
+    from hindcast.airflow.pages.access import PageAccess
+    from hindcast.airflow.pages.routes import build_app
+
+    web = TestClient(build_app(PageAccess(lambda: None, lambda: None, lambda: frozenset({"bench"}))))
+
+    def page(number: int) -> Any:
+        answer = web.get("/changes/bench.json", params={"table": "changed", "page": number})
+        assert answer.status_code == 200, answer.text
+        return answer.json()["total"]
+
+    cpu = time.process_time()
+    first = timed(lambda: page(1))
+    cpu = time.process_time() - cpu
+    return {
+        "changes": page(1),
+        "changes_ms": round(1000 * first),
+        "changes_cpu_ms": round(1000 * cpu),
+        "next_changes_ms": round(1000 * timed(lambda: page(2))),
     }
 
 
@@ -178,6 +207,48 @@ def make(count: int, keys: int) -> None:
                 configuration={"delta.dataSkippingStatsColumns": "id,validFrom,validTo,systemFrom,systemTo"},
             )
     plan = Plan("bench", 1, "bench", KNOWN, None, contract.hash, {})
+    for outcome in (Planned(), Completed({"topics": {}, "tables": {}})):
+        journal.append_entry(warehouse, Run(plan, outcome))
+
+
+def make_changes(count: int) -> None:
+    """A table in which a second run has changed the price of each of `count` keys."""
+    from hindcast.common.settings import read_settings
+    from hindcast.contract import find
+    from hindcast.plan import journal
+    from hindcast.plan.plans import Plan
+    from hindcast.store import tables
+
+    contract, warehouse = find(read_settings().schemas, "bench"), read_settings().warehouse
+    table, moment = tables.locate_table(warehouse, contract, "changed"), pa.timestamp("us", "UTC")
+    again, chance = KNOWN + timedelta(days=1), np.random.default_rng(1)
+    price = chance.integers(1, 100, count, dtype=np.int32)
+    states = (("superseded", price, KNOWN, again), ("open", price + chance.integers(1, 50, count), again, None))
+    for belief, value, since, until in states:
+        columns = {
+            "id": np.arange(count, dtype=np.int32),
+            "price": value.astype(np.int32),
+            "category": price,
+            "validFrom": pa.repeat(pa.scalar(T0, moment), count),
+            "validTo": pa.nulls(count, moment),
+            "systemFrom": pa.repeat(pa.scalar(since, moment), count),
+            "systemTo": pa.repeat(pa.scalar(until, moment), count),
+            "_partition": np.zeros(count, dtype=np.int32),
+            "_offset": np.arange(count),
+            "_belief": pa.repeat(belief, count),
+        }
+        for first in range(0, count, PER_FILE):
+            part = pa.table(columns).slice(first, PER_FILE)
+            write_deltalake(
+                table.path,
+                part,
+                mode="append",
+                partition_by=["_belief"],
+                name="bench.changed",
+                description=table.description,
+                configuration={"delta.dataSkippingStatsColumns": "id,validFrom,validTo,systemFrom,systemTo"},
+            )
+    plan = Plan("bench", 2, "bench again", again, None, contract.hash, {})
     for outcome in (Planned(), Completed({"topics": {}, "tables": {}})):
         journal.append_entry(warehouse, Run(plan, outcome))
 

@@ -1,5 +1,7 @@
 """Chromium and its driver, which the tests in a browser need: installed where we may, or what to do is said.
 
+Also axe-core, which checks pages for accessibility, by npm into var/node; without npm its tests are skipped.
+
 python3 scripts/browser.py        what `make test-browser` runs first
 """
 
@@ -9,9 +11,13 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 PACKAGES = {"chromium": "chromium", "chromedriver": "chromium-driver"}
 """The programs, and Debian's packages of them."""
+
+NODE = Path(__file__).resolve().parent.parent / "var" / "node"
+AXE = "axe-core@4.10.3"
 
 
 def main() -> int:
@@ -27,6 +33,10 @@ def main() -> int:
             file=sys.stderr,
         )
         return 1
+    npm = shutil.which("npm")
+    if npm and not (NODE / "node_modules" / "axe-core").exists():
+        options = ["--no-audit", "--no-fund", "--ignore-scripts", "--loglevel", "error"]
+        subprocess.run([npm, "install", "--prefix", str(NODE), *options, AXE], check=False)
     return 0
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -9,14 +13,18 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from fastapi.testclient import TestClient
 
+import reports
 from hindcast.airflow.pages import quality
 from hindcast.airflow.pages.access import PageAccess
 from hindcast.airflow.pages.routes import build_app
 from hindcast.common.settings import Settings
+from hindcast.contract import load
+from hindcast.plan import journal
+from hindcast.plan.runs import Completed, Run
 from hindcast.quality import failing_rows, failing_sample, gate_results
 from hindcast.quality.gate_results import GateResult
 from hindcast.store import table_creation
-from warehouses import RUNS, shop
+from warehouses import RUNS, plan, report, shop
 
 GATE = GateResult(
     0, "expect_column_values_to_not_be_null", {"column": "city"}, "quarantine", "failed", 12, 12, None, "12 of 12 fail"
@@ -24,7 +32,7 @@ GATE = GateResult(
 
 
 def enter_rows(settings: Settings, *rows: dict[str, object]) -> None:
-    """Enter failing rows of the second run, as it would."""
+    """Enter failing rows of the second run, unless they say another, as it would."""
     schema = table_creation.arrow_schema(failing_rows.SCHEMA)
     base = dict.fromkeys(schema.names) | {
         "run": 2, "at": RUNS[1], "table": "people", "gate": 0, "entry": "held", "change": "open",
@@ -45,17 +53,114 @@ def test_the_first_rows_that_fail_a_gate_are_on_the_page_without_what_is_sensiti
         web = TestClient(build_app(PageAccess(lambda: None, lambda dag_id: None, lambda: frozenset(["shop"]))))  # noqa: ARG005
         page, fields = web.get("/quality/shop"), web.get("/quality/shop.json").json()
     (gate,) = fields["gates"]
-    assert len(gate["rows"]) == 10
+    assert len(gate["rows"]) == 12
     assert gate["rows"][1] == {
         "entry": "held",
         "change": "open",
         "key": '{"id":10}',
         "row": {"id": 10, "city": None},
+        "cells": [{"name": "city", "before": "", "after": "null", "differs": False}],
+        "valid": "",
         "record": {"topic": "people", "partition": 0, "offset": 10},
+        "plane": {"table": "people", "key": "10"},
     }
-    assert "10 of 12 rows that fail, held back" in page.text
+    assert "people: city must not be null." in " ".join(page.text.split())
+    assert "12 failing rows, held back" in " ".join(page.text.split())
     assert "people, partition 0, offset 10" in page.text
     assert "Ann Secret" not in page.text
+
+
+PRICE_GATE = GateResult(
+    0,
+    "expect_column_values_to_be_between",
+    {"column": "price", "min_value": 1},
+    "quarantine",
+    "failed",
+    9,
+    1,
+    0.1,
+    "1 of 9",
+)
+BEGIN = "2026-01-01T00:02:00.000000Z"
+
+
+@contextmanager
+def shop_that_holds_a_price(folder: Path, run: int = 2) -> Iterator[Settings]:
+    """The pipeline `shop`, one of whose runs holds back that naan costs 0.50 instead of 3.00."""
+    with shop(folder) as settings:
+        path = settings.schemas / "shop.yaml"
+        text = path.read_text()
+        line = next(line for line in text.splitlines() if "prices:" in line)
+        block = (
+            "  prices:\n    topic: shop.prices\n    read: table\n    key: {item: string}\n"
+            '    value: {price: "decimal(8,2)", note: string}\n    expect:\n'
+            "      - expect_column_values_to_be_between: {column: price, min_value: 1}\n"
+            "        on_failure: quarantine"
+        )
+        path.write_text(text.replace(line, block))
+        gate_results.append_results(settings.warehouse, "shop", run, "prices", [PRICE_GATE])
+        held = {"run": run, "table": "prices", "topic": "shop.prices", "key": '{"item":"naan"}'}
+        period = f'"validFrom":"{BEGIN}","validTo":null'
+        enter_rows(
+            settings,
+            held | {"row": f'{{"item":"naan","price":0.50,"note":"n",{period}}}', "offset": 7},
+            held | {"row": f'{{"item":"naan","price":3.00,"note":"n",{period}}}', "gate": None, "change": "close"},
+        )
+        yield settings
+
+
+def end_run(settings: Settings, prices: dict[str, object]) -> None:
+    """Complete a third run, which says this of the table `prices`."""
+    contract = load(settings.schemas / "shop.yaml")
+    run = Run(replace(plan(contract, 2), run=3, run_id="manual__3", known_at=RUNS[1] + timedelta(days=1)))
+    changed = {"opened": 0, "closed": 0, "corrected": 0} | prices
+    known = {"run": 3, "runId": "manual__3", "knownAt": run.known_at.isoformat(), "tables": {"prices": changed}}
+    made = report(contract, 2) | known
+    journal.append_entry(settings.warehouse, run)
+    journal.append_entry(settings.warehouse, replace(run, outcome=Completed(made)))
+    reports.write_page(settings.reports, made)
+
+
+def test_a_failing_row_is_a_change_with_its_gate_in_words_and_its_record(tmp_path: Path) -> None:
+    with shop_that_holds_a_price(tmp_path):
+        web = TestClient(build_app(PageAccess(lambda: None, lambda dag_id: None, lambda: frozenset(["shop"]))))  # noqa: ARG005
+        page, (gate,) = web.get("/quality/shop").text, web.get("/quality/shop.json").json()["gates"]
+    (row,) = gate["rows"]
+    assert (gate["words"], gate["line"]) == ("price must be at least 1", "shop.yaml:12")
+    assert row["cells"][0] == {"name": "price", "before": "3.00", "after": "0.50", "differs": True}
+    assert row["record"] == {"topic": "shop.prices", "partition": 0, "offset": 7}
+    assert row["plane"] == {"table": "prices", "key": "naan", "asOf": BEGIN}
+    assert "<del>3.00</del> → <ins>0.50</ins>" in page
+    assert "/machine/shop?table=prices&amp;key=naan&amp;asOf=2026-01-01" in page
+
+
+def test_the_report_of_a_run_has_its_failing_rows_where_airflow_shows_it(tmp_path: Path) -> None:
+    with shop_that_holds_a_price(tmp_path, run=3) as settings:
+        gates = [PRICE_GATE.as_json() | {"trend": [], "rows": "hindcast failing shop --held"}]
+        end_run(settings, {"gates": gates})
+        web = TestClient(build_app(PageAccess(lambda: None, lambda dag_id: None, lambda: frozenset(["shop"]))))  # noqa: ARG005
+        path = settings.reports / "shop" / "run-3.html"
+        shown, written = web.get("/reports/shop/run-3.html"), path.read_text()
+        (settings.schemas / "shop.yaml").write_text(
+            (settings.schemas / "shop.yaml").read_text().replace("    expect:", "    sensitive: [price]\n    expect:")
+        )
+        hidden = web.get("/reports/shop/run-3.html").text
+    assert "<del>3.00</del> → <ins>0.50</ins>" in shown.text
+    assert "sandbox" in shown.headers["content-security-policy"]
+    assert "0.50" not in written, "a file of the reports' folder has no values of records"
+    assert "Failing rows" in hidden
+    assert "0.50" not in hidden
+
+
+def test_keys_that_wait_for_approval_are_a_badge_that_leads_to_the_open_action(tmp_path: Path) -> None:
+    with shop(tmp_path) as settings:
+        web = TestClient(build_app(PageAccess(lambda: None, lambda dag_id: None, lambda: frozenset(["shop"]))))  # noqa: ARG005
+        assert "for approval" not in web.get("/quality").text
+        end_run(settings, {"gates": [], "held": {"keys": 2, "rows": 3, "newly": 0}})
+        overview, page = web.get("/quality").text, web.get("/quality/shop").text
+    assert '<a class="badge" href="/quality/shop#waiting">2 keys wait for approval</a>' in overview
+    assert 'href="/dags/shop__release/required_actions?response_received=false" target="_top"' in page
+    assert '"mark passed"' in page, "it is no alarm"
 
 
 def test_large_rows_and_keys_are_not_on_the_page(tmp_path: Path) -> None:

@@ -657,10 +657,10 @@ def test_what_pages_link_for_their_look_is_there(web: TestClient) -> None:
     }
 
 
-def test_the_report_of_a_preview_leads_to_its_log(web: TestClient) -> None:
+def test_the_report_of_a_preview_without_an_answer_leads_to_its_log(web: TestClient) -> None:
     answer = web.get("/dag/shop__preview/run/manual__2026-01-01T00:00:00+00:00/report")
     assert answer.status_code == 200
-    assert "A preview publishes nothing, so it has no report." in answer.text
+    assert "This preview has no answer to show" in answer.text
     link = "/dags/shop__preview/runs/manual__2026-01-01T00%3A00%3A00%2B00%3A00/tasks/preview"
     assert f'<a href="{link}" target="_top">' in answer.text
     assert "attention" not in answer.text, "it is no alarm"

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
-import uvicorn
-from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
-from starlette.routing import Mount, Route
+from starlette.routing import Route
 
 import reports
 from browser import chromium, shown, waited
 from hindcast.airflow.pages import PREFIX
-from hindcast.airflow.pages.access import PageAccess
-from hindcast.airflow.pages.routes import build_app
 from hindcast.common.settings import read_settings
 from hindcast.plan import journal
-from hindcast_local import ports
+from page_server import serve_pages
 from warehouses import HOSTILE, at, shop
 
 if TYPE_CHECKING:
@@ -34,28 +28,16 @@ pytestmark = [pytest.mark.browser, pytest.mark.long]
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Where the pages of the warehouse `shop` are, for everybody."""
-
-    def readable() -> frozenset[str]:
-        return frozenset({"shop"})
-
-    pages = build_app(PageAccess(lambda: None, lambda: None, readable))
-    port = ports.find_free_port()
-    routes = [Mount(PREFIX, pages), Route("/{shell}/{theme}/page", _show_in_shell)]
-    config = uvicorn.Config(Starlette(routes=routes), ports.HOST, port, log_level="warning", ws="none")
-    server = uvicorn.Server(config)
-    with shop(tmp_path_factory.mktemp("shop")):
-        thread = threading.Thread(target=server.run)
-        thread.start()
-        while not server.started:
-            time.sleep(0.02)
-        yield f"http://{ports.HOST}:{port}{PREFIX}"
-        server.should_exit = True
-        thread.join()
+    shell = Route("/{shell}/{theme}/page", _show_in_shell)
+    with shop(tmp_path_factory.mktemp("shop")), serve_pages("shop", [shell]) as address:
+        yield f"{address}{PREFIX}"
 
 
 def _show_in_shell(request: Request) -> HTMLResponse:
     """A page of another program on the same server, which shows ours as Airflow does."""
-    frame = f'<iframe src="{PREFIX}/quality/shop" width="600" height="400"></iframe>'
+    source = f"{PREFIX}{request.query_params.get('page', '/quality/shop')}"
+    limits = "allow-scripts allow-same-origin allow-forms allow-downloads"  # as Airflow's
+    frame = f'<iframe src="{source}" sandbox="{limits}" width="600" height="400"></iframe>'
     return HTMLResponse(f'<!doctype html><html class="{request.path_params["theme"]}"><body>{frame}</body></html>')
 
 
@@ -102,6 +84,29 @@ def test_a_page_has_the_theme_of_what_shows_it(browser: WebDriver, url: str) -> 
         browser.get(f"{url}/quality")
         assert browser.execute_script(paper) == shade
     browser.execute_script("localStorage.clear()")
+
+
+def test_a_report_has_the_theme_of_what_shows_it(browser: WebDriver, url: str) -> None:
+    """Though it is of no origin: by the tab of a run, and by a link of ours."""
+    shades: dict[str, str] = {}
+    for theme in ("dark", "light"):
+        browser.get(f"{url.removesuffix(PREFIX)}/plugin/{theme}/page?page=/dag/shop/run/manual__2/report")
+        browser.switch_to.frame(0)
+        shown(browser, "//*[text()='Hindcast run report']")
+        shades[theme] = browser.execute_script("return getComputedStyle(document.body).backgroundColor")
+        assert f"theme={theme}" in browser.execute_script("return location.search")
+        browser.switch_to.default_content()
+    assert shades == {"dark": "rgb(19, 22, 26)", "light": "rgb(255, 255, 255)"}
+
+
+def test_a_link_leads_out_of_the_frame_that_airflow_shows_a_page_in(browser: WebDriver, url: str) -> None:
+    """Its sandbox lets nothing within replace the page around it."""
+    address = "/dag/shop__preview/run/manual__1/report"
+    browser.get(f"{url.removesuffix(PREFIX)}/plugin/light/page?page={address}")
+    browser.switch_to.frame(0)
+    shown(browser, "//a[contains(., 'Log of the task')]").click()
+    browser.switch_to.default_content()
+    waited(browser, lambda b: b.current_url.endswith("/dags/shop__preview/runs/manual__1/tasks/preview"))
 
 
 def test_a_page_beside_the_tabs_of_a_dag_does_not_repeat_them(browser: WebDriver, url: str) -> None:

@@ -202,7 +202,7 @@ def test_a_report_is_replaced_whole_or_not_at_all(settings: Settings, tmp_path: 
     assert sorted(file.name for file in path.parent.iterdir()) == ["run-1.html", "run-1.json"]
     after = {file.name: file.read_bytes() for file in path.parent.iterdir()}
     with pytest.raises(UnicodeEncodeError):
-        page._replace_file(path, "half of it, then \ud800")
+        page.replace_file(path, "half of it, then \ud800")
     assert {file.name: file.read_bytes() for file in path.parent.iterdir()} == after
 
 

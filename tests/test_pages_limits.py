@@ -442,7 +442,7 @@ def test_a_comparison_spills_what_does_not_fit_and_reads_no_more_rows_than_it_ca
         ((limit,),) = engine.execute("SELECT current_setting('memory_limit')").fetchall()
         engine.execute(f"CREATE TEMP TABLE lines AS SELECT i, note || i AS note {pairs}")
         ((used,),) = engine.execute("SELECT sum(memory_usage_bytes) FROM duckdb_memory()").fetchall()
-    assert (limit, used <= changes_page.MEMORY, changes_page.LIMIT.rows) == ("320.0 MiB", True, 300_000)
+    assert (limit, used <= changes_page.MEMORY, changes_page.LIMIT.rows) == ("320.0 MiB", True, 1_200_000)
     with explain_limits.open_limited_engine(prices) as engine:
         assert engine.execute("SELECT current_setting('memory_limit')").fetchall() != [(limit,)]
 

@@ -33,9 +33,10 @@ def read_held_changes(pipeline: str) -> HeldChanges:
     """
     from airflow.sdk.exceptions import AirflowSkipException
 
+    from hindcast.airflow.links import find_airflow_root
     from hindcast.common.settings import read_settings
     from hindcast.plan.marks import find_bound_contract
-    from hindcast.quality import approval, failing_rows
+    from hindcast.quality import approval, failing_rows, gate_words
 
     settings = read_settings()
     # Before the rows: what comes in between was not shown.
@@ -44,7 +45,8 @@ def read_held_changes(pipeline: str) -> HeldChanges:
     keys = approval.read_held_keys(contract)
     if not keys:
         raise AirflowSkipException("nothing is held back")
-    text, labels = approval.describe_keys(contract, keys)
+    text, labels = approval.describe_keys(contract, keys, gate_words.locate_gates(settings.schemas, contract))
+    text += f"\n\n[Quality of {pipeline}]({find_airflow_root()}/dags/{pipeline}/plugin/hindcast-dag-quality)"
     return {"text": text, "keys": labels, "until": until.isoformat()}
 
 

@@ -42,7 +42,7 @@ from hindcast.contract import (
     Contract,
 )
 from hindcast.contract.description import summarize_description
-from hindcast.contract.names import PREVIEW, RELEASE
+from hindcast.contract.names import PREVIEW, RELEASE, name_preview
 from hindcast.runs.table_steps import TABLE_STEPS
 
 RUN = "{{ ti.xcom_pull(task_ids='plan') or ti.xcom_pull(task_ids='rehearse') }}"
@@ -86,7 +86,7 @@ def create_pipeline_dag(settings: Settings, contract: Contract) -> DAG:
         plan >> StartPreview(
             task_id="preview",
             trigger_dag_id=f"{contract.pipeline}{PREVIEW}",
-            trigger_run_id="preview__{{ run_id }}",
+            trigger_run_id=name_preview("{{ run_id }}"),
             conf={"until": UNTIL, "only": ONLY},
             logical_date=None,
             reset_dag_run=True,
@@ -117,7 +117,7 @@ def create_preview_dag(settings: Settings, contract: Contract) -> DAG:
     with DAG(
         f"{contract.pipeline}{PREVIEW}",
         description=f"Reports what a run of {contract.pipeline} would change, and writes nothing",
-        doc_md=f"The log of the task *preview* reports which past answers a run of `{contract.pipeline}` would change. "
+        doc_md=f"The tab *Report* of a run shows which past answers a run of `{contract.pipeline}` would change. "
         "It writes nothing, and runs can continue meanwhile.",
         schedule=None,
         max_active_runs=1,
@@ -133,7 +133,7 @@ def create_preview_dag(settings: Settings, contract: Contract) -> DAG:
             "pre_execute": tasks.check_preview,
         }
         until, only = "{{ params.until or '' }}", "{{ params.only or '' }}"
-        create_spark_task(settings, "preview", "preview", contract.pipeline, until, only, **last)
+        create_spark_task(settings, "preview", "preview", contract.pipeline, until, only, "{{ run_id }}", **last)
     return dag
 
 

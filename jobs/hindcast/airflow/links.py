@@ -24,5 +24,10 @@ class ReportLink(BaseOperatorLink):
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:  # noqa: ARG002  # Airflow's own form
         """Return the address of the report of the task's run, by Airflow's ids of both."""
-        root = urlsplit(conf.get("api", "base_url", fallback="")).path.rstrip("/")
-        return f"{root}{PREFIX}/dag/{quote(ti_key.dag_id)}/run/{quote(ti_key.run_id, safe='')}/report"
+        return f"{find_airflow_root()}{PREFIX}/dag/{quote(ti_key.dag_id)}/run/{quote(ti_key.run_id, safe='')}/report"
+
+
+def find_airflow_root() -> str:
+    """Return the path at which Airflow's UI is served, without a slash at its end."""
+    path: str = urlsplit(conf.get("api", "base_url", fallback="")).path
+    return path.rstrip("/")

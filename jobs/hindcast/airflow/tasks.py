@@ -145,19 +145,21 @@ def table_callable(step: TableStep) -> Callable[..., JsonObject]:
     return execute
 
 
-def preview(pipeline: str, until: str, only: str, spark: SparkSession) -> None:
-    """Print what a run would change, up to a moment or limited to one table (empty: no limit); write no table."""
+def preview(pipeline: str, until: str, only: str, run_id: str, spark: SparkSession) -> None:
+    """Print what a run would change, up to a moment or limited to one table (empty: no limit); write no table.
+
+    The report tab of the DAG run `run_id` shows the same.
+    """
     with raise_airflow_errors():
         from hindcast.airflow import connections
         from hindcast.common.settings import read_settings
         from hindcast.query import read
         from hindcast.runs import preview as previews
-        from hindcast.runs import run_preview
 
         connections.apply_connection()
         settings = read_settings()
         end = read.moment_of(settings.warehouse, pipeline, until) if until else None
-        print(run_preview.format_preview(previews.preview_run(spark, settings, pipeline, end, only or None)))
+        print(previews.report_preview(spark, settings, pipeline, end, only or None, run_id))
 
 
 def pipelines() -> list[list[str]]:

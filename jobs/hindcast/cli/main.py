@@ -107,7 +107,7 @@ def step(name: str, argv: Sequence[str]) -> int:
     from hindcast.ops import maintenance
     from hindcast.query import read
     from hindcast.report import report_text
-    from hindcast.runs import preview, rehearsal, run_preview, run_steps, special_runs
+    from hindcast.runs import preview, rehearsal, run_steps, special_runs
     from hindcast.runs.table_steps import TABLE_STEPS
 
     pipeline, *others = argv
@@ -120,11 +120,7 @@ def step(name: str, argv: Sequence[str]) -> int:
         ):
             if name == "preview":
                 until = read.moment_of(settings.warehouse, pipeline, others[0]) if others[0] else None
-                print(
-                    run_preview.format_preview(
-                        preview.preview_run(open_session(), settings, pipeline, until, others[1] or None)
-                    )
-                )
+                print(preview.report_preview(open_session(), settings, pipeline, until, others[1] or None, others[2]))
             elif name == "release":
                 (run_id,) = others
                 report = special_runs.run_planned_release(open_session(), settings, pipeline, run_id)

@@ -18,8 +18,9 @@ from hindcast.contract import bounds
 from hindcast.contract.folder_reader import FolderReader, UnreadContractError, count_tables
 from hindcast.contract.load import try_load
 from hindcast.contract.model import Contract
+from hindcast.contract.shapes import FieldPath
 from hindcast.contract.view_checks import Complaint
-from hindcast.contract.yaml_documents import build_error, compose_node
+from hindcast.contract.yaml_documents import build_error, compose_node, find_line
 
 
 def load_all(folder: Path, choice: Choice = NO_CHOICE) -> dict[str, Contract]:
@@ -259,11 +260,27 @@ def locate_complaint(folder: Path, pipeline: str, complaint: Complaint) -> Contr
             node = compose_node(path)
         except ContractError:
             continue
-        if isinstance(node, yaml.MappingNode) and any(
-            (key.value, value.value) == ("pipeline", pipeline) for key, value in node.value
-        ):
+        if _names_pipeline(node, pipeline):
             return build_error(path, node, complaint)
     return ContractError(complaint.found, where=f"{folder}, {pipeline}", fix=complaint.fix)
+
+
+def locate_fields(folder: Path, pipeline: str, fields: Iterable[FieldPath]) -> list[str]:
+    """Return where each field of a contract stands, as `shop.yaml:14`; none if no file of its name has it."""
+    for path in (folder / f"{pipeline}.yaml", folder / f"{pipeline}.yml"):
+        try:
+            node = compose_node(path) if os.access(path, os.F_OK) else None
+        except ContractError:
+            continue
+        if _names_pipeline(node, pipeline):
+            return [f"{path.name}:{find_line(node, field)}" for field in fields]
+    return []
+
+
+def _names_pipeline(node: yaml.Node | None, pipeline: str) -> bool:
+    return isinstance(node, yaml.MappingNode) and any(
+        (key.value, value.value) == ("pipeline", pipeline) for key, value in node.value
+    )
 
 
 def locate_complaint_in_file(path: Path, complaint: Complaint) -> ContractError:

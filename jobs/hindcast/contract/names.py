@@ -115,3 +115,8 @@ def list_sql_functions(contract: Contract) -> dict[str, str]:
 
 
 _SUFFIXES = (AS_OF, BETWEEN, CLOSED_UP_TO)
+
+
+def name_preview(run_id: str) -> str:
+    """Return the id of the run of the preview's DAG that a run of the pipeline's own DAG starts, if it is a preview."""
+    return f"preview__{run_id}"

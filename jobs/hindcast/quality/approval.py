@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import hmac
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from itertools import accumulate
+from types import MappingProxyType
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -18,7 +19,8 @@ from hindcast.common.errors import RequestError, show_briefly
 from hindcast.common.plurals import format_count
 from hindcast.contract import Contract, list_shapes
 from hindcast.contract.bound import BoundContract
-from hindcast.quality import entry_masks, failing_rows, held_change, held_changes
+from hindcast.quality import entry_masks, failing_rows, gate_words, held_change, held_changes
+from hindcast.quality.expectations import format_gate
 from hindcast.query import cut_values, show
 from hindcast.store import tables
 
@@ -78,11 +80,13 @@ def read_held_keys(contract: BoundContract, until: datetime | None = None) -> li
     ]
 
 
-def describe_keys(contract: Contract, keys: Sequence[HeldKey]) -> tuple[str, list[str]]:
+def describe_keys(
+    contract: Contract, keys: Sequence[HeldKey], gate_lines: Mapping[tuple[str, int], str] = MappingProxyType({})
+) -> tuple[str, list[str]]:
     """Return Markdown for the person who decides, and the labels of the keys that it shows.
 
     It is a table with a line per key, which has its first failing row as a change: what is proposed, and what it would
-    replace. The text says what the table leaves out.
+    replace. The text says what the table leaves out. `gate_lines`: where gates stand (`gate_words.locate_gates`).
     """
     rows = [
         {
@@ -90,7 +94,7 @@ def describe_keys(contract: Contract, keys: Sequence[HeldKey]) -> tuple[str, lis
             "key": _cut(key.shown),
             "now → proposed": _cut(held_change.describe_values(key.row, key.replaced, _list_key(contract, key.table))),
             "valid": _cut(held_change.describe_period(key.row)),
-            "gate": _cut(key.reason),
+            "gate": _cut(_describe_gates(contract, key, gate_lines)),
             "failing rows": f"{key.failing:,} of {key.rows:,}",
             "record": _describe_record(key),
         }
@@ -105,6 +109,23 @@ def describe_keys(contract: Contract, keys: Sequence[HeldKey]) -> tuple[str, lis
     if any(len(text) > MAX_SHOWN_CHARACTERS for key in shown for text in (key.shown, key.row, key.reason)):
         more.append(f"Long texts are cut; this shows them whole: {command}")
     return "\n\n".join(["\n".join(lines), *more]), [key.label for key in shown]
+
+
+def _describe_gates(contract: Contract, key: HeldKey, lines: Mapping[tuple[str, int], str]) -> str:
+    """Return the gates that a key fails: those of the contract in words, with their lines in it."""
+    known = {format_gate(gate.type, gate.kwargs): n for n, gate in enumerate(contract.expectations(key.table))}
+    texts = []
+    for reason in key.reason.split(_AND):
+        if (number := known.get(reason)) is None:
+            texts.append(reason)
+            continue
+        gate = contract.expectations(key.table)[number]
+        line = lines.get((key.table, number))
+        texts.append(gate_words.describe_rule(gate.type, gate.kwargs) + (f" ({line})" if line else ""))
+    return _AND.join(texts)
+
+
+_AND = "; "
 
 
 def _list_key(contract: Contract, table: str) -> tuple[str, ...]:
@@ -177,7 +198,7 @@ def _build_held_key(
     failing = [row for row in rows if row.expectation is not None]
     first = min(failing or rows, key=lambda row: (row.gate or 0, row.offset or 0, row.row))
     place = first.topic, first.partition, first.offset
-    reason = "; ".join(dict.fromkeys(row.reason for row in failing if row.reason))
+    reason = _AND.join(dict.fromkeys(row.reason for row in failing if row.reason))
     at = f"topic {place[0]}, partition {place[1]}, offset {place[2]}" if place[0] else f"held by run {first.run}"
     mark = hmac.digest(secret.encode(), f"{table} {key}".encode(), "sha256").hex()[:8]
     shown = _HIDDEN if masks.hides_key(table, key) else key

@@ -1,4 +1,4 @@
-"""The failing rows of a run that pages show: a few of each gate, with bounded texts.
+"""The failing rows of a run that pages show: a few of each gate, with what they would replace, in bounded texts.
 
 A few kilobytes of a Parquet file can hold texts of gigabytes, and the API server reads these tables of all pipelines.
 So texts are read as dictionaries, which have each text once, and only those of the chosen rows are expanded.
@@ -36,9 +36,10 @@ _KINDS = {name: table_creation.arrow_schema(SCHEMA).field(name).type for name in
 def sample_entries(warehouse: str, pipeline: str, run: int, most: int) -> pa.Table:
     """Return for each gate of a run the first rows that it found, at most `most`: what pages show of them.
 
-    A row of more than `MAX_SHOWN` characters is null; entries with such a key are left out, also those of gates beyond
-    the most that a contract has. Other long texts are cut, since no run writes them. Raise TableError if the files with
-    the rows take too much memory.
+    After these come rows without a `gate`: what the held changes of the same keys would close. A row of more than
+    `MAX_SHOWN` characters is null; entries with such a key are left out, also those of gates beyond the most that a
+    contract has. Other long texts are cut, since no run writes them. Raise TableError if the files with the rows take
+    too much memory.
     """
     table = failing_table(warehouse, pipeline)
     delta_table = tables.open_table(table)
@@ -73,17 +74,29 @@ def _choose_rows(rows: pa.Table, most: int) -> pa.Array:
     is_short = pc.and_(_is_short(rows, "key", MAX_SHOWN), _is_short(rows, "table", _MAX_NAME))
     ranks = {name: _map_column(rows[name], _rank_texts) for name in ("table", "key", "topic", "change")}
     numbers = {name: rows[name] for name in ("gate", "at", "partition", "offset")} | ranks
-    entries = pa.table({**numbers, "place": pa.array(range(rows.num_rows), pa.int64())})
+    is_closed = pc.and_(_is_text(rows, "entry", "held"), _is_text(rows, "change", "close"))
+    entries = pa.table({**numbers, "closes": is_closed, "place": pa.array(range(rows.num_rows), pa.int64())})
     entries = entries.filter(pc.and_(is_found, is_short))
     order = f'"table", gate, key, "at", {RECORD_ORDER}'
     with duckdb_reader.open_arrow_engine() as engine:
         engine.register("entries", entries)
         text = f"""
-            SELECT place FROM entries WHERE gate IS NOT NULL
-            QUALIFY row_number() OVER (PARTITION BY "table", gate ORDER BY {order}) <= $most
-            ORDER BY {order} LIMIT {bounds.GATES * most}
+            WITH first AS (
+                SELECT * FROM entries WHERE gate IS NOT NULL
+                QUALIFY row_number() OVER (PARTITION BY "table", gate ORDER BY {order}) <= $most
+                ORDER BY {order} LIMIT {bounds.GATES * most}
+            ), closed AS (
+                SELECT * FROM entries SEMI JOIN first USING ("table", key) WHERE gate IS NULL AND closes
+                QUALIFY row_number() OVER (PARTITION BY "table", key ORDER BY {order}) <= $most
+                ORDER BY {order} LIMIT {bounds.GATES * most}
+            )
+            SELECT place FROM (SELECT *, 0 AS part FROM first UNION ALL SELECT *, 1 FROM closed) ORDER BY part, {order}
         """  # noqa: S608  # names and numbers of ours
         return engine.sql(text, params={"most": most}).to_arrow_table()["place"].combine_chunks()
+
+
+def _is_text(rows: pa.Table, name: str, text: str) -> pa.Array:
+    return pc.fill_null(_map_column(rows[name], lambda texts: pc.equal(texts, text)), False)
 
 
 def _is_short(rows: pa.Table, name: str, most: int) -> pa.Array:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterable
+from typing import NamedTuple
 
 from hindcast.common.json_values import JsonObject
 from hindcast.contract.types import PERIOD_COLUMNS
@@ -22,10 +23,10 @@ _PERIODS = (("validFrom", "validTo"), ("windowStart", "windowEnd"), ("timestamp"
 
 def find_replaced_row(row: str, closed: Iterable[str]) -> str | None:
     """Return the row (JSON) that a held row (JSON) replaces where it begins: of those that the change would close."""
-    begin, _ = _find_period(json.loads(row))
+    begin, _ = find_period(row)
     for other in closed:
         fields = json.loads(other)
-        first, last = _find_period(fields)
+        first, last = find_period(other)
         if first == begin or ("validFrom" in fields and first < begin and (not last or begin < last)):
             return other
     return None
@@ -37,9 +38,34 @@ def describe_values(row: str, replaced: str | None, key: Collection[str]) -> str
     >>> describe_values('{"item":"curry","price":0.00,"note":"a"}', '{"price":8.00,"note":"a"}', ["item"])
     'price 8.00 → 0.00, note a'
     """
+    return ", ".join(
+        f"{cell.name} {f'{cell.before} → {cell.after}' if cell.differs else cell.after}"
+        for cell in list_cells(row, replaced, key)
+    )
+
+
+class Cell(NamedTuple):
+    """A value of a held row as text: what it is now (`before`), and what is proposed (`after`)."""
+
+    name: str
+    before: str
+    after: str
+    differs: bool
+
+
+def list_cells(row: str, replaced: str | None, key: Collection[str]) -> list[Cell]:
+    """Return the values of a row (JSON) that are not of its key, beside those of the row that it replaces."""
     new, old = _parse(row), _parse(replaced) if replaced is not None else {}
     shown = [name for name in new if name not in key and name not in PERIOD_COLUMNS]
-    return ", ".join(f"{name} {_describe_value(new, old, name)}" for name in shown)
+    return [
+        Cell(
+            name,
+            format_text(old[name]) if name in old else "",
+            format_text(new[name]),
+            name in old and old[name] != new[name],
+        )
+        for name in shown
+    ]
 
 
 def describe_period(row: str) -> str:
@@ -49,7 +75,7 @@ def describe_period(row: str) -> str:
     'from 2026-01-01 00:00:04'
     """
     fields = json.loads(row)
-    begin, end = map(_shorten_moment, _find_period(fields))
+    begin, end = map(_shorten_moment, find_period(row))
     if not begin:
         return ""
     if "timestamp" in fields and "validFrom" not in fields and "windowStart" not in fields:
@@ -63,7 +89,9 @@ def _parse(row: str) -> JsonObject:
     return fields
 
 
-def _find_period(fields: JsonObject) -> tuple[str, str]:
+def find_period(row: str) -> tuple[str, str]:
+    """Return when the time that a row (JSON) is about begins and ends; empty texts for what it has not."""
+    fields = json.loads(row)
     begin, end = next((columns for columns in _PERIODS if columns[0] in fields), ("", ""))
     return str(fields.get(begin) or ""), str(fields.get(end) or "")
 
@@ -71,8 +99,3 @@ def _find_period(fields: JsonObject) -> tuple[str, str]:
 def _shorten_moment(text: str) -> str:
     """Return a moment of a row without what is always the same: the zone, and a fraction that is zero."""
     return re.sub(r"\.0+$", "", text.removesuffix("Z").replace("T", " "))
-
-
-def _describe_value(new: JsonObject, old: JsonObject, name: str) -> str:
-    after = format_text(new[name])
-    return f"{format_text(old[name])} → {after}" if name in old and old[name] != new[name] else after

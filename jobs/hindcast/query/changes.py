@@ -27,7 +27,7 @@ from hindcast.contract import Contract
 from hindcast.contract.shapes import PERIODS
 from hindcast.contract.types import PERIOD_COLUMNS
 from hindcast.plan import horizon, journal
-from hindcast.query import cut_values, read
+from hindcast.query import cut_values, paired_rows, read
 from hindcast.query.key_history import MASK
 from hindcast.query.show import format_cell
 from hindcast.store import duckdb_reader, row_reader, table_columns
@@ -118,17 +118,37 @@ def read_changes(
     """
     with _pair_lines(warehouse, contract, name, question, open_engine, limit) as (engine, form, table):
         where = "WHERE corrected" if question.only_corrections else ""
-        counted = f"SELECT count(*), count(DISTINCT k), count(*) FILTER (corrected) FROM lines {where}"  # noqa: S608
+        # By hashes of 64 bits: two of a million keys have the same one in one of many million tables.
+        counted = f"SELECT count(*), count(DISTINCT h), count(*) FILTER (corrected) FROM pairs {where}"  # noqa: S608
         counts = ChangeCounts(*engine.sql(counted).fetchall()[0])
-        order = form.order_by_size(question.hidden) if question.order == "size" else ""
+        order = "size DESC, " if question.order == "size" else ""
         most = "" if question.most is None else f"LIMIT {question.most:d}"
+        chosen = _choose_pairs(engine, question, where)
         lines = engine.sql(
-            f"SELECT {form.line_columns} FROM lines {where} "  # noqa: S608
+            f"SELECT {form.line_columns} FROM ({_LINES.format(pairs=chosen)}) "  # noqa: S608
             f"ORDER BY {order}k, p0 {most} OFFSET {question.first:d}"
         ).to_arrow_table()
     if limit is not None and lines.nbytes > limit.line_bytes:
         raise _describe_excess(f"these lines take over {limit.line_bytes >> 20:,} MiB", table)
     return Changes(table, lines, counts)
+
+
+def _choose_pairs(engine: DuckDBPyConnection, question: ChangeQuestion, where: str) -> str:
+    """Return the query of the pairs among which the asked lines are: those of the greatest sizes, or all."""
+    pairs = f"SELECT * FROM pairs {where}"  # noqa: S608  # ours
+    if question.order != "size" or not question.most:
+        return pairs
+    last = question.first + question.most - 1
+    found = engine.sql(f"SELECT size FROM ({pairs}) ORDER BY size DESC LIMIT 1 OFFSET {last:d}").fetchall()  # noqa: S608
+    return f"SELECT * FROM ({pairs}) WHERE size >= '{found[0][0]}'::DOUBLE" if found else pairs  # noqa: S608
+
+
+_LINES = """
+    SELECT coalesce(a.k, b.k) AS k, pairs.p0, pairs.p1, a.v AS before, b.v AS after, b.s AS source, corrected, size,
+           coalesce(b.opened, a.closed) AS "changedAt",
+           CASE WHEN o IS NULL THEN 'added' WHEN n IS NULL THEN 'removed' ELSE 'changed' END AS change
+    FROM ({pairs}) AS pairs LEFT JOIN old AS a ON a.rowid = o LEFT JOIN new AS b ON b.rowid = n
+"""
 
 
 def count_changes(warehouse: str, contract: Contract, question: ChangeQuestion) -> dict[str, ChangeCounts]:
@@ -155,7 +175,8 @@ def count_lines(
 ) -> dict[datetime, int]:
     """Return how many lines there are by `changedAt`."""
     with _pair_lines(warehouse, contract, name, question, open_engine) as (engine, _, _):
-        return dict(engine.sql("SELECT changedAt, count(*) FROM lines GROUP BY changedAt").fetchall())
+        lines = _LINES.format(pairs="FROM pairs")
+        return dict(engine.sql(f'SELECT "changedAt", count(*) FROM ({lines}) GROUP BY "changedAt"').fetchall())  # noqa: S608
 
 
 @contextmanager
@@ -167,8 +188,8 @@ def _pair_lines(
     open_engine: EngineFactory = duckdb_reader.open_engine,
     limit: SideLimit | None = None,
 ) -> Iterator[tuple[DuckDBPyConnection, ComparedColumns, Table]]:
-    """Yield an engine whose table `lines` has the changes of a table, with its columns; the arguments and errors are
-    those of `read_changes`.
+    """Yield an engine whose table `pairs` has the changes of a table (paired_rows.py), with its columns; the arguments
+    and errors are those of `read_changes`.
     """
     table, delta_table, form = open_compared(warehouse, contract, name, question)
     with row_reader.refuse_broken_files(table), open_engine(delta_table) as engine:
@@ -181,7 +202,8 @@ def _pair_lines(
             columns = "*" if limit is None else cut_values.cut_columns(engine)
             rows = f"SELECT {columns} FROM rows WHERE {condition} AND {form.kept_condition}"  # noqa: S608  # literals, quoted names
             engine.execute(f"CREATE TEMP TABLE {side} AS SELECT {form.columns} FROM ({rows})")  # noqa: S608
-        engine.execute(f"CREATE TEMP TABLE lines AS {form.pair_rows()}")
+        size = form.format_size(question.hidden) if question.order == "size" else "0"
+        (paired_rows.pair_versions if table.kind == "versions" else paired_rows.pair_events)(engine, size)
         yield engine, form, table
 
 
@@ -315,7 +337,8 @@ class ComparedColumns:
         packed = [f"{_pack_columns(names)} AS {alias}" for alias, names in parts.items()]
         identity = [name for name in self._table.identity if name not in self._table.key]
         run = ['"systemFrom" AS opened', '"systemTo" AS closed']
-        return ", ".join([*packed, f"{start} AS p0", f"{end} AS p1", f"{_pack_columns(identity)} AS i", *run])
+        key = f"hash({_pack_columns(self._table.key)}) AS h"
+        return ", ".join([*packed, key, f"{start} AS p0", f"{end} AS p1", f"{_pack_columns(identity)} AS i", *run])
 
     @property
     def line_columns(self) -> str:
@@ -328,52 +351,12 @@ class ComparedColumns:
         """The values that are numbers, with their types."""
         return {field.name: field.type for field in self._values if _is_number(field.type)}
 
-    def pair_rows(self) -> str:
-        """Return the query of all lines from the rows `old` and `new`."""
-        return f"""
-            SELECT k, p0, p1, before, after, source, corrected, changedAt,
-                   CASE WHEN NOT had THEN 'added' WHEN NOT has THEN 'removed' ELSE 'changed' END AS change
-            FROM ({_PAIRED_VERSIONS if self._table.kind == "versions" else _PAIRED_ROWS})
-            WHERE (had OR has) AND NOT (had AND has AND before IS NOT DISTINCT FROM after)
-        """  # noqa: S608  # our own texts
-
-    def order_by_size(self, hidden: Collection[str]) -> str:
-        """Return the first part of an order: the greatest difference of a number in a line first."""
+    def format_size(self, hidden: Collection[str]) -> str:
+        """Return the greatest difference of a number between the rows `a` and `b`, by which lines are ordered."""
         numbers = [name for name in self.number_columns if name not in hidden]
-        sides = [[f"coalesce({side}.{quote_name(it)}, 0)::DOUBLE" for side in ("after", "before")] for it in numbers]
+        sides = [[f"coalesce({side}.v.{quote_name(it)}, 0)::DOUBLE" for side in ("b", "a")] for it in numbers]
         differences = ", ".join(f"abs({new} - {old})" for new, old in sides)
-        return f"greatest({differences}) DESC, " if sides else ""
-
-
-_PAIRED_VERSIONS = """
-    WITH cuts AS (
-        SELECT k, p0 AS cut FROM old UNION SELECT k, coalesce(p1, 'infinity') FROM old UNION
-        SELECT k, p0 FROM new UNION SELECT k, coalesce(p1, 'infinity') FROM new
-    ), parts AS (
-        SELECT k, cut AS start, lead(cut) OVER (PARTITION BY k ORDER BY cut) AS stop FROM cuts
-    ), with_old AS (
-        SELECT parts.*, old.v, old.closed, old.p1 IS NOT NULL AS was_past,
-               old.p0 IS NOT NULL AND start < coalesce(old.p1, 'infinity') AS had
-        FROM parts ASOF LEFT JOIN old ON parts.k = old.k AND start >= old.p0
-    ), paired AS (
-        SELECT with_old.*, new.v AS new_v, new.s, new.opened,
-               new.p0 IS NOT NULL AND start < coalesce(new.p1, 'infinity') AS has
-        FROM with_old ASOF LEFT JOIN new ON with_old.k = new.k AND start >= new.p0 WHERE stop IS NOT NULL
-    )
-    SELECT k, start AS p0, CASE WHEN stop < 'infinity' THEN stop END AS p1, had, has, had AND was_past AS corrected,
-           CASE WHEN had THEN v END AS before, CASE WHEN has THEN new_v END AS after,
-           CASE WHEN has THEN s END AS source, CASE WHEN has THEN opened ELSE closed END AS changedAt
-    FROM paired
-"""
-"""Of each key the periods between two starts or ends of rows, with the row of each side that is true then."""
-
-_PAIRED_ROWS = """
-    SELECT coalesce(new.k, old.k) AS k, coalesce(new.p0, old.p0) AS p0, coalesce(new.p1, old.p1) AS p1,
-           old.k IS NOT NULL AS had, new.k IS NOT NULL AS has, old.k IS NOT NULL AS corrected,
-           old.v AS before, new.v AS after, new.s AS source, coalesce(new.opened, old.closed) AS changedAt
-    FROM old FULL JOIN new ON old.k = new.k AND old.i = new.i AND old.p0 = new.p0
-"""
-"""Of each event or window the row of each side."""
+        return f"greatest({differences})" if sides else "0"
 
 
 def _pack_columns(names: Sequence[str]) -> str:

@@ -94,7 +94,7 @@ function gateRow(gate, index) {
   const expectation = create("code", {}, create("b", {}, gate.expectation ?? "?"), create("wbr", {}), gate.parameters);
   const tr = create("tr", { role: "row", "aria-level": 1, "aria-expanded": "false", "aria-rowindex": index + 2, tabindex: -1 },
     cell("", "", create("span", { class: `outcome ${gate.outcome}` }, sign, ` ${gate.outcome}`)),
-    cell("", "", gate.table),
+    cell("", "names", gate.table),
     cell("", "expectation", expectation, gate.detail ? create("small", {}, gate.detail) : ""),
     cell("On failure", "", gate.on_failure ?? "–"),
     cell("Checked", "number", formatNumber(gate.checked)),

@@ -15,13 +15,14 @@ import re
 import zlib
 from base64 import b64encode
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
 from secrets import token_hex
 from typing import Literal, NamedTuple
+from urllib.parse import urlencode
 
 from jinja2 import Environment, FunctionLoader, Template
 
@@ -66,8 +67,8 @@ def write_page(folder: Path, pipeline: str, run: int, report: RunReport) -> Path
         raise TableError(f"the report in the journal is of {named}", where=f"{pipeline}, run {run}", fix=fix)
     path = open_folder(folder, pipeline) / f"run-{run}.html"
     path.parent.mkdir(parents=True, exist_ok=True)
-    _replace_file(path.with_suffix(".json"), report_size.format_report_json(report))
-    _replace_file(path, render_page(report))
+    replace_file(path.with_suffix(".json"), report_size.format_report_json(report))
+    replace_file(path, render_page(report))
     return path
 
 
@@ -95,7 +96,7 @@ def remove_unfinished_files(folder: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _replace_file(path: Path, text: str) -> None:
+def replace_file(path: Path, text: str) -> None:
     """Write a file under another name, then rename it; if that fails, the old file stays."""
     temporary = path.with_name(f".{path.name}.{token_hex(4)}")
     try:
@@ -105,15 +106,17 @@ def _replace_file(path: Path, text: str) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def render_page(report: RunReport) -> str:
+def render_page(report: RunReport, failing_rows: Sequence[JsonObject] = (), root: str = "") -> str:
     """Return the HTML page of a report (`report.build_report`), also of a stopped run.
+
+    With `failing_rows` (gates with their rows, for failing.html) it leads to the pages in Airflow, which are at `root`.
 
     JSON has no NaN and no infinity: the page and the JSON that it offers have them as strings, as in show.as_json.
     """
     plain = json.loads(json.dumps(report.as_json()), parse_constant=str)
     report = RunReport.from_json(plain)
     gates, topics, tables = summarize_gates(report), summarize_topics(report), summarize_tables(report)
-    style, script = read_source("page.css"), read_source("page.js")
+    style, theme, script = map(read_source, ("page.css", "theme.js", "page.js"))
     counts, failing = Counter(gate.outcome for gate in gates), [gate for gate in gates if gate.has_failed]
     unpublished = {gate.table for gate in gates if gate.is_stopping}
     others = [table for table in tables if not table.has_news and table.name not in unpublished]
@@ -138,9 +141,12 @@ def render_page(report: RunReport) -> str:
         outcomes=[(outcome, counts[outcome]) for outcome in OUTCOMES],
         failing=failing[:MAX_GATES_WITHOUT_SCRIPT],
         more=len(failing) - MAX_GATES_WITHOUT_SCRIPT,
+        failing_rows=failing_rows,
+        root=root,
         policy=f"default-src 'none'; img-src data:; style-src {policy_hash(style)}; "
-        f"script-src {policy_hash(script)}; base-uri 'none'; form-action 'none'",
+        f"script-src {policy_hash(theme)} {policy_hash(script)}; base-uri 'none'; form-action 'none'",
         style=style,
+        theme=theme,
         script=script,
         embedded=_embed_report(plain, gates),
     )
@@ -208,6 +214,7 @@ def load_template(name: str) -> Template:
     environment.filters["sign"] = lambda kind: SIGNS.get(kind, "!")
     environment.filters["short"] = lambda iso: format_moment(datetime.fromisoformat(iso))
     environment.filters["second"] = lambda iso: format_timestamp(re.sub(r"\.\d+", "", iso))
+    environment.filters["query"] = urlencode
     return environment.get_template(name)
 
 
@@ -218,7 +225,7 @@ def read_source(name: str) -> str:
 
 def read_fixed_text() -> str:
     """Return what every page contains, whatever its report says: its template, style and script."""
-    return "\n".join(map(read_source, ("page.html", "head.html", "page.css", "page.js")))
+    return "\n".join(map(read_source, ("page.html", "head.html", "page.css", "theme.js", "page.js")))
 
 
 def policy_hash(text: str) -> str:

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from hindcast.bitemporal import ties
 from hindcast.bitemporal.plane import drop_matching_rows
-from hindcast.common.errors import RecordError
+from hindcast.common.errors import PlatformError, RecordError
 from hindcast.common.json_values import JsonObject
 from hindcast.common.session import fit_to_rows
 from hindcast.common.settings import Settings
@@ -38,13 +38,14 @@ from hindcast.plan.plans import Plan
 from hindcast.quality import quarantine_gates
 from hindcast.quality.staged_change import StagedChange
 from hindcast.query import show
-from hindcast.report import report
+from hindcast.report import preview_files, report
 from hindcast.runs import (
     change_statistics,
     emission,
     expression_checks,
     expression_errors,
     inventory,
+    run_preview,
     spark_errors,
     tie_counts,
     widening,
@@ -80,6 +81,27 @@ def preview_run(
     contract = find_bound_contract(settings, pipeline)
     with pinning.pin_versions(lambda: _open_tables(settings.warehouse, contract)):
         return _preview_pinned(spark, contract, interval_end, only)
+
+
+def report_preview(
+    spark: SparkSession,
+    settings: Settings,
+    pipeline: str,
+    interval_end: datetime | None,
+    only: str | None,
+    run_id: str,
+) -> str:
+    """Return a preview as text, and write it for the report tab of the DAG run `run_id`; arguments: `preview_run`.
+
+    Where the file cannot be written, the text says so.
+    """
+    found = preview_run(spark, settings, pipeline, interval_end, only)
+    text = run_preview.format_preview(found)
+    try:
+        preview_files.write_preview(settings, find_bound_contract(settings, pipeline), run_id, found.as_json())
+    except (OSError, PlatformError) as error:
+        return f"{text}\n\nthe report tab of this run does not show this: {error}"
+    return text
 
 
 def _open_tables(warehouse: str, contract: Contract) -> None:

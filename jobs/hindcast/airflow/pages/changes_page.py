@@ -37,7 +37,7 @@ from hindcast.store.tables import Table
 LINES_PER_PAGE = 50
 MAX_EXPORTED = 20_000
 """The most lines of a CSV file."""
-LIMIT = SideLimit(rows=300_000, bytes_=64 << 20, line_bytes=8 << 20)
+LIMIT = SideLimit(rows=1_200_000, bytes_=256 << 20, line_bytes=8 << 20)
 SECONDS, MEMORY = 8.0, 320 << 20
 """How much a page reads, and how long and how many bytes comparing may take; `hindcast diff` has no limit."""
 

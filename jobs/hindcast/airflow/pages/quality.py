@@ -6,12 +6,13 @@ For templates/quality.html, the overview of all pipelines, and pipeline_quality.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TypeAlias, TypeVar
 
-from hindcast.airflow.pages import catalog, drawing, reading_limits, run_reports
+from hindcast.airflow.pages import catalog, drawing, failing_changes, reading_limits, run_reports
+from hindcast.airflow.pages.failing_changes import FailingRows
 from hindcast.airflow.pages.run_reports import RunOutcome
 from hindcast.common.errors import HindcastError, TableError
 from hindcast.common.json_values import JsonObject, JsonValue
@@ -22,9 +23,11 @@ from hindcast.contract.description import split_paragraphs
 from hindcast.contract.sensitive import REDACTED
 from hindcast.plan import journal, marks
 from hindcast.plan.runs import Run
-from hindcast.quality import entry_masks, failing_rows, failing_sample, gate_results
+from hindcast.quality import gate_results, gate_words
 from hindcast.quality.expectations import format_gate
+from hindcast.quality.gate_results import GateResult
 from hindcast.query.cut_values import cut_nested, cut_text
+from hindcast.report.run_report import RunReport
 from hindcast.report.summaries import OUTCOMES
 
 MAX_RUNS = 20
@@ -146,6 +149,7 @@ def _format_line(
         "last": ended[-1].as_json() if ended else None,
         "runs": [run.as_json() for run in runs],
         "trends": build_trends(ended),
+        "waiting": count_waiting(runs),
         "problems": [problem for n, problem in enumerate(problems) if problem not in problems[:n]],
     }
 
@@ -165,6 +169,7 @@ def build_pipeline_page(settings: Settings, contract: Contract, before: int | No
         "trends": build_trends([entry for entry in entries if entry.run.has_report]),
         "earlier": shown[-MAX_RUNS].number if len(shown) > MAX_RUNS else None,
         "total": len(past),
+        "waiting": count_waiting(entries) if before is None else 0,
         "gatesOf": ended[-1] if ended else None,
         "gates": gates,
         "problems": problems,
@@ -209,6 +214,12 @@ def _format_problem(error: HindcastError) -> Problem:
     return {"found": error.found, "where": error.where, "mend": error.fix}
 
 
+def count_waiting(runs: Sequence[RunEntry]) -> int:
+    """Return how many keys are held back since the last of these runs that was completed."""
+    completed = [run for run in runs if run.run.state == "completed"]
+    return completed[-1].outcome.counts["held"] if completed else 0
+
+
 def build_trends(runs: Sequence[RunEntry]) -> list[JsonObject]:
     """Return the counts of runs, oldest first, as sparklines; counts that are 0 in all of them are left out.
 
@@ -233,40 +244,56 @@ def _read_gates(settings: Settings, contract: Contract, run: int) -> tuple[list[
         return [], [_format_problem(error)]
     hidden = marks.find_marked_columns(settings, contract, (*contract.topics, *contract.views))
     mask = gate_results.build_masker(contract, hidden)
-    failing: dict[tuple[str, int], list[JsonObject]] = {}
+    failing: FailingRows = {}
     problems: list[Problem] = []
     try:
-        failing = _read_failing_rows(settings, contract, run)
+        failing = failing_changes.read_failing_rows(settings, contract, run)
     except TableError as error:
         problems.append(_format_problem(error))
     pairs = [(table, mask(table, gate)) for table, gates in results.items() for gate in gates]
     entries: list[JsonObject] = []
+    lines = gate_words.locate_gates(settings.schemas, contract) if failing else {}
     for table, gate in sorted(pairs, key=lambda pair: OUTCOMES.index(pair[1].outcome)):
         trend = [value for value in gate.trend if value is not None]
         text = f"Observed, oldest run first: {', '.join(f'{value:g}' for value in trend)}"
         named = cut_text(format_gate(gate.expectation, gate.kwargs))
         shown: JsonObject = {"named": named, "told": text, "kwargs": cut_nested(gate.kwargs)}
         rows: list[JsonValue] = [*failing.get((table, gate.gate), [])]
-        entries.append({**gate.as_json(), "table": table, **shown, "spark": drawing.sparkline(trend), "rows": rows})
+        rule = describe_failing_gate(contract, table, gate, lines) if rows else {}
+        entries.append(
+            {**gate.as_json(), "table": table, **shown, "spark": drawing.sparkline(trend), "rows": rows, **rule}
+        )
     return entries, problems
 
 
-MAX_FAILING = 10
-"""How many failing rows of a gate the page shows; `hindcast failing` lists all."""
+def describe_failing_gate(
+    contract: Contract, table: str, gate: GateResult, lines: Mapping[tuple[str, int], str]
+) -> JsonObject:
+    """Return a gate in `words`, and its `line` in the contract: None if the contract has another gate by now."""
+    known = contract.expectations(table) if table in (*contract.topics, *contract.views) else ()
+    is_same = gate.gate < len(known) and known[gate.gate].type == gate.expectation
+    line = lines.get((table, gate.gate)) if is_same else None
+    return {"words": cut_text(gate_words.describe_rule(gate.expectation, gate.kwargs)), "line": line}
 
 
-def _read_failing_rows(settings: Settings, contract: Contract, run: int) -> dict[tuple[str, int], list[JsonObject]]:
-    """Return by table and gate the first rows that a run's gates found, masked (entry_masks.py)."""
-    entries = failing_sample.sample_entries(settings.warehouse, contract.pipeline, run, MAX_FAILING)
-    path = failing_rows.failing_table(settings.warehouse, contract.pipeline).path
-    found: dict[tuple[str, int], list[JsonObject]] = {}
-    for entry in entry_masks.mask_entries(bind_contract(contract, settings), entries).to_pylist():
-        row = entry_masks.parse_object(entry["row"], path) if entry["row"] is not None else None
-        place = (entry["topic"], entry["partition"], entry["offset"])
-        record = None if None in place else dict(zip(("topic", "partition", "offset"), place, strict=True))
-        shown = {name: entry[name] for name in ("entry", "change", "key")}
-        found.setdefault((entry["table"], entry["gate"]), []).append({**shown, "row": row, "record": record})
-    return found
+def list_failing_gates(settings: Settings, contract: Contract, report: RunReport) -> list[JsonObject]:
+    """Return the gates of a report (masked) that have failing rows to show, each with the first of them."""
+    gates = [(name, gate.result) for name, table in report.tables.items() for gate in table.gates if gate.rows]
+    try:
+        failing = failing_changes.read_failing_rows(settings, contract, report.run) if gates else {}
+    except TableError:
+        return []  # the page has the command that lists them, which says what is wrong
+    lines = gate_words.locate_gates(settings.schemas, contract) if failing else {}
+    return [
+        {
+            "table": name,
+            "failing": gate.failing,
+            "rows": failing[name, gate.gate],
+            **describe_failing_gate(contract, name, gate, lines),
+        }
+        for name, gate in gates
+        if (name, gate.gate) in failing
+    ]
 
 
 _LOG = logging.getLogger(__name__)

@@ -21,6 +21,7 @@ from jinja2 import ChoiceLoader, Environment, FunctionLoader, PackageLoader, Str
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
+from hindcast.airflow.pages import PREFIX
 from hindcast.airflow.pages.value_colours import format_value
 from hindcast.common import permissions
 from hindcast.common.errors import HindcastError, PlatformError, UnknownError
@@ -56,7 +57,8 @@ _HEADERS = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "same-origin
 
 def render_page(request: Request, template: str, fields: JsonObject, status: int = 200) -> Response:
     """Return a page: a template of this package, filled with the fields."""
-    text = load_templates().get_template(template).render(root=request.scope.get("root_path", ""), **fields)
+    root = request.scope.get("root_path", "")
+    text = load_templates().get_template(template).render(root=root, airflow=root.removesuffix(PREFIX), **fields)
     headers = {**_HEADERS, "Content-Security-Policy": PAGE_POLICY}
     return Response(text.encode("utf-8", "replace"), status, headers, "text/html; charset=utf-8")
 
@@ -96,7 +98,7 @@ def read_plane_style() -> str:
     return style.partition("/* The plane")[2].partition("*/")[2].partition("/* The page of a plane */")[0].strip()
 
 
-def serve_report(report: RunReport, name: str) -> Response:
+def serve_report(request: Request, report: RunReport, name: str, failing_rows: Sequence[JsonObject] = ()) -> Response:
     """Return a report as the page or the JSON of this name; UnknownError for a file of Data Docs: it is not masked."""
     if name.endswith(".json"):
         return as_json(report.as_json())
@@ -104,7 +106,8 @@ def serve_report(report: RunReport, name: str) -> Response:
         found, fix = "what these Data Docs show is sensitive by now", "open the run's report, which hides it"
         raise UnknownError(found, fix=fix)
     headers = {**_HEADERS, "Content-Security-Policy": REPORT_POLICY}
-    return Response(page.render_page(report).encode("utf-8", "replace"), 200, headers, "text/html; charset=utf-8")
+    text = page.render_page(report, failing_rows, request.scope.get("root_path", ""))
+    return Response(text.encode("utf-8", "replace"), 200, headers, "text/html; charset=utf-8")
 
 
 def serve_document(folder: Path, name: str) -> Response:

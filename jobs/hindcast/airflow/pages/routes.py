@@ -23,6 +23,7 @@ from hindcast.airflow.pages import (
     closes_page,
     ledger_page,
     marks,
+    preview_page,
     quality,
     reading_limits,
     rendering,
@@ -35,11 +36,13 @@ from hindcast.airflow.pages.closes_page import ClosesRequest
 from hindcast.airflow.pages.time_machine import MachineRequest, QuestionError
 from hindcast.common.errors import HindcastError, QueryError, UnknownError
 from hindcast.common.json_values import JsonObject
-from hindcast.common.settings import read_settings
-from hindcast.contract.names import PREVIEW, RELEASE
+from hindcast.common.settings import Settings, read_settings
+from hindcast.contract import Contract
+from hindcast.contract.names import PREVIEW, RELEASE, name_preview
 from hindcast.plan import former_marks_cache, journal
 from hindcast.plan.parsed_journals import JournalLimits
 from hindcast.plan.purposes import Release
+from hindcast.report import preview_files
 
 PageName = Literal["quality", "machine", "changes", "closes", "ledger"]
 RunPageName = Literal[PageName, "report"]
@@ -134,12 +137,14 @@ def build_app(access: PageAccess) -> FastAPI:
         return ledger_page.build_page(settings, contract, readable, before)
 
     @pipeline.get("/reports/{dag_id}/{name:path}")
-    def report(dag_id: str, name: str, readable: frozenset[str] = may) -> Response:
+    def report(request: Request, dag_id: str, name: str, readable: frozenset[str] = may) -> Response:
         settings = read_settings()
         contract = marks.load_marked_contract(settings, dag_id, readable)
         masked = run_reports.find_masked_report(settings, contract, name)
-        if masked is not None:
-            return rendering.serve_report(masked, name)
+        shown = masked or run_reports.read_written_report(settings, contract, name)
+        failing = quality.list_failing_gates(settings, contract, shown) if shown and name.endswith(".html") else []
+        if shown is not None and (masked is not None or failing):
+            return rendering.serve_report(request, shown, name, failing)
         return rendering.serve_document(settings.reports / contract.pipeline, name)
 
     @pipeline.get("/dag/{dag_id}/{page}.json")
@@ -158,7 +163,7 @@ def build_app(access: PageAccess) -> FastAPI:
         name = catalog.pipeline_of_dag(settings, dag_id)
         runs = []
         if name in readable:  # the DAG of the address may be one beside the pipeline's own
-            contract = catalog.load_contract(settings, name, readable)
+            contract = marks.load_marked_contract(settings, name, readable)
             past = journal.read_runs(settings.warehouse, name)
             runs = [run for run in past if run.run_id == run_id]
             # A run of the other DAG can have the same id.
@@ -166,9 +171,13 @@ def build_app(access: PageAccess) -> FastAPI:
             runs = [run for run in runs if isinstance(run.plan.purpose, Release) == is_release] or runs
             if dag_id == f"{name}{PREVIEW}":
                 if page == "report":
-                    return _show_preview(request, name, dag_id, run_id)
+                    return _show_preview(request, settings, contract, run_id)
                 if not runs:
                     return of_dag(request, dag_id, page)
+            if not runs and page == "report":
+                preview = name_preview(run_id)
+                if preview_files.read_preview(settings, contract, preview):
+                    return _show_preview(request, settings, contract, preview)
         if not runs:
             raise UnknownError(
                 f"'{run_id}' has no plan yet", where=name, fix="wait for its first task, which plans the run"
@@ -176,7 +185,9 @@ def build_app(access: PageAccess) -> FastAPI:
         last = quality.build_run_entry(settings, runs[-1], quality.build_mark_check(settings, contract, past))
         if page != "report":
             return _redirect_to(request, f"{page}/{name}", knownAt=f"run:{last.run.number}")
-        return _redirect_to(request, f"reports/{name}/{last.report}" if last.report else f"quality/{name}")
+        if not last.report:
+            return _redirect_to(request, f"quality/{name}")
+        return rendering.render_page(request, "open_report.html", {"pipeline": name, "report": last.report})
 
     app = FastAPI(title="Hindcast", docs_url=None, redoc_url=None, openapi_url=None)
     app.add_middleware(_PageLimit)
@@ -227,11 +238,12 @@ def _add_page(
     return decorate
 
 
-def _show_preview(request: Request, pipeline: str, dag_id: str, run_id: str) -> Response:
-    """Return the page of a preview's run: it leads to the log, in which the answer is."""
+def _show_preview(request: Request, settings: Settings, contract: Contract, run_id: str) -> Response:
+    """Return the page of a preview's run: its answer, and a link to its log."""
     airflow = request.scope.get("root_path", "").removesuffix(PREFIX)
-    log = f"{airflow}/dags/{quote(dag_id)}/runs/{quote(run_id, safe='')}/tasks/preview"
-    return rendering.render_page(request, "preview.html", {"pipeline": pipeline, "log": log})
+    log = f"{airflow}/dags/{quote(contract.pipeline + PREVIEW)}/runs/{quote(run_id, safe='')}/tasks/preview"
+    answer = preview_files.read_preview(settings, contract, run_id)
+    return rendering.render_page(request, "preview.html", {**preview_page.build_page(contract, answer), "log": log})
 
 
 def _redirect_to(request: Request, page: str, **parameters: str) -> Response:

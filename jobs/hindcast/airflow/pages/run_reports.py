@@ -130,6 +130,16 @@ def find_masked_report(settings: Settings, contract: Contract, name: str) -> Run
     return _MASKED.find(run, key, lambda: _mask_report(path, bound, run, past), _count_objects)
 
 
+def read_written_report(settings: Settings, contract: Contract, name: str) -> RunReport | None:
+    """Return the report that a page of this name shows, as written; None for other files, and if it is unreadable."""
+    number = _REPORT_FILE.fullmatch(name)
+    past = journal.read_runs(settings.warehouse, contract.pipeline)
+    run = next((run for run in past if number and name.endswith(".html") and str(run.number) == number[1]), None)
+    if run is None or not run.has_report or "/" in name:
+        return None
+    return _read_written_report(settings.reports / run.plan.pipeline / f"run-{run.number}.json", run)
+
+
 def _mask_report(path: Path, contract: BoundContract, run: Run, past: Sequence[Run]) -> RunReport | None:
     """Return the report of a run masked; None if that hides nothing."""
     written = _read_written_report(path, run)

@@ -25,7 +25,7 @@ from hindcast.plan.plans import Plan
 from hindcast.plan.purposes import Erasure
 from hindcast.plan.runs import MALFORMED, Run
 from hindcast.quality import datadocs, gate_results
-from hindcast.report import page
+from hindcast.report import page, preview_files
 from hindcast.report.run_report import RunReport
 from hindcast.runs import row_counts, shadow_table
 from hindcast.store import emitted_log, row_reader, table_creation, tables
@@ -150,6 +150,7 @@ class ErasureStep:
         self.refuse_ended()
         datadocs.remove_sites(self._reports)
         page.remove_unfinished_files(self._reports)
+        preview_files.remove_previews(self._reports)
         for path in sorted(self._reports.glob("run-*.json")):
             notices.refuse_lost_notice()
             _scrub_report(self._contract.settings.reports, pipeline, path, self.texts)

@@ -1,5 +1,5 @@
 // What a page takes over from the page of Airflow that shows it: its theme, as its document has it, else as the user
-// chose it last; and the tabs of a DAG, beside which ours would be the same once more.
+// chose it last; and the tabs of a DAG, beside which ours would be the same once more. It leads out of its frame.
 (() => {
   const THEMES = ["dark", "light"];
   const page = document.documentElement.dataset;
@@ -23,10 +23,34 @@
     if (theme) page.theme = theme;
     else delete page.theme;
   };
+  const addTheme = (link) => {
+    const address = new URL(link.href);
+    if (!page.theme || !address.pathname.startsWith(`${root}/hindcast/reports/`)) return;
+    address.searchParams.set("theme", page.theme); // a report, which is of no origin, can ask nobody
+    link.href = address;
+  };
+  const openOutside = (link) => {
+    // Airflow's frame lets nothing in it replace the page around it; a link of that page may.
+    readShell((shell) => Object.assign(shell.document.createElement("a"), { href: link.href }).click());
+  };
   const root = new URL(document.currentScript.src).pathname.replace(/\/hindcast\/static\/shell\.js$/, "");
   if (readShell((shell) => shell.location.pathname.startsWith(`${root}/dags/`))) page.shell = "dag";
   apply();
   addEventListener("storage", apply);
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest("a[href]");
+    if (!link) return;
+    addTheme(link);
+    if (link.target !== "_top" || window.parent === window) return;
+    event.preventDefault();
+    openOutside(link);
+  });
+  document.addEventListener("DOMContentLoaded", () => {
+    const link = document.querySelector("a[data-open]");
+    if (!link) return;
+    addTheme(link);
+    location.replace(link.href);
+  });
   const options = { attributes: true, attributeFilter: ["class"] };
   readShell((shell) => new MutationObserver(apply).observe(shell.document.documentElement, options));
 })();

@@ -1,0 +1,83 @@
+"""The rows that a run's gates found, as changes: what is now, what is proposed, and which record proposes it.
+
+For the quality page and for the report of a run (templates: hindcast/report/failing.html).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeAlias
+
+from hindcast.common.json_values import JsonObject
+from hindcast.common.settings import Settings
+from hindcast.contract import Contract, list_shapes
+from hindcast.contract.bound import bind_contract
+from hindcast.quality import entry_masks, failing_sample, held_change
+from hindcast.query import read
+from hindcast.query.cut_values import cut_text
+
+MAX_ROWS = 20
+"""How many failing rows of a gate are shown; `hindcast failing` lists all."""
+
+FailingRows: TypeAlias = Mapping[tuple[str, int], list[JsonObject]]
+"""Rows by table and number of the gate."""
+
+
+def read_failing_rows(settings: Settings, contract: Contract, run: int) -> FailingRows:
+    """Return the first rows that a run's gates found, without what is sensitive; TableError if they are unreadable.
+
+    Each has `key` (JSON), `row`, `cells` (`held_change.Cell`), `valid`, `entry`, `change`, the `record`, and `plane`:
+    what the address of its plane asks, None if the key is hidden.
+    """
+    entries = failing_sample.sample_entries(settings.warehouse, contract.pipeline, run, MAX_ROWS).to_pylist()
+    masks = entry_masks.find_masks(bind_contract(contract, settings), {entry["table"] for entry in entries})
+    shapes, found = list_shapes(contract), dict[tuple[str, int], list[JsonObject]]()
+    masked = [
+        entry_masks.mask_row(entry["row"], masks.columns[entry["table"]], masks.path)
+        if entry["row"] is not None and entry["table"] in masks.columns
+        else None
+        for entry in entries
+    ]
+    closed: dict[tuple[str, str], list[int]] = {}
+    for n, entry in enumerate(entries):
+        if entry["change"] == "close" and masked[n] is not None:
+            closed.setdefault((entry["table"], entry["key"]), []).append(n)
+    for entry, row in zip(entries, masked, strict=True):
+        if entry["gate"] is None:
+            continue
+        name, is_hidden = entry["table"], masks.hides_key(entry["table"], entry["key"])
+        is_new = entry["change"] == "open" and row is not None
+        others = [masked[n] or "" for n in closed.get((name, entry["key"]), [])] if is_new else []
+        replaced = held_change.find_replaced_row(row, others) if is_new and row is not None else None
+        key = shapes[name].key if name in shapes else ()
+        cells = held_change.list_cells(row, replaced, key) if row is not None else []
+        place = {column: entry[column] for column in ("topic", "partition", "offset")}
+        found.setdefault((name, entry["gate"]), []).append(
+            {
+                "entry": entry["entry"],
+                "change": entry["change"],
+                "key": "***" if is_hidden else entry["key"],
+                "row": entry_masks.parse_object(row, masks.path) if row is not None else None,
+                "cells": [
+                    {**cell._asdict(), "before": cut_text(cell.before), "after": cut_text(cell.after)} for cell in cells
+                ],
+                "valid": held_change.describe_period(row) if row is not None else "",
+                "record": None if None in place.values() else place,
+                "plane": None if is_hidden else _ask_plane(settings, contract, name, entry["key"], row, masks.path),
+            }
+        )
+    return found
+
+
+def _ask_plane(
+    settings: Settings, contract: Contract, name: str, key: str, row: str | None, path: str
+) -> JsonObject | None:
+    """Return what the address of the plane of a failing row asks; None if the contract has no such table."""
+    if name not in (*contract.topics, *contract.views):
+        return None
+    table, fields = read.locate_table(settings.warehouse, contract, name), entry_masks.parse_object(key, path)
+    if {*fields} != {*table.key} or None in fields.values():
+        return None
+    begin, _ = held_change.find_period(row) if row is not None else ("", "")
+    asked: JsonObject = {"table": name, "key": read.format_key(table, [fields[column] for column in table.key])}
+    return {**asked, "asOf": begin} if begin else asked
