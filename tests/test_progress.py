@@ -94,6 +94,12 @@ def test_colour_is_only_where_it_is_wanted(monkeypatch: pytest.MonkeyPatch) -> N
     assert progress_lines._format_bar(event, 80) == re.sub(r"\x1b\[\d+m", "", coloured)
 
 
+def test_the_last_line_does_not_say_what_it_was_at(terminal: Terminal) -> None:
+    with progress_lines.print_progress(read_settings()):
+        step_events.emit_event({**describe(part="rows of o"), "event": "step ended"})
+    assert terminal.read() == "replay o: 10.0 s\r\n"
+
+
 def describe(**fields: Any) -> Event:
     return {
         "event": "step progress",

@@ -44,7 +44,7 @@ class _Lines(logging.StreamHandler[TextIO]):
     def emit(self, record: logging.LogRecord) -> None:
         event: Event = vars(record)[EVENT_ATTRIBUTE]
         if event["event"] == "step progress":
-            print(f"{_name_step(event)}: {', '.join(_describe_progress(event))}", file=self.stream, flush=True)
+            print(f"{_name_part(event)}: {', '.join(_describe_progress(event))}", file=self.stream, flush=True)
 
 
 class _TerminalLine(logging.StreamHandler[TextIO]):
@@ -79,7 +79,7 @@ def _read_width(stream: TextIO) -> int:
 
 def _format_bar(event: Event, width: int) -> str:
     """Return a line of at most `width` characters; what does not fit is left out."""
-    line, count = _name_step(event)[:width], _find_count(event)
+    line, count = _name_part(event)[:width], _find_count(event)
     share = count.share if count is not None else 0.0
     bar = f" [{'#' * int(share * _BAR):-<{_BAR}}] {share:4.0%}"
     length = len(line)
@@ -95,8 +95,12 @@ def _format_bar(event: Event, width: int) -> str:
 
 
 def _name_step(event: Event) -> str:
-    part = f", {event['part']}" if "part" in event else ""
-    return f"{event['step']} {event.get('table', event['pipeline'])}{part}"
+    return f"{event['step']} {event.get('table', event['pipeline'])}"
+
+
+def _name_part(event: Event) -> str:
+    """Return the name of a step with what it is at."""
+    return f"{_name_step(event)}, {event['part']}" if "part" in event else _name_step(event)
 
 
 def _describe_progress(event: Event) -> Iterator[str]:

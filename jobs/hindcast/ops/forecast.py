@@ -223,7 +223,7 @@ def format_forecast(forecast: Forecast) -> str:
     rows = [
         {
             "table": it.table,
-            "rows": f"{it.rows:,}",
+            "rows": it.rows,
             "superseded": f"{it.superseded / it.rows:.0%}" if it.rows else "-",
             "MB": f"{it.bytes / 1e6:,.1f}",
             "rows a week": "-" if it.rows_a_week is None else f"{it.rows_a_week:,.0f}",
