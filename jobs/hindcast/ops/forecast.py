@@ -207,7 +207,7 @@ def estimate_first_run(offsets: int, times: Sequence[RunTime], cores: int) -> Fi
 
 _LEAST_SHARE, _LARGE, _SEVERAL = 100, 10, 3
 _BENCHMARKED = (20_000.0, 120_000.0)
-"""Records a second and core, slow and fast: with views, and a replay alone (docs/performance.md)."""
+"""Records a second and core: what a replay alone reaches (docs/deploy.md), and a sixth of it, which nobody measured."""
 _START = 10.0
 """Seconds that a run takes beside its records."""
 
