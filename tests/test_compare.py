@@ -19,6 +19,7 @@ from deltalake import write_deltalake
 
 from bare_runs import bare_run
 from hindcast.cli import main
+from hindcast.common import step_events
 from hindcast.common.errors import HindcastError, QueryError, RecordError, TopicError
 from hindcast.common.settings import read_settings
 from hindcast.contract import Contract, load
@@ -254,6 +255,21 @@ def test_what_is_a_difference(shop: Shop) -> None:
 def test_nothing_equals_nothing(shop: Shop) -> None:
     shop.replayed("bills")
     assert told(shop.compared("bills", shop.live())) == []
+
+
+def test_progress_is_told_in_offsets_of_the_topic(shop: Shop) -> None:
+    shop.replayed("bills")
+    topic = shop.live(("a", 1, amount("1")), ("b", 2, amount("1")))
+    events: list[step_events.Event] = []
+    with step_events.send_events_to(events.append):
+        shop.compared("bills", topic)
+    (event,) = events
+    assert (event["step"], event["table"], event["offsets_done"], event["offsets_planned"]) == (
+        "compare",
+        "bills",
+        2,
+        2,
+    )
 
 
 def test_only_the_last_epoch_and_completed_runs_count(shop: Shop) -> None:

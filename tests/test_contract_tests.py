@@ -199,7 +199,7 @@ def test_a_second_file_of_tests_for_one_pipeline_is_refused(schemas: Path) -> No
         ("id: string", "primitive", "n: smallint", 40000, "'40000' is not a valid smallint"),
         ("id: string", "primitive", "n: int", True, "true is not a valid int"),
         ("id: string", "string", "n: int", {"m": 7}, "the value is string, found a mapping"),
-        ("id: string", "avro", "n: int", {"n": 7}, "the value is Avro, which a test cannot write"),
+        ("id: string", "avro", "n: int", {"n": 7}, "the value is Avro of a schema registry, which a test does not ask"),
     ],
 )
 def test_values_are_written_in_the_format_of_their_topic(
@@ -477,7 +477,7 @@ def _bytes(value: Any) -> bytes | None:
     [
         (["exchang"], "there are no tests of 'exchang'"),
         (["reader"], "it reads menu, a table of another pipeline"),
-        (["avro"], "value: the value is Avro, which a test cannot write"),
+        (["avro"], "value: the value is Avro of a schema registry"),
     ],
 )
 @pytest.mark.usefixtures("in_session")

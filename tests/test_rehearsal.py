@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from datetime import UTC, datetime, timedelta
 from itertools import chain, pairwise
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from hindcast import read
 from hindcast.bitemporal import valid_time
 from hindcast.cli.main import main
+from hindcast.common import progress
 from hindcast.common.errors import HindcastError, RequestError
 from hindcast.common.settings import read_settings
 from hindcast.plan import journal
@@ -198,8 +200,10 @@ def test_the_command_prints_the_report_of_each_date(
         send(p)
         monkeypatch.setattr("hindcast.cli.commands.running.open_session", lambda *_: spark)
         moments = ["--from", at(0).isoformat(), "--to", at(30).isoformat()]
+        monkeypatch.setattr(progress, "INTERVAL", 0.02)
         assert main(["rehearse", p.name, *moments, "--every", "15 seconds"]) == 0
-        shown = capsys.readouterr().out
+        shown, told = capsys.readouterr()
+        assert re.search(r"^replay orders: 1 of 2 runs \(50%\), .*about \d+ s left$", told, re.MULTILINE)
         assert f"rehearsed: what arrived from {at(0).isoformat()} to {at(15).isoformat()}" in shown
         assert f"again: hindcast rehearse hindsight --from {at(15).isoformat()}" in shown
         page = Path(read_settings().reports, p.name, "run-1.html").read_text(encoding="utf-8")

@@ -20,12 +20,13 @@ import receivers
 from hindcast.airflow import step_metrics
 from hindcast.airflow.step_metrics import Metric
 from hindcast.cli import main
-from hindcast.common import progress, step_events
+from hindcast.common import progress, progress_lines, step_events
 from hindcast.common.errors import BusyError
 from hindcast.common.settings import read_settings
 from hindcast.common.step_events import Event
 from hindcast.kafka.topics import OffsetRange
 from hindcast.plan.plans import TopicPlan
+from hindcast.runs import preview
 from pipelines import at, pipeline
 
 if TYPE_CHECKING:
@@ -128,24 +129,29 @@ def test_a_step_that_takes_long_says_how_far_it_has_come(
     with pipeline(spark, broker, tmp_path, GUARDED) as p:
         p.send("menu", *((f"dish {n}", {"price": n}, 0) for n in range(6)))
         monkeypatch.setenv("HINDCAST_CHUNK", "2")
-        with step_events.print_progress(read_settings()):
+        with progress_lines.print_progress(read_settings()):
             p.run()
         lines = capsys.readouterr().err.splitlines()
         assert lines
         assert {line.partition(":")[0] for line in lines} <= {"replay menu", "replay orders", "build bills"}
-        form = r"replay menu: (\d+ of \d+ tasks? in Spark, )?4 of 6 offsets \(67%\), \d+ s, about \d+ s left"
+        form = r"replay menu: 4 of 6 offsets \(67%\), \d+/s, (\d+ of \d+ tasks? in Spark, )?\d+ s, about \d+ s left"
         assert any(re.fullmatch(form, line) for line in lines)
-        assert any(re.search(r": \d+ of \d+ tasks? in Spark", line) for line in lines)
+        assert any(re.search(r"[:,] \d+ of \d+ tasks? in Spark", line) for line in lines)
+
+        p.send("menu", ("dish 1", {"price": 8}, 1))
+        with progress_lines.print_progress(read_settings()):
+            preview.preview_run(spark, read_settings(), p.name)
+        assert re.search(r"^preview guarded, bills: 2 of 3 tables \(67%\), ", capsys.readouterr().err, re.MULTILINE)
 
         monkeypatch.setattr(progress, "INTERVAL", 60.0)
         monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
         p.send("menu", ("dish 1", {"price": 9}, 1))
-        with step_events.print_progress(read_settings()):
+        with progress_lines.print_progress(read_settings()):
             p.run()
-        assert re.search(r"^replay menu: 2 rows opened, 1 closed, \d+\.\d s$", capsys.readouterr().err, re.MULTILINE)
+        assert re.search(r"replay menu: 2 rows opened, 1 closed, \d+\.\d s$", capsys.readouterr().err, re.MULTILINE)
 
         monkeypatch.setenv("HINDCAST_LOG", "json")
-        with step_events.print_progress(read_settings()):
+        with progress_lines.print_progress(read_settings()):
             p.run()
         assert capsys.readouterr().err == ""
 

@@ -15,6 +15,7 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it ha
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import Row, SparkSession
 
+from hindcast.common import progress, step_events
 from hindcast.common.errors import describe_cause
 from hindcast.common.session import SMALL_STEP_SETTINGS, override_conf
 from hindcast_conformance import topology
@@ -90,8 +91,15 @@ def run_vectors(spark: SparkSession, vectors: Sequence[Vector]) -> list[Outcome]
         for (number, _), value in zip(members, computed, strict=True):
             outcomes[number] = Outcome(vectors[number], value, seconds)
 
-    with override_conf(spark, SMALL_STEP_SETTINGS), ThreadPoolExecutor(_AT_ONCE) as pool:
-        list(pool.map(compute, batches.items()))
+    with (
+        step_events.record_step("conformance", "vectors"),
+        progress.report_progress(spark),
+        override_conf(spark, SMALL_STEP_SETTINGS),
+        ThreadPoolExecutor(_AT_ONCE) as pool,
+    ):
+        step_events.add_fields(vectors=len(vectors), vectors_done=len(outcomes))
+        for _ in pool.map(compute, batches.items()):
+            step_events.add_fields(vectors_done=len(outcomes))
     return [outcomes[number] for number in range(len(vectors))]
 
 

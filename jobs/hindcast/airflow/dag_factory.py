@@ -9,6 +9,7 @@ held.
 from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -64,7 +65,7 @@ def create_pipeline_dag(settings: Settings, contract: Contract) -> DAG:
         description=summarize_description(contract.description),
         doc_md=_doc(contract),
         schedule=_schedule(settings, contract),
-        start_date=contract.start,
+        start_date=contract.start if contract.intervals is None else _NEVER,
         catchup=contract.catchup,
         max_active_runs=1,
         **list_dag_options(contract),
@@ -221,7 +222,12 @@ def _schedule(settings: Settings, contract: Contract) -> CronDataIntervalTimetab
     """Return when Airflow runs the pipeline; None if only on request."""
     if contract.schedule == "inputs":
         return AssetAny(*(assets.table_asset(settings.warehouse, source.table) for source in contract.inputs.values()))
-    return CronDataIntervalTimetable(contract.schedule, timezone="UTC") if contract.schedule else None
+    expression = contract.schedule or contract.intervals
+    return CronDataIntervalTimetable(expression, timezone="UTC") if expression else None
+
+
+_NEVER = datetime(2999, 1, 1, tzinfo=UTC)
+"""When a pipeline starts that only a backfill runs: Airflow gives intervals only to a schedule."""
 
 
 def _table_task(settings: Settings, contract: Contract, step: str, name: str) -> Any:

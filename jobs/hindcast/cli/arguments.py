@@ -196,6 +196,7 @@ def build_parser() -> argparse.ArgumentParser:
     maintain = add_format(add(upkeep.maintain))
     maintain.add_argument("pipeline")
     maintain.add_argument("--dry-run", action="store_true", help="show what it would do; write nothing")
+    add_format(add(upkeep.forecast)).add_argument("pipeline")
     trim = add_format(add(upkeep.trim))
     trim.add_argument("pipeline")
     trim.add_argument("--dry-run", action="store_true", help="show what it would remove; write nothing")

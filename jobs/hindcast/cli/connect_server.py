@@ -4,7 +4,11 @@ Spark's own server starts Python workers for every session: seconds for each tas
 when the session ends (SPARK-54055). In return it keeps files and classes that clients add apart; ours add none.
 """
 
+from hindcast import __version__
+from hindcast.common.spark_connect import VERSION_PROPERTY
+
 SETTINGS = {
+    VERSION_PROPERTY: __version__,
     "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
     "spark.sql.artifact.isolation.enabled": "false",
     "spark.python.daemon.module": "hindcast.cli.worker_daemon",

@@ -13,7 +13,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "run it": ("run", "rehearse", "preview", "runs", "report", "abandon"),
     "ask its tables": ("query", "history", "diff", "why", "sql", "compare", "close", "closes", "restate"),
     "decide what was held back": ("failing", "release", "quarantine", "requeue"),
-    "keep it healthy": ("doctor", "verify", "ledger", "maintain", "trim", "forget", "upgrade", "downgrade"),
+    "keep it healthy": ("doctor", "verify", "ledger", "maintain", "forecast", "trim", "forget", "upgrade", "downgrade"),
     "try it on this machine": ("setup", "completion", "up", "demo", "produce", "down", "conformance"),
 }
 """All commands, by what people want to do."""
@@ -47,6 +47,7 @@ EXAMPLES: Mapping[str, str] = {
     "verify": "hindcast verify shop --quick",
     "ledger": "hindcast ledger shop --format csv",
     "maintain": "hindcast maintain shop --dry-run",
+    "forecast": "hindcast forecast shop",
     "trim": "hindcast trim shop --dry-run",
     "forget": "hindcast forget shop.orders --key anna --dry-run",
     "upgrade": "hindcast upgrade shop.prices",

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from hindcast.cli.arguments import Command, parse_arguments
-from hindcast.common import step_events
+from hindcast.common import progress_lines, step_events
 from hindcast.common.ended_jvm import explain_ended_jvm
 from hindcast.common.errors import FINAL_ERRORS, BusyError, HindcastError, QueryError, show_briefly
 from hindcast.common.json_values import JsonValue
@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         settings = replace(_read_settings(command), variables=tuple(dict(arguments.variables).items()))
         with (
             step_events.write_event_lines(settings),
-            step_events.print_progress(settings),
+            progress_lines.print_progress(settings),
             limit_access(settings),
             explain_ended_jvm(settings),
         ):
@@ -115,7 +115,7 @@ def step(name: str, argv: Sequence[str]) -> int:
         settings = read_settings()
         with (
             step_events.write_event_lines(settings, os.environ.get(step_events.EVENTS_VARIABLE)),
-            step_events.print_progress(settings),
+            progress_lines.print_progress(settings),
             limit_access(settings),
         ):
             if name == "preview":

@@ -1,14 +1,11 @@
-"""Progress of a step that takes long: how many of Spark's tasks are done, by the event `step progress`.
-
-replay orders: 34 of 120 tasks in Spark, 200,000 of 336,776 offsets (59%), 20 s, about 14 s left
-"""
+"""Progress of steps that take long: the event `step progress`. progress_lines.py prints it."""
 
 from __future__ import annotations
 
 import contextvars
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from hindcast.common import spark_connect, step_events
@@ -20,6 +17,12 @@ if TYPE_CHECKING:
 INTERVAL = 10.0
 """Seconds between two events of a step."""
 
+TERMINAL_INTERVAL = 0.5
+"""The same, if a terminal shows them."""
+
+on_terminal: contextvars.ContextVar[bool] = contextvars.ContextVar("on_terminal", default=False)
+"""Whether a terminal shows the events of this context (progress_lines.py)."""
+
 
 class TaskCount(NamedTuple):
     """How many tasks the stages that Spark works on have, and how many of them are done."""
@@ -29,24 +32,32 @@ class TaskCount(NamedTuple):
 
 
 @contextmanager
-def report_progress(spark: SparkSession) -> Iterator[None]:
-    """Emit an event with the number of tasks every `INTERVAL` seconds as long as the block lasts.
+def report_progress(spark: SparkSession | None = None) -> Iterator[Callable[[SparkSession], None]]:
+    """Emit an event of the current step every `INTERVAL` seconds as long as the block lasts.
 
-    The tasks are those of all that the session is doing.
+    It has the number of tasks of all that the session is doing: of `spark`, or of the one that the block passes to the
+    function that it gets.
     """
     ended = threading.Event()
-    with _open_counter(spark) as count_tasks:
+    interval = TERMINAL_INTERVAL if on_terminal.get() else INTERVAL
+    with ExitStack() as counters:
+        counts: list[Callable[[], TaskCount]] = []
+
+        def watch(session: SparkSession) -> None:
+            counts[:] = [counters.enter_context(_open_counter(session))]
 
         def emit_regularly() -> None:
-            while not ended.wait(INTERVAL):
+            while not ended.wait(interval):
                 with suppress(Exception):  # no progress is no reason to fail
-                    step_events.emit_progress(*count_tasks())
+                    step_events.emit_progress(*(counts[0]() if counts else TaskCount(0, 0)))
 
+        if spark is not None:
+            watch(spark)
         # In a copy of the context: the events are those of the step, and go where its events go.
         thread = threading.Thread(target=contextvars.copy_context().run, args=(emit_regularly,), daemon=True)
         thread.start()
         try:
-            yield
+            yield watch
         finally:
             ended.set()
             thread.join(1)

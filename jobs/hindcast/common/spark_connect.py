@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from hindcast import __version__
 from hindcast.common import private_files
 from hindcast.common.errors import PlatformError
 from hindcast.common.settings import Settings
@@ -31,11 +32,16 @@ TOKEN_FILE = "token_file"  # noqa: S105  # a name in an Airflow connection's ext
 """The name of the token's file in the extra of an Airflow connection."""
 
 
+VERSION_PROPERTY = "spark.hindcast.version"
+"""The property of a server that says which version of Hindcast its Python workers have."""
+
+
 def connect_to_server(url: str, conf: Mapping[str, str], token: str = "") -> SparkSession:
     """Return this process's session of the Spark Connect server at `url`; create it with these settings if needed.
 
     The token is `token` if given, else that of the URL, else that of the environment. PlatformError if the server does
-    not accept it, or if another user's process listens on loopback.
+    not accept it, if another user's process listens on loopback, or if the server says that it has another version of
+    Hindcast.
 
     On loopback the token is sent without TLS. To another machine it is sent by TLS, unless the URL says
     `use_ssl=false`, which is for private networks like that of docker-compose.yaml.
@@ -55,6 +61,7 @@ def connect_to_server(url: str, conf: Mapping[str, str], token: str = "") -> Spa
     try:
         session = builder.getOrCreate()
         session.client.set_retry_policies([_build_retry_policy(url, channels.refuse_foreign)])
+        _refuse_other_version(cast("SparkSession", session), url)
         return cast("SparkSession", session)
     except SparkConnectGrpcException as error:
         if "authentication token" not in str(error):
@@ -65,6 +72,17 @@ def connect_to_server(url: str, conf: Mapping[str, str], token: str = "") -> Spa
             fix=f"set {TOKEN_VARIABLE} to the token that the server was started with; for the server of `make up` "
             "that is the text of HINDCAST_VAR/spark/token, a new one for each start",
         ) from None
+
+
+def _refuse_other_version(spark: SparkSession, url: str) -> None:
+    """Raise PlatformError if the server says that it has another version of Hindcast than we."""
+    version = read_conf(spark, [VERSION_PROPERTY])[VERSION_PROPERTY]
+    if version not in (None, __version__):
+        raise PlatformError(
+            f"the Spark Connect server has Hindcast {version}, and this is {__version__}",
+            where=url.partition("/;")[0],
+            fix="install one version for both, and start the server again",
+        )
 
 
 def is_client(spark: SparkSession) -> bool:

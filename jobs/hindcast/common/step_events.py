@@ -1,5 +1,5 @@
 """Step events: each step of a run emits one event when it begins, one when it has ended, waits or has failed, and
-others while it takes long (progress.py).
+others while it takes long (progress.py). So do other commands that take long, such as verify, each as one step.
 
     step begun    {"pipeline": "restaurant", "run": 7, "run_id": "cli__2026-01-05", "step": "build", "table": "bills"}
     step ended    the same with {"seconds": 2.1, "opened": 3, "closed": 1, "corrected": 1}
@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Literal, TypedDict, Unpack
 
 from hindcast.common.errors import BusyError
-from hindcast.common.plurals import format_count
 from hindcast.common.settings import Settings
 
 
@@ -53,6 +52,14 @@ class StepFields(TypedDict, total=False):
     tasks_done: int
     offsets_planned: int
     offsets_done: int
+    tables: int
+    tables_done: int
+    vectors: int
+    vectors_done: int
+    runs: int
+    runs_done: int
+    runs_seconds: float
+    part: str
 
 
 class Event(StepFields):
@@ -76,6 +83,9 @@ def record_step(name: str, pipeline: str, run: int | None = None, table: str | N
     fields["step"] = name
     if table is not None:
         fields["table"] = table
+    if (outer := _step_fields.get()) is not None and "runs" in outer:  # a step of one of several runs
+        fields |= {"runs": outer["runs"], "runs_done": outer["runs_done"]}
+        fields["runs_seconds"] = _seconds_since(_started.get())
     started = time.monotonic()
     before, clock = _step_fields.set(fields), _started.set(started)
     try:
@@ -129,25 +139,9 @@ def write_event_lines(settings: Settings, place: str | None = None) -> Iterator[
     """Write the events of this block as lines of JSON: to stderr if the settings say so, and to the file at `place`."""
     with ExitStack() as stack:
         if settings.log == "json":
-            stack.enter_context(_attach_handler(logging.StreamHandler(sys.stderr)))
+            stack.enter_context(attach_handler(logging.StreamHandler(sys.stderr)))
         if place:
-            stack.enter_context(_attach_handler(logging.FileHandler(place, encoding="utf-8")))
-        yield
-
-
-@contextmanager
-def print_progress(settings: Settings) -> Iterator[None]:
-    """Print on stderr how far the steps of this block have come: when they take long, and on a terminal as they end.
-
-    Nothing, if events go there as lines of JSON.
-    """
-    if settings.log == "json":
-        yield
-        return
-    shown = {"step progress", "step ended"} if sys.stderr.isatty() else {"step progress"}
-    handler = logging.StreamHandler(sys.stderr)
-    with _attach_handler(handler, _ProgressFormatter()):
-        handler.addFilter(lambda record: vars(record)[_EVENT_ATTRIBUTE]["event"] in shown)
+            stack.enter_context(attach_handler(logging.FileHandler(place, encoding="utf-8")))
         yield
 
 
@@ -177,11 +171,11 @@ _started: ContextVar[float] = ContextVar("started", default=0.0)
 def _log_event(event: Event) -> None:
     fields = {name: value for name, value in event.items() if name not in _FRAME_FIELDS}
     text = " ".join([event["event"], *(f"{name}={value}" for name, value in fields.items())])
-    extra = dict.fromkeys((_EVENT_ATTRIBUTE, _FORMER_ATTRIBUTE), event)
+    extra = dict.fromkeys((EVENT_ATTRIBUTE, _FORMER_ATTRIBUTE), event)
     _LOGGER.log(logging.getLevelNamesMapping()[event["level"].upper()], "%s", text, extra=extra)
 
 
-_EVENT_ATTRIBUTE, _FORMER_ATTRIBUTE = "step_event", "told"
+EVENT_ATTRIBUTE, _FORMER_ATTRIBUTE = "step_event", "told"
 """The attributes of a log record that hold its event; programs written for earlier versions read the second."""
 
 _FRAME_FIELDS = ("timestamp", "level", "event")
@@ -193,9 +187,9 @@ def _emit(what: str, level: Literal["info", "error"], fields: StepFields) -> Non
 
 
 @contextmanager
-def _attach_handler(handler: logging.Handler, formatter: logging.Formatter | None = None) -> Iterator[None]:
+def attach_handler(handler: logging.Handler, formatter: logging.Formatter | None = None) -> Iterator[None]:
     handler.setFormatter(formatter or _JsonLineFormatter())
-    handler.addFilter(lambda record: hasattr(record, _EVENT_ATTRIBUTE))
+    handler.addFilter(lambda record: hasattr(record, EVENT_ATTRIBUTE))
     before = _LOGGER.level
     _LOGGER.addHandler(handler)
     _LOGGER.setLevel(logging.INFO)
@@ -211,31 +205,7 @@ class _JsonLineFormatter(logging.Formatter):
     """Formats an event as a line of JSON."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return json.dumps(vars(record)[_EVENT_ATTRIBUTE], default=str)
-
-
-class _ProgressFormatter(logging.Formatter):
-    """Formats an event as a line for people."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        event: Event = vars(record)[_EVENT_ATTRIBUTE]
-        return f"{event['step']} {event.get('table', event['pipeline'])}: {', '.join(_describe_progress(event))}"
-
-
-def _describe_progress(event: Event) -> Iterator[str]:
-    if event.get("tasks"):
-        yield f"{event['tasks_done']:,} of {format_count(event['tasks'], 'task')} in Spark"
-    if event.get("offsets_done"):
-        share = event["offsets_done"] / event["offsets_planned"]
-        yield f"{event['offsets_done']:,} of {format_count(event['offsets_planned'], 'offset')} ({share:.0%})"
-    if event["event"] == "step ended" and "opened" in event:
-        yield f"{format_count(event['opened'], 'row')} opened, {event.get('closed', 0):,} closed"
-    if event["event"] != "step progress":
-        yield f"{event['seconds']:,.1f} s"
-        return
-    yield f"{event['seconds']:,.0f} s"
-    if event.get("offsets_done") and event["offsets_done"] < event["offsets_planned"]:
-        yield f"about {event['seconds'] * (1 / share - 1):,.0f} s left"
+        return json.dumps(vars(record)[EVENT_ATTRIBUTE], default=str)
 
 
 def _seconds_since(started: float) -> float:

@@ -45,6 +45,11 @@ class Contract(ContractModel):
         description="A cron expression or preset (@hourly); `inputs`: whenever one of `inputs` was published; started "
         "only by hand if left out.",
     )
+    intervals: str | None = Field(
+        None,
+        description="In place of `schedule`: a cron expression or preset whose intervals a backfill "
+        "runs, also before `start`; nothing runs by itself.",
+    )
     start: Moment = Field(description="The first scheduled interval starts here (UTC).")
     catchup: Flag = Field(False, description="Whether Airflow runs the intervals between start and today by itself.")
     airflow: AirflowOptions = Field(
@@ -91,7 +96,7 @@ class Contract(ContractModel):
         """The hash of the contract in a plan: SHA-256 of its canonical JSON, 16 hex digits.
 
         A field with its default counts as left out, so that new fields of a later Hindcast change no hash. `keep` and
-        `widen` are not part of it, nor are `airflow` and `close`: they change no answer.
+        `widen` are not part of it, nor are `airflow`, `close` and `intervals`: they change no answer.
         """
         text = json.dumps(self._dump("json"), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -103,7 +108,7 @@ class Contract(ContractModel):
 
     def _dump(self, mode: Literal["json", "python"]) -> Mapping[str, ContractValue]:
         fields: IncEx = {"__all__": {*_UNHASHED}}
-        excluded: IncEx = {"airflow": True, "close": True, "topics": fields, "views": fields}
+        excluded: IncEx = {"airflow": True, "close": True, "intervals": True, "topics": fields, "views": fields}
         return self.model_dump(mode=mode, exclude_defaults=True, exclude=excluded)
 
     def hash_definition(self, name: str, *, formerly: bool = False) -> str:

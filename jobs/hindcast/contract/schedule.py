@@ -15,6 +15,7 @@ from hindcast.contract.view_checks import Complaint
 
 def check_schedule(contract: Contract) -> Iterator[Complaint]:
     """Yield every complaint about a contract's schedule."""
+    yield from _check_intervals(contract)
     schedule, place = contract.schedule, ("schedule",)
     if schedule == "inputs":
         if not contract.inputs:
@@ -25,6 +26,20 @@ def check_schedule(contract: Contract) -> Iterator[Complaint]:
     elif schedule is not None and not cron.has_intervals(schedule, contract.start):
         found = f"Airflow cannot compute the intervals of '{schedule}' from {contract.start.isoformat()}"
         yield Complaint(("start",), found, "write a date that is not so near to year 1 or 9999, such as 2026-01-01")
+
+
+def _check_intervals(contract: Contract) -> Iterator[Complaint]:
+    """Yield every complaint about the intervals of a backfill."""
+    intervals, place = contract.intervals, ("intervals",)
+    if intervals is None:
+        return
+    if contract.schedule is not None:
+        fix = "remove one of the two: a backfill runs the intervals of a schedule, too"
+        yield Complaint(place, "there are intervals beside the schedule", fix)
+    if contract.catchup:
+        yield Complaint(("catchup",), "there is no schedule that could catch up", "remove catchup, or write schedule")
+    if refusal := cron.find_refusal(intervals):
+        yield Complaint(place, f"intervals '{intervals[: cron.MAX_LENGTH]}' {refusal.problem}", refusal.fix)
 
 
 def check_closing(contract: Contract) -> Iterator[Complaint]:

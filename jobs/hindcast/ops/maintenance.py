@@ -26,6 +26,7 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it ha
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from hindcast.common import progress, step_events
 from hindcast.common.errors import HindcastError
 from hindcast.common.json_values import JsonValue
 from hindcast.common.plurals import format_count
@@ -124,14 +125,22 @@ def maintain_tables(
 
     def session() -> SparkSession:
         notices.refuse_forgetting(settings.warehouse, contract.pipeline, activity)
-        return spark()
+        opened = spark()
+        watch(opened)
+        return opened
 
-    with nullcontext() if dry_run else notices.post_notice(settings.warehouse, contract.pipeline, activity):
+    with (
+        step_events.record_step("maintain", contract.pipeline),
+        progress.report_progress() as watch,
+        nullcontext() if dry_run else notices.post_notice(settings.warehouse, contract.pipeline, activity),
+    ):
         if not dry_run:
             bound = bind_contract(contract, settings)
             report.closed = close_periods.close_due_periods(bound)  # before its rows are trimmed
             report.trimmed = _trim_pipeline(session, bound)
-        for table in inventory.list_existing_tables(settings.warehouse, contract):
+        existing = list(inventory.list_existing_tables(settings.warehouse, contract))
+        for number, table in enumerate(existing):
+            step_events.add_fields(tables=len(existing), tables_done=number, part=table.name)
             done = _maintain_table(session, table, settings.time_travel, report.retention, dry_run=dry_run)
             report.tables.append(done)
     report.reports = _remove_old_reports(settings, contract.pipeline, dry_run=dry_run)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 
+from hindcast import __version__
 from hindcast.bitemporal import valid_time
 from hindcast.common import clock
 from hindcast.common.errors import BusyError, RequestError, RunError, suggest_nearest
@@ -63,8 +64,15 @@ def ensure_plan(
                 where=f"{contract.pipeline}, run {run.number} ({run.run_id})",
                 fix=f"retry the release of that answer; or hindcast abandon {contract.pipeline}, then retry this one",
             )
-        if same and run.plan.contract == contract.hash:
+        if same and run.plan.contract == contract.hash and is_of_this_version(run.plan):
             return run.plan
+        if same and not is_of_this_version(run.plan) and _has_committed(warehouse, contract, run.plan):
+            raise RunError(
+                f"the run was begun by Hindcast {run.plan.version}, and this is {__version__}",
+                where=f"{contract.pipeline}, run {run.number} ({run.run_id})",
+                fix=f"finish it with {run.plan.version}; or abandon it, and the next run does what it left: "
+                f"hindcast abandon {contract.pipeline}",
+            )
         if same and _has_committed(warehouse, contract, run.plan):
             raise RunError(
                 "the contract was changed while the run was under way",
@@ -124,6 +132,11 @@ def ensure_plan(
         return replace(run, plan=replace(run.plan, known_at=known_at, ahead=is_ahead))
 
     return journal.append_entry(warehouse, Run(plan), date=date_plan).plan
+
+
+def is_of_this_version(plan: Plan) -> bool:
+    """Return whether this Hindcast may do steps of a run: the one that planned it must have the same version."""
+    return plan.version in ("", __version__)
 
 
 def _retry_fix(run: Run) -> str:
@@ -189,7 +202,16 @@ def propose_plan(
     decodings = {name: topic.hash_decoding for name, topic in contract.topics.items()}
     end = interval_end if rehearsed is None else rehearsed.interval.until
     identity = (contract.pipeline, number, run_id, known_at, end, contract.hash)
-    return Plan(*identity, topics, pins, purpose, decodings=decodings, numbers=numbers, ahead=is_ahead)
+    return Plan(
+        *identity,
+        topics,
+        pins,
+        purpose,
+        decodings=decodings,
+        numbers=numbers,
+        ahead=is_ahead,
+        version=__version__,
+    )
 
 
 MAX_AHEAD = timedelta(hours=1)

@@ -157,7 +157,8 @@ class Plan:
     `ahead`: its known-at is more than an hour ahead of the clock that planned it, and a person has consented to that.
     `reason`: why there is this run, in a person's words. `decodings`: by topic, how the contract decodes records
     (`Topic.hash_decoding`). `definition`: the contract's fields with their texts, if no earlier plan has them
-    (definitions.py). A run whose `purpose` is not `Replay` ingests no offsets.
+    (definitions.py). A run whose `purpose` is not `Replay` ingests no offsets. `version`: of the Hindcast that planned
+    it; empty in older plans.
     """
 
     pipeline: str
@@ -174,6 +175,7 @@ class Plan:
     numbers: int = 1
     ahead: bool = False
     definition: Mapping[str, str] = field(default_factory=dict)
+    version: str = ""
 
     @cached_property
     def definition_digest(self) -> str:
@@ -250,6 +252,7 @@ class Plan:
             "ahead": self.ahead,
             "definition": [list(field) for field in self.definition.items()],
             "numbers": self.numbers if self.numbers > 1 else None,
+            "version": self.version,
         }
         return {
             "pipeline": self.pipeline,
@@ -286,4 +289,5 @@ class Plan:
             numbers,
             bool(document.get("ahead", False)),
             parse_definition(document.get("definition", ())),
+            parse_optional_text(document.get("version")) or "",
         )

@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from hindcast.bitemporal import ties
 from hindcast.bitemporal.plane import drop_matching_rows
+from hindcast.common import progress, step_events
 from hindcast.common.errors import PlatformError, RecordError
 from hindcast.common.json_values import JsonObject
 from hindcast.common.session import fit_to_rows
@@ -79,7 +80,11 @@ def preview_run(
     decodes.
     """
     contract = find_bound_contract(settings, pipeline)
-    with pinning.pin_versions(lambda: _open_tables(settings.warehouse, contract)):
+    with (
+        step_events.record_step("preview", pipeline),
+        progress.report_progress(spark),
+        pinning.pin_versions(lambda: _open_tables(settings.warehouse, contract)),
+    ):
         return _preview_pinned(spark, contract, interval_end, only)
 
 
@@ -134,7 +139,9 @@ def _preview_pinned(
             candidates[name] = row_reader.load_current_rows(
                 spark, inputs.locate_input_table(settings.warehouse, contract, name, pin)
             ).persist()
-        for name in (*contract.topics, *contract.ordered_views):
+        names = (*contract.topics, *contract.ordered_views)
+        for done, name in enumerate(names):
+            step_events.add_fields(tables=len(names), tables_done=done, part=name)
             if not plan.has_work_for(contract, name):
                 candidates[name] = row_reader.load_current_rows(spark, locate_own_table(contract, name)).persist()
                 continue

@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from pyspark.sql import SparkSession
 
 from hindcast.bitemporal.valid_time import FIRST_MOMENT
+from hindcast.common import progress, step_events
 from hindcast.common.errors import RequestError
 from hindcast.common.settings import Settings
 from hindcast.contract.bound import BoundContract
@@ -86,9 +87,11 @@ def rehearse_runs(
     to it. Raises RequestError, before anything is written, if the pipeline cannot be rehearsed so; and whatever error a
     run raises: the runs before it stay, and the same call goes on after them.
     """
-    runs = _divide_topics(spark, settings, pipeline, intervals, with_earlier=with_earlier, given=given)
+    with progress.report_progress(spark):
+        runs = _divide_topics(spark, settings, pipeline, intervals, with_earlier=with_earlier, given=given)
     with ExitStack() as notice:
-        for run in runs:
+        for done, run in enumerate(runs):
+            step_events.add_fields(runs=len(runs), runs_done=done)
             name = rehearsals.name_run(run.interval)
             number = run_steps.plan_run(settings, pipeline, name, rehearsed=run, given=given)
             if run is runs[0]:  # without a run a pipeline has no place for a notice

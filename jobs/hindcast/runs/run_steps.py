@@ -16,6 +16,7 @@ from itertools import chain
 
 from pyspark.sql import SparkSession
 
+from hindcast import __version__
 from hindcast.common import progress, step_events
 from hindcast.common.errors import ContractError, GateError, RecordError, RequestError
 from hindcast.common.session import fit_to_rows
@@ -294,7 +295,10 @@ def record_plan(plan: Plan) -> None:
 
 
 def _load_plan(settings: Settings, pipeline: str, run: int) -> tuple[BoundContract, Plan]:
-    """Return the contract and the plan of a run; raise an error if the run has ended or the contract was changed."""
+    """Return the contract and the plan of a run.
+
+    Raise an error if the run has ended, the contract was changed, or another version of Hindcast planned it.
+    """
     contract = find_bound_contract(settings, pipeline)
     plan = journal.read_active_run(settings.warehouse, pipeline, run).plan
     if plan.contract != contract.hash:
@@ -302,6 +306,13 @@ def _load_plan(settings: Settings, pipeline: str, run: int) -> tuple[BoundContra
             "the contract was changed after the run was planned",
             where=f"{pipeline}, run {run} ({plan.run_id})",
             fix="run its plan step again (in Airflow: clear the run from its plan task on)",
+        )
+    if not planner.is_of_this_version(plan):
+        raise RequestError(
+            f"the run was planned by Hindcast {plan.version}, and this is {__version__}",
+            where=f"{pipeline}, run {run} ({plan.run_id})",
+            fix="install one version on scheduler and workers, then run its plan step again (in Airflow: clear the "
+            "run from its plan task on)",
         )
     return contract, plan
 

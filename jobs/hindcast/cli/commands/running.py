@@ -12,6 +12,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from hindcast.cli.commands.shared import find_user, load_contract, open_session, parse_moment, read_runs
+from hindcast.common import step_events
 from hindcast.common.errors import BusyError, QueryError, escape_controls, show_briefly
 from hindcast.common.plurals import format_count
 
@@ -79,10 +80,13 @@ def rehearse(arguments: argparse.Namespace, settings: Settings) -> int:
     spark = open_session(settings, pipeline)
     earlier = arguments.earlier
     try:
-        for report in rehearsal.rehearse_runs(spark, settings, pipeline, intervals, with_earlier=earlier, given=logs):
-            reports.append(report)
-            if arguments.format != "json":
-                _print_report(report, arguments.format)
+        with step_events.record_step("rehearse", pipeline):
+            for report in rehearsal.rehearse_runs(
+                spark, settings, pipeline, intervals, with_earlier=earlier, given=logs
+            ):
+                reports.append(report)
+                if arguments.format != "json":
+                    _print_report(report, arguments.format)
     finally:  # also of those before one that failed
         if arguments.format == "json":
             print(json.dumps([report.as_json() for report in reports], indent=2))

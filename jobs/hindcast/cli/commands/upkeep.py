@@ -43,6 +43,19 @@ def maintain(arguments: argparse.Namespace, settings: Settings) -> int:
     return 0
 
 
+def forecast(arguments: argparse.Namespace, settings: Settings) -> int:
+    """Show how the tables of a pipeline grow, and roughly how long a first run of its contract would take."""
+    from hindcast.contract import Contract, try_load_all
+    from hindcast.ops import forecast
+
+    contract = load_contract(settings, arguments.pipeline)
+    every = try_load_all(settings.schemas, settings.choice.for_others).values()
+    names = {contract.pipeline, *(other.pipeline for other in every if isinstance(other, Contract))}
+    result = forecast.forecast_pipeline(contract, sorted(names))
+    print(json.dumps(result.as_json(), indent=2) if arguments.format == "json" else forecast.format_forecast(result))
+    return 0
+
+
 def trim(arguments: argparse.Namespace, settings: Settings) -> int:
     """Remove from tables, logs and quarantine what `keep` in the contract does not ask to keep."""
     from hindcast.ops import retention

@@ -17,6 +17,7 @@ from pathlib import Path
 import duckdb
 from deltalake import DeltaTable
 
+from hindcast.common import progress, step_events
 from hindcast.common.errors import PlatformError, QueryError, TableError, UnknownError, suggest_nearest
 from hindcast.contract import Contract, list_shapes
 from hindcast.contract.bound import BoundContract
@@ -49,7 +50,12 @@ def compare_view(
     emitted = _open_emitted_log(warehouse, contract, name)
     known_at = read.read_last_known_at(warehouse, contract.pipeline)
     read.refuse_forgotten(warehouse, contract, name)
-    with _open_engine() as engine, Cluster(servers) as cluster:
+    with (
+        step_events.record_step("compare", contract.pipeline, table=name),
+        progress.report_progress(),
+        _open_engine() as engine,
+        Cluster(servers) as cluster,
+    ):
         form, epoch = _load_replayed(
             engine, emitted, contract, name, known_at, key_format or _find_key_format(contract, name)
         )

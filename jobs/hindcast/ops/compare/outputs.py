@@ -21,10 +21,11 @@ import duckdb
 import pyarrow as pa
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Message
 
+from hindcast.common import step_events
 from hindcast.common.errors import RecordError
 from hindcast.contract.sensitive import REDACTED
 from hindcast.kafka.cluster import Cluster
-from hindcast.kafka.topics import OffsetRange
+from hindcast.kafka.topics import OffsetRange, count_offsets
 
 Windows = Literal["time", "session"] | None
 
@@ -68,9 +69,13 @@ def load_output(engine: duckdb.DuckDBPyConnection, cluster: Cluster, topic: str,
         f"v {_struct_type(form.value)}, bad VARCHAR); CREATE TABLE fields (name VARCHAR)"
     )
     offsets, broker_times, decoded = cluster.read_offset_ranges(topic), False, _decoding_query(form)
+    step_events.add_fields(offsets_planned=count_offsets([offsets]))
+    reached = {partition: part.start for partition, part in offsets.items()}
     for messages in _merge_batches(cluster.read_committed_records(topic, offsets)):
         broker_times |= messages[0].timestamp()[0] == TIMESTAMP_LOG_APPEND_TIME
         engine.register("batch", _arrow_table(messages))
+        reached |= {m.partition() or 0: (m.offset() or 0) + 1 for m in messages}
+        step_events.add_fields(offsets_done=sum(end - offsets[partition].start for partition, end in reached.items()))
         engine.execute(f"INSERT INTO live {decoded}")
         engine.execute("INSERT INTO fields SELECT DISTINCT unnest(try(json_keys(try(decode(value))))) FROM batch")
     _refuse_malformed(engine, topic, form)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from hindcast.common import progress, step_events
 from hindcast.common.errors import HindcastError, TableError, UnknownError, escape_controls, suggest_nearest
 from hindcast.common.json_values import JsonValue
 from hindcast.common.plurals import format_count
@@ -71,7 +72,8 @@ def verify_tables(
     names = [*contract.topics, *contract.views]
     if name is not None and name not in names:
         raise UnknownError(f"no table '{name}'", where=contract.pipeline, fix=suggest_nearest(name, names))
-    return _Verification(contract, names if name is None else [name]).run(spark, whole=whole)
+    with step_events.record_step("verify", contract.pipeline), progress.report_progress() as watch:
+        return _Verification(contract, names if name is None else [name], watch).run(spark, whole=whole)
 
 
 def format_report(report: VerifyReport) -> str:
@@ -88,7 +90,8 @@ def format_report(report: VerifyReport) -> str:
 class _Verification:
     """One pass over a pipeline's tables."""
 
-    def __init__(self, contract: BoundContract, names: list[str]) -> None:
+    def __init__(self, contract: BoundContract, names: list[str], watch: Callable[[SparkSession], None]) -> None:
+        self._watch = watch
         self._warehouse, self._contract, self._names = contract.warehouse, contract, names
         self._report = VerifyReport(contract.pipeline)
         self._tables: dict[Table, DeltaTable] = {}
@@ -116,7 +119,9 @@ class _Verification:
                 where=f"{warehouse}/{pipeline}",
                 fix=f"set HINDCAST_WAREHOUSE to where the tables are; hindcast run {pipeline} creates them",
             )
-        for table in [table for table in self._tables if table != runs_table]:
+        to_check = [table for table in self._tables if table != runs_table]
+        for number, table in enumerate(to_check):
+            step_events.add_fields(tables=len(to_check), tables_done=number, part=f"files of {table.name}")
             self._check_storage(table)
             self._skip_older(table)
         if runs_table in self._broken:
@@ -212,7 +217,8 @@ class _Verification:
 
     def _check_rows(self, moments: journal_checks.RunMoments) -> None:
         hidden = marks.find_marked_columns(self._contract.settings, self._contract, self._names)
-        for name in self._names:
+        for number, name in enumerate(self._names):
+            step_events.add_fields(tables=len(self._names), tables_done=number, part=f"rows of {name}")
             table = tables.locate_table(self._warehouse, self._contract, name)
             if self._is_sound(table) and not self._is_output_broken(name):
                 masked = any(column in hidden[name] for column in table.key)
@@ -238,7 +244,8 @@ class _Verification:
     def _check_logs(self) -> None:
         contract, pipeline = self._contract, self._contract.pipeline
         topics = [name for name in self._names if name in contract.topics]
-        for name in topics:
+        for number, name in enumerate(topics):
+            step_events.add_fields(tables=len(topics), tables_done=number, part=f"log of {name}")
             log = tables.log_table(self._warehouse, pipeline, name)
             counts = trim_ledger.trim_table(log)
             if not self._is_sound(log) or counts in self._broken:
@@ -297,7 +304,9 @@ class _Verification:
         except HindcastError as error:  # what was found without Spark is reported nevertheless
             self._report.not_checked.append(f"{what}: {error}")
             return
-        for name in self._names:
+        self._watch(session)
+        for number, name in enumerate(self._names):
+            step_events.add_fields(tables=len(self._names), tables_done=number, part=f"{name} by its definition")
             table = tables.locate_table(self._warehouse, self._contract, name)
             if not self._is_sound(table, *self._sources(name)):
                 continue
