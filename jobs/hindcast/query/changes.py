@@ -125,7 +125,7 @@ def read_changes(
         most = "" if question.most is None else f"LIMIT {question.most:d}"
         chosen = _choose_pairs(engine, question, where)
         lines = engine.sql(
-            f"SELECT {form.line_columns} FROM ({_LINES.format(pairs=chosen)}) "  # noqa: S608
+            f"SELECT {form.line_columns} FROM ({LINES.format(pairs=chosen)}) "  # noqa: S608
             f"ORDER BY {order}k, p0 {most} OFFSET {question.first:d}"
         ).to_arrow_table()
     if limit is not None and lines.nbytes > limit.line_bytes:
@@ -143,12 +143,13 @@ def _choose_pairs(engine: DuckDBPyConnection, question: ChangeQuestion, where: s
     return f"SELECT * FROM ({pairs}) WHERE size >= '{found[0][0]}'::DOUBLE" if found else pairs  # noqa: S608
 
 
-_LINES = """
+LINES = """
     SELECT coalesce(a.k, b.k) AS k, pairs.p0, pairs.p1, a.v AS before, b.v AS after, b.s AS source, corrected, size,
            coalesce(b.opened, a.closed) AS "changedAt",
            CASE WHEN o IS NULL THEN 'added' WHEN n IS NULL THEN 'removed' ELSE 'changed' END AS change
     FROM ({pairs}) AS pairs LEFT JOIN old AS a ON a.rowid = o LEFT JOIN new AS b ON b.rowid = n
 """
+"""The query of all lines of some `pairs` (paired_rows.py), with the columns of `ComparedColumns.line_columns`."""
 
 
 def count_changes(warehouse: str, contract: Contract, question: ChangeQuestion) -> dict[str, ChangeCounts]:
@@ -175,7 +176,7 @@ def count_lines(
 ) -> dict[datetime, int]:
     """Return how many lines there are by `changedAt`."""
     with _pair_lines(warehouse, contract, name, question, open_engine) as (engine, _, _):
-        lines = _LINES.format(pairs="FROM pairs")
+        lines = LINES.format(pairs="FROM pairs")
         return dict(engine.sql(f'SELECT "changedAt", count(*) FROM ({lines}) GROUP BY "changedAt"').fetchall())  # noqa: S608
 
 
@@ -203,7 +204,7 @@ def _pair_lines(
             rows = f"SELECT {columns} FROM rows WHERE {condition} AND {form.kept_condition}"  # noqa: S608  # literals, quoted names
             engine.execute(f"CREATE TEMP TABLE {side} AS SELECT {form.columns} FROM ({rows})")  # noqa: S608
         size = form.format_size(question.hidden) if question.order == "size" else "0"
-        (paired_rows.pair_versions if table.kind == "versions" else paired_rows.pair_events)(engine, size)
+        paired_rows.pair_rows(engine, table.kind, size)
         yield engine, form, table
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from hindcast.common.errors import UnknownError
 from hindcast.plan import horizon
-from hindcast.query.changes import ChangeCounts, ChangeQuestion, Changes, ComparedColumns, list_sides
+from hindcast.query import paired_rows
+from hindcast.query.changes import LINES, ChangeCounts, ChangeQuestion, Changes, ComparedColumns, list_sides
 from hindcast.query.key_history import KeyHistory
 from hindcast.store import duckdb_reader, tables
 
@@ -23,9 +24,10 @@ def find_key_changes(history: KeyHistory, question: ChangeQuestion) -> Changes:
         for side, condition in list_sides(question).items():
             rows = f"SELECT * FROM rows WHERE {condition} AND {form.kept_condition}"  # noqa: S608  # literals, quoted names
             engine.execute(f"CREATE TEMP TABLE {side} AS SELECT {form.columns} FROM ({rows})")  # noqa: S608
-        engine.execute(f"CREATE TEMP TABLE lines AS {form.pair_rows()}")
-        counted = "SELECT count(*), count(DISTINCT k), count(*) FILTER (corrected) FROM lines"
+        paired_rows.pair_rows(engine, table.kind)
+        counted = "SELECT count(*), count(DISTINCT h), count(*) FILTER (corrected) FROM pairs"
         counts = ChangeCounts(*engine.sql(counted).fetchall()[0])
         most = "" if question.most is None else f"LIMIT {question.most:d}"
-        lines = engine.sql(f"SELECT {form.line_columns} FROM lines ORDER BY p0 {most}").to_arrow_table()  # noqa: S608
-    return Changes(table, lines, counts)
+        lines = LINES.format(pairs="FROM pairs")
+        found = engine.sql(f"SELECT {form.line_columns} FROM ({lines}) ORDER BY p0 {most}").to_arrow_table()  # noqa: S608
+    return Changes(table, found, counts)

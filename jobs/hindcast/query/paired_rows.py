@@ -16,12 +16,19 @@ _ROUNDS = 2
 """How often rows are paired by their beginnings: twice where a version was split."""
 
 
-def pair_versions(engine: DuckDBPyConnection, size: str) -> None:
-    """Create the table `pairs` from the tables `old` and `new` (`changes.ComparedColumns.columns`).
+def pair_rows(engine: DuckDBPyConnection, kind: str, size: str = "0") -> None:
+    """Create the table `pairs` from the tables `old` and `new` (`changes.ComparedColumns.columns`) of a kind of table.
 
     A pair has the rowids `o` and `n` (null where there was, or is, no row), the period, `h`, the hash of the key,
     `corrected`, and `size`, an expression over `a` (earlier) and `b` (later). Pairs of equal values are left out.
     """
+    if kind == "versions":
+        _pair_versions(engine, size)
+    else:  # each event or window has one row on a side
+        engine.execute(f"CREATE TEMP TABLE pairs AS {_KEPT} FROM ({_MET_EVENTS.format(size=size)}) WHERE differs")
+
+
+def _pair_versions(engine: DuckDBPyConnection, size: str) -> None:
     for side in ("old", "new"):
         engine.execute(_ALL.format(side=side))
     engine.execute(f"CREATE TEMP TABLE pairs AS {_KEPT} FROM ({_MET.format(size=size)}) LIMIT 0")  # ours
@@ -33,11 +40,6 @@ def pair_versions(engine: DuckDBPyConnection, size: str) -> None:
             engine.execute(f"DROP {'VIEW' if number == 0 else 'TABLE'} {side}_left")
             engine.execute(f"ALTER TABLE next_left RENAME TO {side}_left")
     engine.execute(f"INSERT INTO pairs {_KEPT} FROM ({_MET_OF_REST.format(size=size)}) WHERE differs")
-
-
-def pair_events(engine: DuckDBPyConnection, size: str) -> None:
-    """Create the table `pairs` of events or windows, as `pair_versions` does: each has one row on a side."""
-    engine.execute(f"CREATE TEMP TABLE pairs AS {_KEPT} FROM ({_MET_EVENTS.format(size=size)}) WHERE differs")
 
 
 _KEPT = "SELECT o, n, p0, CASE WHEN p1 < 'infinity' THEN p1 END AS p1, h, corrected, size"
