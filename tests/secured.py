@@ -175,6 +175,19 @@ def certificates(folder: Path) -> None:
     (folder / "broker.all.pem").write_bytes((folder / "broker.key").read_bytes() + (folder / "broker.pem").read_bytes())
 
 
+def write_own_certificate(folder: Path, since: datetime, until: datetime) -> None:
+    """server.pem, which nobody else has signed, for 127.0.0.1 between two moments; and its key in server.key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "server")])
+    names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+    made = _builder("server", subject, key, since, until).add_extension(names, critical=False)
+    (folder / "server.pem").write_bytes(_pem(made.sign(key, hashes.SHA256())))
+    kind = serialization.PrivateFormat.PKCS8
+    (folder / "server.key").write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, kind, serialization.NoEncryption())
+    )
+
+
 def _authority(name: str) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
@@ -182,7 +195,13 @@ def _authority(name: str) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]
     return key, made.sign(key, hashes.SHA256())
 
 
-def _builder(name: str, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+def _builder(
+    name: str,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePrivateKey,
+    since: datetime | None = None,
+    until: datetime | None = None,
+) -> x509.CertificateBuilder:
     now = datetime.now(UTC)
     return (
         x509.CertificateBuilder()
@@ -190,8 +209,8 @@ def _builder(name: str, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> x
         .issuer_name(issuer)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(hours=1))
-        .not_valid_after(now + timedelta(days=1))
+        .not_valid_before(since or now - timedelta(hours=1))
+        .not_valid_after(until or now + timedelta(days=1))
     )
 
 

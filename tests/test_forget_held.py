@@ -14,6 +14,7 @@ from deltalake import write_deltalake
 from hindcast.common.errors import GateError
 from hindcast.common.settings import read_settings
 from hindcast.ops.erase import forget, records
+from hindcast.plan import journal
 from hindcast.quality import failing_rows, held_changes
 from hindcast.store import table_creation
 from pipelines import pipeline, wrong
@@ -160,4 +161,27 @@ def test_a_held_record_whose_row_named_a_forgotten_key_is_still_replaced(
         p.run()
         assert held_changes.read_held_rows(p.warehouse, p.name).to_pylist() == []
         assert [row[:2] for row in p.believed("menu")] == [("morel", 3)]
+        assert not wrong(p)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("key", "places"), [("truffle-7f3a", ()), (None, ("0/0", "0/2"))], ids=["by key", "by place"])
+def test_a_key_that_a_report_calls_overdue_is_forgotten(
+    spark: SparkSession, broker: str, tmp_path: Path, key: str | None, places: tuple[str, ...]
+) -> None:
+    with pipeline(spark, broker, tmp_path, NOTES) as p:
+        p.send("menu", ("truffle-7f3a", {"n": 3}, 0), ("morel", {"n": 3}, 0))
+        p.run()
+        p.send("menu", ("truffle-7f3a", {"n": 9}, 5))
+        p.run()
+        place = read_settings().reports / p.name
+        assert '"key": "{\\"item\\":\\"truffle-7f3a' in (place / "run-2.json").read_text()
+        told = forget.forget_records(spark, p.contract, records.parse_request(p.contract, "menu", key, places))
+        assert told.evidence.is_proven, told
+        assert (said(p, "truffle-7f3a"), containing(tmp_path, "truffle-7f3a")) == ([], [])
+        kept = json.loads((place / "run-2.json").read_text())["tables"]["menu"]["held"]["overdue"]
+        assert (kept["keys"], kept["key"]) == (1, "forgotten")
+        stored = journal.read_runs(p.warehouse, p.name)[1].outcome.as_json()
+        assert stored["tables"]["menu"]["held"]["overdue"] == kept
+        assert "longest: forgotten since 2026-01-01" in (place / "run-2.html").read_text()
         assert not wrong(p)

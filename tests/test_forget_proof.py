@@ -97,6 +97,19 @@ def test_a_text_is_sought_as_files_may_write_it() -> None:
             {"releases": {"met": {"keys": [], "by": "eve"}}},
         ),
         (
+            {"tables": {"people": {"held": {"keys": 2, "overdue": {"keys": 2, "key": '{"id":"ann"}'}}}}},
+            {"tables": {"people": {"held": {"keys": 2, "overdue": {"keys": 2, "key": "forgotten"}}}}},
+        ),
+        (
+            {"tables": {"people": {"held": {"keys": 2, "overdue": {"keys": 2, "key": '{"id":"annabel"}'}}}}},
+            {"tables": {"people": {"held": {"keys": 2, "overdue": {"keys": 2, "key": '{"id":"annabel"}'}}}}},
+        ),
+        (
+            {"tables": {"met": {"held": {"keys": 1, "overdue": {"keys": 1, "key": '{"id":"ANN"}'}}}}},
+            {"tables": {"met": {"held": {"keys": 1, "overdue": {"keys": 1, "key": "forgotten"}}}}},
+        ),
+        ({"tables": {"key": {"opened": 1, "gates": []}}}, {"tables": {"key": {"opened": 1, "gates": []}}}),
+        (
             {"still": {"records": 1, "first": [{"offset": 4, "reason": "value: 'Ann Marker' is no int"}]}},
             {"still": {"records": 1, "first": [{"offset": 4, "reason": "forgotten"}]}},
         ),

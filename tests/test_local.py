@@ -22,6 +22,7 @@ import yaml
 from hindcast.common.errors import PlatformError, SettingsError
 from hindcast.common.session import default_properties, format_defaults_file
 from hindcast.common.settings import Settings, read_settings
+from hindcast.kafka.security import read_security
 from hindcast_local import airflow, broker, ports, process, stack
 from hindcast_local.process import Process
 from pipelines import until
@@ -66,6 +67,25 @@ class TestSettings:
     def test_what_is_not_set_follows_what_is(self) -> None:
         found = read_settings({"HINDCAST_ROOT": "/r", "HINDCAST_KAFKA_PORT": "7"})
         assert (found.var, found.kafka) == (Path("/r/var"), "127.0.0.1:7")
+
+    def test_the_current_folder_is_asked_for_only_where_it_counts(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "gone").mkdir()
+        monkeypatch.chdir(tmp_path / "gone")
+        (tmp_path / "gone").rmdir()
+        whole = {"HINDCAST_ROOT": "/r", "HINDCAST_WAREHOUSE": "/w"}
+        assert read_settings({}).root == Path(__file__).parent.parent
+        monkeypatch.setattr("hindcast.common.settings.is_checkout", lambda: False)
+        assert read_settings(whole).warehouse == "/w"
+        for name in ("HINDCAST_ROOT", "HINDCAST_VAR", "HINDCAST_SCHEMAS", "HINDCAST_REPORTS", "HINDCAST_WAREHOUSE"):
+            for env in ({**whole, name: "x"}, *([{"HINDCAST_WAREHOUSE": "/w"}] if name == "HINDCAST_ROOT" else ())):
+                with pytest.raises(SettingsError, match="the current folder no longer exists") as caught:
+                    read_settings(env)
+                assert caught.value.fix == f"cd to another folder, or set {name} to an absolute path"
+        with pytest.raises(SettingsError, match="the current folder no longer exists") as caught:
+            read_security("b:9092", {"HINDCAST_KAFKA_SECURITY": "ssl", "HINDCAST_KAFKA_CA": "ca.pem"})
+        assert "set HINDCAST_KAFKA_CA to an absolute path" in caught.value.fix
 
     def test_a_warehouse_can_be_an_object_store(self) -> None:
         assert read_settings({"HINDCAST_WAREHOUSE": "s3a://bucket/w"}).warehouse == "s3a://bucket/w"

@@ -144,6 +144,17 @@ def test_a_topic_made_anew_is_refused_and_begins_anew_only_if_gaps_are_recorded_
     assert refused.value.fix.startswith("replay the new topic into a new pipeline")
 
 
+def test_another_topic_than_the_one_that_was_read_is_not_called_recreated(history: History) -> None:
+    history.topics.add("menu", 3)
+    history.topics.add("dishes", 3)
+    history.plan(MENU)
+    history.after = 1
+    with pytest.raises(TopicError, match="run 1 read menu, and the contract names another topic") as refused:
+        history.plan(MENU.replace("read: table", "topic: dishes\n    read: table"))
+    assert refused.value.where == "topic dishes"
+    assert refused.value.fix.startswith("name menu again, or give the pipeline another name")
+
+
 @pytest.mark.parametrize("change", [{"contract": ""}, {"purpose": Requeue(("menu",))}])
 def test_plans_that_say_nothing_of_kafka_and_of_other_topics_do_not_count(
     history: History, change: Mapping[str, object]

@@ -8,6 +8,7 @@ import json
 import re
 import ssl
 import threading
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from hindcast.contract.avro_references import inline_references
 from hindcast.formats import registry
 from hindcast.kafka import bounded_answers, registry_client
 from registries import peer, register
-from secured import certificates
+from secured import certificates, write_own_certificate
 from serving import Handler, serving
 
 POINT = {"type": "record", "name": "Point", "namespace": "geo", "fields": [{"name": "x", "type": "float"}]}
@@ -427,6 +428,14 @@ def test_one_with_tls_is_read_if_its_authority_is_known(
                 fetch(address, 1)
             assert why in refused.value.found
             assert "HINDCAST_SCHEMA_REGISTRY_CA" in refused.value.fix
+    now = datetime.now(UTC)
+    write_own_certificate(folder, now - timedelta(days=2), now - timedelta(days=1))
+    outdated = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    outdated.load_cert_chain(folder / "server.pem", folder / "server.key")
+    monkeypatch.setenv("HINDCAST_SCHEMA_REGISTRY_CA", str(folder / "server.pem"))
+    with serving(Point, outdated) as url, pytest.raises(AccessError, match="certificate has expired") as refused:
+        fetch(url, 1)
+    assert refused.value.fix.startswith("renew it")
     with serving(Point) as url, pytest.raises(AccessError, match="cannot be spoken to by TLS") as refused:
         fetch(url.replace("http:", "https:"), 1)
     assert "http://" in refused.value.fix

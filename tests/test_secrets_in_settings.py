@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -71,6 +72,42 @@ def test_a_password_in_place_of_its_file_is_not_shown(text: str) -> None:
     with pytest.raises(SettingsError, match=r"^HINDCAST_KAFKA_PASSWORD_FILE cannot be read: ") as caught:
         read(SECURITY="sasl_ssl", USERNAME="u", PASSWORD_FILE=text)
     assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("pipe", "is not a regular file"),
+        ("/dev/zero", "is not a regular file"),
+        ("folder", "is not a regular file"),
+        ("large", "has more than 1,048,576 bytes"),
+    ],
+)
+def test_a_file_that_never_ends_is_not_read(tmp_path: Path, name: str, found: str) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "large").write_text(KEY + "x" * (1 << 20), encoding="utf-8")
+    (tmp_path / "c.pem").write_text(KEY, encoding="utf-8")
+    path, good = str(tmp_path / name), str(tmp_path / "c.pem")
+    sets: list[dict[str, str]] = [{"CA": path}, {"CERT": path, "KEY": good}, {"CERT": good, "KEY": path}]
+    for files in (*sets, {"USERNAME": "u", "PASSWORD_FILE": path}):
+        (setting,) = (it for it, value in files.items() if value == path)
+        with pytest.raises(SettingsError, match=f"HINDCAST_KAFKA_{setting} cannot be read: it {found}") as caught:
+            read(SECURITY="sasl_ssl" if "USERNAME" in files else "ssl", **files)
+        assert caught.value.fix == "set it to the path of a regular file of at most 1 MiB"
+    with pytest.raises(SettingsError, match=f"HINDCAST_SCHEMA_REGISTRY_CA cannot be read: it {found}"):
+        registry_client.client_config("https://registry.example.org", {"HINDCAST_SCHEMA_REGISTRY_CA": path})
+
+
+def test_a_password_is_read_through_links(tmp_path: Path) -> None:
+    """So Kubernetes mounts a secret."""
+    (tmp_path / "..2026_01_01").mkdir()
+    (tmp_path / "..2026_01_01" / "password").write_text(f"{SECRET}\n", encoding="utf-8")
+    (tmp_path / "mounted").mkdir()
+    (tmp_path / "mounted" / "..data").symlink_to("../..2026_01_01")
+    (tmp_path / "mounted" / "password").symlink_to("..data/password")
+    how = read(SECURITY="sasl_ssl", USERNAME="u", PASSWORD_FILE=str(tmp_path / "mounted" / "password"))
+    assert how.password == SECRET
 
 
 @pytest.mark.parametrize(

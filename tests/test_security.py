@@ -6,6 +6,7 @@ import base64
 import json
 import os
 import re
+import ssl
 import stat
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -27,13 +28,14 @@ from hindcast.common.errors import FINAL_ERRORS, AccessError, PlatformError, Set
 from hindcast.common.login_forms import hide_login
 from hindcast.common.settings import read_settings
 from hindcast.kafka import produce, security, task_credentials, topic_patterns
+from hindcast.kafka.access_errors import refuse_denied_access
 from hindcast.kafka.cluster import Cluster
 from hindcast.kafka.security import PREFIX, VARIABLES, Security
 from hindcast.kafka.topic_patterns import MemberPartition
 from hindcast.kafka.topics import OffsetRange
 from hindcast.ops import doctor
 from pipelines import RESTAURANT, SEED, T0, Pipeline, tell
-from secured import KEY_PASSWORD, ODD, READER, SECRETS, Secured, secured
+from secured import KEY_PASSWORD, ODD, READER, SECRETS, Secured, certificates, secured, write_own_certificate
 from serving import Handler, serving
 from test_pattern_runs import SALES, in_transaction
 
@@ -247,6 +249,31 @@ class TestSettings:
     def test_the_broker_of_make_up_has_no_security(self) -> None:
         with pytest.raises(SettingsError, match="speaks plaintext"):
             security.refuse_security_of_own_broker({f"{PREFIX}SECURITY": "ssl"})
+
+
+@pytest.mark.parametrize(
+    ("begins", "ends", "authority", "found", "fix"),
+    [
+        (-2, -1, "server.pem", "certificate has expired", "renew it, or the certificate of its authority; or set this"),
+        (1, 2, "server.pem", "certificate is not yet valid", "renew it, or the certificate of its authority; or set"),
+        (-1, 1, "other.pem", "self-signed certificate", "other.pem does not have it"),
+    ],
+)
+def test_why_a_certificate_is_not_trusted_decides_what_to_do(
+    tmp_path: Path, begins: int, ends: int, authority: str, found: str, fix: str
+) -> None:
+    certificates(tmp_path)
+    now = datetime.now(UTC)
+    write_own_certificate(tmp_path, now + timedelta(days=begins), now + timedelta(days=ends))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "server.pem", tmp_path / "server.key")
+    how = Security("ssl", ca=tmp_path / authority)
+    told: Any = SimpleNamespace(str=lambda: "SSL handshake failed", name=lambda: "_SSL")
+    with serving(Handler, context) as url, pytest.raises(AccessError) as caught:
+        refuse_denied_access([told], url.removeprefix("https://"), how)  # type: ignore[arg-type]
+    assert caught.value.found == f"the broker's certificate cannot be trusted: {found}"
+    assert fix in caught.value.fix
+    assert ("does not have it" in caught.value.fix) == (authority == "other.pem")
 
 
 class TestHandover:

@@ -15,7 +15,16 @@ from hindcast.common.errors import SettingsError, suggest_nearest
 
 def parse_path(env: Mapping[str, str], name: str, default: Path) -> Path:
     """Return a path, which becomes absolute."""
-    return expand_home(env.get(name) or default, name).absolute()
+    return make_absolute(expand_home(env.get(name) or default, name), name)
+
+
+def make_absolute(path: Path, setting: str) -> Path:
+    """Return a path from the root; SettingsError, which names the setting, if it begins in a folder that is gone."""
+    try:
+        return path.absolute()
+    except FileNotFoundError:
+        fix = f"cd to another folder, or set {setting} to an absolute path"
+        raise SettingsError("the current folder no longer exists", fix=fix) from None
 
 
 def expand_home(path: str | Path, setting: str) -> Path:
@@ -37,7 +46,9 @@ def parse_warehouse(warehouse: str, setting: str = "HINDCAST_WAREHOUSE, or HINDC
         fix = "leave them out: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY have them (docs/deploy.md)"
         raise SettingsError("the warehouse has credentials in its address", fix=fix)
     scheme = warehouse.partition("://")[0] if "://" in warehouse else None
-    place = warehouse if scheme is not None else str(expand_home(warehouse, "HINDCAST_WAREHOUSE").absolute())
+    place = warehouse
+    if scheme is None:
+        place = str(make_absolute(expand_home(warehouse, "HINDCAST_WAREHOUSE"), "HINDCAST_WAREHOUSE"))
     if re.search("[\ud800-\udfff]", place):
         fix = f"set {setting} to a folder whose whole path is UTF-8 text"
         raise SettingsError(f"the warehouse is '{_shorten(place)}', which is not UTF-8 text", fix=fix)

@@ -146,7 +146,7 @@ class Settings:
 def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
     """Return the settings that the environment has now; SettingsError if a variable is invalid."""
     env = os.environ if environ is None else environ
-    root = environment.parse_path(env, "HINDCAST_ROOT", _CHECKOUT if is_checkout() else Path.cwd())
+    root = environment.parse_path(env, "HINDCAST_ROOT", _CHECKOUT if is_checkout() else Path())
     var = environment.parse_path(env, "HINDCAST_VAR", root / "var")
     kafka_port = environment.parse_port(env, "HINDCAST_KAFKA_PORT", 19392)
     schemas, target = _parse_schemas(env, root), env.get(TARGET_VARIABLE) or ""

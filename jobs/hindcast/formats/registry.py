@@ -22,6 +22,7 @@ from hindcast.common.login_forms import hide_login
 from hindcast.common.settings import Settings
 from hindcast.contract.avro import parse_json
 from hindcast.contract.avro_references import inline_references
+from hindcast.kafka.access_errors import OUTDATED
 from hindcast.kafka.bounded_answers import AnswerError
 from hindcast.kafka.registry_client import ADDRESS, CA, PASSWORD, USER, open_client
 
@@ -193,6 +194,8 @@ def _no_answer_error(error: BaseException, place: str) -> TopicError:
         why = why.__cause__ or why.__context__
     if isinstance(why, ssl.SSLCertVerificationError):
         fix = f"set {CA} to a PEM file of the authority that has signed it, and {ADDRESS} to a name that it is for"
+        if why.verify_code in OUTDATED:
+            fix = "renew it, or the certificate of its authority; or set this machine's clock"
         found = f"the schema registry's certificate cannot be trusted: {why.verify_message}"
         return AccessError(found, where=place, fix=fix)
     if why is not None:

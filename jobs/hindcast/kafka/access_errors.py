@@ -126,24 +126,33 @@ def _tls_error(text: str, server: str, how: Security) -> AccessError:
     if "alert" in text:
         fix = f"set {PREFIX}CERT and {PREFIX}KEY to a certificate that an authority of the broker's has signed"
         return AccessError(f"the broker does not accept our certificate: {text}", where=server, fix=fix)
-    why = _describe_distrust(server, how) or text
+    distrust = _find_distrust(server, how)
+    why, code = (text, None) if distrust is None else (distrust.verify_message, distrust.verify_code)
     if "match" in why:
         fix = "name the broker in HINDCAST_KAFKA as its certificate does; its advertised.listeners have to as well"
         return AccessError(f"the broker's certificate is for another name: {why}", where=server, fix=fix)
-    other = f"{how.ca} does not have it" if how.ca else "without it this machine's own are trusted"
-    fix = f"set {PREFIX}CA to a PEM file of the authority that has signed it ({other})"
+    known = ""
+    if code in _UNKNOWN_AUTHORITY:
+        known = f" ({how.ca} does not have it)" if how.ca else " (without it this machine's own are trusted)"
+    fix = f"set {PREFIX}CA to a PEM file of the authority that has signed it{known}"
+    if code in OUTDATED:
+        fix = "renew it, or the certificate of its authority; or set this machine's clock"
     return AccessError(f"the broker's certificate cannot be trusted: {why}", where=server, fix=fix)
 
 
-def _describe_distrust(server: str, how: Security) -> str:
+OUTDATED, _UNKNOWN_AUTHORITY = (9, 10), (18, 19, 20, 21)
+"""OpenSSL's codes for a certificate that is not valid yet, or any more, and for one that no known authority signed."""
+
+
+def _find_distrust(server: str, how: Security) -> ssl.SSLCertVerificationError | None:
     """Return why a broker's certificate is not trusted, by OpenSSL: librdkafka says the same for all reasons."""
     try:
         _shake_hands(server, ssl.create_default_context(cafile=str(how.ca) if how.ca else None))
     except ssl.SSLCertVerificationError as error:
-        return error.verify_message
+        return error
     except (OSError, ValueError):
         pass
-    return ""
+    return None
 
 
 def _refuse_unresolved(servers: str) -> None:

@@ -80,6 +80,13 @@ def recreated_topic_error(topic: str, run: int, *, is_ingested: bool = True) -> 
     return TopicError(found, where=f"topic {topic}", fix=fix)
 
 
+def other_topic_error(topic: str, former: str, run: int) -> TopicError:
+    """Return the error for a topic in whose place run `run` read a former one."""
+    found = f"run {run} read {former}, and the contract names another topic"
+    fix = f"name {former} again, or give the pipeline another name: projects that share a warehouse need different ones"
+    return TopicError(found, where=f"topic {topic}", fix=fix)
+
+
 UNREADABLE_HEADERS = "(headers that cannot be read)"
 """The name of the only header of a record whose headers could not be read (`record_batches`)."""
 HEADERS_SCHEMA = "headers array<struct<key: string, value: binary>>"

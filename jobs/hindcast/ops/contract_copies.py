@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from secrets import token_hex
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -34,16 +36,26 @@ def copy_contract(settings: Settings, pipeline: str, name: str) -> Path | None:
     if value is None:
         raise RequestError("does not name its pipeline", where=str(source), fix=f"copy it to {target.name} by hand")
     text = bounds.read_text(source)
-    copied = text[: value.start_mark.index] + name + text[value.end_mark.index :]
-    try:
-        with target.open("x", encoding="utf-8") as file:
-            file.write(copied)
-    except FileExistsError:
-        found = f"exists, and is not the contract of {name}"
-        raise RequestError(found, where=str(target), fix="rename it, or take another name") from None
+    _write_new_file(target, text[: value.start_mark.index] + name + text[value.end_mark.index :], name)
     try:
         find(settings.schemas, name, settings.choice)
     except ContractError:
         target.unlink()
         raise
     return target
+
+
+def _write_new_file(target: Path, text: str, name: str) -> None:
+    """Write the contract of a pipeline `name` into a file that is there as a whole, or not at all.
+
+    Raise RequestError if there is one. Nothing takes the file for a contract under its first name.
+    """
+    temporary = target.with_name(f".{target.name}.{token_hex(4)}")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        os.link(temporary, target)  # unlike a renaming, it replaces nothing
+    except FileExistsError:
+        found = f"exists, and is not the contract of {name}"
+        raise RequestError(found, where=str(target), fix="rename it, or take another name") from None
+    finally:
+        temporary.unlink(missing_ok=True)

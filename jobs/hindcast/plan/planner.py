@@ -15,7 +15,13 @@ from hindcast.contract import Contract
 from hindcast.contract.bound import BoundContract
 from hindcast.kafka import gaps, topic_patterns
 from hindcast.kafka.topic_patterns import TopicSource
-from hindcast.kafka.topics import OffsetRange, bound_ranges, recreated_topic_error, refuse_lost_offsets
+from hindcast.kafka.topics import (
+    OffsetRange,
+    bound_ranges,
+    other_topic_error,
+    recreated_topic_error,
+    refuse_lost_offsets,
+)
 from hindcast.plan import closes, definitions, ended_runs, inputs, journal, notices, rehearsals, taken_offsets
 from hindcast.plan.plans import Plan, TopicPlan
 from hindcast.plan.purposes import Erasure, Purpose, Release, Replay, Requeue, Upgrade
@@ -193,7 +199,7 @@ def propose_plan(
         with topic_patterns.open_source(contract.settings, given) as cluster:
             for name in others:
                 bounds = interval_end if rehearsed is None else rehearsed.ends[name]
-                topics[name] = _plan_topic(cluster, contract, name, before[name], bounds, known_at)
+                topics[name] = _plan_topic(cluster, contract, name, before[name], bounds, known_at, past)
     if instead or only is not None:
         topics |= {name: topics[name].without_offsets() for name in others if name != only}
     topics = {name: topics[name] for name in contract.topics}
@@ -304,6 +310,7 @@ def _plan_topic(
     state: TakenOffsets | None,
     upto: datetime | Mapping[int, int] | None,
     known_at: datetime,
+    past: list[Run],
 ) -> TopicPlan:
     """Return the plan for a topic, following what was taken of it.
 
@@ -320,8 +327,10 @@ def _plan_topic(
     held, topic_id = source.read_offset_ranges(kafka), source.topic_id(kafka)
     if before and before.topic_id != topic_id:
         if before.after or topic.on_gap == "stop":
+            if (former := _find_former_topic(past, last, name)) not in ("", kafka):
+                raise other_topic_error(kafka, former, last)
             raise recreated_topic_error(kafka, last, is_ingested=bool(before.after))
-        return _plan_topic(cluster, contract, name, None, upto, known_at)
+        return _plan_topic(cluster, contract, name, None, upto, known_at, past)
     ends = {p: before.ranges[p].end for p in before.start_offsets} if before else {}
     held |= topic_patterns.find_deleted_ranges(contract, name, known, before.ranges if before else {}, held)
     refuse_lost_offsets(kafka, ends, held)
@@ -372,6 +381,13 @@ def _plan_topic(
     for part in topic_plan.parts:
         gaps.refuse_gap(contract, name, gaps.find_lost_ranges(part, held), known, gaps.RETENTION)
     return topic_plan
+
+
+def _find_former_topic(past: list[Run], number: int, name: str) -> str:
+    """Return the name in Kafka of a topic that a run read; "" if it is not known."""
+    hashes = (run.plan.contract for run in past if run.number == number)
+    contract = definitions.find_contract(past, next(hashes, ""))
+    return contract.kafka_topic(name) if contract is not None and name in contract.topics else ""
 
 
 def find_start_offsets(

@@ -20,7 +20,7 @@ from hindcast.contract.bound import BoundContract
 from hindcast.contract.shapes import PLACE_COLUMNS
 from hindcast.formats.decode import decode_records
 from hindcast.ingest import erasure_marks, initial_rows, retimestamping, schemas, topic_log, trim_ledger
-from hindcast.ops.erase.texts import ForgottenTexts, json_strings
+from hindcast.ops.erase.texts import ForgottenTexts, json_leaves, json_strings
 from hindcast.plan.inputs import locate_own_table
 from hindcast.query import read
 from hindcast.runs import topic_records
@@ -167,13 +167,18 @@ def _is_at(places: Sequence[tuple[int, int]]) -> Column:
 def collect_texts(
     request: ErasureRequest, records: DataFrame, adopted: DataFrame | None, below: frozenset[str]
 ) -> ForgottenTexts:
-    """Return all texts that the records of log and base said, and the key. `below`: the tables made of the topic."""
+    """Return all texts that the records of log and base said, and the key. `below`: the tables made of the topic.
+
+    The keys of the records count too: of places nothing else says them, and they are spelled as reports spell keys.
+    """
     keys = {str(value) for value in request.key if value is not None}
     texts = records.select("said")
     if adopted is not None:
         texts = texts.unionByName(adopted.select(F.array(F.to_json("key"), F.to_json("value")).alias("said")))
-    said = {string for row in texts.collect() for text in row[0] if text for string in json_strings(text)}
-    return ForgottenTexts(frozenset(keys), frozenset(said | keys), below, below - {request.topic})
+    every = [row[0] for row in texts.collect()]
+    said = {string for row in every for text in row if text for string in json_strings(text)}
+    spelled = {leaf for row in every if row[0] for leaf in json_leaves(row[0])}  # the key is the first of its texts
+    return ForgottenTexts(frozenset(keys | spelled), frozenset(said | keys), below, below - {request.topic})
 
 
 def _parse_place(text: str) -> tuple[int, int]:

@@ -26,7 +26,8 @@ _STOPPED = re.compile(r".*? gates stopped it; nothing of it was published\.")
 
 @dataclass(frozen=True)
 class ForgottenTexts:
-    """The texts of what is forgotten: `keys`, of its key's columns; `record_texts`, of its records, with the keys.
+    """The texts of what is forgotten: `keys`, of its key's columns; `record_texts`, of its records, with the key that
+    was asked for.
 
     `tables`: the topic's and those that are made of it; `views`: the latter, whose texts can be derived from these.
     """
@@ -60,7 +61,7 @@ class ForgottenTexts:
         return json.dumps(self.scrub_json(value)) if isinstance(value, dict) else REPLACEMENT_TEXT
 
     def scrub_json(self, value: JsonValue, table: str | None = None, field: str | None = None) -> JsonValue:
-        """Return what may stay of a plan, a note or a report: all but the affected free texts and released keys."""
+        """Return what may stay of a plan, a note or a report: all but the affected free texts, and keys."""
         if isinstance(value, dict):
             by_table = field in ("tables", "releases")
             return {n: self.scrub_json(item, n if by_table else table, n) for n, item in value.items()}
@@ -70,6 +71,8 @@ class ForgottenTexts:
             return [item for item in value if not self.has_key_text(str(item))]
         if isinstance(value, list):
             return [self.scrub_json(item, table, field) for item in value]
+        if isinstance(value, str) and field == "key":
+            return REPLACEMENT_TEXT if table in self.views or self.has_key_text(value) else value
         if isinstance(value, str) and field == "found":
             return self._scrub_error(value)
         if isinstance(value, str) and field in _FREE_TEXT_FIELDS:

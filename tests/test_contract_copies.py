@@ -1,0 +1,57 @@
+"""A contract's copy for another pipeline is there as a whole, or not at all."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from hindcast.common.errors import RequestError
+from hindcast.contract import find, load_all
+from hindcast.ops import contract_copies
+from warehouses import SHOP, settings_of
+
+
+class KilledError(BaseException):
+    """Stands for the death of the process: nothing of ours handles it."""
+
+
+def _die(*_: object, **__: object) -> None:
+    raise KilledError
+
+
+@pytest.mark.parametrize("moment", ["writing", "written"])
+def test_one_that_is_killed_leaves_no_half_contract(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    settings = settings_of(tmp_path)
+    (tmp_path / "shop.yaml").write_text(SHOP, encoding="utf-8")
+    opened = Path.open
+
+    def open_to_write_half(path: Path, mode: str = "r", *others: object, **more: object) -> object:
+        if mode not in ("x", "w"):
+            return opened(path, mode, *others, **more)  # type: ignore[call-overload]
+        path.write_bytes(SHOP.encode()[:40])
+        raise KilledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", _die)
+        patch.setattr(*((Path, "open", open_to_write_half) if moment == "writing" else (os, "link", _die)))
+        with pytest.raises(KilledError):
+            contract_copies.copy_contract(settings, "shop", "then")
+    assert load_all(tmp_path).keys() == {"shop"}
+    assert contract_copies.copy_contract(settings, "shop", "then") == tmp_path / "then.yaml"
+    assert find(tmp_path, "then").topics == find(tmp_path, "shop").topics
+
+
+def test_one_replaces_no_file_and_leaves_none_of_its_own(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path)
+    for name, text in (("shop", SHOP), ("then", SHOP.replace("pipeline: shop", "pipeline: third"))):
+        (tmp_path / f"{name}.yaml").write_text(text, encoding="utf-8")
+    with pytest.raises(RequestError, match="exists, and is not the contract of then"):
+        contract_copies.copy_contract(settings, "shop", "then")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["shop.yaml", "then.yaml"]
+    assert "pipeline: third" in (tmp_path / "then.yaml").read_text(encoding="utf-8")
+    contract_copies.copy_contract(settings, "shop", "later")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["later.yaml", "shop.yaml", "then.yaml"]
