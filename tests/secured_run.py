@@ -23,6 +23,7 @@ from hindcast.common.session import open_session
 from hindcast.common.settings import read_settings
 from hindcast.common.spark_workers import raise_worker_errors
 from hindcast.ingest import record_tasks
+from hindcast.kafka.given_topics import GivenTopics
 from hindcast.kafka.topics import RECORD_SCHEMA, OffsetRange
 from hindcast.runs import run_steps
 from hindcast_local import ports
@@ -64,8 +65,8 @@ def _read(spark: SparkSession, environ: dict[str, str], topic: str) -> Any:
         del os.environ[name]
     os.environ.update(environ)
     try:
-        place, ranges = (topic, {}), [{0: OffsetRange(0, 1)}]
-        rows = record_tasks.read_in_tasks(spark, read_settings(), place, ranges, iter, RECORD_SCHEMA)
+        place, ranges, source = (topic, {}), [{0: OffsetRange(0, 1)}], GivenTopics([], 1)  # tasks open the brokers
+        rows = record_tasks.read_in_tasks(spark, source, read_settings(), place, ranges, iter, RECORD_SCHEMA)
         with raise_worker_errors():
             return [row["value"].decode() for row in rows.collect()]
     except HindcastError as error:

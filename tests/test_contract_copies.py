@@ -55,3 +55,11 @@ def test_one_replaces_no_file_and_leaves_none_of_its_own(tmp_path: Path) -> None
     assert "pipeline: third" in (tmp_path / "then.yaml").read_text(encoding="utf-8")
     contract_copies.copy_contract(settings, "shop", "later")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["later.yaml", "shop.yaml", "then.yaml"]
+
+
+def test_a_file_system_without_links_has_copies_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    test_one_replaces_no_file_and_leaves_none_of_its_own(tmp_path)

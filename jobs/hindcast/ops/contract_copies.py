@@ -53,9 +53,21 @@ def _write_new_file(target: Path, text: str, name: str) -> None:
     temporary = target.with_name(f".{target.name}.{token_hex(4)}")
     try:
         temporary.write_text(text, encoding="utf-8")
-        os.link(temporary, target)  # unlike a renaming, it replaces nothing
+        _rename_to_new(temporary, target)
     except FileExistsError:
         found = f"exists, and is not the contract of {name}"
         raise RequestError(found, where=str(target), fix="rename it, or take another name") from None
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _rename_to_new(path: Path, target: Path) -> None:
+    """Rename a file; raise FileExistsError if there is one of the new name."""
+    try:
+        os.link(path, target)  # unlike a renaming, it replaces nothing
+    except FileExistsError:
+        raise
+    except OSError:  # not every file system has links
+        if target.exists():
+            raise FileExistsError(target) from None
+        path.rename(target)
