@@ -2,8 +2,8 @@
 
 Held records are not judged again unless something has changed for them: the run ingests a record of their key (for a
 record held by itself: one that can change its gates' results), releases them, or has another contract, other closed
-periods, or another version of a table that a gate reads. Then they count as new, like the records that the run ingests; and where the table
-was redefined since a key was held, the table is derived whole.
+periods, or another version of a table that a gate reads. Then they count as new, like the records that the run ingests;
+and where the table was redefined since a key was held, the table is derived whole.
 A record that was held by itself (`hold: row`) and no longer is counts as a record of the run that released it.
 """
 
