@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TypeAlias, TypeVar
 
-from hindcast.airflow.pages import catalog, drawing, failing_changes, reading_limits, run_reports
+from hindcast.airflow.pages import catalog, drawing, failing_changes, quality_pictures, reading_limits, run_reports
 from hindcast.airflow.pages.failing_changes import FailingRows
 from hindcast.airflow.pages.run_reports import RunOutcome
 from hindcast.common.errors import HindcastError, TableError
@@ -167,6 +167,9 @@ def build_pipeline_page(settings: Settings, contract: Contract, before: int | No
         "description": split_paragraphs(contract.description),
         "runs": [entry.as_json() for entry in reversed(entries)],
         "trends": build_trends([entry for entry in entries if entry.run.has_report]),
+        "pictures": quality_pictures.build_pictures(
+            settings, contract, shown[-MAX_RUNS:], _build_masker(settings, contract)
+        ),
         "earlier": shown[-MAX_RUNS].number if len(shown) > MAX_RUNS else None,
         "total": len(past),
         "waiting": count_waiting(entries) if before is None else 0,
@@ -234,6 +237,12 @@ def build_trends(runs: Sequence[RunEntry]) -> list[JsonObject]:
     return trends
 
 
+def _build_masker(settings: Settings, contract: Contract) -> quality_pictures.GateMasker:
+    """Return a function that masks a gate's result as the marks of today ask."""
+    hidden = marks.find_marked_columns(settings, contract, (*contract.topics, *contract.views))
+    return gate_results.build_masker(contract, hidden)
+
+
 def _read_gates(settings: Settings, contract: Contract, run: int) -> tuple[list[JsonObject], list[Problem]]:
     """Return the gates of a run, worst first, each with the trend of what it observed and the first rows that fail, and
     what cannot be read of them.
@@ -242,8 +251,7 @@ def _read_gates(settings: Settings, contract: Contract, run: int) -> tuple[list[
         results = gate_results.read_results(settings.warehouse, contract.pipeline, run)
     except TableError as error:
         return [], [_format_problem(error)]
-    hidden = marks.find_marked_columns(settings, contract, (*contract.topics, *contract.views))
-    mask = gate_results.build_masker(contract, hidden)
+    mask = _build_masker(settings, contract)
     failing: FailingRows = {}
     problems: list[Problem] = []
     try:

@@ -44,7 +44,8 @@ class RunOutcome:
     """The verdict of a run, and from its report the `counts` (quality.MEASURES, and rows opened and closed) and the
     number of gates by outcome.
 
-    `brief`: the sentence without the run's name and what is well, for a line. `has_counts`: false if the report was not read, so that the counts are not known.
+    `brief`: the sentence without the run's name and what is well, for a line. `has_counts`: false if the report was not
+    read, so that the counts are not known.
     """
 
     kind: str
@@ -142,6 +143,13 @@ def read_written_report(settings: Settings, contract: Contract, name: str) -> Ru
     return _read_written_report(settings.reports / run.plan.pipeline / f"run-{run.number}.json", run)
 
 
+def read_report(settings: Settings, run: Run) -> RunReport | None:
+    """Return the report of a run as it was written, which is kept; None if it is unreadable or malformed."""
+    path = settings.reports / run.plan.pipeline / f"run-{run.number}.json"
+    state = None if isinstance(run.outcome, Completed) else bounded_files.find_state(path)
+    return _WRITTEN.find(run, (path, state), lambda: _read_written_report(path, run), _count_objects)
+
+
 def _mask_report(path: Path, contract: BoundContract, run: Run, past: Sequence[Run]) -> RunReport | None:
     """Return the report of a run masked; None if that hides nothing."""
     written = _read_written_report(path, run)
@@ -165,9 +173,12 @@ def _count_objects(report: RunReport | None) -> int:
 
 
 MAX_MASKED = 20_000
-"""Roughly how many objects all masked reports that are kept have: a gate or a range of offsets takes 2 KB."""
+"""Roughly how many objects all masked reports that are kept have, and as many those as they were written: a gate or a
+range of offsets takes 2 KB.
+"""
 
 _MASKED = KeptResults[RunReport | None](MAX_MASKED)
+_WRITTEN = KeptResults[RunReport | None](MAX_MASKED)
 
 
 def _read_written_report(path: Path, run: Run) -> RunReport | None:
