@@ -208,5 +208,5 @@ def _join_counts(counts: Sequence[int]) -> str:
     return ", ".join(f"{count:,}" for count in counts)
 
 
-AGE_WIDTH = 220
+AGE_WIDTH = 150
 """The length of the longest bar of a histogram of ages, in pixels."""
