@@ -167,9 +167,7 @@ def build_pipeline_page(settings: Settings, contract: Contract, before: int | No
         "description": split_paragraphs(contract.description),
         "runs": [entry.as_json() for entry in reversed(entries)],
         "trends": build_trends([entry for entry in entries if entry.run.has_report]),
-        "pictures": quality_pictures.build_pictures(
-            settings, contract, shown[-MAX_RUNS:], _build_masker(settings, contract)
-        ),
+        "pictures": quality_pictures.build_pictures(settings, contract, shown[-MAX_RUNS:]),
         "earlier": shown[-MAX_RUNS].number if len(shown) > MAX_RUNS else None,
         "total": len(past),
         "waiting": count_waiting(entries) if before is None else 0,
@@ -237,12 +235,6 @@ def build_trends(runs: Sequence[RunEntry]) -> list[JsonObject]:
     return trends
 
 
-def _build_masker(settings: Settings, contract: Contract) -> quality_pictures.GateMasker:
-    """Return a function that masks a gate's result as the marks of today ask."""
-    hidden = marks.find_marked_columns(settings, contract, (*contract.topics, *contract.views))
-    return gate_results.build_masker(contract, hidden)
-
-
 def _read_gates(settings: Settings, contract: Contract, run: int) -> tuple[list[JsonObject], list[Problem]]:
     """Return the gates of a run, worst first, each with the trend of what it observed and the first rows that fail, and
     what cannot be read of them.
@@ -251,7 +243,8 @@ def _read_gates(settings: Settings, contract: Contract, run: int) -> tuple[list[
         results = gate_results.read_results(settings.warehouse, contract.pipeline, run)
     except TableError as error:
         return [], [_format_problem(error)]
-    mask = _build_masker(settings, contract)
+    hidden = marks.find_marked_columns(settings, contract, (*contract.topics, *contract.views))
+    mask = gate_results.build_masker(contract, hidden)
     failing: FailingRows = {}
     problems: list[Problem] = []
     try:

@@ -6,7 +6,7 @@ For templates/quality_pictures.html. One column of a picture is a run, the newes
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
@@ -31,11 +31,12 @@ from hindcast.store.tables import Table
 MAX_LINES = 40
 """How many lines a picture has at most: gates, those that failed most often first, or tables."""
 
-GateMasker = Callable[[str, TrackedResult], TrackedResult]
 
+def build_pictures(settings: Settings, contract: Contract, runs: Sequence[Run]) -> JsonObject:
+    """Return the pictures of these runs that have a report, oldest first; empty without any.
 
-def build_pictures(settings: Settings, contract: Contract, runs: Sequence[Run], mask: GateMasker) -> JsonObject:
-    """Return the pictures of these runs that have a report, oldest first; empty without any."""
+    They have of a gate its rule and its outcome, neither of which is masked.
+    """
     found = [(run, report) for run in runs if run.has_report and (report := _read_report(settings, run))]
     if not found:
         return {}
@@ -43,7 +44,7 @@ def build_pictures(settings: Settings, contract: Contract, runs: Sequence[Run], 
     return {
         "runs": drawing.place_labels([str(number) for number in numbers]),
         "width": drawing.COLUMN * len(numbers),
-        "gates": draw_gates(numbers, reports, mask),
+        "gates": draw_gates(numbers, reports),
         "late": draw_late(numbers, reports),
         "rows": draw_rows(numbers, reports),
         "ages": draw_ages(reports),
@@ -58,7 +59,7 @@ def _read_report(settings: Settings, run: Run) -> RunReport | None:
         return None  # the line of the run says what is wrong
 
 
-def draw_gates(numbers: Sequence[int], reports: Sequence[RunReport], mask: GateMasker) -> JsonObject:
+def draw_gates(numbers: Sequence[int], reports: Sequence[RunReport]) -> JsonObject:
     """Return a line for each gate, by table, with a cell for each run: its outcome; `more` are left out."""
     outcomes: dict[tuple[str, int, str], dict[int, str]] = {}
     newest: dict[tuple[str, int, str], TrackedResult] = {}
@@ -71,7 +72,7 @@ def draw_gates(numbers: Sequence[int], reports: Sequence[RunReport], mask: GateM
     worst = sorted(outcomes, key=lambda key: [-count for count in _count_outcomes(outcomes[key])])[:MAX_LINES]
     lines: list[JsonValue] = []
     for key in sorted(worst):
-        result, by_run = mask(key[0], newest[key]), outcomes[key]
+        result, by_run = newest[key], outcomes[key]
         cells: list[JsonValue] = [
             {"x": drawing.COLUMN * n, "run": number, "outcome": by_run[number], "sign": SIGNS.get(by_run[number], "!")}
             for n, number in enumerate(numbers)
