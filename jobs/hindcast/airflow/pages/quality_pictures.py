@@ -102,7 +102,7 @@ def draw_late(numbers: Sequence[int], reports: Sequence[RunReport]) -> list[Json
         name: [report.topics[name].late if name in report.topics else 0 for report in reports]
         for name in dict.fromkeys(name for report in reports for name in report.topics)
     }
-    return [
+    lines: list[JsonValue] = [
         {
             "name": name,
             "up": _draw_bars(numbers, late, max(late), "late"),
@@ -111,7 +111,8 @@ def draw_late(numbers: Sequence[int], reports: Sequence[RunReport]) -> list[Json
         }
         for name, late in counts.items()
         if any(late)
-    ][:MAX_LINES]
+    ]
+    return lines[:MAX_LINES]
 
 
 def draw_rows(numbers: Sequence[int], reports: Sequence[RunReport]) -> list[JsonValue]:
@@ -142,7 +143,7 @@ def draw_ages(reports: Sequence[RunReport]) -> list[JsonValue]:
             counts.setdefault(name, Counter()).update(table.ages or {})
     known = [*AGES]
     order = sorted(ages, key=lambda age: known.index(age) if age in known else len(known))
-    return [
+    lines: list[JsonValue] = [
         {
             "name": name,
             "bars": [
@@ -152,7 +153,8 @@ def draw_ages(reports: Sequence[RunReport]) -> list[JsonValue]:
         }
         for name, count in counts.items()
         if any(count.values())
-    ][:MAX_LINES]
+    ]
+    return lines[:MAX_LINES]
 
 
 def list_newest(settings: Settings, contract: Contract, last: Run) -> list[JsonValue]:
