@@ -251,8 +251,20 @@ def embedded(html: str) -> Any:
     ],
 )
 def test_the_verdict_is_a_sentence(report: dict[str, Any], kind: str, sentence: str) -> None:
-    assert reports.summarize_outcome(report) == (kind, sentence)
+    assert reports.summarize_outcome(report)[:2] == (kind, sentence)
     assert sentence in text(reports.render_page(report))
+
+
+def test_a_brief_verdict_is_what_went_wrong_or_that_nothing_did() -> None:
+    def summarize(report: dict[str, Any]) -> str:
+        return reports.summarize_outcome(report).brief
+
+    gates = [{"outcome": outcome, "on_failure": "warn"} for outcome in ("passed", "failed", "passed", "failed")]
+    assert summarize({}) == "published"
+    assert summarize({"tables": {"bills": {}}}) == "changed nothing"
+    assert summarize({"tables": {"bills": {"opened": 1, "gates": gates[::2]}}}) == "published"
+    assert summarize({"tables": {"bills": {"opened": 1, "gates": gates}}}) == "2 of 4 gates failed (warn)"
+    assert summarize(stopped()) == "stopped by a gate of bills"
 
 
 def test_offsets_are_the_sum_of_their_fates() -> None:

@@ -290,3 +290,13 @@ def test_nothing_is_written_to_the_console(browser: WebDriver, url: str) -> None
         if "reports" in address:  # it works though it is of no origin
             assert shown(browser, "//*[@id='status']").text == "1 of 1 gates"
     assert [entry["message"] for entry in browser.get_log("browser")] == []
+
+
+def test_a_run_is_one_line_of_the_quality_page(browser: WebDriver, url: str) -> None:
+    size = {"width": 1440, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    browser.get(f"{url}/quality/shop")
+    heights = [row.size["height"] for row in browser.find_elements("css selector", ".runs tbody tr")]
+    browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    assert len(heights) == 2
+    assert max(heights) < 40

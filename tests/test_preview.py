@@ -11,8 +11,8 @@ import pytest
 import reports
 from hindcast.common.errors import ContractError, RecordError, TableError
 from hindcast.runs import preview
-from hindcast.runs.change_statistics import AGES
 from hindcast.store import file_listing
+from hindcast.store.commit_notes import AGES
 from pipelines import CORRECTION, RESTAURANT, SEED, Pipeline, pipeline, tell
 
 if TYPE_CHECKING:

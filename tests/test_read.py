@@ -229,6 +229,9 @@ MENU = Table("warehouse", "restaurant", "menu", "versions", ("item",))
         (MENU, '{"item": "curry"}', ['{"item": "curry"}']),
         (SEATS, '{"row": 1, "seat": "b"}', [1, "b"]),
         (SEATS, '{"seat": "b", "row": null}', [None, "b"]),
+        (SEATS, "1 · b", ["1", "b"]),
+        (SEATS, "1,b", ["1", "b"]),
+        (SEATS, "1 · b, c", ["1", "b, c"]),
     ],
 )
 def test_keys_as_users_write_them(table: Table, written: str, key: list[Any]) -> None:
@@ -246,12 +249,14 @@ def test_bounds_of_keys_as_users_write_them() -> None:
 
 
 @pytest.mark.parametrize(
-    "written", ["[" * 30_000, "1b", "[1, 2]", '{"row": 1}', "3", '{"row": 1, "seat": "b", "colour": 2}']
+    "written",
+    ["[" * 30_000, "1b", "[1, 2]", '{"row": 1}', "3", "1,", "1, b, c", '{"row": 1, "seat": "b", "colour": 2}'],
 )
 def test_what_is_no_composite_key(written: str) -> None:
     with pytest.raises(QueryError, match="is not a key of seats") as caught:
         read.parse_key(SEATS, written)
-    assert caught.value.fix == 'write it as JSON: {"row": "...", "seat": "..."}'
+    as_json = '{"row": "...", "seat": "..."}'
+    assert caught.value.fix == f"write its values (row, seat) with commas between them, or as JSON: {as_json}"
 
 
 THEATRE = """

@@ -18,7 +18,7 @@ from hindcast.common.settings import Settings
 Command = Callable[[argparse.Namespace, Settings], int]
 
 
-_KEY_HELP = "the key: its text, or a JSON object if it has several columns"
+_KEY_HELP = "the key: its text; of several columns a JSON object, or the values with commas between"
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -242,16 +242,25 @@ def find_period(warehouse: str, pipeline: str, *texts: str | None) -> tuple[date
 
 
 def parse_key(table: Table, text: str) -> list[JsonValue]:
-    """Return the values of a key that a user wrote: the text of its only column, or a JSON object of all its columns.
+    """Return the values of a key that a user wrote: the text of its only column, or of all its columns, in their order.
 
-    Raises QueryError if the object does not have exactly the key's columns.
+    Of several columns these are a JSON object, or texts with ` · ` (as the pages write them) or commas between.
+    Raises QueryError if they are not exactly the key's columns.
     """
     if len(table.key) == 1:
         return [text]
     fields = _parse_object(text)
-    if fields is None or set(fields) != set(table.key):
-        raise QueryError(f"'{text}' is not a key of {table.name}", fix=f"write it as JSON: {_example_key(table)}")
-    return [fields[column] for column in table.key]
+    if fields is not None and set(fields) == set(table.key):
+        return [fields[column] for column in table.key]
+    for separator in () if text.lstrip()[:1] in ("{", "[") else ("·", ","):
+        parts = [part.strip() for part in text.split(separator)]
+        if len(parts) == len(table.key) and all(parts):
+            return [*parts]
+    names = ", ".join(table.key)
+    raise QueryError(
+        f"'{text}' is not a key of {table.name}",
+        fix=f"write its values ({names}) with commas between them, or as JSON: {_example_key(table)}",
+    )
 
 
 def format_key(table: Table, key: Sequence[ColumnValue]) -> str:

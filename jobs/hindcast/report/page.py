@@ -49,10 +49,11 @@ MAX_GATES_WITHOUT_SCRIPT = 100  # the HTML has at most this many failed gates
 
 
 class RunSummary(NamedTuple):
-    """The outcome of a run in a sentence."""
+    """The outcome of a run in a sentence; `brief`: what is left of it beside the name of the run: `published`."""
 
     kind: Literal["passed", "attention", "unchecked", "stopped"]
     sentence: str
+    brief: str
 
 
 def write_page(folder: Path, pipeline: str, run: int, report: RunReport) -> Path:
@@ -182,16 +183,20 @@ def summarize_outcome(report: RunReport) -> RunSummary:
         stopping = [gate.table for gate in gates if gate.is_stopping]
         names, by = join_names(list(dict.fromkeys(stopping))), f"{len(stopping):,} gates" if stopping[1:] else "a gate"
         why = f" by {by} of {names}: nothing of {names} was published, nor of what depends on it" if stopping else ""
-        return RunSummary("stopped", f"{'; '.join([f'{run} was stopped{why}', *clauses])}.")
+        brief = "; ".join([f"stopped{why.partition(':')[0]}", *clauses])
+        return RunSummary("stopped", f"{'; '.join([f'{run} was stopped{why}', *clauses])}.", brief)
     changed = any(table.opened or table.closed for table in report.tables.values()) or not report.tables
     sentence = f"{run} {'was published' if changed else 'changed nothing'}; {describe_gates(gates)}"
+    has_passed = all(gate.outcome == "passed" for gate in gates)
+    state = ("published" if changed else "changed nothing") if has_passed else describe_gates(gates)
+    brief = "; ".join([state, *clauses])
     if clauses:
         because = newly and sentence.endswith("(quarantine)")
         sentence += (": " if because else "; ") + "; ".join(clauses)
     if newly or wrong or any(gate.has_failed and not gate.is_holding for gate in gates):
-        return RunSummary("attention", f"{sentence}.")
+        return RunSummary("attention", f"{sentence}.", brief)
     checked = not gates or any(gate.outcome == "passed" for gate in gates)
-    return RunSummary("passed" if checked or released else "unchecked", f"{sentence}.")
+    return RunSummary("passed" if checked or released else "unchecked", f"{sentence}.", brief)
 
 
 def _name_tables(tables: Collection[str]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, NamedTuple, TypeAlias
 
 from pyspark.sql import Column, DataFrame
@@ -12,16 +12,8 @@ from pyspark.sql import functions as F
 from hindcast.bitemporal.intervals import to_micros
 from hindcast.store import commits, files, tables
 from hindcast.store.change_reader import LAST_MOMENT
+from hindcast.store.commit_notes import AGES
 from hindcast.store.tables import Table
-
-AGES = {
-    "under an hour": timedelta(hours=1),
-    "under a day": timedelta(days=1),
-    "under a week": timedelta(weeks=1),
-    "under 30 days": timedelta(days=30),
-    "older": None,
-}
-
 
 CountedRow: TypeAlias = Mapping[str, Any]
 """The fields of a row of counts, as Spark gives them."""

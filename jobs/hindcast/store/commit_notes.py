@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import NamedTuple
 
 from hindcast.common.json_values import JsonObject, JsonValue, StoredObject
@@ -120,6 +121,16 @@ class TieCounts:
         loser, winner = ((of[0], of[1]) if (of := document.get(side)) else None for side in ("loser", "winner"))
         counts = _read_counts(document, "scattered", "lost", "replaced")
         return cls(**counts, loser=loser, winner=winner)
+
+
+AGES = {
+    "under an hour": timedelta(hours=1),
+    "under a day": timedelta(days=1),
+    "under a week": timedelta(weeks=1),
+    "under 30 days": timedelta(days=30),
+    "older": None,
+}
+"""The ages by which past answers that were corrected are counted, and how old these are at most."""
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,29 @@ def sparkline(values: Sequence[float]) -> dict[str, str | float | None]:
     return {"path": f"M{path}" + ("h0" if len(points) == 1 else ""), "x": x, "y": y, "last": values[-1]}
 
 
+def scale_lengths(values: Sequence[float], longest: float, most: float | None = None) -> list[float]:
+    """Return the lengths of bars, of which that of `most` (by default the greatest value) is the longest.
+
+    Whatever is not 0 is at least 1 long, so that it is seen.
+    """
+    most = max(values, default=0) if most is None else most
+    return [round(max(longest * value / most, 1), 1) if value else 0.0 for value in values]
+
+
+def place_labels(texts: Sequence[str]) -> list[dict[str, str | float]]:
+    """Return labels of columns, at their middles: as many as fit."""
+    places = [COLUMN * (n + 0.5) for n in range(len(texts))]
+    chosen = choose_ticks(places, [7.0 * len(text) for text in texts], 6)
+    return [{"x": places[n], "text": texts[n]} for n in chosen]
+
+
+COLUMN = 22
+"""How wide the column of a run is in pictures of several runs, in pixels."""
+
+BAR_HEIGHT = 22
+"""How high the highest bar of such a picture is, in pixels."""
+
+
 @dataclass(frozen=True)
 class Axis:
     """A map from moments to positions from 0 to 1, linear between its knots; the outer two are beyond what is drawn."""

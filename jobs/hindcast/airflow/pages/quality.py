@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TypeAlias, TypeVar
 
-from hindcast.airflow.pages import catalog, drawing, failing_changes, reading_limits, run_reports
+from hindcast.airflow.pages import catalog, drawing, failing_changes, quality_pictures, reading_limits, run_reports
 from hindcast.airflow.pages.failing_changes import FailingRows
 from hindcast.airflow.pages.run_reports import RunOutcome
 from hindcast.common.errors import HindcastError, TableError
@@ -167,6 +167,7 @@ def build_pipeline_page(settings: Settings, contract: Contract, before: int | No
         "description": split_paragraphs(contract.description),
         "runs": [entry.as_json() for entry in reversed(entries)],
         "trends": build_trends([entry for entry in entries if entry.run.has_report]),
+        "pictures": quality_pictures.build_pictures(settings, contract, shown[-MAX_RUNS:]),
         "earlier": shown[-MAX_RUNS].number if len(shown) > MAX_RUNS else None,
         "total": len(past),
         "waiting": count_waiting(entries) if before is None else 0,

@@ -36,25 +36,28 @@ from hindcast.report.summaries import OUTCOMES
 MAX_KEPT = 20_000
 """How many outcomes are kept."""
 
-_NOT_ENDED = {"planned": "It has not ended.", "abandoned": "It was abandoned."}
+_NOT_ENDED = {"planned": "has not ended", "abandoned": "was abandoned"}
 
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """The verdict of a run, and from its report the `counts` (quality.MEASURES) and the number of gates by outcome.
+    """The verdict of a run, and from its report the `counts` (quality.MEASURES, and rows opened and closed) and the
+    number of gates by outcome.
 
-    `has_counts`: false if the report was not read, so that the counts are not known.
+    `brief`: the sentence without the run's name and what is well, for a line. `has_counts`: false if the report was not
+    read, so that the counts are not known.
     """
 
     kind: str
     sentence: str
+    brief: str
     counts: dict[str, int]
     gates: dict[str, int]
     has_counts: bool = True
 
     def as_json(self) -> JsonObject:
         """Return the outcome as the pages have it."""
-        return {"kind": self.kind, "sentence": self.sentence, **self.counts, "gates": self.gates}
+        return {"kind": self.kind, "sentence": self.sentence, "brief": self.brief, **self.counts, "gates": self.gates}
 
 
 def summarize_run(settings: Settings, run: Run) -> RunOutcome:
@@ -140,6 +143,13 @@ def read_written_report(settings: Settings, contract: Contract, name: str) -> Ru
     return _read_written_report(settings.reports / run.plan.pipeline / f"run-{run.number}.json", run)
 
 
+def read_report(settings: Settings, run: Run) -> RunReport | None:
+    """Return the report of a run as it was written, which is kept; None if it is unreadable or malformed."""
+    path = settings.reports / run.plan.pipeline / f"run-{run.number}.json"
+    state = None if isinstance(run.outcome, Completed) else bounded_files.find_state(path)
+    return _WRITTEN.find(run, (path, state), lambda: _read_written_report(path, run), _count_objects)
+
+
 def _mask_report(path: Path, contract: BoundContract, run: Run, past: Sequence[Run]) -> RunReport | None:
     """Return the report of a run masked; None if that hides nothing."""
     written = _read_written_report(path, run)
@@ -163,9 +173,12 @@ def _count_objects(report: RunReport | None) -> int:
 
 
 MAX_MASKED = 20_000
-"""Roughly how many objects all masked reports that are kept have: a gate or a range of offsets takes 2 KB."""
+"""Roughly how many objects all masked reports that are kept have, and as many those as they were written: a gate or a
+range of offsets takes 2 KB.
+"""
 
 _MASKED = KeptResults[RunReport | None](MAX_MASKED)
+_WRITTEN = KeptResults[RunReport | None](MAX_MASKED)
 
 
 def _read_written_report(path: Path, run: Run) -> RunReport | None:
@@ -183,7 +196,8 @@ def describe_unread_report(run: Run) -> RunOutcome:
     """Return the outcome of a run whose report cannot be read, or was not read yet: nothing is known of its gates."""
     sentence = f"Run {run.number} of {run.plan.pipeline} was {run.state}; its report was not read."
     kind = "unread" if run.state == "completed" else "stopped"
-    return replace(_summarize_report(run, None), kind=kind, sentence=sentence, has_counts=False)
+    brief = f"{run.state}; its report was not read"
+    return replace(_summarize_report(run, None), kind=kind, sentence=sentence, brief=brief, has_counts=False)
 
 
 def find_file(folder: Path, name: str) -> str | None:
@@ -230,10 +244,14 @@ def _summarize_report(run: Run, report: RunReport | None) -> RunOutcome:
         "late": _sum_counts(topic.late for topic in topics),
         "corrected": _sum_counts(table.corrected for table in tables),
         "held": _sum_counts(held.keys for held in report.held_keys.values()),
+        "opened": _sum_counts(table.opened for table in tables),
+        "closed": _sum_counts(table.closed for table in tables),
     }
+    waiting = _NOT_ENDED.get(run.state, run.state)
     return RunOutcome(
         summary.kind if summary else run.state,
-        cut_text(summary.sentence) if summary else _NOT_ENDED.get(run.state, run.state),
+        cut_text(summary.sentence) if summary else f"It {waiting}.",
+        cut_text(summary.brief) if summary else waiting,
         counts,
         {outcome: gates.count(outcome) for outcome in OUTCOMES if outcome in gates},
     )

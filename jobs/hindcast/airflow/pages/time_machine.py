@@ -28,7 +28,7 @@ from hindcast.contract.shapes import PERIODS
 from hindcast.plan import closes, horizon, journal
 from hindcast.plan.runs import Run
 from hindcast.quality.held_keys import HeldKeys
-from hindcast.query import key_changes, key_history, key_lists, read
+from hindcast.query import key_changes, key_history, key_lists, near_keys, read
 from hindcast.query.changes import ChangeQuestion
 from hindcast.query.explain import explain_row
 from hindcast.query.inputs_as_of import format_row_key
@@ -90,6 +90,7 @@ def build_page(
     if request.key is None:
         return {**fields, **_build_table(settings, contract, table, request, fields, marked)}
     field = "table"
+    past: list[Run] = []
     try:
         read.refuse_forgotten(warehouse, contract, name)
         past = journal.read_runs(warehouse, pipeline)
@@ -106,7 +107,8 @@ def build_page(
         for moment in (known, other or known):
             horizon.refuse_question(table, trimmed, Question(as_of=given), moment)
     except (QueryError, UnknownError) as error:
-        raise QuestionError(error, fields, field) from None
+        others = _list_other_keys(table, past, request.key) if field == "key" else {}
+        raise QuestionError(error, {**fields, **others}, field) from None
     latest = _latest_start(history)
     as_of = given or (max(latest, trimmed.moment) if trimmed else latest)
     crosshair = Crosshair(as_of, known, other)
@@ -196,14 +198,7 @@ def _list_keys(table: Table, past: Sequence[Run]) -> JsonObject | None:
         return None
 
     def show_keys(keys: Sequence[ListedKey]) -> list[JsonValue]:
-        return [
-            {
-                "key": read.format_key(table, key.values),
-                "label": _format_key(key.values),
-                "corrections": key.corrections,
-            }
-            for key in keys
-        ]
+        return [{**_show_key(table, key.values), "corrections": key.corrections} for key in keys]
 
     return {
         "total": found.total,
@@ -213,6 +208,18 @@ def _list_keys(table: Table, past: Sequence[Run]) -> JsonObject | None:
         "corrected": show_keys(found.corrected),
         "first": show_keys(found.first),
     }
+
+
+def _list_other_keys(table: Table, past: Sequence[Run], text: str) -> JsonObject:
+    """Return the keys to choose from in place of a text that is none: those `near` it, and some `keys` to look at."""
+    if tables.open_table(table) is None:
+        return {}
+    near = [_show_key(table, key) for key in near_keys.find_near_keys(table, text)]
+    return {"near": [*near], "keys": _list_keys(table, past)}
+
+
+def _show_key(table: Table, key: Sequence[ColumnValue]) -> JsonObject:
+    return {"key": read.format_key(table, key), "label": _format_key(key)}
 
 
 def _format_key(key: Sequence[ColumnValue]) -> str:

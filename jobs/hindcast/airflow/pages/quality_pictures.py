@@ -1,0 +1,215 @@
+"""Pictures of a pipeline's last runs: gates, late records, rows, the age of corrected answers, and freshness.
+
+For templates/quality_pictures.html. One column of a picture is a run, the newest on the right.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hindcast.airflow.pages import drawing, run_reports
+from hindcast.common.errors import HindcastError
+from hindcast.common.json_values import JsonObject, JsonValue
+from hindcast.common.settings import Settings
+from hindcast.contract import Contract, list_shapes
+from hindcast.contract.shapes import PERIODS
+from hindcast.plan.runs import Run
+from hindcast.quality.expectations import format_gate
+from hindcast.quality.gate_results import TrackedResult
+from hindcast.query.cut_values import cut_text
+from hindcast.report.run_report import RunReport
+from hindcast.report.summaries import OUTCOMES, SIGNS
+from hindcast.store import tables
+from hindcast.store.commit_notes import AGES
+from hindcast.store.tables import Table
+
+MAX_LINES = 40
+"""How many lines a picture has at most: gates, those that failed most often first, or tables."""
+
+
+def build_pictures(settings: Settings, contract: Contract, runs: Sequence[Run]) -> JsonObject:
+    """Return the pictures of these runs that have a report, oldest first; empty without any.
+
+    They have of a gate its rule and its outcome, neither of which is masked.
+    """
+    found = [(run, report) for run in runs if run.has_report and (report := _read_report(settings, run))]
+    if not found:
+        return {}
+    numbers, reports = [run.number for run, _ in found], [report for _, report in found]
+    return {
+        "runs": drawing.place_labels([str(number) for number in numbers]),
+        "width": drawing.COLUMN * len(numbers),
+        "gates": draw_gates(numbers, reports),
+        "late": draw_late(numbers, reports),
+        "rows": draw_rows(numbers, reports),
+        "ages": draw_ages(reports),
+        "fresh": list_newest(settings, contract, found[-1][0]),
+    }
+
+
+def _read_report(settings: Settings, run: Run) -> RunReport | None:
+    try:
+        return run_reports.read_report(settings, run)
+    except HindcastError:
+        return None  # the line of the run says what is wrong
+
+
+def draw_gates(numbers: Sequence[int], reports: Sequence[RunReport]) -> JsonObject:
+    """Return a line for each gate, by table, with a cell for each run: its outcome; `more` are left out."""
+    outcomes: dict[tuple[str, int, str], dict[int, str]] = {}
+    newest: dict[tuple[str, int, str], TrackedResult] = {}
+    for number, report in zip(numbers, reports, strict=True):
+        for table, changed in report.tables.items():
+            for gate in changed.gates:
+                key = table, gate.result.gate, gate.result.expectation
+                outcomes.setdefault(key, {})[number] = gate.result.outcome
+                newest[key] = gate.result
+    worst = sorted(outcomes, key=lambda key: [-count for count in _count_outcomes(outcomes[key])])[:MAX_LINES]
+    lines: list[JsonValue] = []
+    for key in sorted(worst):
+        result, by_run = newest[key], outcomes[key]
+        cells: list[JsonValue] = [
+            {"x": drawing.COLUMN * n, "run": number, "outcome": by_run[number], "sign": SIGNS.get(by_run[number], "!")}
+            for n, number in enumerate(numbers)
+            if number in by_run
+        ]
+        passed, total = Counter(by_run.values())["passed"], len(by_run)
+        lines.append(
+            {
+                "table": key[0],
+                "named": cut_text(format_gate(result.expectation, result.kwargs)),
+                "cells": cells,
+                "last": f"passed in {passed:,} of {total:,}",
+                "told": ", ".join(f"run {number} {outcome}" for number, outcome in by_run.items()),
+            }
+        )
+    return {"lines": lines, "more": len(outcomes) - len(worst)}
+
+
+def _count_outcomes(by_run: dict[int, str]) -> list[int]:
+    counts = Counter(by_run.values())
+    return [counts[outcome] for outcome in OUTCOMES]
+
+
+def draw_late(numbers: Sequence[int], reports: Sequence[RunReport]) -> list[JsonValue]:
+    """Return a line for each topic that had late records: how many, as a bar for each run."""
+    counts = {
+        name: [report.topics[name].late if name in report.topics else 0 for report in reports]
+        for name in dict.fromkeys(name for report in reports for name in report.topics)
+    }
+    lines: list[JsonValue] = [
+        {
+            "name": name,
+            "up": _draw_bars(numbers, late, max(late), "late"),
+            "told": f"Late records, oldest run first: {_join_counts(late)}",
+            "last": f"{late[-1]:,} in the last run",
+        }
+        for name, late in counts.items()
+        if any(late)
+    ]
+    return lines[:MAX_LINES]
+
+
+def draw_rows(numbers: Sequence[int], reports: Sequence[RunReport]) -> list[JsonValue]:
+    """Return a line for each table that changed: rows added (bars up) and removed (bars down) by each run."""
+    lines: list[JsonValue] = []
+    for name in dict.fromkeys(name for report in reports for name in report.tables):
+        changes = [report.tables.get(name) for report in reports]
+        opened, closed = ([getattr(it, count) if it else 0 for it in changes] for count in ("opened", "closed"))
+        if most := max(*opened, *closed):
+            lines.append(
+                {
+                    "name": name,
+                    "up": _draw_bars(numbers, opened, most, "added"),
+                    "down": _draw_bars(numbers, closed, most, "removed"),
+                    "told": f"Rows added, oldest run first: {_join_counts(opened)}; removed: {_join_counts(closed)}",
+                    "last": f"+{opened[-1]:,} \N{MINUS SIGN}{closed[-1]:,} in the last run",
+                }
+            )
+    return lines[:MAX_LINES]
+
+
+def draw_ages(reports: Sequence[RunReport]) -> list[JsonValue]:
+    """Return a histogram for each table with corrections: how old the corrected answers were, of all these runs."""
+    ages = dict.fromkeys(age for report in reports for table in report.tables.values() for age in table.ages or {})
+    counts: dict[str, Counter[str]] = {}
+    for report in reports:
+        for name, table in report.tables.items():
+            counts.setdefault(name, Counter()).update(table.ages or {})
+    known = [*AGES]
+    order = sorted(ages, key=lambda age: known.index(age) if age in known else len(known))
+    lines: list[JsonValue] = [
+        {
+            "name": name,
+            "bars": [
+                {"age": age, "count": count[age], "width": bar}
+                for age, bar in zip(order, drawing.scale_lengths([count[age] for age in order], AGE_WIDTH), strict=True)
+            ],
+        }
+        for name, count in counts.items()
+        if any(count.values())
+    ]
+    return lines[:MAX_LINES]
+
+
+def list_newest(settings: Settings, contract: Contract, last: Run) -> list[JsonValue]:
+    """Return for each table when its newest row begins, and how long that was before or after the last run.
+
+    The statistics of the table's files tell; a table without them is left out.
+    """
+    lines: list[JsonValue] = []
+    for name, shape in [*list_shapes(contract).items()][:MAX_LINES]:
+        if name not in contract.topics and name not in contract.views:
+            continue
+        newest = find_newest(tables.locate_table(settings.warehouse, contract, name), PERIODS[shape.kind][0])
+        if newest is not None:
+            behind = last.known_at - newest
+            words = f"{format_age(abs(behind))} {'before' if behind >= timedelta(0) else 'after'} run {last.number}"
+            lines.append({"name": name, "newest": newest.isoformat(), "behind": words})
+    return lines
+
+
+def find_newest(table: Table, column: str) -> datetime | None:
+    """Return the greatest moment that files of a table have in a column; None if their statistics do not tell."""
+    try:
+        delta_table = tables.open_table(table)
+    except HindcastError:
+        return None
+    if delta_table is None:
+        return None
+    files = pa.table(delta_table.get_add_actions(flatten=True))
+    name = f"max.{column}"
+    if name not in files.column_names or not pa.types.is_timestamp(files.schema.field(name).type):
+        return None
+    newest: datetime | None = pc.max(files.column(name)).as_py()
+    return newest and newest.astimezone(UTC)
+
+
+def format_age(length: timedelta) -> str:
+    """Return how long something is ago, in its two largest units: `3 h 20 min`."""
+    minutes = int(length.total_seconds()) // 60
+    days, hours = minutes // 1440, minutes // 60 % 24
+    parts = [(days, "d"), (hours, "h"), (0 if days else minutes % 60, "min")]
+    return " ".join(f"{n:,} {unit}" for n, unit in parts if n) or "less than 1 min"
+
+
+def _draw_bars(numbers: Sequence[int], counts: Sequence[int], most: int, words: str) -> list[JsonValue]:
+    heights = drawing.scale_lengths(counts, drawing.BAR_HEIGHT, most)
+    return [
+        {"x": drawing.COLUMN * n, "height": height, "told": f"run {number}: {count:,} {words}"}
+        for n, (number, count, height) in enumerate(zip(numbers, counts, heights, strict=True))
+        if count
+    ]
+
+
+def _join_counts(counts: Sequence[int]) -> str:
+    return ", ".join(f"{count:,}" for count in counts)
+
+
+AGE_WIDTH = 150
+"""The length of the longest bar of a histogram of ages, in pixels."""

@@ -1,0 +1,161 @@
+"""The Quality page of a pipeline: a line for each run, and pictures of its gates, lateness, rows and freshness."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from hindcast.airflow.pages import drawing, quality_pictures
+from hindcast.airflow.pages.access import PageAccess
+from hindcast.airflow.pages.routes import build_app
+from hindcast.common.settings import Settings
+from hindcast.contract import load
+from hindcast.plan import journal
+from hindcast.plan.runs import Completed, Run
+from warehouses import RUNS, plan, report, shop, version, write
+
+AIR = """
+pipeline: air
+start: 2026-01-01
+topics:
+  weather: {read: table, key: {id: string}, value: {sky: string}}
+"""
+OUTCOMES = (("passed", "failed"), ("passed", "error", "unchecked"))
+"""Of the gates of `weather` in its two runs: the third is new in the second."""
+
+
+def fill_air(settings: Settings) -> None:
+    """Two runs with gates, late records, changed rows and corrected answers, and the table."""
+    contract = load(settings.schemas / "air.yaml")
+    for run, outcomes in enumerate(OUTCOMES, 1):
+        gates = [
+            {
+                "gate": n,
+                "expectation": f"expect_{n}",
+                "kwargs": {"column": "sky"},
+                "outcome": it,
+            }
+            for n, it in enumerate(outcomes)
+        ]
+        ages = {"older": 2} if run == 1 else {"under an hour": 4, "older": 1}
+        changed = {"opened": 10 * run, "closed": run - 1, "corrected": run, "ages": ages, "gates": gates}
+        topic = {"topic": "weather", "offsets": 9, "late": 3 * run, "partitions": []}
+        made = report(contract, run) | {"tables": {"weather": changed}, "topics": {"weather": topic}}
+        journal.append_entry(settings.warehouse, Run(plan(contract, run)))
+        journal.append_entry(settings.warehouse, Run(plan(contract, run), Completed(made)))
+    noon = (RUNS[-1] - timedelta(minutes=74) - datetime(2026, 1, 1, tzinfo=UTC)) / timedelta(minutes=1)
+    write(settings, contract, "weather", [version(1, None, start, None, id="a", sky="x") for start in (0, noon)])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
+    with shop(tmp_path_factory.mktemp("shop"), AIR) as found:
+        fill_air(found)
+        yield found
+
+
+@pytest.fixture(scope="module")
+def web() -> TestClient:
+    return TestClient(build_app(PageAccess(lambda: None, lambda: None, lambda: frozenset({"shop", "air"}))))
+
+
+def list_lines(page: str) -> list[str]:
+    """The lines of the table of runs, as text."""
+    table = page.split('<table class="runs">')[1].split("</table>", maxsplit=1)[0]
+    return [" ".join(re.sub(r"<[^>]+>", " ", line).split()) for line in table.split("<tr>")[2:]]
+
+
+def test_a_run_is_a_line_of_what_is_new_in_it(web: TestClient) -> None:
+    page = web.get("/quality/shop").text
+    assert list_lines(page) == [
+        "Run 2 2026-02-02 00:00 ✓ published 1 (1 late) +2 \N{MINUS SIGN}1 1 none Report Time machine",
+        "Run 1 2026-02-01 00:00 ✓ published 2 +2 \N{MINUS SIGN}1 0 none Report Time machine",
+    ]
+    assert 'title="2026-02-02 00:00:00.654321 UTC"' in page
+    assert 'title="Run 2 of shop was published; it has no gates. manual__2"' in page
+    assert '<a href="/changes/shop?knownAt=run:2" title="2 rows added, 1 removed">' in page
+    assert '<a href="/changes/shop?knownAt=run:2&amp;only=corrections">1</a>' in page
+
+
+def read_pictures(web: TestClient, pipeline: str = "air", **asked: str) -> dict[str, Any]:
+    pictures: dict[str, Any] = web.get(f"/quality/{pipeline}.json", params=asked).json()["pictures"]
+    return pictures
+
+
+def test_gates_are_a_grid_of_runs(web: TestClient) -> None:
+    lines = read_pictures(web)["gates"]["lines"]
+    assert [line["told"] for line in lines] == [
+        "run 1 passed, run 2 passed",
+        "run 1 failed, run 2 error",
+        "run 2 unchecked",
+    ]
+    assert [[(cell["x"], cell["sign"]) for cell in line["cells"]] for line in lines] == [
+        [(0, "✓"), (22, "✓")],
+        [(0, "✗"), (22, "!")],
+        [(22, "\N{EN DASH}")],
+    ]
+    page = web.get("/quality/air").text
+    assert 'aria-label="run 1 failed, run 2 error"' in page
+    assert '<g class="failed"><title>run 1: failed</title>' in page
+    assert "passed in 2 of 2" in page
+
+
+def test_only_the_gates_that_failed_most_often_are_drawn(web: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quality_pictures, "MAX_LINES", 1)
+    gates = read_pictures(web)["gates"]
+    assert [line["told"] for line in gates["lines"]] == ["run 1 failed, run 2 error"]
+    assert gates["more"] == 2
+    assert "2 gates more failed less often." in web.get("/quality/air").text
+
+
+def test_late_records_and_rows_are_bars_and_ages_a_histogram(web: TestClient) -> None:
+    pictures = read_pictures(web)
+    (late,), (rows,), (ages,) = pictures["late"], pictures["rows"], pictures["ages"]
+    assert late["told"] == "Late records, oldest run first: 3, 6"
+    assert [bar["height"] for bar in late["up"]] == [11, 22]
+    assert rows["told"] == "Rows added, oldest run first: 10, 20; removed: 0, 1"
+    assert [(bar["x"], bar["height"]) for bar in rows["down"]] == [(22, 1.1)]
+    assert [(bar["age"], bar["count"], bar["width"]) for bar in ages["bars"]] == [
+        ("under an hour", 4, 150),
+        ("older", 3, 112.5),
+    ]
+    page = web.get("/quality/air").text
+    assert "<title>run 2: 6 late</title>" in page
+    assert "+20 \N{MINUS SIGN}1 in the last run" in page
+
+
+def test_freshness_is_how_long_before_the_last_run_the_newest_row_begins(web: TestClient) -> None:
+    (fresh,) = read_pictures(web)["fresh"]
+    assert fresh["behind"] == "1 h 14 min before run 2"
+    assert "2026-02-01 22:46</time>, 1 h 14 min before run 2" in web.get("/quality/air").text
+    assert [it["name"] for it in read_pictures(web, "shop")["fresh"]][:2] == ["prices", "orders"]
+
+
+def test_runs_without_a_report_have_no_pictures(web: TestClient) -> None:
+    assert read_pictures(web, before="1") == {}
+    assert "Over these runs" not in web.get("/quality/air", params={"before": "1"}).text
+
+
+@pytest.mark.parametrize(
+    ("length", "words"),
+    [
+        (timedelta(seconds=59), "less than 1 min"),
+        (timedelta(minutes=14, seconds=59), "14 min"),
+        (timedelta(hours=3), "3 h"),
+        (timedelta(days=2, hours=5, minutes=7), "2 d 5 h"),
+    ],
+)
+def test_ages_for_people(length: timedelta, words: str) -> None:
+    assert quality_pictures.format_age(length) == words
+
+
+def test_bars_are_seen_unless_they_are_of_nothing() -> None:
+    assert drawing.scale_lengths([0, 1, 1000], 20) == [0, 1, 20]
+    assert drawing.scale_lengths([], 20) == []
+    assert drawing.scale_lengths([0, 0], 20) == [0, 0]
+    assert [it["text"] for it in drawing.place_labels([str(n) for n in range(10_000, 10_020)])][-1] == "10019"
