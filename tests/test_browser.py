@@ -217,7 +217,7 @@ def test_the_pages_are_where_people_look_for_them(up: Up, browser: WebDriver) ->
     with tab(browser, "Time machine", "restaurant.menu"):
         link = shown(browser, "//a[text()='naan']")
         browser.execute_script("arguments[0].click()", link)  # it is below what the frame shows at first
-        heading = shown(browser, "//h1[text()='naan in restaurant.menu']")
+        heading = shown(browser, "//h1[normalize-space()='naan in restaurant.menu']")
         shown(browser, "//*[local-name()='svg']//*[local-name()='rect']")
         browser.execute_script("arguments[0].scrollIntoView()", heading)
         picture(browser, "key")

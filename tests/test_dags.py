@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import subprocess
@@ -16,8 +17,9 @@ from typing import Any
 import jsonschema
 import pytest
 from airflow.sdk import DAG
+from airflow.sdk.definitions.context import Context
 
-from hindcast.airflow import dag_factory, dag_loading, run_requests, tasks
+from hindcast.airflow import dag_factory, dag_loading, run_requests, spark_tasks, tasks
 from hindcast.airflow.created_dags import CreatedDags
 from hindcast.airflow.dag_loading import create_broken_dag, create_dags, load_dags
 from hindcast.airflow.pages import catalog
@@ -37,6 +39,7 @@ from hindcast.contract import (
     try_load_all,
 )
 from hindcast.ops import maintenance
+from hindcast.runs.table_steps import TABLE_STEPS
 from pipelines import RESTAURANT
 from warehouses import settings_of
 
@@ -292,6 +295,13 @@ def test_a_preview_has_a_dag_of_its_own_and_takes_slots_after_all_runs(dags: dic
     assert (preview["weights"], preview["tags"]) == ([[0]] * 3, ["hindcast", "preview"])
     assert tuple(preview["form"]) == run_requests.PREVIEW_FIELDS
     assert preview["form"]["only"]["schema"]["enum"] == [None, "tips", "menu", "bills", "tipped", "large"]
+
+
+def test_no_argument_of_a_step_has_the_name_of_something_that_airflow_passes_by_itself() -> None:
+    calls = [*spark_tasks._CALLS.values(), *(tasks.table_callable(step) for step in TABLE_STEPS.values())]
+    found = {name for call in calls for name in list(inspect.signature(call).parameters)}
+    assert {"pipeline", "spark"} <= found
+    assert not found & Context.__annotations__.keys()
 
 
 def test_a_gate_waits_for_the_table_that_it_looks_into(dags: dict[str, Any]) -> None:

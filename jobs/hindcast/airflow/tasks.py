@@ -145,10 +145,10 @@ def table_callable(step: TableStep) -> Callable[..., JsonObject]:
     return execute
 
 
-def preview(pipeline: str, until: str, only: str, run_id: str, spark: SparkSession) -> None:
+def preview(pipeline: str, until: str, only: str, shown_by: str, spark: SparkSession) -> None:
     """Print what a run would change, up to a moment or limited to one table (empty: no limit); write no table.
 
-    The report tab of the DAG run `run_id` shows the same.
+    The report tab of the DAG run `shown_by` shows the same. Airflow has a name of its own for `run_id`.
     """
     with raise_airflow_errors():
         from hindcast.airflow import connections
@@ -159,7 +159,7 @@ def preview(pipeline: str, until: str, only: str, run_id: str, spark: SparkSessi
         connections.apply_connection()
         settings = read_settings()
         end = read.moment_of(settings.warehouse, pipeline, until) if until else None
-        print(previews.report_preview(spark, settings, pipeline, end, only or None, run_id))
+        print(previews.report_preview(spark, settings, pipeline, end, only or None, shown_by))
 
 
 def pipelines() -> list[list[str]]:
