@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -197,6 +198,7 @@ def test_former_contracts_are_looked_at_once(tmp_path: Path, monkeypatch: pytest
             return list_shapes(of)
 
         monkeypatch.setattr(former_marks, "list_shapes", count)
+        monkeypatch.setattr(former_marks_cache, "_CACHES", OrderedDict())  # other tests have looked at this contract
         names = [f"v{n}" for n in range(30)]
         assert marks.find_marked_columns(now, contract, names) == dict.fromkeys(names, frozenset({"a"}))
         assert len(calls) == 1 + 4, "of today's contract, and of each former one"

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -123,7 +124,8 @@ def test_a_pipeline_that_has_never_run_is_trimmed_and_maintained(tmp_path: Path,
     path.write_text(f"pipeline: shop\nstart: 2026-01-01\n{topics}\n", encoding="utf-8")
     settings = read_settings({"HINDCAST_VAR": str(tmp_path / "var")})
     contract = bind_contract(load(path), settings)
-    no_session: Any = None
+    idle = SimpleNamespace(getActiveStageIds=list)
+    no_session: Any = SimpleNamespace(sparkContext=SimpleNamespace(statusTracker=lambda: idle))
     for dry_run in (True, False):
         report = retention.trim_pipeline(no_session, contract, dry_run=dry_run)
         assert retention.format_report(report) == f"shop: {NOTHING}"

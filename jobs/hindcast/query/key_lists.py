@@ -1,6 +1,6 @@
 """Which keys of a table to look at: those that a run changed, those corrected most often, and the first ones.
 
-They are found once for each version of a table and run.
+They are looked for once for each version of a table and run, also where that takes too long.
 """
 
 from __future__ import annotations
@@ -16,7 +16,12 @@ from hindcast.bitemporal.predicates import sql_literal
 from hindcast.common.column_values import ColumnValue
 from hindcast.common.python_values import list_rows
 from hindcast.query.cut_values import MAX_CHARACTERS
-from hindcast.query.explain_limits import NotExplainedError, limit_explanations, open_limited_engine
+from hindcast.query.explain_limits import (
+    EngineLimitError,
+    NotExplainedError,
+    limit_explanations,
+    open_limited_engine,
+)
 from hindcast.store import duckdb_reader, row_reader, tables
 from hindcast.store.duckdb_reader import quote_name
 from hindcast.store.tables import Table
@@ -71,8 +76,10 @@ def read_key_lists(table: Table, last: datetime) -> KeyLists | None:
         ):
             duckdb_reader.register_rows(engine, delta_table)
             engine.execute(_group_rows(table, last))
-            found = _read_lists(engine, table)
-    except (NotExplainedError, duckdb.OutOfMemoryException):
+            found: KeyLists | None = _read_lists(engine, table)
+    except (EngineLimitError, duckdb.OutOfMemoryException):
+        found = None
+    except NotExplainedError:  # others have the turns at this moment
         return None
     with _CACHE_LOCK:
         _CACHE[cache_key] = found
@@ -107,5 +114,5 @@ def _read_lists(engine: duckdb.DuckDBPyConnection, table: Table) -> KeyLists:
     return KeyLists(total, changed, read_list("_changed", "_corrections DESC, "), most, read_list("true", ""))
 
 
-_CACHE: OrderedDict[tuple[str, str, int, datetime], KeyLists] = OrderedDict()
+_CACHE: OrderedDict[tuple[str, str, int, datetime], KeyLists | None] = OrderedDict()
 _CACHE_LOCK = Lock()

@@ -10,7 +10,8 @@ from hindcast.bitemporal.predicates import sql_literal
 from hindcast.common.column_values import ColumnValue
 from hindcast.common.python_values import list_rows
 from hindcast.query.cut_values import MAX_CHARACTERS
-from hindcast.query.explain_limits import EngineLimitError, open_limited_engine
+from hindcast.query.explain_limits import NotExplainedError, limit_explanations, open_limited_engine
+from hindcast.query.key_lists import MEMORY
 from hindcast.store import duckdb_reader, row_reader, tables
 from hindcast.store.duckdb_reader import quote_name
 from hindcast.store.tables import Table
@@ -43,10 +44,14 @@ def find_near_keys(table: Table, text: str) -> list[tuple[ColumnValue, ...]]:
         f"WHERE {likeness} >= {_LEAST_SIMILARITY} ORDER BY {likeness} DESC, {columns} LIMIT {MAX_NEAR_KEYS}"
     )
     try:
-        with row_reader.refuse_broken_files(table), open_limited_engine(delta_table, SECONDS) as engine:
+        with (
+            limit_explanations(table.pipeline),
+            row_reader.refuse_broken_files(table),
+            open_limited_engine(delta_table, SECONDS, MEMORY) as engine,
+        ):
             duckdb_reader.register_rows(engine, delta_table)
             rows = list_rows(engine.sql(query).to_arrow_table())
-    except (EngineLimitError, duckdb.OutOfMemoryException):
+    except (NotExplainedError, duckdb.OutOfMemoryException):
         return []
     return [tuple(row[name] for name in table.key) for row in rows]
 
