@@ -74,13 +74,32 @@ class AirflowClient:
         `form` may have max_active_runs, run_backwards and reprocess_behavior (none, failed, completed), as Airflow's
         form does.
         """
-        body = {"dag_id": dag, "from_date": start, "to_date": end, "dag_run_conf": {}, **form}
-        backfill = self._call("POST", "/api/v2/backfills", body)
+        backfill = self.begin_backfill(dag, start, end, **form)
         deadline = time.monotonic() + 900
-        while not self._call("GET", f"/api/v2/backfills/{backfill['id']}")["completed_at"]:
+        while not self._call("GET", f"/api/v2/backfills/{backfill}")["completed_at"]:
             if time.monotonic() > deadline:
                 raise PlatformError(f"the backfill of {dag} has not ended", where=self.url, fix="see it in the UI")
             time.sleep(POLL_SECONDS)
+
+    def begin_backfill(self, dag: str, start: str, end: str, seconds: float = 120, **form: Any) -> int:
+        """Begin a backfill as `backfill` does, and return its id.
+
+        While its SQLite is busy Airflow answers 503, and may have made the backfill all the same: look, then ask again.
+        """
+        before, deadline = self._list_backfills(dag), time.monotonic() + seconds
+        body = {"dag_id": dag, "from_date": start, "to_date": end, "dag_run_conf": {}, **form}
+        while True:
+            try:
+                return int(self._call("POST", "/api/v2/backfills", body)["id"])
+            except PlatformError as error:
+                if "answers 503" not in str(error) or time.monotonic() > deadline:
+                    raise
+            time.sleep(POLL_SECONDS)
+            if begun := self._list_backfills(dag) - before:
+                return max(begun)
+
+    def _list_backfills(self, dag: str) -> set[int]:
+        return {int(it["id"]) for it in self._call("GET", f"/api/v2/backfills?dag_id={dag}")["backfills"]}
 
     def read_run(self, dag: str, run: str) -> dict[str, Any]:
         """Return a run, as Airflow's API does."""
