@@ -18,7 +18,7 @@ def busy(monkeypatch: pytest.MonkeyPatch) -> tuple[AirflowClient, list[str], set
     """A client whose backfills are refused with the answers of a list, one after the other; then they begin."""
     client, answers, begun = AirflowClient.__new__(AirflowClient), list[str](), {3}
 
-    def call(method: str, path: str, body: Any = None) -> Any:
+    def call(method: str, path: str, _: Any = None) -> Any:
         if method == "GET":
             return {"backfills": [{"id": number} for number in begun]}
         if answers:

@@ -107,9 +107,9 @@ def test_the_pages_are_shown_in_airflows_ui(up: Up, tmp_path: Path) -> None:
         assert shown(browser, "//h1").text == "Quality"
         browser.execute_script("location.pathname = '/hindcast/machine/shop'")
         shown(browser, "//a[text()='naan']").click()
-        shown(browser, "//h1[text()='naan in shop.prices']")
+        shown(browser, "//h1[normalize-space()='naan in shop.prices']")
         shown(browser, "//*[@id='knownAt']").send_keys(Keys.ARROW_DOWN)
-        shown(browser, "//*[@id='answer']//td[text()='3.00']")
+        shown(browser, "//*[@id='answer']//dd[normalize-space()='3.00']")
         browser.switch_to.default_content()
         picture(browser, "machine")
         told = [it["message"] for it in browser.get_log("browser") if it["level"] == "SEVERE"]
