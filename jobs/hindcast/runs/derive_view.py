@@ -145,13 +145,20 @@ def _derive_whole(view: OpenedView, *, is_held: bool) -> DerivedChange:
     """Return what a view's change is if it is derived whole, by a kernel if the table has no rows yet."""
     spark, contract, plan, table, inputs = view.spark, view.contract, view.plan, view.table, view.inputs
     rows = sum(map(tables.count_rows, inputs.values()))
-    with slice_large_keys(spark, rows):
-        whole = derive_whole_view(spark, contract, plan, table.name, view.current)
-    is_first = whole.frozen is None and not is_held and not tables.count_rows(table)
+
+    def derive_in_slices() -> DerivedChange:
+        with slice_large_keys(spark, rows):
+            return derive_whole_view(spark, contract, plan, table.name, view.current)
+
+    is_first = not is_held and not tables.count_rows(table)
     if is_first and eligibility.is_worthwhile(rows, contract.settings):
-        columns = tuple(whole.changes.columns[:-1])
-        stage = partial(stage_view, spark, columns, contract, table.name, inputs, view.current, table, plan.known_at)
-        return whole._replace(stage=stage)
+        whole = derive_whole_view(spark, contract, plan, table.name, view.current)
+        if whole.frozen is None:
+            columns = tuple(whole.changes.columns[:-1])
+            place = contract, table.name, inputs, view.current, table, plan.known_at
+            # Looking for keys with many rows reads the inputs: only Spark's plan needs it.
+            return whole._replace(stage=partial(stage_view, spark, columns, *place), derive_in_slices=derive_in_slices)
+    whole = derive_in_slices()
     since = None if whole.frozen is None or is_held else _derive_left_out_since(view)
     return whole if since is None else whole._replace(left_out=since[0], before=since[1])
 

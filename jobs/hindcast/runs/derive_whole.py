@@ -39,7 +39,8 @@ class DerivedChange(NamedTuple):
     stay as they are. `left_out`: for an aggregate, what it leaves out, to add to `before`. `judged`: the held changes
     that were derived again; None: all of them. `find_ties`: for a topic's table, returns the new records with those
     that they tie with; `ties`: their counts, where a kernel has counted them. `stage`: writes the opened rows by a
-    kernel instead, if there is one. `kernel`: the operator, if a kernel has found the changes; they are cached then,
+    kernel instead, if there is one; then `derive_in_slices` returns the change as Spark's plan finds it best.
+    `kernel`: the operator, if a kernel has found the changes; they are cached then,
     and `totals` are what counting them gives (`change_statistics`).
     """
 
@@ -53,8 +54,13 @@ class DerivedChange(NamedTuple):
     find_ties: Callable[[], DataFrame] | None = None
     ties: TieCounts | None = None
     stage: Callable[[], StagedFiles | None] | None = None
+    derive_in_slices: Callable[[], DerivedChange] | None = None
     kernel: str | None = None
     totals: CountedRow | None = None
+
+    def without_kernel(self) -> DerivedChange:
+        """Return the change for Spark's plan, which looks for keys with many rows."""
+        return self if self.derive_in_slices is None else self.derive_in_slices()
 
 
 def derive_topic_rows(topic: Topic, records: DataFrame) -> DataFrame:

@@ -44,6 +44,7 @@ def gate_and_publish_change(contract: BoundContract, plan: Plan, name: str, deri
     """
     table = locate_own_table(contract, name)
     staged = derived.stage() if derived.stage is not None else None
+    derived = derived if staged is not None else derived.without_kernel()
     change = derived.changes if staged is None else staged.read_change(derived.changes.sparkSession)
     if staged is None and derived.totals is None:
         change.persist()
