@@ -45,7 +45,21 @@ from hindcast.query.changes import SideLimit
 from hindcast.query.explain_limits import EngineLimitError
 from hindcast.query.show import format_moment
 from hindcast.store import tables
-from warehouses import HOSTILE, READER_OF_SHOP, RUNS, T0, at, complete, place, plan, row, shop, version, write
+from warehouses import (
+    ANSWERS_OF_SHOP,
+    HOSTILE,
+    RUNS,
+    T0,
+    answer_questions,
+    at,
+    complete,
+    place,
+    plan,
+    row,
+    shop,
+    version,
+    write,
+)
 
 GUEST = """
 pipeline: guest
@@ -360,18 +374,9 @@ def test_a_window_is_true_for_as_long_as_it_lasts(web: TestClient) -> None:
         assert told["answer"]["total"] == rows
 
 
-READER = f"""{READER_OF_SHOP}\
-  answers: {{stream: questions, join: {{table: folks, on: who}}, select: {{city: city}}}}
-"""
-
-
 def test_what_another_pipeline_hides_is_hidden_while_its_contract_does_not_load(tmp_path: Path) -> None:
-    with shop(tmp_path, READER) as settings:
-        contract = find(settings.schemas, "reader")
-        for run in (1, 2):
-            complete(settings, contract, run)
-        write(settings, contract, "questions", [row(1, id="q1", who=1, timestamp=at(2), **place(0))])
-        write(settings, contract, "answers", [row(1, id="q1", city="Rome", timestamp=at(2), **place(0))])
+    with shop(tmp_path, ANSWERS_OF_SHOP) as settings:
+        answer_questions(settings)
 
         def ask() -> str:
             answer = client("reader", "shop").get("/machine/reader.json", params={"table": "answers", "key": "q1"})
@@ -404,7 +409,7 @@ def test_what_another_pipeline_hides_is_hidden_while_its_contract_does_not_load(
         assert "Ann" not in ask()
 
 
-MARKED = READER.replace(
+MARKED = ANSWERS_OF_SHOP.replace(
     "value: {name: string, city: string}}", "value: {name: string, city: string}, sensitive: [name]}"
 )
 

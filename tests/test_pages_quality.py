@@ -89,7 +89,7 @@ def read_pictures(web: TestClient, pipeline: str = "air", **asked: str) -> dict[
 
 def test_gates_are_a_grid_of_runs(web: TestClient) -> None:
     lines = read_pictures(web)["gates"]["lines"]
-    assert [line["told"] for line in lines] == [
+    assert [line["words"] for line in lines] == [
         "run 1 passed, run 2 passed",
         "run 1 failed, run 2 error",
         "run 2 unchecked",
@@ -108,7 +108,7 @@ def test_gates_are_a_grid_of_runs(web: TestClient) -> None:
 def test_only_the_gates_that_failed_most_often_are_drawn(web: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quality_pictures, "MAX_LINES", 1)
     gates = read_pictures(web)["gates"]
-    assert [line["told"] for line in gates["lines"]] == ["run 1 failed, run 2 error"]
+    assert [line["words"] for line in gates["lines"]] == ["run 1 failed, run 2 error"]
     assert gates["more"] == 2
     assert "2 gates more failed less often." in web.get("/quality/air").text
 
@@ -116,9 +116,9 @@ def test_only_the_gates_that_failed_most_often_are_drawn(web: TestClient, monkey
 def test_late_records_and_rows_are_bars_and_ages_a_histogram(web: TestClient) -> None:
     pictures = read_pictures(web)
     (late,), (rows,), (ages,) = pictures["late"], pictures["rows"], pictures["ages"]
-    assert late["told"] == "Late records, oldest run first: 3, 6"
+    assert late["words"] == "Late records, oldest run first: 3, 6"
     assert [bar["height"] for bar in late["up"]] == [11, 22]
-    assert rows["told"] == "Rows added, oldest run first: 10, 20; removed: 0, 1"
+    assert rows["words"] == "Rows added, oldest run first: 10, 20; removed: 0, 1"
     assert [(bar["x"], bar["height"]) for bar in rows["down"]] == [(22, 1.1)]
     assert [(bar["age"], bar["count"], bar["width"]) for bar in ages["bars"]] == [
         ("under an hour", 4, 150),

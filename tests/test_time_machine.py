@@ -23,7 +23,7 @@ from hindcast.query import key_lists
 from hindcast.query.explain_limits import EngineLimitError
 from hindcast.store import tables
 from test_pages import client, plane, twin
-from warehouses import READER_OF_SHOP, RUNS, T0, at, complete, fill, place, row, shop, version, write
+from warehouses import ANSWERS_OF_SHOP, RUNS, T0, answer_questions, at, fill, place, shop, version, write
 
 AIR = """
 pipeline: air
@@ -285,18 +285,9 @@ def test_the_inputs_of_a_joined_row_are_planes_on_one_axis(web: TestClient) -> N
     assert plane(web, "daily", "dave")["inputPlanes"] == [], "it is no join"
 
 
-READER = f"""{READER_OF_SHOP}\
-  answers: {{stream: questions, join: {{table: folks, on: who}}, select: {{city: city}}}}
-"""
-
-
 def test_planes_of_inputs_hide_what_is_hidden_and_whose_rows_may_not_be_read(tmp_path: Path) -> None:
-    with shop(tmp_path, READER) as settings:
-        contract = find(settings.schemas, "reader")
-        for run in (1, 2):
-            complete(settings, contract, run)
-        write(settings, contract, "questions", [row(1, id="q1", who=1, timestamp=at(2), **place(0))])
-        write(settings, contract, "answers", [row(1, id="q1", city="Rome", timestamp=at(2), **place(0))])
+    with shop(tmp_path, ANSWERS_OF_SHOP) as settings:
+        answer_questions(settings)
 
         def ask(*readable: str) -> tuple[list[str], str]:
             answer = client(*readable).get("/machine/reader.json", params={"table": "answers", "key": "q1"})

@@ -67,6 +67,11 @@ views:
 """
 """The beginning of a contract that reads a table of `shop`; its views follow."""
 
+ANSWERS_OF_SHOP = f"""{READER_OF_SHOP}\
+  answers: {{stream: questions, join: {{table: folks, on: who}}, select: {{city: city}}}}
+"""
+"""The same with a view, for `answer_questions`."""
+
 
 def at(minute: float) -> datetime:
     return T0 + timedelta(minutes=minute)
@@ -191,6 +196,15 @@ def fill(settings: Settings, pipeline: str, table: str, rows: list[dict[str, Any
     for run in (1, 2):
         complete(settings, contract, run)
     write(settings, contract, table, rows)
+
+
+def answer_questions(settings: Settings) -> None:
+    """Complete two runs of `ANSWERS_OF_SHOP`, with a question and its answer."""
+    contract = load(settings.schemas / "reader.yaml")
+    for run in (1, 2):
+        complete(settings, contract, run)
+    write(settings, contract, "questions", [row(1, id="q1", who=1, timestamp=at(2), **place(0))])
+    write(settings, contract, "answers", [row(1, id="q1", city="Rome", timestamp=at(2), **place(0))])
 
 
 def _schema(rows: list[dict[str, Any]]) -> pa.Schema:

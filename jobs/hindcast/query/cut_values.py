@@ -39,6 +39,11 @@ def cut_nested(value: JsonValue) -> JsonValue:
     return cut_text(text) if len(text) > MAX_CHARACTERS else value
 
 
+def fits_condition(names: Sequence[str]) -> str:
+    """Return the SQL condition of rows whose values in some columns a page shows whole; false where one is null."""
+    return " AND ".join(f"length(CAST({quote_name(name)} AS VARCHAR)) <= {MAX_CHARACTERS}" for name in names)
+
+
 def cut_columns(engine: duckdb.DuckDBPyConnection, names: Sequence[str] | None = None) -> str:
     """Return the SQL of columns of the registered `rows`, all without `names`, that cuts texts as `cut_text` does.
 

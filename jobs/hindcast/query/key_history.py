@@ -25,7 +25,7 @@ from hindcast.common.python_values import list_rows
 from hindcast.contract import Window
 from hindcast.contract.shapes import PERIODS
 from hindcast.query import read
-from hindcast.query.cut_values import MAX_CHARACTERS, cut_nested, show_bytes
+from hindcast.query.cut_values import cut_nested, fits_condition, show_bytes
 from hindcast.query.explain_limits import EngineLimitError, open_limited_engine
 from hindcast.query.holds import HoldFinder
 from hindcast.query.show import plain_value
@@ -177,8 +177,9 @@ def suggest_keys(table: Table, beginning: str) -> list[str]:
         return []
     columns = ", ".join(f'"{column}"' for column in table.key)
     condition = f'starts_with(CAST("{table.key[0]}" AS VARCHAR), {sql_literal(beginning)})'
-    lengths = "".join(f' AND length(CAST("{column}" AS VARCHAR)) <= {MAX_CHARACTERS}' for column in table.key)
-    text = f"SELECT DISTINCT {columns} FROM rows WHERE {condition}{lengths} LIMIT {MAX_SUGGESTIONS}"  # noqa: S608  # literals
+    text = (
+        f"SELECT DISTINCT {columns} FROM rows WHERE {condition} AND {fits_condition(table.key)} LIMIT {MAX_SUGGESTIONS}"  # noqa: S608  # literals
+    )
     try:
         with (
             row_reader.refuse_broken_files(table),

@@ -15,7 +15,7 @@ import duckdb
 from hindcast.bitemporal.predicates import sql_literal
 from hindcast.common.column_values import ColumnValue
 from hindcast.common.python_values import list_rows
-from hindcast.query.cut_values import MAX_CHARACTERS
+from hindcast.query.cut_values import fits_condition
 from hindcast.query.explain_limits import (
     EngineLimitError,
     NotExplainedError,
@@ -92,12 +92,11 @@ def _group_rows(table: Table, last: datetime) -> str:
     """Return the SQL of the table `keys`: each key once."""
     names, moment = [quote_name(name) for name in table.key], sql_literal(last)
     ended = '"validTo" IS NOT NULL' if table.kind == "versions" else "true"
-    fits = " AND ".join(f"length(CAST({name} AS VARCHAR)) <= {MAX_CHARACTERS}" for name in names)
     return (
         f"CREATE TEMP TABLE keys AS SELECT {', '.join(names)}, "  # noqa: S608  # literals, quoted names
         f'count(*) FILTER ("systemTo" <= {moment} AND {ended}) AS _corrections, '
         f'bool_or("systemFrom" = {moment} OR coalesce("systemTo" = {moment}, false)) AS _changed '
-        f'FROM rows WHERE "systemFrom" <= {moment} AND {fits} GROUP BY ALL'
+        f'FROM rows WHERE "systemFrom" <= {moment} AND {fits_condition(table.key)} GROUP BY ALL'
     )
 
 

@@ -9,7 +9,7 @@ import duckdb
 from hindcast.bitemporal.predicates import sql_literal
 from hindcast.common.column_values import ColumnValue
 from hindcast.common.python_values import list_rows
-from hindcast.query.cut_values import MAX_CHARACTERS
+from hindcast.query.cut_values import MAX_CHARACTERS, fits_condition
 from hindcast.query.explain_limits import NotExplainedError, limit_explanations, open_limited_engine
 from hindcast.query.key_lists import MEMORY
 from hindcast.store import duckdb_reader, row_reader, tables
@@ -36,11 +36,10 @@ def find_near_keys(table: Table, text: str) -> list[tuple[ColumnValue, ...]]:
         return []
     names = [quote_name(name) for name in table.key]
     texts = [f"CAST({name} AS VARCHAR)" for name in names]
-    fits = " AND ".join(f"length({it}) <= {MAX_CHARACTERS}" for it in texts)
     likeness = f"jaro_winkler_similarity(lower(concat_ws(' ', {', '.join(texts)})), {sql_literal(words)})"
     columns = ", ".join(names)
     query = (
-        f"SELECT {columns} FROM (SELECT DISTINCT {columns} FROM rows WHERE {fits}) "  # noqa: S608  # literals, quoted names
+        f"SELECT {columns} FROM (SELECT DISTINCT {columns} FROM rows WHERE {fits_condition(table.key)}) "  # noqa: S608  # literals, quoted names
         f"WHERE {likeness} >= {_LEAST_SIMILARITY} ORDER BY {likeness} DESC, {columns} LIMIT {MAX_NEAR_KEYS}"
     )
     try:

@@ -126,6 +126,11 @@ _FORMULA_START = re.compile(rf"(?:^|(?<=[;\t\r\n]))(?={_SKIPPED}[=+\-@＝＋－�
 """The beginning of a text or of a part of it, before what spreadsheets skip and a sign that begins a formula."""
 
 
+def format_key_label(values: Sequence[ColumnValue]) -> str:
+    """Return the values of a key for people: `north · blue`."""
+    return " · ".join(map(format_cell, values))
+
+
 def format_cell(value: ColumnValue) -> str:
     """Return one value as text on one line: control characters are escaped."""
     plain = plain_value(value, human=True)

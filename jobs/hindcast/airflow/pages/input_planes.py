@@ -16,7 +16,7 @@ from hindcast.contract import Contract
 from hindcast.plan import inputs, marks
 from hindcast.plan.runs import Run
 from hindcast.query import key_history, read
-from hindcast.query.show import format_cell
+from hindcast.query.show import format_key_label
 from hindcast.store import table_columns, tables
 from hindcast.store.tables import Table
 
@@ -96,8 +96,7 @@ def _read_input(
     shown = [formatter.format_row(row) for row in near.rows]
     runs = formatter.named_runs if table.pipeline == contract.pipeline else {}
     source = PlaneSource(table.kind, near.rows, shown, near.total, runs, table.key, hidden)
-    label = " · ".join(map(format_cell, values))
-    return _Input(part, key, label, source, known_at)
+    return _Input(part, key, format_key_label(values), source, known_at)
 
 
 def _locate_source(settings: Settings, contract: Contract, name: str) -> Table:

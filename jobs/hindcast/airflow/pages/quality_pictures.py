@@ -85,7 +85,7 @@ def draw_gates(numbers: Sequence[int], reports: Sequence[RunReport]) -> JsonObje
                 "named": cut_text(format_gate(result.expectation, result.kwargs)),
                 "cells": cells,
                 "last": f"passed in {passed:,} of {total:,}",
-                "told": ", ".join(f"run {number} {outcome}" for number, outcome in by_run.items()),
+                "words": ", ".join(f"run {number} {outcome}" for number, outcome in by_run.items()),
             }
         )
     return {"lines": lines, "more": len(outcomes) - len(worst)}
@@ -106,7 +106,7 @@ def draw_late(numbers: Sequence[int], reports: Sequence[RunReport]) -> list[Json
         {
             "name": name,
             "up": _draw_bars(numbers, late, max(late), "late"),
-            "told": f"Late records, oldest run first: {_join_counts(late)}",
+            "words": f"Late records, oldest run first: {_join_counts(late)}",
             "last": f"{late[-1]:,} in the last run",
         }
         for name, late in counts.items()
@@ -127,7 +127,7 @@ def draw_rows(numbers: Sequence[int], reports: Sequence[RunReport]) -> list[Json
                     "name": name,
                     "up": _draw_bars(numbers, opened, most, "added"),
                     "down": _draw_bars(numbers, closed, most, "removed"),
-                    "told": f"Rows added, oldest run first: {_join_counts(opened)}; removed: {_join_counts(closed)}",
+                    "words": f"Rows added, oldest run first: {_join_counts(opened)}; removed: {_join_counts(closed)}",
                     "last": f"+{opened[-1]:,} \N{MINUS SIGN}{closed[-1]:,} in the last run",
                 }
             )
@@ -201,7 +201,7 @@ def format_age(length: timedelta) -> str:
 def _draw_bars(numbers: Sequence[int], counts: Sequence[int], most: int, words: str) -> list[JsonValue]:
     heights = drawing.scale_lengths(counts, drawing.BAR_HEIGHT, most)
     return [
-        {"x": drawing.COLUMN * n, "height": height, "told": f"run {number}: {count:,} {words}"}
+        {"x": drawing.COLUMN * n, "height": height, "words": f"run {number}: {count:,} {words}"}
         for n, (number, count, height) in enumerate(zip(numbers, counts, heights, strict=True))
         if count
     ]

@@ -34,7 +34,7 @@ from hindcast.query.explain import explain_row
 from hindcast.query.inputs_as_of import format_row_key
 from hindcast.query.key_history import KeyHistory, RowSample, SlowSuggestionError
 from hindcast.query.key_lists import ListedKey
-from hindcast.query.show import format_cell
+from hindcast.query.show import format_key_label
 from hindcast.store import tables
 from hindcast.store.tables import Table
 
@@ -124,7 +124,7 @@ def build_page(
     return fields | {
         "suggested": [],
         "key": request.key,
-        "keyLabel": _format_key(read.parse_key(table, request.key)),
+        "keyLabel": format_key_label(read.parse_key(table, request.key)),
         "kind": table.kind,
         "horizon": trimmed.moment.isoformat() if trimmed else None,
         "asOf": as_of.isoformat(),
@@ -172,7 +172,7 @@ def _build_table(
     rows = [
         {
             "key": format_row_key(table, row),
-            "label": _format_key([row[name] for name in table.key]),
+            "label": format_key_label([row[name] for name in table.key]),
             **formatter.format_row(row),
         }
         for row in sample.rows
@@ -219,12 +219,7 @@ def _list_other_keys(table: Table, past: Sequence[Run], text: str) -> JsonObject
 
 
 def _show_key(table: Table, key: Sequence[ColumnValue]) -> JsonObject:
-    return {"key": read.format_key(table, key), "label": _format_key(key)}
-
-
-def _format_key(key: Sequence[ColumnValue]) -> str:
-    """Return a key for people: `north · blue`."""
-    return " · ".join(map(format_cell, key))
+    return {"key": read.format_key(table, key), "label": format_key_label(key)}
 
 
 def suggest_keys(settings: Settings, contract: Contract, name: str, beginning: str) -> JsonObject:
