@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -21,7 +22,7 @@ from hindcast.common.settings import Settings
 from hindcast.contract import load
 from hindcast.plan import journal
 from hindcast.plan.runs import Completed, Run
-from hindcast.quality import failing_rows, failing_sample, gate_results
+from hindcast.quality import failing_rows, failing_sample, gate_results, rows_before
 from hindcast.quality.gate_results import GateResult
 from hindcast.store import table_creation
 from warehouses import RUNS, plan, report, shop
@@ -57,6 +58,7 @@ def test_the_first_rows_that_fail_a_gate_are_on_the_page_without_what_is_sensiti
     assert gate["rows"][1] == {
         "entry": "held",
         "change": "open",
+        "isNew": False,
         "key": '{"id":10}',
         "row": {"id": 10, "city": None},
         "cells": [{"name": "city", "before": "", "after": "null", "differs": False}],
@@ -132,6 +134,48 @@ def test_a_failing_row_is_a_change_with_its_gate_in_words_and_its_record(tmp_pat
     assert row["plane"] == {"table": "prices", "key": "naan", "asOf": BEGIN}
     assert "<del>3.00</del> → <ins>0.50</ins>" in page
     assert "/machine/shop?table=prices&amp;key=naan&amp;asOf=2026-01-01" in page
+
+
+@pytest.mark.parametrize("entry", ["stopped", "warned"])
+def test_a_row_that_stopped_a_run_or_only_warned_is_a_change_of_what_was_there_before_the_run(
+    entry: str, tmp_path: Path
+) -> None:
+    """Of a version, an event and a new key: nothing of what the run itself published counts."""
+    naan = f'"item":"naan","validFrom":"{BEGIN}","validTo":null'
+    bill = '"customer":"dave","item":"naan","timestamp":"2026-01-01T00:02:00.000000Z"'
+    with shop(tmp_path) as settings:
+        for table in ("prices", "bills"):
+            gate_results.append_results(settings.warehouse, "shop", 2, table, [PRICE_GATE])
+        prices = {"entry": entry, "table": "prices", "topic": "shop.prices"}
+        enter_rows(
+            settings,
+            prices | {"key": '{"item":"naan"}', "row": f'{{"price":0.50,"note":"",{naan}}}', "offset": 7},
+            prices | {"key": '{"item":"new"}', "row": f'{{"price":0.50,"validFrom":"{BEGIN}"}}', "offset": 8},
+            {"entry": entry, "table": "bills", "key": '{"customer":"dave"}', "row": f'{{"amount":5.00,{bill}}}'},
+        )
+        web = TestClient(build_app(PageAccess(lambda: None, lambda dag_id: None, lambda: frozenset(["shop"]))))  # noqa: ARG005
+        page, gates = web.get("/quality/shop").text, web.get("/quality/shop.json").json()["gates"]
+    rows = {gate["table"]: gate["rows"] for gate in gates}
+    before = [(row["isNew"], *row["cells"][0].values()) for name in ("prices", "bills") for row in rows[name]]
+    assert before == [
+        (False, "price", "3.00", "0.50", True),
+        (True, "price", "", "0.50", False),
+        (False, "amount", "6.00", "5.00", True),
+    ]
+    assert [cell["differs"] for cell in rows["prices"][0]["cells"]] == [True, False], "the note is the same"
+    assert "<del>3.00</del> → <ins>0.50</ins>" in page
+    assert page.count("not there before") == 1
+
+
+def test_before_the_first_run_there_is_nothing_and_of_a_row_without_a_time_it_is_not_known(tmp_path: Path) -> None:
+    row = {"key": '{"item":"naan"}', "row": f'{{"price":0.50,"validFrom":"{BEGIN}"}}', "offset": 7}
+    with shop(tmp_path) as settings:
+        contract = load(settings.schemas / "shop.yaml")
+        find = partial(rows_before.find_rows_before, settings.warehouse, contract, "prices", seconds=9.0)
+        assert find(number=1, entries=[row]) == {0: None}
+        assert find(number=2, entries=[row]) == {0: '{"price": "3.00", "validFrom": "2026-01-01T00:00:00+00:00"}'}
+        assert find(number=3, entries=[row]) == {}, "there is no such run"
+        assert find(number=2, entries=[row | {"row": '{"price":0.50}'}]) == {}, "nobody knows for which time"
 
 
 def test_the_report_of_a_run_has_its_failing_rows_where_airflow_shows_it(tmp_path: Path) -> None:

@@ -5,19 +5,23 @@ For the quality page and for the report of a run (templates: hindcast/report/fai
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-from hindcast.common.json_values import JsonObject
+from hindcast.common.json_values import JsonObject, StoredObject
 from hindcast.common.settings import Settings
 from hindcast.contract import Contract, list_shapes
 from hindcast.contract.bound import bind_contract
-from hindcast.quality import entry_masks, failing_sample, held_change
+from hindcast.quality import entry_masks, failing_sample, held_change, rows_before
 from hindcast.query import read
 from hindcast.query.cut_values import cut_text
 
 MAX_ROWS = 20
 """How many failing rows of a gate are shown; `hindcast failing` lists all."""
+
+MAX_SECONDS = 2.0
+"""How long finding what was there before may take for a page; other rows are shown as they are proposed."""
 
 FailingRows: TypeAlias = Mapping[tuple[str, int], list[JsonObject]]
 """Rows by table and number of the gate."""
@@ -26,8 +30,8 @@ FailingRows: TypeAlias = Mapping[tuple[str, int], list[JsonObject]]
 def read_failing_rows(settings: Settings, contract: Contract, run: int) -> FailingRows:
     """Return the first rows that a run's gates found, without what is sensitive; TableError if they are unreadable.
 
-    Each has `key` (JSON), `row`, `cells` (`held_change.Cell`), `valid`, `entry`, `change`, the `record`, and `plane`:
-    what the address of its plane asks, None if the key is hidden.
+    Each has `key` (JSON), `row`, `cells` (`held_change.Cell`), `valid`, `entry`, `change`, the `record`, `isNew` (the
+    table had no row there before the run), and `plane`: what the address of its plane asks, None if the key is hidden.
     """
     entries = failing_sample.sample_entries(settings.warehouse, contract.pipeline, run, MAX_ROWS).to_pylist()
     masks = entry_masks.find_masks(bind_contract(contract, settings), {entry["table"] for entry in entries})
@@ -38,24 +42,19 @@ def read_failing_rows(settings: Settings, contract: Contract, run: int) -> Faili
         else None
         for entry in entries
     ]
-    closed: dict[tuple[str, str], list[int]] = {}
-    for n, entry in enumerate(entries):
-        if entry["change"] == "close" and masked[n] is not None:
-            closed.setdefault((entry["table"], entry["key"]), []).append(n)
-    for entry, row in zip(entries, masked, strict=True):
+    replaced, new = _find_replaced_rows(settings, contract, run, entries, masked)
+    for n, (entry, row) in enumerate(zip(entries, masked, strict=True)):
         if entry["gate"] is None:
             continue
         name, is_hidden = entry["table"], masks.hides_key(entry["table"], entry["key"])
-        is_new = entry["change"] == "open" and row is not None
-        others = [masked[n] or "" for n in closed.get((name, entry["key"]), [])] if is_new else []
-        replaced = held_change.find_replaced_row(row, others) if is_new and row is not None else None
         key = shapes[name].key if name in shapes else ()
-        cells = held_change.list_cells(row, replaced, key) if row is not None else []
+        cells = held_change.list_cells(row, replaced.get(n), key) if row is not None else []
         place = {column: entry[column] for column in ("topic", "partition", "offset")}
         found.setdefault((name, entry["gate"]), []).append(
             {
                 "entry": entry["entry"],
                 "change": entry["change"],
+                "isNew": n in new,
                 "key": "***" if is_hidden else entry["key"],
                 "row": entry_masks.parse_object(row, masks.path) if row is not None else None,
                 "cells": [
@@ -67,6 +66,45 @@ def read_failing_rows(settings: Settings, contract: Contract, run: int) -> Faili
             }
         )
     return found
+
+
+def _find_replaced_rows(
+    settings: Settings,
+    contract: Contract,
+    run: int,
+    entries: Sequence[StoredObject],
+    masked: Sequence[str | None],
+) -> tuple[dict[int, str], set[int]]:
+    """Return what failing rows replace, by their places, and the places of those that replace nothing.
+
+    A held change says what it would close; for other rows it is in their table (rows_before.py).
+    """
+    closed: dict[tuple[str, str], list[str]] = {}
+    for entry, row in zip(entries, masked, strict=True):
+        if entry["change"] == "close" and row is not None:
+            closed.setdefault((entry["table"], entry["key"]), []).append(row)
+    replaced, new, left = dict[int, str](), set[int](), dict[str, list[int]]()
+    for n, (entry, row) in enumerate(zip(entries, masked, strict=True)):
+        if row is None or entry["gate"] is None or entry["change"] != "open":
+            continue
+        former = held_change.find_replaced_row(row, closed.get((entry["table"], entry["key"]), []))
+        if former is None:
+            left.setdefault(entry["table"], []).append(n)
+        else:
+            replaced[n] = former
+    end = time.monotonic() + MAX_SECONDS
+    for name, places in left.items():
+        rows = [{"key": entries[n]["key"], "row": masked[n], "offset": entries[n]["offset"]} for n in places]
+        seconds = end - time.monotonic()
+        if seconds <= 0:
+            break
+        found = rows_before.find_rows_before(settings.warehouse, contract, name, run, rows, seconds)
+        for place, former in found.items():
+            if former is None:
+                new.add(places[place])
+            else:
+                replaced[places[place]] = former
+    return replaced, new
 
 
 def _ask_plane(
