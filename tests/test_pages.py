@@ -658,6 +658,7 @@ def test_what_pages_link_for_their_look_is_there(web: TestClient) -> None:
         "page.css": 200,
         "pages.css": 200,
         "machine.js": 200,
+        "rectangle_keys.js": 200,
         "shell.js": 200,
     }
 
@@ -872,7 +873,7 @@ def test_text_of_topics_stays_text(web: TestClient) -> None:
         assert HOSTILE not in answer.text
         assert HOSTILE not in web.get("/changes/shop", params={"knownAt": "run:1"}).text
         assert "taken" in str(Text(answer.text))
-        assert Text(answer.text).elements.count("script") == 2  # machine.js, shell.js
+        assert Text(answer.text).elements.count("script") == 3  # machine.js, rectangle_keys.js, shell.js
         assert "script-src 'self'" in answer.headers["content-security-policy"]
     assert HOSTILE not in web.get("/machine/shop", params={"table": HOSTILE}).text
 

@@ -165,6 +165,48 @@ def test_cursors_move_by_keys_from_bound_to_bound(browser: WebDriver, url: str) 
     waited(browser, lambda b: answer(b) == ["naan", "2.50", "late"])
 
 
+def label_focused(browser: WebDriver) -> str:
+    """The name of the link that has the focus, on one line."""
+    return " ".join(browser.switch_to.active_element.accessible_name.split())
+
+
+def test_rectangles_are_one_stop_of_tab_and_keys_lead_to_their_neighbours(browser: WebDriver, url: str) -> None:
+    """In valid and in system time, and to each in turn; a key asks at the corner of one."""
+    from selenium.webdriver.common.keys import Keys
+
+    browser.get(machine(url, table="prices", key="naan", asOf=at(1).isoformat()))
+    stops = browser.find_elements("css selector", "#plane a[tabindex='0']")
+    assert [it.get_attribute("data-row") for it in stops] == ["2"], "the answer's"
+    browser.execute_script("arguments[0].focus()", stops[0])
+    assert label_focused(browser).startswith("item naan price 2.50 note late valid from 2026-01-01 00:01 current from")
+    places: list[str] = []
+    for key in (Keys.LEFT, Keys.DOWN, Keys.UP, Keys.RIGHT, Keys.PAGE_UP, Keys.HOME, Keys.END):
+        browser.switch_to.active_element.send_keys(key)
+        places.append(browser.switch_to.active_element.get_attribute("data-row"))
+    assert places == ["1", "0", "1", "2", "1", "0", "2"]
+    assert len(browser.find_elements("css selector", "#plane a[tabindex='0']")) == 1
+    browser.switch_to.active_element.send_keys(Keys.HOME)
+    browser.switch_to.active_element.send_keys(Keys.ENTER)
+    waited(browser, lambda b: answer(b) == ["naan", "3.00", ""])
+    assert state(browser)["asOf"] == at(0).isoformat()
+    waited(browser, lambda b: b.switch_to.active_element.get_attribute("data-row") == "0")
+    assert "3.00" in browser.find_element("css selector", "[role=status]").get_attribute("textContent")
+
+
+def test_a_row_of_the_table_leads_to_its_rectangle_by_keys(browser: WebDriver, url: str) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    browser.get(machine(url, table="prices", key="naan", asOf=at(1).isoformat()))
+    (stop,) = browser.find_elements("css selector", "#rectangles a[tabindex='0']")
+    assert stop.get_attribute("href").endswith("#row-2")
+    stop.send_keys(Keys.UP)
+    assert browser.find_elements("css selector", "#plane .lit")[0].get_attribute("data-row") == "1"
+    browser.switch_to.active_element.send_keys(Keys.HOME)
+    browser.switch_to.active_element.send_keys(Keys.ENTER)
+    waited(browser, lambda b: answer(b) == ["naan", "3.00", ""])
+    waited(browser, lambda b: (b.switch_to.active_element.get_attribute("href") or "").endswith("#row-0"))
+
+
 def test_a_cursor_is_dragged(browser: WebDriver, url: str) -> None:
     from selenium.webdriver import ActionChains
 
@@ -270,7 +312,7 @@ def test_text_of_topics_stays_text(browser: WebDriver, url: str, table: str) -> 
         assert browser.title != "taken"
     browser.get(machine(url, table=table, key=key))
     assert "<script>" in browser.find_element("css selector", "#answer").text
-    assert browser.execute_script("return document.scripts.length") == 2, "ours alone"
+    assert browser.execute_script("return document.scripts.length") == 3, "ours alone"
 
 
 def test_nothing_is_written_to_the_console(browser: WebDriver, url: str) -> None:

@@ -132,6 +132,7 @@ _ASSETS = {
     "waterfalls.css": ("hindcast.report", "text/css"),
     "pages.css": ("hindcast.airflow.pages.static", "text/css"),
     "machine.js": ("hindcast.airflow.pages.static", "text/javascript"),
+    "rectangle_keys.js": ("hindcast.airflow.pages.static", "text/javascript"),
     "shell.js": ("hindcast.airflow.pages.static", "text/javascript"),
 }
 

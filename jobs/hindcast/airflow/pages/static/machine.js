@@ -58,7 +58,7 @@ async function show(url, push = true, parts = ["main", ".site"]) {
   const response = await fetch(url, { headers: { Accept: "text/html" } });
   const page = new DOMParser().parseFromString(await response.text(), "text/html");
   if (mine !== latest) return;
-  const focused = document.activeElement?.id, scrolled = plane()?.parentElement.scrollLeft;
+  const held = document.activeElement, scrolled = plane()?.parentElement.scrollLeft;
   if (!parts.every((part) => page.querySelector(part))) parts = ["main", ".site"]; // it says why there is no answer
   for (const part of parts) document.querySelector(part).replaceWith(document.adoptNode(page.querySelector(part)));
   showControls();
@@ -67,7 +67,9 @@ async function show(url, push = true, parts = ["main", ".site"]) {
   say(found.join(", ") || document.querySelector("#answer .lead")?.textContent.trim());
   document.title = page.title;
   if (push) history.pushState(null, "", url);
-  if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
+  const part = held?.matches("a[tabindex]") && held.closest("#plane, #rectangles")?.id; // the row of the answer has it then
+  const focused = part ? document.querySelector(`#${part} a[tabindex="0"]`) : held?.id && document.getElementById(held.id);
+  focused?.focus({ preventScroll: true });
   performance.mark("shown");
 }
 
@@ -130,6 +132,12 @@ document.addEventListener("pointerup", (event) => {
 
 document.addEventListener("click", (event) => {
   if (event.target.id === "play") return played === null ? play() : stop();
+  const row = event.target.closest("#rectangles a[href^='#row-']"), isKey = event.detail === 0;
+  const link = row ? document.querySelector(row.hash) : isKey && event.target.closest("#plane a[data-row]");
+  if (link && !event.ctrlKey && !event.metaKey) {
+    event.preventDefault();
+    return show(link.getAttribute("href"));
+  }
   if (!plane()?.contains(event.target) || event.target.closest(".cursor, .close") || event.ctrlKey || event.metaKey) return;
   event.preventDefault(); // a rectangle links to its corner; a pointer chooses the point instead
   const { across, up } = at(event);
