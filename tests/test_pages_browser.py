@@ -342,3 +342,17 @@ def test_a_run_is_one_line_of_the_quality_page(browser: WebDriver, url: str) -> 
     browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
     assert len(heights) == 2
     assert max(heights) < 40
+
+
+@pytest.mark.parametrize("width", [390, 1440])
+def test_the_quality_page_begins_with_what_ran_last_and_how_it_ended(browser: WebDriver, url: str, width: int) -> None:
+    """On a phone the runs come before how fresh the tables are."""
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    browser.get(f"{url}/quality/shop")
+    words = shown(browser, "//*[@id='last-run']").text
+    tops = [shown(browser, f"//*[@id='{name}']").rect["y"] for name in ("last-run", "runs-title", "fresh")]
+    browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    assert "Run 2 of shop was published" in words
+    assert tops[0] == min(tops)
+    assert (tops[1] < tops[2]) == (width == 390)
