@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from pathlib import Path
@@ -16,6 +17,7 @@ from bench.speed.goals import Goal
 from bench.speed.measuring import Contestant, Measured, Operation, measure
 from bench.speed.names import OURS
 
+ROOT = Path(__file__).resolve().parent.parent
 SQL = "SELECT * FROM (VALUES {}) AS rows(k, v)"
 
 
@@ -110,6 +112,17 @@ def test_the_picture_has_a_bar_for_each_peer_that_was_measured() -> None:
     drawn = ET.fromstring(plot.svg(told))  # noqa: S314  # our own
     bars = [float(it.attrib["width"]) for it in drawn.iter("{http://www.w3.org/2000/svg}rect") if "y" in it.attrib]
     assert bars[0] / bars[1] == pytest.approx(4 / 6), "4 s, of half the input, beside a median of 6"
+    texts = [it.text for it in drawn.iter("{http://www.w3.org/2000/svg}text")]
+    assert [label for label in ("0", "2 s", "8 s") if label not in texts] == [], "an axis of seconds"
+
+
+def test_the_picture_has_the_colours_of_the_pages_and_is_the_one_of_the_stored_results() -> None:
+    stored = json.loads((ROOT / "bench" / "results" / "speed.json").read_text(encoding="utf-8"))
+    drawn = plot.svg(stored)
+    assert drawn == (ROOT / "docs" / "pictures" / "speed.svg").read_text(encoding="utf-8")
+    assert "prefers-color-scheme: dark" in drawn
+    without_palette = re.sub(r"<style>.*?</style>", "", drawn, flags=re.DOTALL)
+    assert re.findall(r"#[0-9a-f]{3,8}", without_palette) == []
 
 
 def test_keys_come_as_often_as_their_kind_says() -> None:
