@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from hindcast.airflow.pages import data_docs
 from hindcast.common.errors import PlatformError
 from hindcast.contract import Contract, load
 from hindcast.quality import datadocs
@@ -72,3 +73,21 @@ def test_what_a_gate_says_of_itself_is_no_html(tmp_path: Path, gated: Contract) 
     pages = [path.read_text() for path in (tmp_path / "docs").rglob("*.html")]
     assert any("alert(8)" in text for text in pages)
     assert not any(script in text for text in pages)
+
+
+@pytest.mark.parametrize("theme", ["dark", "light", None, '"><script>'])
+def test_pages_have_our_look_and_list_their_results_without_a_script(
+    tmp_path: Path, gated: Contract, theme: str | None
+) -> None:
+    """In the theme of what shows them, which their links keep."""
+    first = build_site(gated, tmp_path / "docs")
+    (results,) = (tmp_path / "docs" / "validations").rglob("*.html")
+    link = f'href="{results.relative_to(first.parent)}'
+    assert link not in first.read_text().partition("<script>")[0] + first.read_text().rpartition("</script>")[2]
+    shown = {page: (data_docs.dress_page(page, "/hindcast/static", theme) or b"").decode() for page in (first, results)}
+    asked = f"?theme={theme}" if theme in data_docs.THEMES else ""
+    assert f'{link}{asked}">restaurant.menu</a>' in shown[first]
+    for text in shown.values():
+        assert '<link rel="stylesheet" href="/hindcast/static/data_docs.css"></head>' in text
+        assert ("<html data-theme=" in text) == bool(asked)
+    assert f'<a href="../../../../../index.html{asked}">Home</a>' in shown[results]

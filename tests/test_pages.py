@@ -211,11 +211,14 @@ def test_quality_tells_the_verdict_of_the_last_run_and_where_its_report_is(web: 
 def test_reports_and_data_docs_come_with_a_policy_of_their_own(web: TestClient, settings: Settings) -> None:
     docs = settings.reports / "shop" / "run-1" / "index.html"
     docs.parent.mkdir()
-    docs.write_text("<script>alert(1)</script>")
+    docs.write_text("<html><head></head><script>alert(1)</script></html>")
     assert twin(web, "/quality/shop")["runs"][1]["dataDocs"] == "run-1/index.html"
     answer = web.get("/reports/shop/run-1/index.html")
     assert "script-src" not in answer.headers["content-security-policy"]  # so default-src holds: none
     assert "default-src 'none'" in answer.headers["content-security-policy"]
+    assert re.findall(r"static/([\w.]+)", answer.text) == ["page.css", "data_docs.css"]
+    assert web.get("/static/data_docs.css").status_code == 200
+    assert '<html data-theme="dark">' in web.get("/reports/shop/run-1/index.html?theme=dark").text
     assert (
         "sandbox allow-scripts allow-downloads"
         in web.get("/reports/shop/run-1.html").headers["content-security-policy"]

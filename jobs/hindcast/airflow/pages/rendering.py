@@ -21,7 +21,7 @@ from jinja2 import ChoiceLoader, Environment, FunctionLoader, PackageLoader, Str
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
-from hindcast.airflow.pages import PREFIX
+from hindcast.airflow.pages import PREFIX, data_docs
 from hindcast.airflow.pages.value_colours import format_value
 from hindcast.common import permissions
 from hindcast.common.errors import HindcastError, PlatformError, UnknownError
@@ -110,8 +110,11 @@ def serve_report(request: Request, report: RunReport, name: str, failing_rows: S
     return Response(text.encode("utf-8", "replace"), 200, headers, "text/html; charset=utf-8")
 
 
-def serve_document(folder: Path, name: str) -> Response:
-    """Return a file below a folder; UnknownError if there is none or it lies outside; PlatformError if unreadable."""
+def serve_document(request: Request, folder: Path, name: str) -> Response:
+    """Return a file below a folder, a page of Data Docs in our look.
+
+    Raise UnknownError if there is none or it lies outside, and PlatformError if it is unreadable.
+    """
     page.refuse_linked_folder(folder)
     try:
         path = (folder / name).resolve(strict=True)
@@ -123,8 +126,13 @@ def serve_document(folder: Path, name: str) -> Response:
         raise UnknownError(f"no file '{name}'", fix="open a report from the list of the pipeline's runs")
     if not os.access(path, os.R_OK):
         raise PlatformError(**permissions.explain_error(PermissionError(), path))
-    policy = REPORT_POLICY if path.parent == folder.resolve() else DATA_DOCS_POLICY
-    return FileResponse(path, headers={**_HEADERS, "Content-Security-Policy": policy})
+    if path.parent == folder.resolve():
+        return FileResponse(path, headers={**_HEADERS, "Content-Security-Policy": REPORT_POLICY})
+    headers = {**_HEADERS, "Content-Security-Policy": DATA_DOCS_POLICY}
+    static = f"{request.scope.get('root_path', '')}/static"
+    if path.suffix == ".html" and (text := data_docs.dress_page(path, static, request.query_params.get("theme"))):
+        return Response(text, 200, headers, "text/html; charset=utf-8")
+    return FileResponse(path, headers=headers)
 
 
 _ASSETS = {
@@ -133,6 +141,7 @@ _ASSETS = {
     "pages.css": ("hindcast.airflow.pages.static", "text/css"),
     "machine.js": ("hindcast.airflow.pages.static", "text/javascript"),
     "rectangle_keys.js": ("hindcast.airflow.pages.static", "text/javascript"),
+    "data_docs.css": ("hindcast.airflow.pages.static", "text/css"),
     "shell.js": ("hindcast.airflow.pages.static", "text/javascript"),
 }
 

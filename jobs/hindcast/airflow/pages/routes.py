@@ -145,7 +145,7 @@ def build_app(access: PageAccess) -> FastAPI:
         failing = quality.list_failing_gates(settings, contract, shown) if shown and name.endswith(".html") else []
         if shown is not None and (masked is not None or failing):
             return rendering.serve_report(request, shown, name, failing)
-        return rendering.serve_document(settings.reports / contract.pipeline, name)
+        return rendering.serve_document(request, settings.reports / contract.pipeline, name)
 
     @pipeline.get("/dag/{dag_id}/{page}.json")
     def of_dag_json(request: Request, dag_id: str, page: PageName) -> Response:
