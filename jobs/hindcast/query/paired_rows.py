@@ -17,10 +17,11 @@ _ROUNDS = 2
 
 
 def pair_rows(engine: DuckDBPyConnection, kind: str, size: str = "0") -> None:
-    """Create the table `pairs` from the tables `old` and `new` (`changes.ComparedColumns.columns`) of a kind of table.
+    """Create `pairs`, a table or a view, from the tables `old` and `new` (`changes.ComparedColumns.columns`).
 
-    A pair has the rowids `o` and `n` (null where there was, or is, no row), the period, `h`, the hash of the key,
-    `corrected`, and `size`, an expression over `a` (earlier) and `b` (later). Pairs of equal values are left out.
+    `kind`: of the table whose rows they are. A pair has the rowids `o` and `n` (null where there was, or is, no row),
+    the period, `h`, the hash of the key, `corrected`, and `size`, an expression over `a` (earlier) and `b` (later).
+    Pairs of equal values are left out.
     """
     if kind == "versions":
         _pair_versions(engine, size)
@@ -31,15 +32,16 @@ def pair_rows(engine: DuckDBPyConnection, kind: str, size: str = "0") -> None:
 def _pair_versions(engine: DuckDBPyConnection, size: str) -> None:
     for side in ("old", "new"):
         engine.execute(_ALL.format(side=side))
-    engine.execute(f"CREATE TEMP TABLE pairs AS {_KEPT} FROM ({_MET.format(size=size)}) LIMIT 0")  # ours
     for number in range(_ROUNDS):
-        engine.execute(f"CREATE OR REPLACE TEMP TABLE met AS {_MET.format(size=size)}")
-        engine.execute(f"INSERT INTO pairs {_KEPT} FROM met WHERE differs")
-        for side, ref in (("old", "o"), ("new", "n")):
-            engine.execute(f"CREATE TEMP TABLE next_left AS {_LEFT.format(side=side, ref=ref)}")
+        engine.execute(f"CREATE TEMP TABLE met_{number} AS {_MET.format(size=size)}")
+        for side, other, own_ref, other_ref in (("old", "new", "o", "n"), ("new", "old", "n", "o")):
+            left = _LEFT.format(number=number, side=side, other=other, own_ref=own_ref, other_ref=other_ref)
+            engine.execute(f"CREATE TEMP TABLE next_left AS {left}")
             engine.execute(f"DROP {'VIEW' if number == 0 else 'TABLE'} {side}_left")
             engine.execute(f"ALTER TABLE next_left RENAME TO {side}_left")
-    engine.execute(f"INSERT INTO pairs {_KEPT} FROM ({_MET_OF_REST.format(size=size)}) WHERE differs")
+    engine.execute(f"CREATE TEMP TABLE met_{_ROUNDS} AS {_MET_OF_REST.format(size=size)}")
+    parts = (f"{_KEPT} FROM met_{number} WHERE differs" for number in range(_ROUNDS + 1))
+    engine.execute(f"CREATE TEMP VIEW pairs AS {' UNION ALL '.join(parts)}")
 
 
 _KEPT = "SELECT o, n, p0, CASE WHEN p1 < 'infinity' THEN p1 END AS p1, h, corrected, size"
@@ -51,14 +53,19 @@ _ALL = """
 """
 
 _MET = """
-    SELECT a.ref AS o, b.ref AS n, a.p0 AS p0, least(a.p1, b.p1) AS p1, a.h AS h, a.ended AS corrected,
-           a.v IS DISTINCT FROM b.v AS differs, {size} AS size
-    FROM old_left AS a JOIN new_left AS b ON a.h = b.h AND a.k = b.k AND a.p0 = b.p0
+    SELECT a.ref AS o, b.ref AS n, a.p0 AS p0, least(a.p1, b.p1) AS p1, a.p1 AS old_end, b.p1 AS new_end, a.h AS h,
+           a.ended AS corrected, {size} AS size,
+           a.ref IS NOT NULL AND b.ref IS NOT NULL AND a.v IS DISTINCT FROM b.v AS differs
+    FROM old_left AS a FULL JOIN new_left AS b ON a.k = b.k AND a.p0 = b.p0
 """
+"""The rows that begin together, and those without a partner, which are no pairs yet."""
 
 _LEFT = """
-    SELECT ref, it.h, k, v, coalesce(met.p1, it.p0) AS p0, it.p1, ended
-    FROM {side}_left AS it LEFT JOIN met ON ref = {ref} WHERE {ref} IS NULL OR it.p1 > met.p1
+    WITH apart AS (
+        SELECT {own_ref} AS apart_ref, {other}_end AS since FROM met_{number}
+        WHERE {own_ref} IS NOT NULL AND ({other_ref} IS NULL OR {other}_end < {side}_end)
+    )
+    SELECT ref, h, k, v, coalesce(since, p0) AS p0, p1, ended FROM {side}_left JOIN apart ON ref = apart_ref
 """
 """What no row of the other side has met, and of those that outlast it what comes after."""
 
@@ -86,5 +93,5 @@ _MET_EVENTS = """
     SELECT a.rowid AS o, b.rowid AS n, coalesce(b.p0, a.p0) AS p0, coalesce(b.p1, a.p1) AS p1, coalesce(a.h, b.h) AS h,
            a.h IS NOT NULL AS corrected, {size} AS size,
            a.h IS NULL OR b.h IS NULL OR a.v IS DISTINCT FROM b.v AS differs
-    FROM old AS a FULL JOIN new AS b ON a.h = b.h AND a.k = b.k AND a.i = b.i AND a.p0 = b.p0
+    FROM old AS a FULL JOIN new AS b ON a.k = b.k AND a.i = b.i AND a.p0 = b.p0
 """
