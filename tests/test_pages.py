@@ -649,6 +649,7 @@ def test_offsets_that_no_run_replayed_are_a_gap(told: list[Any], missing: list[A
 
 def test_the_graph_leads_from_topics_to_views_and_to_who_reads_them(web: TestClient) -> None:
     boxes = {box["name"]: box for box in twin(web, "/ledger/shop")["graph"]["boxes"]}
+    assert {box["label"] == name for name, box in boxes.items()} == {True}
     assert boxes["shop.prices"]["x"] < boxes["prices"]["x"] < boxes["bills"]["x"] < boxes["guest"]["x"]
     other = {box["name"]: box for box in twin(web, "/ledger/guest")["graph"]["boxes"]}
     assert (other["shop.prices"]["other"], other["shop.prices"]["pipeline"]) == (True, "shop")

@@ -101,3 +101,27 @@ def test_each_row_of_a_wide_table_is_reached_by_keyboard(browser: WebDriver, url
             " && it.tabIndex < 0 && !it.querySelector('[tabindex=\"0\"]')).map((it) => it.outerHTML.slice(0, 200))"
         )
         assert out_of_reach == []
+
+
+def test_text_has_the_width_that_there_is(browser: WebDriver, url: str) -> None:
+    """Verdicts of runs take two lines, names lie within the boxes of the graph, topics of the ledger are no column of
+    syllables; on a phone the last run of a pipeline is as wide as the page.
+    """
+    height = "return Math.max(...[...document.querySelectorAll(arguments[0])].map((it) => it.offsetHeight))"
+    show(browser, 1024)
+    browser.get(f"{url}/quality/stress")
+    assert browser.execute_script(height, ".runs tbody tr") < 65
+    browser.get(f"{url}/ledger/stress")
+    assert browser.execute_script(height, ".replayed tbody tr") < 250
+    beyond = browser.execute_script(
+        "return [...document.querySelectorAll('.graph svg')].filter((it) =>"
+        " [...it.querySelectorAll('text')].some((text) => text.getBBox().x + text.getBBox().width"
+        " > Number(it.getAttribute('width')))).length"
+    )
+    assert beyond == 0
+    show(browser, 390)
+    browser.get(f"{url}/quality")
+    assert browser.find_element("css selector", ".overview td").rect["width"] > 300
+    browser.get(f"{url}/machine/stress")
+    record = browser.find_element("css selector", ".rows td[data-label='Record']")
+    assert browser.execute_script("return arguments[0].scrollWidth <= innerWidth", record)

@@ -10,8 +10,10 @@ from hindcast.common.json_values import JsonObject, JsonValue
 from hindcast.common.settings import Settings
 from hindcast.contract import Contract, list_shapes
 
-BOX_WIDTH, BOX_HEIGHT, COLUMN_STEP, ROW_STEP = 170, 44, 230, 62
-"""The size of a box and the distances between boxes, in pixels."""
+MIN_WIDTH, MAX_WIDTH, BOX_HEIGHT, COLUMN_GAP, ROW_STEP = 170, 320, 44, 60, 62
+"""The sizes of a box and the distances between boxes, in pixels."""
+CHARACTER, PADDING = 8.2, 24
+"""How wide a character of a name is, and what is beside a name in its box."""
 
 
 @dataclass(frozen=True)
@@ -32,19 +34,22 @@ class GraphNode:
 
 
 def build_graph(settings: Settings, contract: Contract, readable: Collection[str]) -> JsonObject:
-    """Return the graph as it is drawn: `boxes`, `arrows` between them, and its `width` and `height`, in pixels.
+    """Return the graph as it is drawn, in pixels: `boxes` of `boxWidth`, `arrows`, its `width` and `height`.
 
     The folder of contracts of the settings may have some that read tables of this one.
     """
     nodes = _list_nodes(settings, contract, readable)
+    longest = max(len(node.name) for node in nodes)
+    box_width = round(min(max(CHARACTER * longest + PADDING, MIN_WIDTH), MAX_WIDTH))
     rows: dict[int, int] = {}
     places: dict[str, tuple[int, int]] = {}
     for node in nodes:
-        places[node.id] = (node.column * COLUMN_STEP, rows.get(node.column, 0) * ROW_STEP)
+        places[node.id] = (node.column * (box_width + COLUMN_GAP), rows.get(node.column, 0) * ROW_STEP)
         rows[node.column] = rows.get(node.column, 0) + 1
     boxes: list[JsonValue] = [
         {
             "name": node.name,
+            "label": shorten_name(node.name, int((box_width - PADDING) / CHARACTER)),
             "kind": node.kind,
             "reading": node.reading,
             "x": places[node.id][0],
@@ -57,14 +62,32 @@ def build_graph(settings: Settings, contract: Contract, readable: Collection[str
     ]
     arrows: list[JsonValue] = [
         {
-            "from": [places[i][0] + BOX_WIDTH, places[i][1] + BOX_HEIGHT // 2],
+            "from": [places[i][0] + box_width, places[i][1] + BOX_HEIGHT // 2],
             "to": [places[n.id][0], places[n.id][1] + BOX_HEIGHT // 2],
         }
         for n in nodes
         for i in n.after
     ]
-    width = max(x for x, _ in places.values()) + BOX_WIDTH
-    return {"boxes": boxes, "arrows": arrows, "width": width, "height": max(rows.values()) * ROW_STEP}
+    width = max(x for x, _ in places.values()) + box_width
+    return {
+        "boxes": boxes,
+        "boxWidth": box_width,
+        "arrows": arrows,
+        "width": width,
+        "height": max(rows.values()) * ROW_STEP,
+    }
+
+
+def shorten_name(name: str, most: int) -> str:
+    """Return a name as it is, or of a long one its beginning and its end, by which names differ.
+
+    >>> shorten_name("departures_weather_kafka", 15)
+    'departu…r_kafka'
+    """
+    if len(name) <= most:
+        return name
+    end = (most - 1) // 2
+    return f"{name[: most - 1 - end]}…{name[len(name) - end :]}"
 
 
 def _list_nodes(settings: Settings, contract: Contract, readable: Collection[str]) -> list[GraphNode]:

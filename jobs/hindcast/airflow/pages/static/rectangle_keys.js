@@ -7,9 +7,11 @@
 const LINKS = "#plane a[data-row], #rectangles a[href^='#row-']";
 const list = (link) => [...link.closest("#plane, #rectangles").querySelectorAll(LINKS)];
 
+const measure = (link) => ["x", "y", "width", "height"].map((name) => Number(link.querySelector("svg").getAttribute(name)));
+
 // Returns where a rectangle is along the axis of a key and across it, in the direction of the key.
 function extent(link, key) {
-  const [x, y, wide, high] = ["x", "y", "width", "height"].map((name) => Number(link.querySelector("svg").getAttribute(name)));
+  const [x, y, wide, high] = measure(link);
   const [valid, system] = [[x, x + wide], [-y - high, -y]];
   const [along, across] = key === "ArrowLeft" || key === "ArrowRight" ? [valid, system] : [system, valid];
   const sign = key === "ArrowLeft" || key === "ArrowDown" ? -1 : 1;
@@ -41,6 +43,16 @@ function enter(link) {
   for (const other of list(link)) other.setAttribute("tabindex", other === link ? 0 : -1);
 }
 
+// Draws a ring around the rectangle that has the focus, above the others and wide enough to be seen; null: around none.
+function ring(link) {
+  const it = document.querySelector("#plane .ring");
+  it?.setAttribute("visibility", link ? "visible" : "hidden");
+  if (!it || !link) return;
+  const [x, y, wide, high] = measure(link), [beside, above] = [wide, high].map((size) => Math.max(2, (14 - size) / 2));
+  const place = { x: x - beside, y: y - above, width: wide + 2 * beside, height: high + 2 * above };
+  for (const [name, value] of Object.entries(place)) it.setAttribute(name, value);
+}
+
 document.addEventListener("keydown", (event) => {
   const link = event.target.closest?.(LINKS);
   if (!link || event.ctrlKey || event.metaKey || event.altKey) return;
@@ -51,4 +63,5 @@ document.addEventListener("keydown", (event) => {
 document.addEventListener("focusin", (event) => {
   const link = event.target.closest?.(LINKS);
   if (link) enter(link);
+  ring(link?.matches("#plane a:focus-visible") ? link : null);
 });
