@@ -181,6 +181,8 @@ def test_rectangles_are_one_stop_of_tab_and_keys_lead_to_their_neighbours(browse
     browser.switch_to.active_element.send_keys(Keys.END)
     ring = browser.find_element("css selector", "#plane .ring")
     assert (ring.is_displayed(), ring.rect["width"] > stops[0].rect["width"]) == (True, True)
+    browser.execute_script("document.getElementById('plane').classList.add('dense')")
+    assert ring.value_of_css_property("stroke-width") == "3px"
     assert label_focused(browser).startswith("item naan price 2.50 note late valid from 2026-01-01 00:01 current from")
     places: list[str] = []
     for key in (Keys.LEFT, Keys.DOWN, Keys.UP, Keys.RIGHT, Keys.PAGE_UP, Keys.HOME, Keys.END):
