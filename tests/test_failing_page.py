@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 
@@ -18,12 +20,15 @@ import reports
 from hindcast.airflow.pages import quality
 from hindcast.airflow.pages.access import PageAccess
 from hindcast.airflow.pages.routes import build_app
+from hindcast.common.column_values import ColumnValue
+from hindcast.common.json_values import JsonValue
 from hindcast.common.settings import Settings
 from hindcast.contract import load
 from hindcast.plan import journal
 from hindcast.plan.runs import Completed, Run
 from hindcast.quality import failing_rows, failing_sample, gate_results, rows_before
 from hindcast.quality.gate_results import GateResult
+from hindcast.query.explain_limits import EngineLimitError
 from hindcast.store import table_creation
 from warehouses import RUNS, plan, report, shop
 
@@ -173,7 +178,7 @@ def test_before_the_first_run_there_is_nothing_and_of_a_row_without_a_time_it_is
         contract = load(settings.schemas / "shop.yaml")
         find = partial(rows_before.find_rows_before, settings.warehouse, contract, "prices", seconds=9.0)
         assert find(number=1, entries=[row]) == {0: None}
-        assert find(number=2, entries=[row]) == {0: '{"price": "3.00", "validFrom": "2026-01-01T00:00:00+00:00"}'}
+        assert find(number=2, entries=[row]) == {0: '{"price": "3.00", "validFrom": "2026-01-01T00:00:00.000000Z"}'}
         assert find(number=3, entries=[row]) == {}, "there is no such run"
         assert find(number=2, entries=[row | {"row": '{"price":0.50}'}]) == {}, "nobody knows for which time"
 
@@ -194,6 +199,44 @@ def test_the_report_of_a_run_has_its_failing_rows_where_airflow_shows_it(tmp_pat
     assert "0.50" not in written, "a file of the reports' folder has no values of records"
     assert "Failing rows" in hidden
     assert "0.50" not in hidden
+
+
+def test_rows_that_are_not_read_in_time_are_shown_as_they_are_proposed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    @contextmanager
+    def open_slow_engine(*_: object) -> Iterator[None]:
+        raise EngineLimitError
+        yield
+
+    monkeypatch.setattr(rows_before, "open_limited_engine", open_slow_engine)
+    row = {"key": '{"item":"naan"}', "row": f'{{"price":0.50,"validFrom":"{BEGIN}"}}', "offset": 7}
+    with shop(tmp_path) as settings:
+        contract = load(settings.schemas / "shop.yaml")
+        assert rows_before.find_rows_before(settings.warehouse, contract, "prices", 2, [row], 9.0) == {}
+
+
+@pytest.mark.parametrize(
+    ("value", "written", "other"),
+    [
+        (Decimal("3.00"), "3.00", "3.01"),
+        (1e10, "1.0E10", "1.1E10"),
+        (7, 7, 8),
+        (True, True, False),
+        (None, None, ""),
+        ("1.0", "1.0", "1.00"),
+        (date(2026, 1, 2), "2026-01-02", "2026-01-03"),
+        (datetime(2026, 1, 2, tzinfo=UTC), "2026-01-02T00:00:00.000000Z", "2026-01-02T00:00:00.000001Z"),
+        (b"ab", "YWI=", "YWM="),
+        ({"a": [Decimal("1.50")]}, {"a": ["1.50"]}, {"a": ["1.50", "2.50"]}),
+    ],
+)
+def test_a_value_of_a_table_is_known_again_as_entries_write_it(
+    value: ColumnValue, written: JsonValue, other: JsonValue
+) -> None:
+    row = json.loads(rows_before._format_row({"x": value}, {"x": written}))
+    assert row == {"x": written}
+    assert json.loads(rows_before._format_row({"x": value}, {"x": other})) != {"x": other}
 
 
 def test_keys_that_wait_for_approval_are_a_badge_that_leads_to_the_open_action(tmp_path: Path) -> None:

@@ -163,11 +163,17 @@ def _format_row(row: Row, proposed: JsonObject) -> str:
     """Return a row as JSON with the columns of another; equal values are written as there."""
     return json.dumps(
         {
-            name: value if _is_same(row[name], value) else show.plain_value(row[name])
+            name: value if _is_same(row[name], value) else _write_value(row[name])
             for name, value in proposed.items()
             if name in row
         }
     )
+
+
+def _write_value(value: ColumnValue) -> JsonValue:
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        return value.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    return show.plain_value(value)
 
 
 def _is_same(value: ColumnValue, written: JsonValue) -> bool:
