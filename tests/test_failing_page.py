@@ -155,6 +155,7 @@ def test_a_row_that_stopped_a_run_or_only_warned_is_a_change_of_what_was_there_b
         enter_rows(
             settings,
             prices | {"key": '{"item":"naan"}', "row": f'{{"price":0.50,"note":"",{naan}}}', "offset": 7},
+            prices | {"key": '{"item":"naan"}', "row": f'{{"price":0.75,"note":"n",{naan}}}', "offset": 9},
             prices | {"key": '{"item":"new"}', "row": f'{{"price":0.50,"validFrom":"{BEGIN}"}}', "offset": 8},
             {"entry": entry, "table": "bills", "key": '{"customer":"dave"}', "row": f'{{"amount":5.00,{bill}}}'},
         )
@@ -164,11 +165,13 @@ def test_a_row_that_stopped_a_run_or_only_warned_is_a_change_of_what_was_there_b
     before = [(row["isNew"], *row["cells"][0].values()) for name in ("prices", "bills") for row in rows[name]]
     assert before == [
         (False, "price", "3.00", "0.50", True),
+        (False, "price", "3.00", "0.75", True),
         (True, "price", "", "0.50", False),
         (False, "amount", "6.00", "5.00", True),
     ]
     assert [cell["differs"] for cell in rows["prices"][0]["cells"]] == [True, False], "the note is the same"
     assert "<del>3.00</del> → <ins>0.50</ins>" in page
+    assert "<del>empty</del> → <ins>n</ins>" in page
     assert page.count("not there before") == 1
 
 
