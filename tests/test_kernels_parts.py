@@ -508,7 +508,7 @@ def test_what_has_no_group_or_no_value_is_in_no_step() -> None:
             | {name: pa.array(measures[name][1], types[name]) for name in names}
         )
         output = KernelOutput("", "versions", pa.schema({name: measures[name][2] for name in names}), T0)
-        form = AggregateSpec("of_table", ("g",), {name: measures[name][0] for name in names}, output)
+        form = AggregateSpec("of_table", ("g",), False, {name: measures[name][0] for name in names}, output)
         made = operators.aggregate_rows(form, rows.take([4, 3, 2, 1, 0]))
         told = [
             (it["g"], (it["validFrom"] - T0).seconds, *(it[name] for name in names)) for it in made.rows.to_pylist()
@@ -539,7 +539,7 @@ def test_a_sum_of_decimals_of_more_than_64_bits_is_refused() -> None:
         values = pa.array([Decimal(-(2**63)), Decimal(most)], pa.decimal128(20))
         rows = pa.table({"g": ["a", "a"], "d": values, "validFrom": moments, "validTo": pa.nulls(2, moments.type)})
         output = KernelOutput("", "versions", pa.schema({"d": pa.decimal128(30)}), T0)
-        form = AggregateSpec("of_table", ("g",), {"d": "sum"}, output)
+        form = AggregateSpec("of_table", ("g",), False, {"d": "sum"}, output)
         if is_refused:
             with pytest.raises(OverflowError, match="64 bits"):
                 operators.aggregate_rows(form, rows)

@@ -17,7 +17,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from hindcast.bitemporal import derivation, ties
 from hindcast.contract import Contract, list_shapes, load
-from hindcast.engine import flat_records, increment_plans, version_tasks, version_ties
+from hindcast.engine import flat_records, increment_plans, row_exchange, version_tasks, version_ties
 from hindcast.engine.spec import VersionIncrement
 from hindcast.runs import derive_whole, tie_counts
 from hindcast.store import table_columns, table_creation, tables
@@ -233,17 +233,17 @@ def test_records_of_other_types_are_cast_by_spark(spark: SparkSession, tmp_path:
 
 
 def test_large_records_are_handed_over_in_several_values(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(version_tasks, "_BYTES_PER_VALUE", 2_000)
+    monkeypatch.setattr(row_exchange, "BYTES_PER_VALUE", 2_000)
     rows = pa.table({"k": [n % 5 for n in range(500)], "v": ["x" * 50] * 500})
     batches = rows.to_batches(max_chunksize=40)
     yielded = [*version_tasks._divide_records(["k"], 2, iter(batches))]
     assert {batch.num_rows for batch in yielded} == {2}, "Spark takes its time for each batch"
-    monkeypatch.setattr(version_tasks, "_BYTES_PER_BATCH", 1)
+    monkeypatch.setattr(row_exchange, "BYTES_PER_BATCH", 1)
     assert [batch.num_rows for batch in version_tasks._divide_records(["k"], 2, iter(batches))] == [1] * 2 * len(
         yielded
     )
     values = [value.as_buffer() for batch in yielded for value in batch.column("rows")]
     assert all(len(value) < 5_000 for value in values)
-    read = pa.Table.from_batches([*version_tasks._open_values(values)])
+    read = pa.Table.from_batches([*row_exchange.open_values(values)])
     assert read.sort_by("k").equals(rows.sort_by("k"))
     assert [*version_tasks._divide_records(["k"], 2, iter([batches[0].slice(0, 0)]))] == []

@@ -6,11 +6,11 @@ Until then no reader sees them; if no commit comes, VACUUM removes them.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -20,13 +20,18 @@ from pyspark.sql.types import StructType
 from hindcast.common import session
 from hindcast.common.spark_workers import map_in_workers
 from hindcast.contract import Contract, list_shapes
-from hindcast.engine import eligibility, flat_records, increment_plans, spark_projection, time_slices
-from hindcast.engine.spec import EventSpec, KernelOutput, SlidingSpec, WindowSpec
+from hindcast.engine import eligibility, flat_records, increment_plans, row_exchange, spark_projection, time_slices
+from hindcast.engine.spec import AggregateSpec, EventSpec, KernelOutput, MemberSource, SessionSpec
 from hindcast.store import file_listing, table_columns, tables
 from hindcast.store.commit_notes import BY_SPARK, LeftOut, TableNote, TieCounts
 from hindcast.store.files import DataFile
 from hindcast.store.tables import Table
 from hindcast.store.task_rows import TaskRows
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from hindcast.engine.operators import KernelRows
 
 
 @dataclass(frozen=True)
@@ -85,7 +90,7 @@ def stage_view(
     else:
         (source,) = inputs
         if it.window is None:
-            written = _run_aggregate(spark, contract, name, current[source], tables.count_rows(inputs[source]), output)
+            written = _run_aggregate(spark, contract, name, inputs[source], there[source], current[source], output)
         else:
             written = _run_windows(spark, contract, name, inputs[source], there[source], current[source], output)
     if written is None:
@@ -121,7 +126,7 @@ def stage_topic(
     parts = time_slices.count_tasks(count, session.count_cores(spark), time_slices.RECORDS_PER_TASK)
     try:
         cuts = time_slices.find_cuts(tables.log_table(table.warehouse, table.pipeline, name), parts)
-        with session.override_conf(spark, {} if isinstance(flat, DataFrame) else version_tasks.BATCH_LIMIT):
+        with session.override_conf(spark, {} if isinstance(flat, DataFrame) else row_exchange.BATCH_LIMIT):
             reports = _collect(version_tasks.write_versions(form, flat, parts, cuts))
     except task.RefusalError:
         return None
@@ -153,24 +158,60 @@ class _Written(NamedTuple):
 
 
 def _run_aggregate(
-    spark: SparkSession, contract: Contract, name: str, rows: DataFrame, count: int, output: KernelOutput
+    spark: SparkSession,
+    contract: Contract,
+    name: str,
+    source: Table,
+    found: DeltaTable,
+    rows: DataFrame,
+    output: KernelOutput,
+    *,
+    by_arrow: bool = True,
 ) -> _Written | None:
-    """Run the kernel of an aggregate of rows, so many at most; return what its tasks report.
-
-    None if there is none or a task refuses its part.
-    """
-    from hindcast.engine import aggregation, operators, task  # their loops take half a second to load
+    """Run the kernel of an aggregate over time of `rows`, the current ones of `source`; as `_run_join` otherwise."""
+    # Their loops take half a second to load.
+    from hindcast.engine import aggregate_members, aggregation, operators, task
 
     if (planned := aggregation.plan_aggregate(contract, name, rows, output)) is None:
         return None
     form, members = planned
-    parts = time_slices.count_tasks(count, session.count_cores(spark), time_slices.ROWS_PER_TASK)
-    groups = aggregation.spread_groups(members, form.key, "validFrom", parts)
-    aggregate = task.build_aggregator(output, partial(operators.aggregate_rows, form))
+    its = aggregate_members.plan_source(contract, form, name, source, found, {}) if by_arrow else None
+    parts = time_slices.count_tasks(tables.count_rows(source), session.count_cores(spark), time_slices.ROWS_PER_TASK)
+    spread = aggregation.spread_groups(members, form.key, "validFrom", parts)
     try:
-        return _Written(form.operator, _collect(map_in_workers(groups, aggregate, task.REPORT_SCHEMA)))
+        return _aggregate_groups(spark, form, its, found, spread, parts, partial(operators.aggregate_rows, form))
     except task.RefusalError:
-        return None
+        if its is None:
+            return None
+    return _run_aggregate(spark, contract, name, source, found, rows, output, by_arrow=False)
+
+
+def _aggregate_groups(
+    spark: SparkSession,
+    form: AggregateSpec | SessionSpec,
+    source: MemberSource | None,
+    found: DeltaTable,
+    spread: DataFrame,
+    parts: int,
+    aggregate: Callable[[pa.Table], KernelRows],
+) -> _Written:
+    """Run an aggregate of the rows of `source`, or of those that Spark has `spread`; all of a group are in one task.
+
+    `found`: the opened table of its input. RefusalError if a task refuses its part.
+    """
+    from hindcast.engine import task
+
+    cores = session.count_cores(spark)
+    slices = None if source is None else time_slices.plan_time_slices([found], [source.side], cores)
+    if source is None or slices is None:
+        groups, limit, by = spread, {}, BY_SPARK
+    else:
+        numbers = spark.range(0, len(slices), 1, len(slices))
+        divided = map_in_workers(numbers, task.build_divider(form, source, slices, parts), row_exchange.SCHEMA)
+        groups, limit, by = divided.repartitionById(parts, row_exchange.PART), row_exchange.BATCH_LIMIT, ""
+    with session.override_conf(spark, limit):
+        reports = map_in_workers(groups, task.build_aggregator(form.output, aggregate), task.REPORT_SCHEMA)
+        return _Written(f"{form.operator}{by}", _collect(reports))
 
 
 def _run_join(
@@ -246,14 +287,14 @@ def _run_windows(
         if late is None:
             return None
         form = replace(form, late=late)
-        if isinstance(form, WindowSpec | SlidingSpec):
-            reports = run(form, task.write_windows, task.REPORT_SCHEMA, reach=form.reach)
-        else:
+        if isinstance(form, SessionSpec):
             # A session may last for ever, so all events of a group are in one task.
-            members = run(form, task.list_members, window_aggregation.select_members(rows, view, known).schema)
-            groups = aggregation.spread_groups(members, form.key, "timestamp", len(slices))
-            aggregate = task.build_aggregator(output, partial(session_operator.aggregate_sessions, form))
-            reports = map_in_workers(groups, aggregate, task.REPORT_SCHEMA)
+            its = None if form.projection is None else MemberSource(form.side, form.projection)
+            members = window_aggregation.select_members(rows, view, known)
+            spread = aggregation.spread_groups(members, form.key, "timestamp", len(slices))
+            aggregate = partial(session_operator.aggregate_sessions, form)
+            return _aggregate_groups(spark, form, its, found, spread, len(slices), aggregate)
+        reports = run(form, task.write_windows, task.REPORT_SCHEMA, reach=form.reach)
         by_spark = "" if form.projection is not None else BY_SPARK
         return _Written(f"{form.operator}{by_spark}", _collect(reports))
     except task.RefusalError:
