@@ -247,3 +247,28 @@ def test_large_records_are_handed_over_in_several_values(monkeypatch: pytest.Mon
     read = pa.Table.from_batches([*row_exchange.open_values(values)])
     assert read.sort_by("k").equals(rows.sort_by("k"))
     assert [*version_tasks._divide_records(["k"], 2, iter([batches[0].slice(0, 0)]))] == []
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_rows_of_a_group_are_in_one_part_and_those_without_one_in_all(whole: bool) -> None:
+    dice = random.Random(9)  # noqa: S311
+    texts = [dice.choice([*(f"group {n}" for n in range(90)), None]) for _ in range(3_000)]
+    numbers = [dice.choice([1, 2, None]) for _ in texts]
+    rows = pa.table({"g": pa.array(texts).dictionary_encode(), "n": numbers, "row": range(3_000)})
+    of_two = pa.concat_tables([rows.slice(0, 1_000), rows.slice(1_000).unify_dictionaries()])
+    found: dict[int, list[dict[str, Any]]] = {}
+    for batch in row_exchange.divide_rows([of_two, rows.slice(0, 0)], ["g", "n"], 4, whole=whole):
+        for part, value in zip(batch.column("_part").to_pylist(), batch.column("rows"), strict=True):
+            for some in row_exchange.open_values([value.as_buffer()]):
+                column = some.column("g")
+                assert {*column.dictionary.to_pylist()} == {*column.to_pylist()} - {None}, "texts of other parts"
+                found.setdefault(part, []).extend(some.to_pylist())
+    assert sorted((it for own in found.values() for it in own), key=lambda it: it["row"]) == rows.to_pylist()
+    is_grouped = all if whole else any
+    parts: dict[tuple[Any, Any] | None, set[int]] = {}
+    for part, own in found.items():
+        for it in own:
+            group = (it["g"], it["n"])
+            parts.setdefault(group if is_grouped(v is not None for v in group) else None, set()).add(part)
+    assert parts.pop(None) == {0, 1, 2, 3}
+    assert {len(own) for own in parts.values()} == {1}
