@@ -19,6 +19,8 @@ TITLES = {
     "f": "f  a run of 100,000 records",
     "g": "g  a small run",
     "h": "h  as-of queries without Spark",
+    "j": "j  aggregates in windows",
+    "k": "k  join of two streams",
 }
 WIDTH, LEFT, BAR, GAP, HEAD = 760, 250, 14, 4, 26
 OWN, OTHER = "#1f6feb", "#8b949e"
