@@ -148,7 +148,7 @@ def _aggregated(
     members = members.where(aggregates.has_value_to_aggregate(measures))
 
     def make(form: Mapping[str, str], schema: pa.Schema, rows: DataFrame) -> pa.Table:
-        spec = AggregateSpec(operator, ("_key",), form, KernelOutput("", "versions", schema, NOW))
+        spec = AggregateSpec(operator, ("_key",), False, form, KernelOutput("", "versions", schema, NOW))
         return kernel_operators.aggregate_rows(spec, rows.drop("_group", "_id").toArrow()).rows
 
     return _with_computed(operator, members, group, measures, right, ("validFrom", "validTo"), make)

@@ -277,10 +277,9 @@ class Aggregate:
             columns=columns,
             identity=("g", "validFrom"),
             output=output,
-            aggregate=AggregateSpec("of_table" if end else "of_stream", ("g",), measures, output),
+            aggregate=AggregateSpec("of_table" if end else "of_stream", ("g",), True, measures, output),
             projection=Projection(own, where),
             member=tuple(member),
-            whole=True,
         )
 
     def derive(self, form: Any, sides: list[pa.Table]) -> pa.Table:

@@ -508,7 +508,7 @@ def test_what_has_no_group_or_no_value_is_in_no_step() -> None:
             | {name: pa.array(measures[name][1], types[name]) for name in names}
         )
         output = KernelOutput("", "versions", pa.schema({name: measures[name][2] for name in names}), T0)
-        form = AggregateSpec("of_table", ("g",), {name: measures[name][0] for name in names}, output)
+        form = AggregateSpec("of_table", ("g",), False, {name: measures[name][0] for name in names}, output)
         made = operators.aggregate_rows(form, rows.take([4, 3, 2, 1, 0]))
         told = [
             (it["g"], (it["validFrom"] - T0).seconds, *(it[name] for name in names)) for it in made.rows.to_pylist()
@@ -533,13 +533,25 @@ def test_what_has_no_group_or_no_value_is_in_no_step() -> None:
     ), "a version without any value is no member"
 
 
+@pytest.mark.parametrize(("whole", "groups", "no_key"), [(True, [("a", 1)], 2), (False, [("a", 1), ("a", None)], 1)])
+def test_of_a_group_of_two_columns_one_may_be_null(
+    whole: bool, groups: list[tuple[str, int | None]], no_key: int
+) -> None:
+    moments = pa.array([T0] * 3, pa.timestamp("us", "UTC"))
+    rows = pa.table({"g": ["a", "a", None], "h": [1, None, None], "n": [5, 6, 7], "validFrom": moments})
+    output = KernelOutput("", "versions", pa.schema({"n": pa.int64()}), T0)
+    found = operators.aggregate_rows(AggregateSpec("of_stream", ("g", "h"), whole, {"n": "sum"}, output), rows)
+    assert sorted(((it["g"], it["h"]) for it in found.rows.to_pylist()), key=str) == groups
+    assert (found.no_key, found.rows.column("validTo").null_count) == (no_key, len(groups))
+
+
 def test_a_sum_of_decimals_of_more_than_64_bits_is_refused() -> None:
     moments = pa.array([T0, T0], pa.timestamp("us", "UTC"))
     for most, is_refused in ((2**63 - 1, False), (2**63, True)):
         values = pa.array([Decimal(-(2**63)), Decimal(most)], pa.decimal128(20))
         rows = pa.table({"g": ["a", "a"], "d": values, "validFrom": moments, "validTo": pa.nulls(2, moments.type)})
         output = KernelOutput("", "versions", pa.schema({"d": pa.decimal128(30)}), T0)
-        form = AggregateSpec("of_table", ("g",), {"d": "sum"}, output)
+        form = AggregateSpec("of_table", ("g",), False, {"d": "sum"}, output)
         if is_refused:
             with pytest.raises(OverflowError, match="64 bits"):
                 operators.aggregate_rows(form, rows)

@@ -166,7 +166,7 @@ def test_windows_in_any_slices_are_those_of_a_loop(seed: int) -> None:
             "first": pa.array([*late.values()], pa.int64()),
         }
     )
-    form = window_spec(size, advance, late=table, measures=MEASURES)
+    form = window_spec(size, advance, late=late_events.sort_by_place(table), measures=MEASURES)
     spans = draw_slices(dice)
     found, left_out, reached = [], [0, 0, 0], dict[int, int]()
     for span in spans:
@@ -243,10 +243,12 @@ def list_rows(events: dict[tuple[int, int], tuple[str | None, int]]) -> pa.Table
 def list_late_events(form: EventSpec, rows: pa.Table, cut: datetime) -> pa.Table:
     """Those that the tasks of two slices find."""
     slices = [TimeSlice(None, cut), TimeSlice(cut, None)]
-    blocks = pa.concat_tables([late_events.summarize_blocks(form, span, rows) for span in slices])
-    doubtful = late_events.find_doubtful_blocks(form, blocks)
-    picked = pa.concat_tables([late_events.pick_events(form, span, rows, doubtful) for span in slices])
-    return late_events.find_late_events(form, picked, doubtful)
+    every = pa.concat_tables([late_events.summarize_blocks(form, span, rows) for span in slices])
+    blocks = late_events.find_doubtful_blocks(form, every)
+    picked = [late_events.pick_doubtful_events(form, span, rows, blocks) for span in slices]
+    doubtful = late_events.sort_by_place(pa.concat_tables(picked))
+    latest = pa.concat_tables([late_events.find_latest_before(form, span, rows, doubtful) for span in slices])
+    return late_events.judge_doubtful_events(form, doubtful, latest)
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -354,6 +356,19 @@ def test_sliding_windows_in_any_slices_are_those_of_a_loop(seed: int, monkeypatc
         found += zip(its.rows.column("k").to_pylist(), *micros, its.rows.column("many").to_pylist(), strict=True)
         too_late += its.too_late
     assert (sorted(found), too_late) == find_sliding_one_by_one(events, difference, grace)
+
+
+def test_of_a_block_only_the_events_that_may_be_late_are_given() -> None:
+    rows = build_rows({"k": ["a"] * 4}, 20)
+    rows = rows.set_column(rows.schema.get_field_index("timestamp"), "timestamp", pa.array([1, 12, 30, 29], MOMENT))
+    form = window_spec(10, 10)
+    blocks = late_events.find_doubtful_blocks(form, late_events.summarize_blocks(form, TimeSlice(), rows))
+    picked = late_events.pick_doubtful_events(form, TimeSlice(), rows, blocks)
+    assert (blocks.num_rows, picked.column("at").to_pylist()) == (1, [1, 12, 29])
+    latest = late_events.find_latest_before(form, TimeSlice(), rows, late_events.sort_by_place(picked))
+    assert latest.sort_by("number").column("latest").to_pylist() == [1, 12, 30]
+    late = late_events.judge_doubtful_events(form, late_events.sort_by_place(picked), latest)
+    assert (late.column("offset").to_pylist(), late.column("reached").to_pylist()) == ([3], [30])
 
 
 def test_the_offsets_of_blocks_without_late_events_are_not_given() -> None:

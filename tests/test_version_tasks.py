@@ -17,7 +17,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from hindcast.bitemporal import derivation, ties
 from hindcast.contract import Contract, list_shapes, load
-from hindcast.engine import flat_records, increment_plans, version_tasks, version_ties
+from hindcast.engine import flat_records, increment_plans, row_exchange, version_tasks, version_ties
 from hindcast.engine.spec import VersionIncrement
 from hindcast.runs import derive_whole, tie_counts
 from hindcast.store import table_columns, table_creation, tables
@@ -233,17 +233,42 @@ def test_records_of_other_types_are_cast_by_spark(spark: SparkSession, tmp_path:
 
 
 def test_large_records_are_handed_over_in_several_values(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(version_tasks, "_BYTES_PER_VALUE", 2_000)
+    monkeypatch.setattr(row_exchange, "BYTES_PER_VALUE", 2_000)
     rows = pa.table({"k": [n % 5 for n in range(500)], "v": ["x" * 50] * 500})
     batches = rows.to_batches(max_chunksize=40)
     yielded = [*version_tasks._divide_records(["k"], 2, iter(batches))]
     assert {batch.num_rows for batch in yielded} == {2}, "Spark takes its time for each batch"
-    monkeypatch.setattr(version_tasks, "_BYTES_PER_BATCH", 1)
+    monkeypatch.setattr(row_exchange, "BYTES_PER_BATCH", 1)
     assert [batch.num_rows for batch in version_tasks._divide_records(["k"], 2, iter(batches))] == [1] * 2 * len(
         yielded
     )
     values = [value.as_buffer() for batch in yielded for value in batch.column("rows")]
     assert all(len(value) < 5_000 for value in values)
-    read = pa.Table.from_batches([*version_tasks._open_values(values)])
+    read = pa.Table.from_batches([*row_exchange.open_values(values)])
     assert read.sort_by("k").equals(rows.sort_by("k"))
     assert [*version_tasks._divide_records(["k"], 2, iter([batches[0].slice(0, 0)]))] == []
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_rows_of_a_group_are_in_one_part_and_those_without_one_in_all(whole: bool) -> None:
+    dice = random.Random(9)  # noqa: S311
+    texts = [dice.choice([*(f"group {n}" for n in range(90)), None]) for _ in range(3_000)]
+    numbers = [dice.choice([1, 2, None]) for _ in texts]
+    rows = pa.table({"g": pa.array(texts).dictionary_encode(), "n": numbers, "row": range(3_000)})
+    of_two = pa.concat_tables([rows.slice(0, 1_000), rows.slice(1_000).unify_dictionaries()])
+    found: dict[int, list[dict[str, Any]]] = {}
+    for batch in row_exchange.divide_rows([of_two, rows.slice(0, 0)], ["g", "n"], 4, whole=whole):
+        for part, value in zip(batch.column("_part").to_pylist(), batch.column("rows"), strict=True):
+            for some in row_exchange.open_values([value.as_buffer()]):
+                column = some.column("g")
+                assert {*column.dictionary.to_pylist()} == {*column.to_pylist()} - {None}, "texts of other parts"
+                found.setdefault(part, []).extend(some.to_pylist())
+    assert sorted((it for own in found.values() for it in own), key=lambda it: it["row"]) == rows.to_pylist()
+    is_grouped = all if whole else any
+    parts: dict[tuple[Any, Any] | None, set[int]] = {}
+    for part, own in found.items():
+        for it in own:
+            group = (it["g"], it["n"])
+            parts.setdefault(group if is_grouped(v is not None for v in group) else None, set()).add(part)
+    assert parts.pop(None) == {0, 1, 2, 3}
+    assert {len(own) for own in parts.values()} == {1}

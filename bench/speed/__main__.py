@@ -1,6 +1,6 @@
 """`make bench`: measures, stores, and prints what was asked for beside what was measured.
 
-    PYTHONPATH=jobs:scripts:tests .venv/bin/python -m bench.speed [a b c d e f g h i] [--rounds 3] [--memory 10g]
+    PYTHONPATH=jobs:scripts:tests .venv/bin/python -m bench.speed [a b c d e f g h i j k] [--rounds 3] [--memory 10g]
         [--data uniform,zipf] [--peers all|few] [--profile] [--sizes EVENTS,VERSIONS,KEYS] [--out FILE]
 
 Inputs are kept in `--folder` and taken again. Results go to bench/results/speed.json, those that were measured now in
@@ -22,26 +22,26 @@ import java_for_tests
 
 from bench.speed import data, inputs, measuring, plot, profiling, quick, table
 from bench.speed.measuring import Measured, Watch
-from bench.speed.names import HOT, UNIFORM, ZIPF
+from bench.speed.names import HOT, UNIFORM, WINDOWS, ZIPF
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS, PICTURE = ROOT / "bench" / "results" / "speed.json", ROOT / "docs" / "pictures" / "speed.svg"
-CODES = "abcdefghi"
+CODES = "abcdefghijk"
 MILLIONS = 20
 
 
 def main() -> int:
     """Measures what is asked for; exit code 1 where `--quick` finds a slow-down."""
     parser = argparse.ArgumentParser(prog="bench.speed", description=__doc__)
-    parser.add_argument("operations", nargs="*", help="of a to i (default: all)")
+    parser.add_argument("operations", nargs="*", help="of a to k (default: all)")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--memory", default="10g", help="heap of Spark's driver")
-    parser.add_argument("--data", default=f"{UNIFORM},{ZIPF}", help="how often keys come, for a, c and d")
+    parser.add_argument("--data", default=f"{UNIFORM},{ZIPF}", help="how often keys come, for a, c, d and k")
     parser.add_argument("--peers", choices=("all", "few"), default="all", help="few: the floor and DuckDB")
-    parser.add_argument("--sizes", help="events, versions and keys of a to d, for a try")
+    parser.add_argument("--sizes", help="events, versions and keys of views, for a try")
     parser.add_argument("--folder", type=Path, default=ROOT / "var" / "bench-speed")
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--profile", action="store_true", help="where the time goes; not for h")
@@ -89,7 +89,7 @@ def store(path: Path, new: list[table.Row], *, picture: bool) -> list[table.Row]
 
 def _measured(spark: SparkSession, asked: argparse.Namespace, sizes: data.Sizes) -> Iterator[list[Measured]]:
     """Operation by operation."""
-    from bench.speed import of_table, stream_table, streams, table_table
+    from bench.speed import of_table, stream_stream, stream_table, streams, table_table, windows
 
     kinds, full = asked.data.split(","), asked.peers == "all"
     over_views = {
@@ -97,11 +97,13 @@ def _measured(spark: SparkSession, asked: argparse.Namespace, sizes: data.Sizes)
         "b": (stream_table, [HOT]),
         "c": (table_table, kinds),
         "d": (of_table, kinds),
+        "j": (windows, WINDOWS),
+        "k": (stream_stream, [kind for kind in kinds if kind == UNIFORM]),  # of Zipf's most frequent key 10^11 pairs
     }
     for code in asked.operations:
         if code in over_views:
             module, of = over_views[code]
-            if sizes == data.FULL and asked.rounds:  # warms up: nothing of it counts
+            if of and sizes == data.FULL and asked.rounds:  # warms up: nothing of it counts
                 place = inputs.inputs(asked.folder, data.QUICK)
                 measuring.measure(module.operation(spark, place, of[0], full=full), 1, place.folder, lambda _: None)
             for kind in of:

@@ -50,6 +50,8 @@ GOALS = (
     *(Goal(code, kind, names.COPY, _AHEAD) for code in ("c", "d") for kind in ("uniform", "zipf")),
     *(Goal("c", kind, peer, 1.5) for kind in ("uniform", "zipf") for peer in (names.DUCKDB_TWO, names.POLARS_TWO)),
     *(Goal("d", kind, peer, 1.5) for kind in ("uniform", "zipf") for peer in (names.DUCKDB_SUMS, names.POLARS_SUMS)),
+    *(Goal("j", form, peer, 1.5) for form in names.WINDOWS for peer in (names.DUCKDB_WINDOWS, names.POLARS_WINDOWS)),
+    Goal("k", "uniform", names.DUCKDB_PAIRS, 1.5),
     Goal("e", names.RECORDS, names.BYTES, 1.6),
     *(Goal("i", form, names.BYTES, 4) for form in names.FORMS),
     Goal("f", names.LARGE, ACROSS["f", names.LARGE][2], 1.2),

@@ -61,6 +61,16 @@ views:
     where: quantity > 1
     window: {{tumbling: 1 hour, grace: 1 hour}}
     aggregate: {{many: count(*), sold: sum(quantity * 2)}}
+  half_hourly:
+    stream: events
+    where: quantity > 1
+    window: {{hopping: 1 hour, advance: 30 minutes, grace: 1 hour}}
+    aggregate: {{many: count(*), sold: sum(quantity * 2)}}
+  sittings:
+    stream: events
+    where: quantity > 1
+    window: {{session: 30 minutes, grace: 90 days}}
+    aggregate: {{many: count(*), sold: sum(quantity * 2)}}
   visits:
     stream: events
     where: quantity > 1
@@ -78,7 +88,7 @@ views:
   of_items: {{stream: events, window: {{tumbling: 1 hour, grace: 1 hour}}, aggregate: {{sold: sum(quantity)}}}}
   sales: {{stream: events, where: quantity > 0, aggregate: {{sold: sum(quantity), most: max(quantity)}}}}
 """
-_FORM = 6
+_FORM = 7
 """Goes up when what is drawn, or the contract, changes: then nothing that is there is taken."""
 
 

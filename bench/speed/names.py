@@ -7,6 +7,7 @@ TEMPO = "tempo 0.1.30 on Spark"
 DUCKDB_ASOF, POLARS_ASOF = "DuckDB: ASOF JOIN", "Polars: join_asof"
 DUCKDB_TWO, POLARS_TWO = "DuckDB: two ASOF JOINs", "Polars: two join_asof"
 SPARK_SUMS, DUCKDB_SUMS, POLARS_SUMS = "Spark: running sums", "DuckDB: running sums", "Polars: running sums"
+DUCKDB_WINDOWS, POLARS_WINDOWS, DUCKDB_PAIRS = "DuckDB: GROUP BY", "Polars: group_by", "DuckDB: hash join"
 STREAMS = "Kafka Streams 4.3, versioned store"
 BYTES = "Spark: raw bytes to Delta"
 MERGE, CLOSING = "Delta: MERGE (SCD2)", "Delta: MERGE, late records appended"
@@ -14,6 +15,7 @@ SCAN = "DuckDB: scan of all files"
 EMPTY = "the same DAG, empty tasks"
 
 UNIFORM, ZIPF, HOT = KINDS = ("uniform", "zipf", "hot")
+TUMBLING, HOPPING, SESSION = WINDOWS = ("tumbling", "hopping", "session")
 RECORDS = "5 million"
 FORMS = ("20 decimals", "40 decimals", "nested", "Debezium", "Avro")
 SMALL, LARGE = "2 million", "20 million"

@@ -22,6 +22,8 @@ TITLES = {
     "f": "f  a run of 100,000 records",
     "g": "g  a small run",
     "h": "h  as-of queries without Spark",
+    "j": "j  aggregates in windows",
+    "k": "k  join of two streams",
 }
 WIDTH, LEFT, RIGHT, BAR, GAP, HEAD, FOOT = 800, 250, 180, 14, 6, 28, 36
 TEXT, LABEL = 'font-size="12"', f'font-size="10.5" fill="{MUTED}"'

@@ -74,7 +74,7 @@ def _refresh_islands(
     near = list_members(form, _read_members(form, source, span, needed))
     current = read_view(span, list_among(key, needed))
     (*groups, members, units), _ = integer_encoding.encode_keys(
-        [*(side.select(key) for side in changes.sides), near, current], [key] * 4, whole=form.whole
+        [*(side.select(key) for side in changes.sides), near, current], [key] * 4, whole=form.aggregate.whole
     )
     learnt = _find_islands(changes, groups, as_hulls=as_hulls)
     touching = np.unique(learnt.find_touching(read_periods(current, units))[0])
@@ -95,7 +95,7 @@ def _list_groups(form: AggregateIncrement, changes: ChangedVersions, *, as_hulls
     """Return the groups that have changed, each with its islands, or with its hull."""
     key = form.aggregate.key
     sides = [side.select(key) for side in changes.sides]
-    groups, count = integer_encoding.encode_keys(sides, [key] * 2, whole=form.whole)
+    groups, count = integer_encoding.encode_keys(sides, [key] * 2, whole=form.aggregate.whole)
     islands = _find_islands(changes, groups, as_hulls=as_hulls)
     first = integer_encoding.find_first_rows(np.concatenate(groups), count)[islands.key]
     return Needs(pa.concat_tables(sides).take(pa.array(first)), key, islands.low, islands.high)
@@ -137,7 +137,7 @@ def list_members(form: AggregateIncrement, rows: pa.Table) -> pa.Table:
 
 def _count_left_out(form: AggregateIncrement, members: pa.Table) -> tuple[int, int]:
     """Return how many members have no group, and how many of the others no value (`derivation.count_left_out`)."""
-    (groups,), _ = integer_encoding.encode_keys([members], [form.aggregate.key], whole=form.whole)
+    (groups,), _ = integer_encoding.encode_keys([members], [form.aggregate.key], whole=form.aggregate.whole)
     has_value = operators.find_counted_rows(form.aggregate.measures, members).any(axis=0)
     is_grouped = groups != NOTHING
     return int(np.count_nonzero(~is_grouped)), int(np.count_nonzero(is_grouped & ~has_value))

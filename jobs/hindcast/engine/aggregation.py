@@ -42,18 +42,23 @@ def plan_aggregate(
         return None
     measures = derivation.view_measures(it, known)
     relation = derivation.apply_where(it, derivation.as_relation(rows, shape), known)
-    is_lasting = shape.kind == "versions"  # an event counts from its moment on
+    periods = match_periods(shape)
     members = relation.select(
         derivation.group_key(it, known).alias("_key"),
         *list_arguments(it, known),
-        F.col(PERIODS[shape.kind][0]).alias("validFrom"),
-        (F.col("validTo") if is_lasting else F.lit(None).cast("timestamp")).alias("validTo"),
+        *(F.col(own).alias(column) for column, own in periods.items()),
     )
-    flat = members.select("_key.*", *measures, "validFrom", "validTo")
+    flat = members.select("_key.*", *measures, *periods)
     key, functions = tuple(known[name].key), {column: measure.function for column, measure in measures.items()}
     if not can_aggregate(flat.schema, key, functions):
         return None
-    return AggregateSpec(_OPERATORS[shape.kind], key, functions, output), flat
+    whole = it.group_by is not None  # as `derivation.group_key` has it
+    return AggregateSpec(_OPERATORS[shape.kind], key, whole, functions, output), flat
+
+
+def match_periods(shape: Shape) -> dict[str, str]:
+    """Return the periods of an aggregate's rows by the input's columns; an event counts from its moment on."""
+    return dict(zip(PERIODS["versions"], PERIODS[shape.kind], strict=False))
 
 
 def can_aggregate(schema: StructType, key: Sequence[str], functions: Mapping[str, str]) -> bool:

@@ -48,7 +48,7 @@ def describe_output(
     types = pa.schema([field.remove_metadata() for field in schema if field.name != "_belief"])
     if not nested and not all(map(is_flat, types.types)):
         return None
-    return KernelOutput(table.path, _row_kind(table.kind), types, known_at)
+    return KernelOutput(table.path, row_kind(table.kind), types, known_at)
 
 
 def find_join(
@@ -91,7 +91,7 @@ def find_join(
             KernelInput(
                 inputs[i].path,
                 found[i].version(),
-                _row_kind(known[i].kind),
+                row_kind(known[i].kind),
                 key.columns,
                 tuple(sorted(taken)),
                 inputs[i].as_of_system_time,
@@ -140,7 +140,8 @@ class JoinKey(NamedTuple):
         return [schema.field(c).type for part in self.computed.values() for c in sorted(list_columns(part))]
 
 
-def _row_kind(kind: str) -> Literal["events", "versions"]:
+def row_kind(kind: str) -> Literal["events", "versions"]:
+    """Return what kernels take the rows of a table of some kind for: what is no version is true at one moment."""
     return "versions" if kind == "versions" else "events"
 
 

@@ -11,7 +11,6 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Literal
 
-import pyarrow as pa
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame
 
@@ -19,11 +18,9 @@ from hindcast.bitemporal import incremental_views
 from hindcast.bitemporal.intervals import count_micros
 from hindcast.contract import Contract, list_shapes
 from hindcast.contract.shapes import PERIODS, PLACE_COLUMNS, identity_columns
-from hindcast.engine import aggregation, eligibility, window_aggregation
-from hindcast.engine.arrow_expressions import Projection
+from hindcast.engine import aggregate_members, aggregation, eligibility, window_aggregation
 from hindcast.engine.spec import (
     AggregateIncrement,
-    AggregateSpec,
     JoinIncrement,
     KernelInput,
     VersionIncrement,
@@ -110,32 +107,18 @@ def _plan_aggregate(
 ) -> AggregateIncrement | None:
     it, known = contract.views[name], list_shapes(contract)
     source = it.first_input
-    planned = aggregation.plan_aggregate(contract, name, current[source], alike.output)
-    schema, shape = pa.schema(found[source].schema().to_arrow()), known[source]
-    read = window_aggregation.list_read_columns(it, known)
-    if planned is None or not all(eligibility.is_flat(schema.field(column).type) for column in read):
+    if (planned := aggregation.plan_aggregate(contract, name, current[source], alike.output)) is None:
         return None
-    form = planned[0]
-    of = tuple(shape.key) if shape.kind == "versions" else PLACE_COLUMNS
+    of = tuple(known[source].key) if known[source].kind == "versions" else PLACE_COLUMNS
     member = {f"_member{number}": column for number, column in enumerate(of)}
-    periods = dict(zip(PERIODS["versions"], PERIODS[shape.kind], strict=False))
-    projection = window_aggregation.plan_member_projection(it, known, schema, form.measures, periods | member)
-    if projection is None or not _has_types(projection, form):
+    members = aggregate_members.plan_source(contract, planned[0], name, inputs[source], found[source], member)
+    if members is None:
         return None
-    side = KernelInput(
-        inputs[source].path,
-        found[source].version(),
-        "versions" if shape.kind == "versions" else "events",
-        tuple(shape.key),
-        read,
-        inputs[source].as_of_system_time,
-    )
     return AggregateIncrement(
-        **vars(alike) | {"sides": (side,)},
-        aggregate=form,
-        projection=projection,
+        **vars(alike) | {"sides": (members.side,)},
+        aggregate=planned[0],
+        projection=members.projection,
         member=tuple(member),
-        whole=it.group_by is not None,  # as `derivation.group_key` has it
     )
 
 
@@ -155,12 +138,6 @@ def _plan_windows(
     if form is None or form.projection is None:
         return None
     return WindowIncrement(**vars(alike) | {"sides": (form.side,)}, events=form)
-
-
-def _has_types(projection: Projection, form: AggregateSpec) -> bool:
-    """Return whether groups, and values that are taken as they are, have the types of the table's columns."""
-    taken = [*form.key, *(column for column, function in form.measures.items() if function in ("min", "max"))]
-    return all(projection.columns[column].kind == form.output.types.field(column).type for column in taken)
 
 
 def plan_topic(

@@ -33,20 +33,26 @@ def encode_keys(
     never); otherwise a null is a value like any other.
     """
     found, count = np.zeros(sum(side.num_rows for side in sides), np.int64), 1
-    none = np.full(len(found), not whole)
     for names in zip(*columns, strict=True):
         column = _encode_dictionary([side.column(name) for side, name in zip(sides, names, strict=True)])
-        null = column.indices.is_null().to_numpy(zero_copy_only=False)
         codes = column.indices.fill_null(len(column.dictionary)).to_numpy().astype(np.int64)
         found = found * (len(column.dictionary) + 1) + codes
         count *= len(column.dictionary) + 1
-        none = none | null if whole else none & null
         if count > len(found):  # more numbers than keys there can be: count them anew
             found, count = _renumber(found)
     if whole is not None:
-        found[none] = NOTHING
+        null = [find_null_keys(side, names, whole=whole) for side, names in zip(sides, columns, strict=True)]
+        found[np.concatenate(null)] = NOTHING
     ends = np.cumsum([side.num_rows for side in sides])
     return np.split(found, ends[:-1]), count
+
+
+def find_null_keys(rows: pa.Table, columns: Sequence[str], *, whole: bool) -> Booleans:
+    """Return which keys are NOTHING to `encode_keys`."""
+    nulls = np.stack([rows.column(name).is_null().to_numpy() for name in columns])
+    join = np.logical_or if whole else np.logical_and
+    null: Booleans = join.reduce(nulls)
+    return null
 
 
 def hash_keys(rows: pa.Table, columns: Sequence[str]) -> Hashes:
@@ -81,6 +87,20 @@ def _hash_values(values: pa.Array) -> Hashes:
     # rule: equal keys have one hash in all tasks
     hashes: Hashes = pd.util.hash_array(plain, categorize=False)
     return hashes
+
+
+def drop_unused_values(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a column with the values alone in its dictionary that it has; one without a dictionary as it is."""
+    if not pa.types.is_dictionary(column.type):
+        return column
+    one = _combine_chunks(column.unify_dictionaries())
+    codes = one.indices.fill_null(len(one.dictionary)).to_numpy()
+    is_used = np.zeros(len(one.dictionary) + 1, np.bool_)
+    is_used[codes] = True
+    numbers = (np.cumsum(is_used) - 1).astype(np.int32)[codes]
+    indices = pa.array(numbers, mask=one.indices.is_null().to_numpy(zero_copy_only=False))
+    used = one.dictionary.filter(pa.array(is_used[:-1]))
+    return pa.chunked_array([pa.DictionaryArray.from_arrays(indices, used)], column.type)
 
 
 def decode_dictionaries(rows: pa.Table, columns: Collection[str]) -> pa.Table:

@@ -1,8 +1,9 @@
 """Late events: which events came after one of their windows, or a session of their time, had closed.
 
 An event is judged by stream time: the latest timestamp that its partition had reached with it (`windows.judge_events`
-in `bitemporal` says what that means). Tasks summarize blocks of offsets; that is enough to see that nearly all blocks
-have no late event. Of the others they give the events, and those are judged one by one.
+in `bitemporal` says what that means). Slices divide time, so the tasks go through their events up to three times: they
+summarize blocks of offsets; of these they give the events that are late if all of their block came first; and for each
+of those, the latest timestamp between it and the one before it.
 """
 
 from __future__ import annotations
@@ -22,9 +23,11 @@ if TYPE_CHECKING:
     from hindcast.common.jit import Booleans, Integers
 
 OFFSETS_PER_BLOCK = 1000
-BLOCK_SCHEMA = "partition int, block bigint, earliest bigint, latest bigint, events bigint"
-"""A block of offsets: the first and the last timestamp in it, in microseconds, and the number of its events."""
+BLOCK_SCHEMA = "partition int, block bigint, earliest bigint, latest bigint"
+"""A block of offsets: the first and the last timestamp in it, in microseconds."""
 EVENT_SCHEMA = "partition int, offset bigint, at bigint"
+LATEST_SCHEMA = "number bigint, latest bigint"
+"""The number of a doubtful event, and the latest timestamp from the one before it, in its partition, up to it."""
 NO_LATE_EVENTS = pa.table(
     {"partition": pa.array([], pa.int32()), **dict.fromkeys(("offset", "first", "reached"), pa.array([], pa.int64()))}
 )
@@ -33,55 +36,72 @@ NO_LATE_EVENTS = pa.table(
 def summarize_blocks(form: EventSpec, span: TimeSlice, members: pa.Table) -> pa.Table:
     """Return the blocks (`BLOCK_SCHEMA`) of the events of a slice that count; `members` as for `aggregate_windows`."""
     events = _add_blocks(_list_events(form, span, members))
-    found = events.group_by(["partition", "block"]).aggregate([("at", "min"), ("at", "max"), ("at", "count")])
-    return found.rename_columns({"at_min": "earliest", "at_max": "latest", "at_count": "events"}).select(_BLOCK_COLUMNS)
+    found = events.group_by(["partition", "block"]).aggregate([("at", "min"), ("at", "max")])
+    return found.rename_columns({"at_min": "earliest", "at_max": "latest"}).select(_BLOCK_COLUMNS)
 
 
 _BLOCK_COLUMNS = [column.split()[0] for column in BLOCK_SCHEMA.split(", ")]
 
 
 def find_doubtful_blocks(form: EventSpec, blocks: pa.Table) -> pa.Table:
-    """Return the blocks that may have a late event: `partition`, `block`, `events`, and stream time `before` them.
+    """Return the blocks that may have a late event: `partition`, `block`, and the stream time `reached` with them.
 
-    `blocks`: of all slices. `before` is null if no event of the partition is before the block.
+    `blocks`: of all slices.
     """
-    every = blocks.group_by(["partition", "block"]).aggregate(
-        [("earliest", "min"), ("latest", "max"), ("events", "sum")]
-    )
+    every = blocks.group_by(["partition", "block"]).aggregate([("earliest", "min"), ("latest", "max")])
     every = every.sort_by([("partition", "ascending"), ("block", "ascending")])
     partition, latest = (every.column(name).to_numpy() for name in ("partition", "latest_max"))
-    through = _accumulate(latest, partition)
-    before = np.append(0, through[:-1])[: len(through)]
-    doubtful = every.append_column("before", pa.array(before, mask=_find_firsts(partition))).filter(
-        pa.array(_is_late(form, every.column("earliest_min").to_numpy(), through))
-    )
-    return doubtful.select(["partition", "block", "events_sum", "before"]).rename_columns({"events_sum": "events"})
+    reached = _accumulate(latest, partition)
+    is_doubtful = _is_late(form, every.column("earliest_min").to_numpy(), reached)
+    return every.select(["partition", "block"]).append_column("reached", pa.array(reached)).filter(is_doubtful)
 
 
-def pick_events(form: EventSpec, span: TimeSlice, members: pa.Table, blocks: pa.Table) -> pa.Table:
-    """Return the events (`EVENT_SCHEMA`) of a slice that count and lie in some blocks."""
-    events, place = _add_blocks(_list_events(form, span, members)), ["partition", "block"]
-    return events.join(blocks.select(place), place, join_type="left semi").drop(["block"])
+def pick_doubtful_events(form: EventSpec, span: TimeSlice, members: pa.Table, blocks: pa.Table) -> pa.Table:
+    """Return the events (`EVENT_SCHEMA`) of a slice that are late if all of their block came before them.
+
+    `blocks`: the doubtful ones.
+    """
+    events = _add_blocks(_list_events(form, span, members)).join(blocks, ["partition", "block"], join_type="inner")
+    # rule: an event is late at most by what its block reached
+    is_doubtful = _is_late(form, events.column("at").to_numpy(), events.column("reached").to_numpy())
+    return events.filter(pa.array(is_doubtful)).select(_EVENT_COLUMNS)
 
 
-def find_late_events(form: EventSpec, events: pa.Table, blocks: pa.Table) -> pa.Table:
-    """Return the late ones of all events of some blocks (`find_doubtful_blocks`) as their specification has them.
+_EVENT_COLUMNS = [column.split()[0] for column in EVENT_SCHEMA.split(", ")]
+
+
+def sort_by_place(events: pa.Table) -> pa.Table:
+    """Return events in the order of their partitions and offsets, by which doubtful ones are numbered."""
+    return events.sort_by([("partition", "ascending"), ("offset", "ascending")])
+
+
+def find_latest_before(form: EventSpec, span: TimeSlice, members: pa.Table, doubtful: pa.Table) -> pa.Table:
+    """Return for doubtful events (`sort_by_place`) the latest of the events in a slice that lead up to them.
+
+    As `LATEST_SCHEMA` has it. An event leads up to the next doubtful one of its partition, and that one to itself.
+    """
+    events = _list_events(form, span, members)
+    number = _find_next_listed(doubtful, *(events.column(name).to_numpy() for name in ("partition", "offset")))
+    found = pa.table({"number": number, "latest": events.column("at")}).filter(pa.array(number != NOTHING))
+    return found.group_by("number").aggregate([("latest", "max")]).rename_columns({"latest_max": "latest"})
+
+
+def judge_doubtful_events(form: EventSpec, doubtful: pa.Table, latest: pa.Table) -> pa.Table:
+    """Return the late ones of all doubtful events (`sort_by_place`) as their specification has them.
+
+    `latest`: of all slices (`find_latest_before`).
 
     hopping 10 ms by 5 ms, no grace    @12, @8, @3    ->    @8: 5, @3: null
     """
-    events = _add_blocks(events).join(blocks.select(["partition", "block", "before"]), ["partition", "block"])
-    events = events.sort_by([("partition", "ascending"), ("offset", "ascending")])
-    partition, block, at = (events.column(name).to_numpy() for name in ("partition", "block", "at"))
-    own = _accumulate(at, partition * (block.max(initial=0) + 1) + block)
+    found = latest.group_by("number").aggregate([("latest", "max")]).sort_by("number")
     # rule: an event is judged by what came before it
-    reached = np.maximum(own, events.column("before").fill_null(-(2**63)).to_numpy())
-    return _select_late_events(form, events, reached)
+    reached = _accumulate(found.column("latest_max").to_numpy(), doubtful.column("partition").to_numpy())
+    return _select_late_events(form, doubtful, reached)
 
 
 def judge_events(form: EventSpec, members: pa.Table) -> pa.Table:
     """Return the late ones of all events from a moment on, as their specification has them."""
-    events = _list_events(form, TimeSlice(), members)
-    events = events.sort_by([("partition", "ascending"), ("offset", "ascending")])
+    events = sort_by_place(_list_events(form, TimeSlice(), members))
     return _select_late_events(
         form, events, _accumulate(*(events.column(name).to_numpy() for name in ("at", "partition")))
     )
@@ -97,20 +117,28 @@ def _select_late_events(form: EventSpec, events: pa.Table, stream_time: Integers
 
 
 def match_rows(late: pa.Table, rows: pa.Table) -> tuple[Integers, Integers]:
-    """Return the numbers of the rows that are late events, and their numbers among these."""
+    """Return the numbers of the rows that are late events, and their numbers among these (`sort_by_place`)."""
     partition, offset = (rows.column(name).to_numpy() for name in PLACE_COLUMNS)
-    late_partition, late_offset = (late.column(name).to_numpy() for name in ("partition", "offset"))
-    none = np.zeros(0, np.int64)
-    found, places = [none], [none]
-    for number in np.unique(late_partition):
-        own = np.flatnonzero(late_partition == number)
-        own = own[np.argsort(late_offset[own])]
-        events = np.flatnonzero(partition == number)
-        at = np.minimum(np.searchsorted(late_offset[own], offset[events]), len(own) - 1)
-        is_late = late_offset[own[at]] == offset[events]
-        found.append(events[is_late])
-        places.append(own[at[is_late]])
-    return np.concatenate(found), np.concatenate(places)
+    number = _find_next_listed(late, partition, offset)
+    listed = np.append(late.column("offset").to_numpy(), -1)[number]  # of NOTHING the last
+    found = np.flatnonzero(listed == offset)
+    return found, number[found]
+
+
+def _find_next_listed(listed: pa.Table, partition: Integers, offset: Integers) -> Integers:
+    """Return the number of the first of some events that is at each place or after it in its partition; else NOTHING.
+
+    `listed`: as `sort_by_place` has them.
+    """
+    next_ = np.full(len(partition), NOTHING)
+    listed_partition, listed_offset = (listed.column(name).to_numpy() for name in ("partition", "offset"))
+    numbers, firsts = np.unique(listed_partition, return_index=True)
+    lasts = np.append(firsts[1:], len(listed_offset))[: len(firsts)]
+    for own, low, high in zip(numbers, firsts, lasts, strict=True):
+        rows = np.flatnonzero(partition == own)
+        places = low + np.searchsorted(listed_offset[low:high], offset[rows])
+        next_[rows] = np.where(places < high, places, NOTHING)
+    return next_
 
 
 def _find_open_windows(form: WindowSpec, at: Integers, stream_time: Integers) -> pa.Array:
@@ -131,11 +159,11 @@ def _list_events(form: EventSpec, span: TimeSlice, members: pa.Table) -> pa.Tabl
 
 def find_counted_events(form: EventSpec, span: TimeSlice, members: pa.Table) -> tuple[Booleans, Integers]:
     """Return which events count, those in the slice with a group and a value, and the times of all."""
-    (group,), _ = integer_encoding.encode_keys([members], [form.key], whole=form.whole)
+    has_key = ~integer_encoding.find_null_keys(members, form.key, whole=form.whole)
     at = integer_encoding.encode_timestamps(members.column("timestamp"))
     has_value = operators.find_counted_rows(form.measures, members).any(axis=0)
     # rule: an event without a group or a value moves no stream time
-    counts: Booleans = (group != NOTHING) & has_value & operators.find_rows_in_slice(span, at)
+    counts: Booleans = has_key & has_value & operators.find_rows_in_slice(span, at)
     return counts, at
 
 

@@ -187,10 +187,15 @@ def aggregate_rows(form: AggregateSpec, rows: pa.Table) -> KernelRows:
 
     OverflowError if a sum is too large for its type.
     """
-    (group,), count = integer_encoding.encode_keys([rows], [form.key], whole=False)
+    (group,), count = integer_encoding.encode_keys([rows], [form.key], whole=form.whole)
     counted = find_counted_rows(form.measures, rows)
     has_key, has_value = group != NOTHING, counted.any(axis=0)
-    starts, ends = (integer_encoding.encode_timestamps(rows.column(name)) for name in ("validFrom", "validTo"))
+    starts, ends = (
+        integer_encoding.encode_timestamps(rows.column(name))
+        if name in rows.column_names
+        else np.full(rows.num_rows, FOREVER)
+        for name in ("validFrom", "validTo")
+    )
     # rule: rows without a group or a value are no members
     members = np.flatnonzero(has_key & has_value)
     members = members[np.argsort(starts[members], kind="stable")]

@@ -53,11 +53,14 @@ def aggregate_sessions(form: SessionSpec, rows: pa.Table) -> KernelRows:
 
 
 def list_refused_events(form: SessionSpec, rows: pa.Table) -> pa.Table:
-    """Return the `partition` and `offset` of the events that no session takes, of all rows of some groups."""
+    """Return the `partition` and `offset` of the events that no session takes, in this order.
+
+    `rows`: all of some groups.
+    """
     (group,), _ = integer_encoding.encode_keys([rows], [form.key], whole=form.whole)
     is_member, at = late_events.find_counted_events(form, TimeSlice(), rows)
     refused = pa.array(_find_refused_rows(form, rows, group, at, is_member), pa.int64())
-    return rows.select(PLACE_COLUMNS).take(refused).rename_columns(["partition", "offset"])
+    return late_events.sort_by_place(rows.select(PLACE_COLUMNS).take(refused).rename_columns(["partition", "offset"]))
 
 
 def _find_starts(form: SessionSpec, at: Integers, *groups: Integers) -> Booleans:

@@ -59,6 +59,12 @@ def read_slice(side: KernelInput, span: TimeSlice) -> pa.Table:
     return _read_current_rows(side, _slice_bounds(side, span), _slice_conditions(side, span))
 
 
+def read_beginning(side: KernelInput, span: TimeSlice) -> pa.Table:
+    """Return the current rows that begin in a slice: of versions not those that last into it; as `read_slice` else."""
+    bounds = [ColumnBound(side.periods[0], least=span.start, most=span.end)]
+    return _read_current_rows(side, bounds, _beginning_conditions(side, span))
+
+
 def widen_slice(span: TimeSlice, before: int, after: int) -> TimeSlice:
     """Return a slice that begins and ends so many microseconds earlier and later; without a bound that Python lacks."""
 
@@ -221,16 +227,24 @@ def _current_condition(side: KernelInput, conditions: list[pc.Expression]) -> pc
 
 def _slice_conditions(side: KernelInput, span: TimeSlice) -> list[pc.Expression]:
     """Return the conditions of the rows of a slice; of versions also those that end where it starts."""
-    first, last, conditions = pc.field(side.periods[0]), pc.field(side.periods[-1]), []
+    if side.kind == "events":
+        return _beginning_conditions(side, span)
+    conditions, last = _beginning_conditions(side, span._replace(start=None)), pc.field(side.periods[-1])
+    if span.start is not None:
+        # rule: a slice has what began before it and lasts, and what ends where it starts
+        conditions.append(last.is_null() | (last >= _timestamp_scalar(span.start)))
+    return conditions
+
+
+def _beginning_conditions(side: KernelInput, span: TimeSlice) -> list[pc.Expression]:
+    """Return the conditions of the rows that begin in a slice."""
+    first, conditions = pc.field(side.periods[0]), []
     if span.end is not None:
         # rule: an event at a cut is not in the slice before
         conditions.append(first < _timestamp_scalar(span.end))
-    if span.start is not None and side.kind == "events":
+    if span.start is not None:
         # rule: an event at a cut is in the slice after
         conditions.append(first >= _timestamp_scalar(span.start))
-    elif span.start is not None:
-        # rule: a slice has what began before it and lasts, and what ends where it starts
-        conditions.append(last.is_null() | (last >= _timestamp_scalar(span.start)))
     return conditions
 
 

@@ -86,13 +86,23 @@ class AggregateSpec:
     """An aggregate over valid time, and what it writes.
 
     Its rows have the columns of the `key` (the group), for each of the `measures` a column with the argument of its
-    function (of a count, null for what does not count), and validFrom and validTo.
+    function (of a count, null for what does not count), validFrom, and validTo if they end. `whole`: a row whose key
+    has a null has no group, not only one whose key has nothing but nulls.
     """
 
     operator: Literal["of_table", "of_stream"]
     key: tuple[str, ...]
+    whole: bool
     measures: Mapping[str, str]
     output: KernelOutput
+
+
+@dataclass(frozen=True)
+class MemberSource:
+    """The input of an aggregate, and what the aggregate reads of each row, as expressions over the input's columns."""
+
+    side: KernelInput
+    projection: Projection
 
 
 SLICE = "_slice"
@@ -104,9 +114,9 @@ class EventSpec:
     """An aggregate of events in windows or sessions, and what it writes.
 
     Its rows have the columns of the `key` and the `measures` as `AggregateSpec` has them, and those of the place and
-    the timestamp of their events. `whole`: a row whose key has a null has no group, not only one whose key has nothing
-    but nulls. `projection`: these columns over those of the input; None if Spark evaluates them. `grace`: in
-    microseconds, as all lengths. `late`: the events that came late, by `partition` and `offset` (late_events.py).
+    the timestamp of their events. `whole`: as there. `projection`: these columns over those of the input; None if Spark
+    evaluates them. `grace`: in microseconds, as all lengths. `late`: the events that came late, in the order of
+    `partition` and `offset` (late_events.py).
     """
 
     side: KernelInput
@@ -228,14 +238,12 @@ class AggregateIncrement(ViewIncrement):
     """An increment of an aggregate over valid time.
 
     `projection`: group, arguments and periods over the columns of the input, and in `member` the columns that tell its
-    rows of one moment apart. `whole`: a row whose group has a null has none, not only one whose group is nothing but
-    nulls.
+    rows of one moment apart.
     """
 
     aggregate: AggregateSpec
     projection: Projection
     member: tuple[str, ...]
-    whole: bool
 
     @property
     def operator(self) -> str:

@@ -7,23 +7,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import partial
-from typing import NamedTuple
 
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
 
 from hindcast.common import session
-from hindcast.common.spark_workers import map_in_workers
 from hindcast.contract import Contract, list_shapes
-from hindcast.engine import eligibility, flat_records, increment_plans, spark_projection, time_slices
-from hindcast.engine.spec import EventSpec, KernelOutput, SlidingSpec, WindowSpec
+from hindcast.engine import eligibility, flat_records, increment_plans, kernel_runs, row_exchange, time_slices
 from hindcast.store import file_listing, table_columns, tables
-from hindcast.store.commit_notes import BY_SPARK, LeftOut, TableNote, TieCounts
+from hindcast.store.commit_notes import LeftOut, TableNote, TieCounts
 from hindcast.store.files import DataFile
 from hindcast.store.tables import Table
 from hindcast.store.task_rows import TaskRows
@@ -81,13 +76,11 @@ def stage_view(
     it = contract.views[name]
 
     if it.aggregate is None:
-        written = _run_join(spark, contract, name, inputs, there, output)
+        written = kernel_runs.run_join(spark, contract, name, inputs, there, output)
     else:
         (source,) = inputs
-        if it.window is None:
-            written = _run_aggregate(spark, contract, name, current[source], tables.count_rows(inputs[source]), output)
-        else:
-            written = _run_windows(spark, contract, name, inputs[source], there[source], current[source], output)
+        run = kernel_runs.run_aggregate if it.window is None else kernel_runs.run_windows
+        written = run(spark, contract, name, inputs[source], there[source], current[source], output)
     if written is None:
         return None
     rows = written.reports
@@ -121,8 +114,8 @@ def stage_topic(
     parts = time_slices.count_tasks(count, session.count_cores(spark), time_slices.RECORDS_PER_TASK)
     try:
         cuts = time_slices.find_cuts(tables.log_table(table.warehouse, table.pipeline, name), parts)
-        with session.override_conf(spark, {} if isinstance(flat, DataFrame) else version_tasks.BATCH_LIMIT):
-            reports = _collect(version_tasks.write_versions(form, flat, parts, cuts))
+        with session.override_conf(spark, {} if isinstance(flat, DataFrame) else row_exchange.BATCH_LIMIT):
+            reports = kernel_runs.collect_reports(version_tasks.write_versions(form, flat, parts, cuts))
     except task.RefusalError:
         return None
     ties = version_ties.sum_reports(row["ties"] for row in reports if row["ties"])
@@ -143,128 +136,3 @@ def _sum_left_out(reports: list[Row], *, in_windows: bool) -> LeftOut:
     moments = {partition: datetime(1970, 1, 1) + timedelta(microseconds=at) for partition, at in latest.items()}  # noqa: DTZ001
     times = {partition: f"{at.isoformat(timespec='microseconds')}Z" for partition, at in moments.items()}
     return LeftOut(counts, times if in_windows else None)
-
-
-class _Written(NamedTuple):
-    """What the tasks of an operator report of their files (`task.REPORT_SCHEMA`)."""
-
-    operator: str
-    reports: list[Row]
-
-
-def _run_aggregate(
-    spark: SparkSession, contract: Contract, name: str, rows: DataFrame, count: int, output: KernelOutput
-) -> _Written | None:
-    """Run the kernel of an aggregate of rows, so many at most; return what its tasks report.
-
-    None if there is none or a task refuses its part.
-    """
-    from hindcast.engine import aggregation, operators, task  # their loops take half a second to load
-
-    if (planned := aggregation.plan_aggregate(contract, name, rows, output)) is None:
-        return None
-    form, members = planned
-    parts = time_slices.count_tasks(count, session.count_cores(spark), time_slices.ROWS_PER_TASK)
-    groups = aggregation.spread_groups(members, form.key, "validFrom", parts)
-    aggregate = task.build_aggregator(output, partial(operators.aggregate_rows, form))
-    try:
-        return _Written(form.operator, _collect(map_in_workers(groups, aggregate, task.REPORT_SCHEMA)))
-    except task.RefusalError:
-        return None
-
-
-def _run_join(
-    spark: SparkSession,
-    contract: Contract,
-    name: str,
-    inputs: Mapping[str, Table],
-    found: Mapping[str, DeltaTable],
-    output: KernelOutput,
-    *,
-    by_arrow: bool = True,
-) -> _Written | None:
-    """Run the kernel of a join; return what its tasks report, None if there is none or a task refuses its part.
-
-    Spark evaluates its expressions without `by_arrow`, and if Arrow cannot.
-    """
-    from hindcast.engine import task
-
-    it, known = contract.views[name], list_shapes(contract)
-    if (form := eligibility.find_join(contract, name, inputs, found, output, by_arrow=by_arrow)) is None:
-        return None
-    slices = time_slices.plan_join_slices(form, [found[i] for i in it.inputs], session.count_cores(spark))
-    if slices is None:
-        return None
-    mapper, numbers = task.build_batch_mapper(form, slices), spark.range(0, len(slices), 1, len(slices))
-    try:
-        if form.projection is not None:
-            return _Written(form.operator, _collect(map_in_workers(numbers, mapper, task.REPORT_SCHEMA)))
-        types = tuple(table_columns.spark_schema(found[i]) for i in it.inputs)
-        flat = map_in_workers(numbers, mapper, spark_projection.flat_schema(form.columns, types, form.periods))
-        rows = spark_projection.project_flat_rows(flat, it, name, form.columns, known)
-        reports = _collect(map_in_workers(rows, task.build_writer(output), task.REPORT_SCHEMA))
-        return _Written(f"{form.operator}{BY_SPARK}", reports)
-    except task.RefusalError:
-        if form.projection is None:
-            return None
-    return _run_join(spark, contract, name, inputs, found, output, by_arrow=False)
-
-
-def _run_windows(
-    spark: SparkSession,
-    contract: Contract,
-    name: str,
-    source: Table,
-    found: DeltaTable,
-    rows: DataFrame,
-    output: KernelOutput,
-    *,
-    by_arrow: bool = True,
-) -> _Written | None:
-    """Run the kernel of an aggregate in windows of `rows`, the current ones of `source`; as `_run_join` otherwise."""
-    from hindcast.engine import aggregation, session_operator, task, window_aggregation
-
-    form = window_aggregation.plan_windows(contract, name, source, found, rows, output, by_arrow=by_arrow)
-    slices = time_slices.plan_time_slices([found], [form.side], session.count_cores(spark)) if form else None
-    if form is None or slices is None:
-        return None
-    view, known = contract.views[name], list_shapes(contract)
-    numbers = spark.range(0, len(slices), 1, len(slices))
-
-    def run(
-        form: EventSpec, work: task.SliceWork, schema: str | StructType, *, reach: tuple[int, int] = (0, 0)
-    ) -> DataFrame:
-        if form.projection is not None:
-            return map_in_workers(numbers, task.build_window_task(form, slices, work, reach), schema)
-        read = window_aggregation.read_schema(form, found)
-        events = map_in_workers(numbers, task.build_event_reader(form, slices, reach), read)
-        members = window_aggregation.select_members(events, view, known)
-        return map_in_workers(members, task.build_member_task(form, slices, work), schema)
-
-    try:
-        late = window_aggregation.find_late_events(form, run)
-        if late is None:
-            return None
-        form = replace(form, late=late)
-        if isinstance(form, WindowSpec | SlidingSpec):
-            reports = run(form, task.write_windows, task.REPORT_SCHEMA, reach=form.reach)
-        else:
-            # A session may last for ever, so all events of a group are in one task.
-            members = run(form, task.list_members, window_aggregation.select_members(rows, view, known).schema)
-            groups = aggregation.spread_groups(members, form.key, "timestamp", len(slices))
-            aggregate = task.build_aggregator(output, partial(session_operator.aggregate_sessions, form))
-            reports = map_in_workers(groups, aggregate, task.REPORT_SCHEMA)
-        by_spark = "" if form.projection is not None else BY_SPARK
-        return _Written(f"{form.operator}{by_spark}", _collect(reports))
-    except task.RefusalError:
-        if form.projection is None:
-            return None
-    return _run_windows(spark, contract, name, source, found, rows, output, by_arrow=False)
-
-
-def _collect(reports: DataFrame) -> list[Row]:
-    """Return what tasks report; RefusalError if one refuses its part."""
-    from hindcast.engine import task
-
-    with task.find_refusals():
-        return reports.collect()

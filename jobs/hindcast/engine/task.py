@@ -13,8 +13,27 @@ from deltalake import DeltaTable
 from pyspark.errors import PySparkException
 
 from hindcast.common.spark_workers import BatchConverter
-from hindcast.engine import arrow_expressions, integer_encoding, operators, slice_reader, window_operator
-from hindcast.engine.spec import SLICE, EventSpec, JoinSpec, KernelOutput, SlidingSpec, TimeSlice, WindowSpec
+from hindcast.engine import (
+    arrow_expressions,
+    integer_encoding,
+    operators,
+    row_exchange,
+    slice_reader,
+    window_operator,
+)
+from hindcast.engine.arrow_expressions import Projection
+from hindcast.engine.spec import (
+    SLICE,
+    AggregateSpec,
+    EventSpec,
+    JoinSpec,
+    KernelOutput,
+    MemberSource,
+    SessionSpec,
+    SlidingSpec,
+    TimeSlice,
+    WindowSpec,
+)
 from hindcast.store import files
 from hindcast.store.tables import ARROW_TIMESTAMP
 
@@ -53,12 +72,32 @@ def build_writer(output: KernelOutput) -> BatchConverter:
     return map_batches
 
 
+def build_divider(
+    form: AggregateSpec | SessionSpec, source: MemberSource, slices: list[TimeSlice], parts: int
+) -> BatchConverter:
+    """Return the first half of an aggregate for Spark's mapInArrow, from numbers of slices to their rows by group.
+
+    As `row_exchange.divide_rows` has them, for `build_aggregator`.
+    """
+
+    def read_members(span: TimeSlice) -> pa.Table:
+        rows = slice_reader.read_beginning(source.side, span)
+        return _project_members(source.projection, form.measures, rows)
+
+    def map_batches(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with refuse_too_large():
+            spans = (slices[number] for batch in given for number in batch.column(0).to_pylist())
+            yield from row_exchange.divide_rows(map(read_members, spans), form.key, parts, whole=form.whole)
+
+    return map_batches
+
+
 def build_aggregator(output: KernelOutput, aggregate: Callable[[pa.Table], operators.KernelRows]) -> BatchConverter:
     """Return an aggregate as a function for Spark's mapInArrow: from all rows of some groups to reports of files."""
 
     def map_batches(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with refuse_too_large():
-            if (rows := collect_rows(given, output)) is not None:
+            if (rows := collect_rows(row_exchange.open_parts(given), output)) is not None:
                 yield _report_rows(output, aggregate(rows))
 
     return map_batches
@@ -71,7 +110,7 @@ def collect_rows(given: Iterable[pa.RecordBatch], output: KernelOutput) -> pa.Ta
 
 
 SliceWork = Callable[..., pa.Table | pa.RecordBatch]
-"""What is done with the members of a slice, given an `EventSpec` (`write_windows`, `list_members`, late_events.py)."""
+"""What is done with the members of a slice, given an `EventSpec` (`write_windows`, late_events.py)."""
 
 
 def build_window_task(
@@ -86,12 +125,8 @@ def build_window_task(
     def map_batches(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for number in (number for batch in given for number in batch.column(0).to_pylist()):
             with refuse_too_large():
-                members = _read_events(form, parts[number], reach)
-                if form.projection is not None:
-                    members = arrow_expressions.project_rows(form.projection, members)
-                yield from _list_batches(
-                    work(form, parts[number], integer_encoding.decode_dictionaries(members, form.measures))
-                )
+                members = _project_members(form.projection, form.measures, _read_events(form, parts[number], reach))
+                yield from _list_batches(work(form, parts[number], members))
 
     return map_batches
 
@@ -128,11 +163,6 @@ def write_windows(form: WindowSpec | SlidingSpec, span: TimeSlice, members: pa.T
     return _report_rows(form.output, window_operator.aggregate_windows(form, span, members))
 
 
-def list_members(_: EventSpec, __: TimeSlice, members: pa.Table) -> pa.Table:
-    """Return the members as they are, for Spark."""
-    return integer_encoding.decode_dictionaries(members, members.column_names)
-
-
 def _list_batches(found: pa.Table | pa.RecordBatch) -> list[pa.RecordBatch]:
     return [found] if isinstance(found, pa.RecordBatch) else found.to_batches()
 
@@ -159,6 +189,12 @@ def find_refusals() -> Iterator[None]:
 
 def _read_events(form: EventSpec, span: TimeSlice, reach: tuple[int, int]) -> pa.Table:
     return slice_reader.read_slice(form.side, slice_reader.widen_slice(span, *reach))
+
+
+def _project_members(projection: Projection | None, measures: Iterable[str], rows: pa.Table) -> pa.Table:
+    """Return what an aggregate reads of rows of its input, given as it is without a projection."""
+    members = rows if projection is None else arrow_expressions.project_rows(projection, rows)
+    return integer_encoding.decode_dictionaries(members, {*measures})
 
 
 def _report_rows(output: KernelOutput, found: operators.KernelRows) -> pa.RecordBatch:

@@ -9,33 +9,23 @@ Python once more.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial, reduce
-from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from hindcast.common.arrow_streams import open_rows, pack_rows
 from hindcast.common.spark_workers import map_in_workers
 from hindcast.contract.shapes import PERIODS
-from hindcast.engine import integer_encoding, slice_reader, task, version_increments, version_ties
+from hindcast.engine import integer_encoding, row_exchange, slice_reader, task, version_increments, version_ties
 from hindcast.engine.increment_rows import read_moments
 from hindcast.engine.spec import SLICE, VersionIncrement
 from hindcast.engine.version_ties import TiesOfKeys
 from hindcast.store.task_rows import TaskRows, map_rows
 
-BATCH_LIMIT = {"spark.sql.execution.arrow.maxBytesPerBatch": str(64 << 20)}
-"""Settings with which `write_versions` of rows of tasks is run: about so many bytes Spark hands to a task at once.
-Otherwise it would hand over all values of a part at once, which it cannot if they have 2 GB, and no task could refuse
-them. For rows that are not values it would be expensive.
-"""
-
 _START = PERIODS["versions"][0]
-_PART = "_part"
-"""The column with the number of the part that a key is in."""
 
 
 def write_versions(
@@ -50,8 +40,8 @@ def write_versions(
         by_key = records.repartition(parts, *(F.col(f"`{column}`") for column in form.view.key))
     else:
         divide = partial(_divide_records, form.view.key, parts)
-        divided = [map_rows(rows, divide, f"{_PART} int, rows binary") for rows in records]
-        by_key = reduce(DataFrame.union, divided).repartitionById(parts, _PART)
+        divided = [map_rows(rows, divide, row_exchange.SCHEMA) for rows in records]
+        by_key = reduce(DataFrame.union, divided).repartitionById(parts, row_exchange.PART)
     if parts == 1:
         return map_in_workers(by_key, partial(_write_versions, form), task.REPORT_SCHEMA)
     by_slice = map_in_workers(by_key, partial(_cut_versions, form, cuts), f"{SLICE} int, rows binary, ties string")
@@ -59,28 +49,9 @@ def write_versions(
 
 
 def _divide_records(key: Sequence[str], parts: int, given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield records by the part that their key is in, for Spark's mapInArrow; all tasks have a key in the same part."""
+    """Yield records by the part that their key is in, for Spark's mapInArrow."""
     with task.refuse_too_large():
-        for records in _gather_batches(given):
-            numbers = (integer_encoding.hash_keys(records, key) % np.uint64(parts)).astype(np.uint16)
-            order = np.argsort(numbers, kind="stable")
-            places = np.searchsorted(numbers[order], np.arange(1, parts))
-            groups = _pack_groups(records.take(pa.array(order)), places.tolist())
-            yield from (pa.record_batch(columns, [_PART, "rows"]) for columns in _batch_values(groups))
-
-
-def _gather_batches(given: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Yield the rows of batches, about `_BYTES_PER_VALUE` at a time."""
-    batches: list[pa.RecordBatch] = []
-    size = 0
-    for batch in (batch for batch in given if batch.num_rows):
-        batches.append(batch)
-        size += batch.nbytes
-        if size >= _BYTES_PER_VALUE:
-            yield pa.Table.from_batches(batches).combine_chunks()
-            batches, size = [], 0
-    if batches:
-        yield pa.Table.from_batches(batches).combine_chunks()
+        yield from row_exchange.divide_rows(row_exchange.gather_batches(given), key, parts, whole=None)
 
 
 def _derive_versions(form: VersionIncrement, given: Iterator[pa.RecordBatch]) -> tuple[pa.Table, TiesOfKeys] | None:
@@ -88,7 +59,7 @@ def _derive_versions(form: VersionIncrement, given: Iterator[pa.RecordBatch]) ->
 
     None if there are no records. They are rows, or values with rows.
     """
-    if (records := task.collect_rows(_open_parts(given), form.output)) is None:
+    if (records := task.collect_rows(row_exchange.open_parts(given), form.output)) is None:
         return None
     (numbers,), _ = integer_encoding.encode_keys([records], [form.view.key], whole=None)
     in_order = version_increments.sort_records(records, numbers)
@@ -121,68 +92,13 @@ def _cut_versions(
         own = [pa.array([0], pa.int32()), pa.nulls(1, pa.binary()), pa.array([ties.as_text()])]
         yield pa.record_batch(own, _HANDED_OVER)
         places = np.searchsorted(read_moments(versions, _START), cuts).tolist()
-        for numbers, values in _batch_values(_pack_groups(versions, places)):
+        for numbers, values in row_exchange.batch_values(row_exchange.pack_groups(versions, places)):
             yield pa.record_batch([numbers, values, pa.nulls(len(values), pa.string())], _HANDED_OVER)
     _release_memory()
 
 
 _HANDED_OVER = [SLICE, "rows", "ties"]
 """The columns of rows for the task of a slice: versions, or the ties that it is to report."""
-
-
-def _batch_values(values: Iterable[tuple[int, bytes]]) -> Iterator[list[pa.Array]]:
-    """Yield the numbers of values and these, many at a time: each batch takes Spark half a millisecond."""
-    some: list[tuple[int, bytes]] = []
-    size = 0
-    for number, value in values:
-        some.append((number, value))
-        size += len(value)
-        if size >= _BYTES_PER_BATCH:
-            yield _make_arrays(some)
-            some, size = [], 0
-    if some:
-        yield _make_arrays(some)
-
-
-def _make_arrays(values: Sequence[tuple[int, bytes]]) -> list[pa.Array]:
-    numbers, packed = zip(*values, strict=True)
-    return [pa.array(numbers, pa.int32()), pa.array(packed, pa.binary())]
-
-
-def _pack_groups(rows: pa.Table, places: Sequence[int]) -> Iterator[tuple[int, bytes]]:
-    """Yield groups of rows by their number, each in one value or a few. `places`: where all but the first begin."""
-    for number, (start, end) in enumerate(pairwise([0, *places, rows.num_rows])):
-        for some in _split_rows(rows.slice(start, end - start)):
-            yield number, _format_rows(some)
-
-
-_BYTES_PER_VALUE, _BYTES_PER_BATCH = 32 << 20, 8 << 20
-
-
-def _split_rows(rows: pa.Table) -> Iterator[pa.Table]:
-    """Yield rows in parts of about so many bytes."""
-    count = max(rows.num_rows * _BYTES_PER_VALUE // max(rows.nbytes, 1), 1)
-    yield from (rows.slice(start, count) for start in range(0, rows.num_rows, count))
-
-
-def _format_rows(rows: pa.Table) -> bytes:
-    """Return rows in Arrow's stream format; of equal columns in equal types, whoever has them."""
-    rows = pa.table(rows.columns, rows.column_names)  # a column that is never null is not another one
-    return pack_rows(rows)
-
-
-def _open_parts(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield records that are given as rows, or by part as values (`_divide_records`)."""
-    for batch in given:
-        if batch.schema.names == [_PART, "rows"]:
-            yield from _open_values(value.as_buffer() for value in batch.column("rows"))
-        else:
-            yield batch
-
-
-def _open_values(values: Iterable[pa.Buffer]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of values (`_format_rows`)."""
-    return (batch for value in values for batch in open_rows(value))
 
 
 def _write_slices(form: VersionIncrement, given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -195,7 +111,7 @@ def _write_slices(form: VersionIncrement, given: Iterator[pa.RecordBatch]) -> It
                     slices.setdefault(number, []).append(value.as_buffer())
             yield task.report_ties(batch.column("ties").drop_null().to_pylist())
         for number in sorted(slices):
-            limited = list(slice_reader.limit_batches(_open_values(slices.pop(number)), form.output.uri))
+            limited = list(slice_reader.limit_batches(row_exchange.open_values(slices.pop(number)), form.output.uri))
             yield task.report_files(form.output, _sort_by_start(pa.Table.from_batches(limited)))
     _release_memory()
 

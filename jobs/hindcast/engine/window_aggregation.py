@@ -8,12 +8,11 @@ depends on other events.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -23,14 +22,13 @@ from hindcast.bitemporal import derivation
 from hindcast.bitemporal.intervals import count_micros
 from hindcast.contract import Contract, Shape, View, list_shapes
 from hindcast.contract.shapes import PLACE_COLUMNS
-from hindcast.engine import aggregation, arrow_projection, eligibility, late_events, spark_projection, task
-from hindcast.engine.arrow_expressions import Call, ColumnReference, Constant, Expression, Projection
+from hindcast.engine import aggregate_members, aggregation, eligibility, late_events, task
 from hindcast.engine.spec import SLICE, EventSpec, KernelInput, KernelOutput, SessionSpec, SlidingSpec, WindowSpec
 from hindcast.store import table_columns
 from hindcast.store.tables import Table
 
-MAX_LATE, MAX_DOUBTFUL = 1_000_000, 10_000_000
-"""With more late events than these, which every task gets, or more that may be late, Spark's plan derives the view."""
+MAX_LATE = 1_000_000
+"""With more events than these that may be late, of which every task gets a list, Spark's plan derives the view."""
 
 
 _KEPT = {column: column for column in (*PLACE_COLUMNS, "timestamp")}
@@ -55,7 +53,7 @@ def plan_windows(
     shape = known[it.first_input]
     if it.window is None or it.semantics == "kafka" or shape.kind != "events":
         return None
-    columns = list_read_columns(it, known)
+    columns = aggregate_members.list_read_columns(it, known)
     schema = pa.schema(found.schema().to_arrow())
     if not all(eligibility.is_flat(schema.field(column).type) for column in columns):
         return None
@@ -70,7 +68,7 @@ def plan_windows(
         key=key,
         whole=it.group_by is not None,  # as `derivation.group_key` has it
         measures=measures,
-        projection=plan_member_projection(it, known, schema, measures, _KEPT) if by_arrow else None,
+        projection=aggregate_members.plan_member_projection(it, known, schema, measures, _KEPT) if by_arrow else None,
         grace=count_micros(it.window.grace),
         late=late_events.NO_LATE_EVENTS,
         output=output,
@@ -81,37 +79,6 @@ def plan_windows(
         return SlidingSpec(**vars(alike), difference=count_micros(it.window.sliding))
     size = it.window.tumbling or it.window.hopping or timedelta()
     return WindowSpec(**vars(alike), size=count_micros(size), advance=count_micros(it.window.advance or size))
-
-
-def plan_member_projection(
-    it: View, known: dict[str, Shape], schema: pa.Schema, functions: Mapping[str, str], kept: Mapping[str, str]
-) -> Projection | None:
-    """Return an aggregate's group and arguments over the input's columns; None if they are Spark's to evaluate.
-
-    `schema`: of the input. `kept`: columns of it that are kept, by their names in the result.
-    """
-    own = {field.name: ColumnReference(field.name, field.type) for field in schema}
-    found = arrow_projection.translate_view(it, known, {(it.first_input, column): own[column] for column in own})
-    if found is None:
-        return None
-    places = {name: own[column] for name, column in kept.items()}
-    counted = {column: _mark_there(found.columns[column]) for column, it in functions.items() if it == "count"}
-    return Projection({**found.columns, **counted, **places}, found.where)
-
-
-def _mark_there(argument: Expression) -> Expression:
-    """Return 1 where the argument of a count is there, as `aggregation.list_arguments` does."""
-    one, none = Constant(1, pa.int32()), Constant(None, pa.int32())
-    return (
-        one
-        if isinstance(argument, Constant)
-        else Call("if", (Call("is_null", (argument,), pa.bool_()), none, one), pa.int32())
-    )
-
-
-def list_read_columns(it: View, known: dict[str, Shape]) -> tuple[str, ...]:
-    """Return the columns of its input that a view's aggregate reads, those of its place and time too."""
-    return tuple(sorted({column for _, column in spark_projection.list_flat_columns(it, known).values()}))
 
 
 def read_schema(form: EventSpec, found: DeltaTable) -> StructType:
@@ -145,12 +112,15 @@ def find_late_events(form: EventSpec, run: Run) -> pa.Table | None:
     RefusalError if a task refuses its part.
     """
     with task.find_refusals():
-        blocks = run(form, late_events.summarize_blocks, late_events.BLOCK_SCHEMA).toArrow()
-        doubtful = late_events.find_doubtful_blocks(form, blocks)
-        if (pc.sum(doubtful.column("events")).as_py() or 0) > MAX_DOUBTFUL:
-            return None
-        if not doubtful.num_rows:
+        blocks = late_events.find_doubtful_blocks(
+            form, run(form, late_events.summarize_blocks, late_events.BLOCK_SCHEMA).toArrow()
+        )
+        if not blocks.num_rows:
             return form.late
-        pick = partial(late_events.pick_events, blocks=doubtful)
-        late = late_events.find_late_events(form, run(form, pick, late_events.EVENT_SCHEMA).toArrow(), doubtful)
-    return late if late.num_rows <= MAX_LATE else None
+        pick = partial(late_events.pick_doubtful_events, blocks=blocks)
+        doubtful = late_events.sort_by_place(run(form, pick, late_events.EVENT_SCHEMA).toArrow())
+        if doubtful.num_rows > MAX_LATE:
+            return None
+        find = partial(late_events.find_latest_before, doubtful=doubtful)
+        latest = run(form, find, late_events.LATEST_SCHEMA).toArrow()
+    return late_events.judge_doubtful_events(form, doubtful, latest)
