@@ -213,7 +213,9 @@ def aggregate_rows(form: AggregateSpec, rows: pa.Table) -> KernelRows:
     for n, (name, function) in enumerate(form.measures.items()):
         if function in EXTREMES:
             order = _order_members(rows.column(name), function, members)
-            found = sweeps.find_extremes(order[counted[n, order]], group, start, end, steps, since)
+            order = order[counted[n, order]]
+            by_key, _ = sweeps.group_by_key(group[order], count)
+            found = sweeps.find_extremes(order[by_key], group, start, end, steps, since)
             columns[name] = integer_encoding.take_values(rows.column(name), np.append(members, NOTHING)[found])
         else:
             kind = form.output.types.field(name).type

@@ -240,19 +240,19 @@ def find_extremes(
 ) -> Integers:
     """Return for each step the first version in `order` that is valid in it; NOTHING if none is.
 
-    `order`: numbers of versions, the one with the extreme value first. `steps`: their numbers by key (`group_by_key`);
-    `since`: their starts. A version starts and ends where steps do.
+    `order`: numbers of versions, of each key the one with the extreme value first; key by key is fastest. `steps`: their
+    numbers by key (`group_by_key`); `since`: their starts. A version starts and ends where steps do.
 
         0: 5 [0, 8), 0: 7 [4, ..)    max    ->    5 [0, 4), 7 [4, 8), 7 [8, ..)
     """
     grouped, first = steps
-    found, free = np.full(len(grouped), NOTHING), np.arange(len(grouped) + 1)
+    begun, taken, free = since[grouped], np.full(len(grouped), NOTHING), np.arange(len(grouped) + 1)
     for version in order:
         place, last = first[key[version]], first[key[version] + 1]
         high = last
         while place < high:  # the first step that starts with the version or later
             middle = (place + high) // 2
-            if since[grouped[middle]] >= start[version]:
+            if begun[middle] >= start[version]:
                 high = middle
             else:
                 place = middle + 1
@@ -260,10 +260,12 @@ def find_extremes(
             while free[place] != place:  # over steps that have their version
                 free[place] = free[free[place]]
                 place = free[place]
-            if place >= last or since[grouped[place]] >= end[version]:  # rule: an extreme has no step after its end
+            if place >= last or begun[place] >= end[version]:  # rule: an extreme has no step after its end
                 break
-            found[grouped[place]] = version
+            taken[place] = version
             free[place] = place + 1
+    found = np.empty(len(grouped), np.int64)
+    found[grouped] = taken
     return found
 
 
