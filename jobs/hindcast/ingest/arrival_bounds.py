@@ -43,7 +43,7 @@ def find_arrival_bounds(
     bounds = [{p: r.end for p, r in topic_plan.ranges.items()} for _ in moments]
     micros = np.array([to_micros(moment) for moment in moments])
     reached = stream_times.ReachedOffsets()
-    with topic_patterns.open_source(contract.settings, given) as source:
+    with topic_patterns.open_source(contract, given) as source:
         offsets = topic_patterns.offset_source(source, topic_plan.members, plan.run)
         available = offsets.read_offset_ranges(contract.kafka_topic(name))
         for planned in topic_plan.chunks:

@@ -53,7 +53,7 @@ _LOG_COLUMNS = (
 def read_planned_segments(spark: SparkSession, contract: BoundContract, plan: Plan, name: str) -> Segments | None:
     """Return the records that a plan would add to a topic's log, without writing; None if there are no offsets."""
     topic_plan = plan.topics[name]
-    with topic_patterns.open_source(contract.settings) as source:
+    with topic_patterns.open_source(contract) as source:
         available = topic_patterns.offset_source(source, topic_plan.members, plan.run).read_offset_ranges(
             contract.kafka_topic(name)
         )

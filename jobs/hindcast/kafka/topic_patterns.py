@@ -23,8 +23,10 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from hindcast.common.errors import TopicError, suggest_nearest
-from hindcast.common.settings import Settings
 from hindcast.contract import Contract
+from hindcast.contract.bound import BoundContract
+from hindcast.kafka import archived_topics
+from hindcast.kafka.archived_topics import ArchivedTopics
 from hindcast.kafka.cluster import Cluster
 from hindcast.kafka.topics import OffsetRange, recreated_topic_error
 
@@ -52,8 +54,8 @@ class OffsetSource(Protocol):
 
 
 class TopicSource(OffsetSource, Protocol):
-    """Topics with their offsets and records: those of a `Cluster`, or given ones (given_topics.py), or those of
-    logs (ingest/logged_topics.py).
+    """Topics with their offsets and records: those of a `Cluster`, with archives (archived_topics.py) or without, or
+    given ones (given_topics.py), or those of logs (ingest/logged_topics.py).
     """
 
     @property
@@ -71,13 +73,17 @@ class TopicSource(OffsetSource, Protocol):
 
 
 @contextmanager
-def open_source(settings: Settings, given: TopicSource | None = None) -> Iterator[TopicSource]:
-    """Yield the `given` topics; without them those of the brokers that the settings name."""
+def open_source(contract: BoundContract, given: TopicSource | None = None) -> Iterator[TopicSource]:
+    """Yield the `given` topics; without them those of the brokers that a contract's settings name, with its archives.
+
+    Raise TopicError if an archive cannot be listed.
+    """
     if given is not None:
         yield given
         return
-    with Cluster(settings.kafka) as cluster:
-        yield cluster
+    archives = archived_topics.list_archives(contract)
+    with Cluster(contract.settings.kafka) as cluster:
+        yield ArchivedTopics(cluster, archives) if archives else cluster
 
 
 class MatchedTopics:

@@ -13,7 +13,7 @@ from hindcast.common import clock
 from hindcast.common.errors import BusyError, RequestError, RunError, suggest_nearest
 from hindcast.contract import Contract
 from hindcast.contract.bound import BoundContract
-from hindcast.kafka import gaps, topic_patterns
+from hindcast.kafka import archived_topics, gaps, topic_patterns
 from hindcast.kafka.topic_patterns import TopicSource
 from hindcast.kafka.topics import (
     OffsetRange,
@@ -196,7 +196,7 @@ def propose_plan(
     before = {name: taken_offsets.find_taken(contract, name, past) for name in contract.topics}
     topics = {n: _plan_no_offsets(contract, n, state.taken) for n, state in before.items() if instead and state}
     if others := [name for name in contract.topics if name not in topics]:
-        with topic_patterns.open_source(contract.settings, given) as cluster:
+        with topic_patterns.open_source(contract, given) as cluster:
             for name in others:
                 bounds = interval_end if rehearsed is None else rehearsed.ends[name]
                 topics[name] = _plan_topic(cluster, contract, name, before[name], bounds, known_at, past)
@@ -380,6 +380,8 @@ def _plan_topic(
     topic_plan = replace(topic_plan, chunk=chunk) if sum(topic_plan.planned_counts.values()) > chunk else topic_plan
     for part in topic_plan.parts:
         gaps.refuse_gap(contract, name, gaps.find_lost_ranges(part, held), known, gaps.RETENTION)
+        missing = archived_topics.find_archive_gaps(cluster, kafka, part)
+        gaps.refuse_gap(contract, name, missing, known, gaps.NOT_ARCHIVED)
     return topic_plan
 
 

@@ -1,0 +1,93 @@
+"""The files of an archive: their topic, partition and first offset by the names that Kafka Connect's sinks give them.
+
+topics/orders/partition=0/orders+0+0000000100.json            Confluent's
+topics/orders/year=2026/month=01/orders+0+0000000100.parquet  the same with a time partitioner
+orders-0-100.gz                                               Aiven's
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from deltalake.fs import DeltaStorageHandler
+from pyarrow.fs import FileSelector, FileSystem, FileType, LocalFileSystem, PyFileSystem, SubTreeFileSystem
+
+from hindcast.common.errors import TopicError
+from hindcast.contract.archive import Archive
+
+_ENDINGS = {
+    "json": r"(?:\.jsonl?)?(?:\.gz|\.zst)?",
+    "parquet": r"(?:\.[a-z0-9]+)?(?:\.parquet)?",
+    "avro": r"(?:\.avro)?",
+}
+_MOST_OFFSET = (1 << 63) - 1
+REACH = 64
+"""Offsets of a file may reach over those of so many files of other folders that begin after it."""
+
+
+class ArchiveFile(NamedTuple):
+    """A file by its path in the archive, with the partition and the first offset that its name says."""
+
+    partition: int
+    first: int
+    path: str
+
+    @property
+    def folder(self) -> str:
+        """The folder that it is in."""
+        return self.path.rpartition("/")[0]
+
+
+def open_filesystem(archive: Archive) -> FileSystem:
+    """Return a file system with an archive's files by their paths in it; in an object store as for the warehouse."""
+    if "://" in archive.path:
+        return PyFileSystem(DeltaStorageHandler(archive.path))
+    return SubTreeFileSystem(archive.path, LocalFileSystem())
+
+
+def list_files(archive: Archive, topic: str) -> dict[int, list[ArchiveFile]]:
+    """Return the files of a topic in Kafka by partition, in the order of their first offsets.
+
+    Raise TopicError if the folder cannot be listed or has no file of the topic.
+    """
+    where = f"archive {archive.path}, topic {topic}"
+    named = re.compile(rf"{re.escape(topic)}(?:\+([0-9]+)\+|-([0-9]+)-)([0-9]+){_ENDINGS[archive.format]}")
+    try:
+        entries = open_filesystem(archive).get_file_info(FileSelector("", recursive=True))
+    except (OSError, ValueError) as error:
+        found = f"the archive cannot be listed: {type(error).__name__}: {error}"
+        raise TopicError(found, where=where, fix=f"check topics.{topic}.archive.path, and our rights there") from error
+    files: dict[int, list[ArchiveFile]] = {}
+    for entry in entries:
+        match = named.fullmatch(entry.base_name) if entry.type == FileType.File else None
+        if match is None:
+            continue
+        partition, first = int(match[1] or match[2]), int(match[3])
+        if first > _MOST_OFFSET:
+            found = f"the file's first offset {first} is beyond all offsets of Kafka"
+            raise TopicError(found, where=f"{archive.path}, {entry.path}", fix="remove the file, or give it its name")
+        files.setdefault(partition, []).append(ArchiveFile(partition, first, entry.path))
+    if not files:
+        found = f"the archive has no file of the topic in {archive.format}"
+        fix = f"files are named {topic}+0+0000000000.{archive.format}; check the archive's path and format"
+        raise TopicError(found, where=where, fix=fix)
+    return {partition: sorted(own) for partition, own in sorted(files.items())}
+
+
+def select_files(files: Sequence[ArchiveFile], start: int, end: int) -> list[ArchiveFile]:
+    """Return those files of a partition that may have offsets of [start, end), in order.
+
+    Of a folder the files follow each other: none has what the next one begins with. Those of several folders, as a
+    partitioner by time or field makes, may interleave.
+    """
+    following: dict[str, int] = {}
+    chosen: list[ArchiveFile] = []
+    for file in reversed(files):
+        if file.first < end and following.get(file.folder, end) > start:
+            chosen.append(file)
+        following[file.folder] = file.first
+    chosen.reverse()
+    before = sum(file.first <= start for file in chosen)
+    return chosen[max(0, before - 1 - REACH) :]
