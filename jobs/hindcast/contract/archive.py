@@ -1,5 +1,5 @@
 """A topic's `archive`: a folder of files with the records that Kafka no longer has, as a sink of Kafka Connect wrote
-them. kafka/archived_topics.py reads them.
+them. archives/archived_topics.py reads them.
 """
 
 from __future__ import annotations

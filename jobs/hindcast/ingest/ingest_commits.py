@@ -17,12 +17,13 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from hindcast.archives import archived_topics
 from hindcast.common import step_events
 from hindcast.contract.bound import BoundContract
 from hindcast.ingest import quarantine, record_counts, topic_log, topic_segments
 from hindcast.ingest.segments import Origin, Segments
 from hindcast.ingest.stream_times import ReachedOffsets
-from hindcast.kafka import archived_topics, gaps, topic_patterns
+from hindcast.kafka import gaps, topic_patterns
 from hindcast.kafka.topic_patterns import TopicSource
 from hindcast.kafka.topics import OffsetRange, count_offsets, recreated_topic_error
 from hindcast.plan import journal, planner
@@ -81,7 +82,7 @@ def ingest_topic(
     size = 0
     if to_do:
         counted = _read_counts(log, plan) if done >= first else Counter[str]()
-        with topic_patterns.open_source(contract, given) as source:
+        with archived_topics.open_source(contract, given) as source:
             step = _TopicIngest(spark, source, contract, plan, name, log, chunks, ReachedOffsets())
             for number in to_do:
                 if len(chunks) > MAX_KEPT_CHUNKS or size > MAX_KEPT_BYTES:

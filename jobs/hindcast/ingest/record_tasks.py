@@ -9,11 +9,11 @@ from typing import NamedTuple, TypeAlias
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from hindcast.archives.archived_topics import ArchivedTopics, TopicArchive
 from hindcast.common.settings import Settings
 from hindcast.common.spark_workers import BatchConverter, map_in_workers, pass_errors
 from hindcast.ingest.logged_topics import LoggedTopics
 from hindcast.kafka import record_batches, task_credentials
-from hindcast.kafka.archived_topics import ArchivedTopics, TopicArchive
 from hindcast.kafka.cluster import Cluster
 from hindcast.kafka.topic_patterns import MemberPartitions, TopicSource, kafka_partition
 from hindcast.kafka.topics import RECORD_SCHEMA, OffsetRange, count_offsets

@@ -14,7 +14,6 @@ An entry of one topic has no members: the partitions of its log are the topic's.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from datetime import datetime
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -24,10 +23,6 @@ from pyspark.sql import functions as F
 
 from hindcast.common.errors import TopicError, suggest_nearest
 from hindcast.contract import Contract
-from hindcast.contract.bound import BoundContract
-from hindcast.kafka import archived_topics
-from hindcast.kafka.archived_topics import ArchivedTopics
-from hindcast.kafka.cluster import Cluster
 from hindcast.kafka.topics import OffsetRange, recreated_topic_error
 
 
@@ -54,7 +49,7 @@ class OffsetSource(Protocol):
 
 
 class TopicSource(OffsetSource, Protocol):
-    """Topics with their offsets and records: those of a `Cluster`, with archives (archived_topics.py) or without, or
+    """Topics with their offsets and records: those of a `Cluster`, with archives (archives/) or without, or
     given ones (given_topics.py), or those of logs (ingest/logged_topics.py).
     """
 
@@ -70,20 +65,6 @@ class TopicSource(OffsetSource, Protocol):
     def read_batches(
         self, topic: str, ranges: Mapping[int, OffsetRange], patience: float = ...
     ) -> Iterator[pa.RecordBatch]: ...
-
-
-@contextmanager
-def open_source(contract: BoundContract, given: TopicSource | None = None) -> Iterator[TopicSource]:
-    """Yield the `given` topics; without them those of the brokers that a contract's settings name, with its archives.
-
-    Raise TopicError if an archive cannot be listed.
-    """
-    if given is not None:
-        yield given
-        return
-    archives = archived_topics.list_archives(contract)
-    with Cluster(contract.settings.kafka) as cluster:
-        yield ArchivedTopics(cluster, archives) if archives else cluster
 
 
 class MatchedTopics:

@@ -8,12 +8,13 @@ from datetime import datetime, timedelta
 from functools import partial
 
 from hindcast import __version__
+from hindcast.archives import archived_topics
 from hindcast.bitemporal import valid_time
 from hindcast.common import clock
 from hindcast.common.errors import BusyError, RequestError, RunError, suggest_nearest
 from hindcast.contract import Contract
 from hindcast.contract.bound import BoundContract
-from hindcast.kafka import archived_topics, gaps, topic_patterns
+from hindcast.kafka import gaps, topic_patterns
 from hindcast.kafka.topic_patterns import TopicSource
 from hindcast.kafka.topics import (
     OffsetRange,
@@ -196,7 +197,7 @@ def propose_plan(
     before = {name: taken_offsets.find_taken(contract, name, past) for name in contract.topics}
     topics = {n: _plan_no_offsets(contract, n, state.taken) for n, state in before.items() if instead and state}
     if others := [name for name in contract.topics if name not in topics]:
-        with topic_patterns.open_source(contract, given) as cluster:
+        with archived_topics.open_source(contract, given) as cluster:
             for name in others:
                 bounds = interval_end if rehearsed is None else rehearsed.ends[name]
                 topics[name] = _plan_topic(cluster, contract, name, before[name], bounds, known_at, past)

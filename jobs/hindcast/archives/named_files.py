@@ -23,8 +23,8 @@ _ENDINGS = {
     "avro": r"(?:\.avro)?",
 }
 _MOST_OFFSET = (1 << 63) - 1
-REACH = 64
-"""Offsets of a file may reach over those of so many files of other folders that begin after it."""
+AGAIN, REACH = 4, 64
+"""Offsets of a file may reach over the beginnings of so many files after it: of its own folder, and of all."""
 
 
 class ArchiveFile(NamedTuple):
@@ -79,15 +79,16 @@ def list_files(archive: Archive, topic: str) -> dict[int, list[ArchiveFile]]:
 def select_files(files: Sequence[ArchiveFile], start: int, end: int) -> list[ArchiveFile]:
     """Return those files of a partition that may have offsets of [start, end), in order.
 
-    Of a folder the files follow each other: none has what the next one begins with. Those of several folders, as a
-    partitioner by time or field makes, may interleave.
+    Of a folder the files follow each other, but that a sink which was started again may have written some records
+    again. Those of several folders, as a partitioner by time or field makes, may interleave.
     """
-    following: dict[str, int] = {}
+    following: dict[str, list[int]] = {}
     chosen: list[ArchiveFile] = []
     for file in reversed(files):
-        if file.first < end and following.get(file.folder, end) > start:
+        after = following.setdefault(file.folder, [])
+        if file.first < end and (len(after) < AGAIN or after[-AGAIN] > start):
             chosen.append(file)
-        following[file.folder] = file.first
+        after.append(file.first)
     chosen.reverse()
     before = sum(file.first <= start for file in chosen)
     return chosen[max(0, before - 1 - REACH) :]

@@ -10,18 +10,21 @@ records with the same code as Kafka's. Where Kafka begins is asked once, for all
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import NamedTuple
 
 import pyarrow as pa
 
+from hindcast.archives import archived_records, named_files
+from hindcast.archives.archived_records import PartitionReader, RecordForm
+from hindcast.archives.named_files import ArchiveFile
 from hindcast.common.errors import TopicError
 from hindcast.contract import Contract
-from hindcast.kafka import archive_files, archive_records
-from hindcast.kafka.archive_files import ArchiveFile
-from hindcast.kafka.archive_records import PartitionReader, RecordForm
+from hindcast.contract.bound import BoundContract
 from hindcast.kafka.cluster import Cluster, floor_to_millis
+from hindcast.kafka.topic_patterns import TopicSource
 from hindcast.kafka.topics import OffsetRange
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -45,7 +48,7 @@ class ArchivedTopics:
 
     def __init__(self, cluster: Cluster, archives: Mapping[str, TopicArchive]) -> None:
         self._cluster, self.archives, self.servers = cluster, archives, cluster.servers
-        self._open_filesystem = cache(lambda topic: archive_files.open_filesystem(archives[topic].form.archive))
+        self._open_filesystem = cache(lambda topic: named_files.open_filesystem(archives[topic].form.archive))
 
     def list_topics(self) -> dict[str, list[int]]:
         """Return every topic of the cluster with its partitions."""
@@ -118,7 +121,7 @@ class ArchivedTopics:
             start, end = ranges[partition]
             reader = self._open_partition(topic, partition)
             records = reader.read_records(OffsetRange(start, min(end, archived.end)))
-            yield from archive_records.build_batches(records, partition, reader.form.archive.timestamp_type)
+            yield from archived_records.build_batches(records, partition, reader.form.archive.timestamp_type)
             left[partition] = OffsetRange(min(end, archived.end), end)
         if left := {p: r for p, r in left.items() if r.end > r.start}:
             yield from self._cluster.read_batches(topic, left, patience)
@@ -131,6 +134,20 @@ class ArchivedTopics:
     def _open_partition(self, topic: str, partition: int) -> PartitionReader:
         archive = self.archives[topic]
         return PartitionReader(self._open_filesystem(topic), archive.form, topic, partition, archive.files[partition])
+
+
+@contextmanager
+def open_source(contract: BoundContract, given: TopicSource | None = None) -> Iterator[TopicSource]:
+    """Yield the `given` topics; without them those of the brokers that a contract's settings name, with its archives.
+
+    Raise TopicError if an archive cannot be listed.
+    """
+    if given is not None:
+        yield given
+        return
+    archives = list_archives(contract)
+    with Cluster(contract.settings.kafka) as cluster:
+        yield ArchivedTopics(cluster, archives) if archives else cluster
 
 
 def find_archived_ranges(source: object, topic: str) -> dict[int, OffsetRange]:
@@ -162,8 +179,8 @@ def list_archives(contract: Contract) -> dict[str, TopicArchive]:
     for name, topic in contract.topics.items():
         kafka = contract.kafka_topic(name)
         if topic.archive is not None and kafka not in archives:
-            form = archive_records.build_form(topic, topic.archive)
-            archives[kafka] = TopicArchive(form, archive_files.list_files(topic.archive, kafka), {})
+            form = archived_records.build_form(topic, topic.archive)
+            archives[kafka] = TopicArchive(form, named_files.list_files(topic.archive, kafka), {})
     return archives
 
 

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import heapq
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyarrow.fs import FileSystem
 
+from hindcast.archives import file_rows, named_files, row_values
+from hindcast.archives.file_rows import Row
+from hindcast.archives.named_files import ArchiveFile
 from hindcast.common.errors import TopicError, show_briefly
 from hindcast.contract import Topic
 from hindcast.contract.archive import Archive
 from hindcast.contract.formats import part_format, record_columns
-from hindcast.kafka import archive_files, archive_rows, archive_values
-from hindcast.kafka.archive_files import ArchiveFile
-from hindcast.kafka.archive_rows import Row
 from hindcast.kafka.record_batches import SCHEMA, Headers
 from hindcast.kafka.topics import OffsetRange
 
@@ -68,16 +69,16 @@ class RecordForm(NamedTuple):
         """Return the record of a row of a file with this first offset; raise ValueError for what is none."""
         it, fields = self.archive, row.fields
         if it.rows == "value":
-            offset = _read(archive_values.parse_integer, fields, it.offset) if it.offset else first + row.number
-            timestamp = _read(archive_values.parse_timestamp, fields, it.timestamp) if it.timestamp else None
-            value = archive_values.encode_value(row.whole, is_base64=False)
+            offset = _read(row_values.parse_integer, fields, it.offset) if it.offset else first + row.number
+            timestamp = _read(row_values.parse_timestamp, fields, it.timestamp) if it.timestamp else None
+            value = row_values.encode_value(row.whole, is_base64=False)
             key = self._make_key(fields) if it.key_in_value else None
             return ArchivedRecord(_checked(offset, it.offset), timestamp, key, value, None)
-        offset = _read(archive_values.parse_integer, fields, "offset") if "offset" in fields else first + row.number
-        timestamp = _read(archive_values.parse_timestamp, fields, "timestamp")
+        offset = _read(row_values.parse_integer, fields, "offset") if "offset" in fields else first + row.number
+        timestamp = _read(row_values.parse_timestamp, fields, "timestamp")
         key, value = self._encode(fields, "key", self.key_format), self._encode(fields, "value", self.value_format)
         try:
-            headers = archive_values.parse_headers(fields.get("headers"), is_base64="headers" in it.base64)
+            headers = row_values.parse_headers(fields.get("headers"), is_base64="headers" in it.base64)
         except ValueError as error:
             raise ValueError(f"its headers cannot be read: {error}") from error
         return ArchivedRecord(_checked(offset, "offset"), timestamp, key, value, headers)
@@ -88,7 +89,7 @@ class RecordForm(NamedTuple):
         if format_ not in _TEXT_FORMATS and not is_bytes:
             raise ValueError(f"its {part} is not bytes, and {part}_format is {format_}: archive the bytes of Kafka")
         try:
-            return archive_values.encode_value(value, is_base64=is_base64)
+            return row_values.encode_value(value, is_base64=is_base64)
         except ValueError as error:
             raise ValueError(f"its {part} cannot be read: {error}") from error
 
@@ -98,8 +99,8 @@ class RecordForm(NamedTuple):
         if all(value is None for value in values.values()):
             return None
         if self.key_format == "string":
-            return archive_values.encode_value(next(iter(values.values())), is_base64=False)
-        return archive_values.write_json(values).encode()
+            return row_values.encode_value(next(iter(values.values())), is_base64=False)
+        return row_values.write_json(values).encode()
 
 
 def build_form(topic: Topic, archive: Archive) -> RecordForm:
@@ -135,7 +136,7 @@ class PartitionReader(NamedTuple):
 
         Of records with one offset that of the file that begins first counts.
         """
-        waiting = archive_files.select_files(self.files, *offsets)[::-1]
+        waiting = named_files.select_files(self.files, *offsets)[::-1]
         heap: list[tuple[int, int, ArchivedRecord, Iterator[ArchivedRecord], ArchiveFile]] = []
         last, last_file, opened = offsets.start - 1, None, 0
         while waiting or heap:
@@ -162,24 +163,23 @@ class PartitionReader(NamedTuple):
 
     def find_end(self, end: int) -> int:
         """Return the offset after the last record before `end`; 0 if there is none."""
-        last_by_folder: dict[str, int] = {}
+        last, read = -1, Counter[str]()
         for file in reversed([file for file in self.files if file.first < end]):
-            if file.folder in last_by_folder:
+            if read[file.folder] >= named_files.AGAIN:
                 continue
-            for record in self._read_file(file, OffsetRange(0, end)):
-                last_by_folder[file.folder] = record.offset
-            if len(last_by_folder) > archive_files.REACH:
+            own = max((it.offset for it in self._read_file(file, OffsetRange(0, end))), default=-1)
+            last = max(last, own)
+            read[file.folder] += own >= 0
+            if read.total() > named_files.REACH:
                 break
-        return max(last_by_folder.values(), default=-1) + 1
+        return last + 1
 
     def _read_file(self, file: ArchiveFile, offsets: OffsetRange) -> Iterator[ArchivedRecord]:
         """Yield the records of a file that have these offsets."""
         number, before = 0, file.first - 1
         archive = self.form.archive
         try:
-            rows = archive_rows.read_rows(
-                self.filesystem, file.path, archive.format, with_fields=self.form.reads_fields
-            )
+            rows = file_rows.read_rows(self.filesystem, file.path, archive.format, with_fields=self.form.reads_fields)
             for row in rows:
                 record = self.form.read_record(row, file.first)
                 if record.offset <= before:

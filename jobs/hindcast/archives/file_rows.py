@@ -11,8 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow.fs import FileSystem
 
+from hindcast.archives.avro_files import read_avro_rows
+from hindcast.archives.row_values import JsonText
 from hindcast.contract.archive import ArchiveFormat
-from hindcast.kafka.archive_values import JsonText
+from hindcast.store import parquet_footers
 
 LINE_BYTES = 64 << 20
 """A line of JSON has at most so many bytes."""
@@ -41,9 +43,8 @@ def read_rows(files: FileSystem, path: str, format_: ArchiveFormat, *, with_fiel
                 yield Row(number, fields, None if is_null else JsonText(line))
         return
     with files.open_input_file(path) as file:
-        rows = _read_parquet(file)
-        for number, row in enumerate(rows):
-            yield Row(number, row, row)
+        for number, row in enumerate(_read_parquet(file) if format_ == "parquet" else read_avro_rows(file)):
+            yield Row(number, row if isinstance(row, dict) else {}, row)
 
 
 def _read_lines(stream: io.BufferedReader) -> Iterator[str]:
@@ -99,5 +100,6 @@ _DECODER = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=str)
 
 
 def _read_parquet(file: pa.NativeFile) -> Iterator[dict[str, Any]]:
-    for batch in pq.ParquetFile(file).iter_batches(_ROWS, use_threads=False):
+    metadata = parquet_footers.decode_metadata(file)
+    for batch in pq.ParquetFile(file, metadata=metadata).iter_batches(_ROWS, use_threads=False):
         yield from batch.to_pylist(maps_as_pydicts="strict")
