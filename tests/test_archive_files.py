@@ -126,6 +126,37 @@ def test_rows_that_are_values_have_offsets_by_their_number_or_a_field(tmp_path: 
         read(open_partition(tmp_path, "format: json, rows: value, key_in_value: true"))
 
 
+def test_keys_and_headers_are_in_files_beside(tmp_path: Path) -> None:
+    """As Confluent's sink writes them with store.kafka.keys and store.kafka.headers."""
+    more = "format: json, rows: value, keys: avro, headers: json"
+
+    def write(name: str, *lines: str) -> None:
+        archives.write_json_file(archives.place(tmp_path, "menu", 0, 3, name), lines)
+
+    def write_keys(*keys: str) -> None:
+        path = archives.place(tmp_path, "menu", 0, 3, "keys.avro")
+        write_avro(path, [*keys], schema="string")
+
+    write("json", '{"price": 1}', "null", '"text"')
+    with pytest.raises(TopicError, match="there is no file beside with its key in avro"):
+        read(open_partition(tmp_path, more))
+    write_keys("a", "b", "c")
+    write("headers.json", "null", '[{"key": "h", "value": "x"}]', "[]")
+    rows = read(open_partition(tmp_path, more))
+    assert [(it.offset, it.key, it.value, it.headers) for it in rows] == [
+        (3, b"a", b'{"price": 1}', None),
+        (4, b"b", None, [("h", b"x")]),
+        (5, b"c", b"text", []),
+    ]
+    write_keys("a", "b", "c", "d")
+    with pytest.raises(TopicError, match="the file beside with its key has more rows"):
+        read(open_partition(tmp_path, more))
+    write_keys("a", "b")
+    with pytest.raises(TopicError, match="the file beside with its key has no such row") as refused:
+        read(open_partition(tmp_path, more))
+    assert "row 2 (the first is 0), offset 5 or later" in refused.value.where
+
+
 SCHEMA = {
     "type": "record",
     "name": "Row",
@@ -170,7 +201,7 @@ TEXT = (
 )
 
 
-def write_avro(path: Path, rows: list[dict[str, Any]], codec: str = "null", schema: Any = SCHEMA) -> None:
+def write_avro(path: Path, rows: list[Any], codec: str = "null", schema: Any = SCHEMA) -> None:
     with path.open("wb") as out:
         fastavro.writer(out, fastavro.parse_schema(json.loads(json.dumps(schema))), rows, codec, sync_interval=200)
 
@@ -352,12 +383,13 @@ def test_bytes_in_a_format_without_text_are_those_of_kafka(tmp_path: Path) -> No
     [
         ("format: json, offset: n", CONTRACT, "offset is for rows that are values"),
         ("format: json, rows: value", CONTRACT, "rows that are values have no key, which a table needs"),
+        ("format: json, rows: value, key_in_value: true, keys: json", CONTRACT, "keys are in the values and in files"),
         ("format: orc", CONTRACT, "orc"),
         ("format: json, path: there", CONTRACT.replace("path: PATH, ", "PATH, "), "'there' is not a whole path"),
         (
             "format: json, rows: value, key_in_value: true",
-            CONTRACT.replace("    archive", "    value_format: string\n    archive"),
-            "values in rows become JSON, but value_format is string",
+            CONTRACT.replace("    archive", "    value_format: avro\n    archive"),
+            "rows that are values are JSON or text, but value_format is avro",
         ),
         (
             "format: json, rows: value, key_in_value: true",

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import fastavro
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import archives
@@ -131,12 +136,12 @@ def test_a_run_reads_before_kafka_begins_from_the_archive(
 def test_a_rehearsal_reads_the_archive_with_its_arrivals(spark: SparkSession, broker: str, tmp_path: Path) -> None:
     with pipeline(spark, broker, tmp_path, CONTRACT) as p:
         send(p)
-        rehearse(p, 0, 100, every="20 seconds")
+        rehearse(p, 0, 100, every="50 seconds")
         place = tmp_path / "archive"
         write_json(archives.place(place, p.kafka("menu"), 0, 0, "json"), archives.read_kafka(p, "menu")[:5])
         retain_from(p, "menu", 5)
         other = again(p, archived(place, CONTRACT))
-        rehearse(other, 0, 100, every="20 seconds")
+        rehearse(other, 0, 100, every="50 seconds")
         assert same_json(log_of(other)) == same_json(log_of(p))
         assert [run.known_at for run in journal.read_runs(p.warehouse, "again")] == [
             run.known_at for run in journal.read_runs(p.warehouse, p.name)
@@ -234,3 +239,123 @@ def test_tasks_of_spark_read_what_this_process_reads(
         assert tuples(other.raw("logs/menu"), *columns) == tuples(p.raw("logs/menu"), *columns)
         assert len(p.raw("logs/menu")) == 2 * 45
         assert wrong(other) == []
+
+
+VALUES = """
+pipeline: archived
+start: 2026-01-01
+topics:
+  sales:
+    read: stream
+    key: {shop: string}
+    value: {amount: "decimal(20,4)", day: date, at: timestamp, shop_name: string}
+    valid_time: at
+    max_malformed: 1
+    archive: {path: PATH, format: FORMAT, rows: value, key_in_value: true}
+"""
+SALE = {"shop": "north", "amount": Decimal("1234567890123456.0001"), "day": date(2026, 1, 2), "at": at(5)}
+
+
+@pytest.mark.parametrize("format_", ["avro", "parquet"])
+def test_values_that_connect_has_decoded_are_decoded_as_those_of_kafka(
+    spark: SparkSession, broker: str, tmp_path: Path, format_: str
+) -> None:
+    place = tmp_path / "archive"
+    with pipeline(spark, broker, tmp_path, VALUES.replace("PATH", str(place)).replace("FORMAT", format_)) as p:
+        path = archives.place(place, p.kafka("sales"), 0, 0, format_, "year=2026")
+        rows = [{**SALE, "shop": shop} for shop in ("north", "south")]
+        if format_ == "parquet":
+            kinds = [pa.string(), pa.decimal128(20, 4), pa.date32(), pa.timestamp("ms", "UTC")]
+            pq.write_table(pa.Table.from_pylist(rows, pa.schema(zip(SALE, kinds, strict=True))), path)
+        else:
+            kinds = [
+                "string",
+                {"type": "bytes", "logicalType": "decimal", "precision": 20, "scale": 4},
+                {"type": "int", "logicalType": "date"},
+                {"type": "long", "logicalType": "timestamp-millis"},
+            ]
+            fields = [{"name": name, "type": kind} for name, kind in zip(SALE, kinds, strict=True)]
+            with path.open("wb") as out:
+                fastavro.writer(out, {"type": "record", "name": "Sale", "fields": fields}, rows, "deflate")
+        value = {"amount": "1234567890123456.0001", "day": "2026-01-02", "at": at(5).isoformat()}
+        p.send("sales", *((shop, {}, 0) for shop in ("x", "x")), ("north", value, 9))
+        retain_from(p, "sales", 2)
+        report = p.run()
+        assert report["topics"]["sales"]["partitions"][0]["fates"] == {"accepted": 3}
+        found = sorted(p.raw("sales"), key=lambda row: int(row["_offset"]))
+        assert [tuple(row[name] for name in SALE) for row in found] == [
+            tuple({**SALE, "shop": shop}.values()) for shop in ("north", "south", "north")
+        ]
+        assert wrong(p) == []
+
+
+def test_an_interval_ends_and_a_stream_begins_within_the_archive(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    """In chunks, whatever is in files and in Kafka; offsets that earlier runs took are passed over."""
+    text = CONTRACT.replace("table", "stream").replace("arrival: header sent", "from: 2026-01-01T00:00:02")
+    with pipeline(spark, broker, tmp_path, text) as p, pytest.MonkeyPatch.context() as patch:
+        send(p)
+        place = tmp_path / "archive"
+        archives.write_files(
+            archives.read_kafka(p, "menu"),
+            3,
+            lambda first: archives.place(place, p.kafka("menu"), 0, first, "parquet"),
+            archives.write_parquet_file,
+        )
+        retain_from(p, "menu", 8)
+        patch.setenv("HINDCAST_CHUNK", "3")
+        other = again(p, archived(place, text, "format: parquet"))
+        other.run(until=6)
+        assert [offset for offset, _ in other.fates("menu")] == [2, 3, 4, 5]
+        other.run(until=7)
+        assert [offset for offset, _ in other.fates("menu")] == [2, 3, 4, 5, 6]
+        other.run(until=9)
+        assert [offset for offset, _ in other.fates("menu")] == [2, 3, 4, 5, 6, 7, 8]
+        other.run()
+        assert [offset for offset, _ in other.fates("menu")] == [*range(2, 10)]
+        assert wrong(other) == []
+
+
+def test_an_archive_that_is_of_another_topic_is_refused(spark: SparkSession, broker: str, tmp_path: Path) -> None:
+    with pipeline(spark, broker, tmp_path, CONTRACT) as p:
+        send(p)
+        place = tmp_path / "archive"
+        other = again(p, archived(place, CONTRACT))
+        with pytest.raises(TopicError, match="the archive cannot be listed"):
+            other.run()
+        path = archives.place(place, p.kafka("menu"), 3, 0, "json")
+        write_json(path, [])
+        with pytest.raises(TopicError, match="the archive has partition 3, and the topic in Kafka has 1 partition"):
+            other.run()
+        path.unlink()
+        path = archives.place(place, p.kafka("menu"), 0, 11, "json")
+        write_json(path, [])
+        with pytest.raises(TopicError, match="the archive goes on at offset 11, and Kafka ends at 10") as refused:
+            other.run()
+        assert refused.value.where == f"{place}, {path.relative_to(place)}"
+        assert other.states() == []
+
+
+def test_a_row_that_a_task_cannot_read_is_named(
+    spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pipeline(spark, broker, tmp_path, CONTRACT) as p:
+        send(p)
+        place = tmp_path / "archive"
+        path = archives.place(place, p.kafka("menu"), 0, 0, "json")
+        rows = [archives.to_base64(it) for it in archives.read_kafka(p, "menu")[:8]]
+        archives.write_json_file(path, [*rows[:3], {**rows[3], "key": "?"}, *rows[4:]])
+        retain_from(p, "menu", 8)
+        monkeypatch.setattr(files, "is_small", lambda *_: False)
+        other = again(p, archived(place, CONTRACT, "format: json, base64: [key, value, headers]"))
+        for _ in range(2):
+            with pytest.raises(TopicError, match="the archive cannot be read: its key cannot be read") as refused:
+                other.run("first")
+            topic = f"topic {p.kafka('menu')}, partition 0"
+            named = f"{place}, {path.relative_to(place)}, {topic}, row 3 (the first is 0), offset 3 or later"
+            assert refused.value.where == named
+            assert other.raw("logs/menu") == []
+        archives.write_json_file(path, rows)
+        other.run("first")
+        assert len(other.fates("menu")) == 10

@@ -72,19 +72,23 @@ class RecordForm(NamedTuple):
             offset = _read(row_values.parse_integer, fields, it.offset) if it.offset else first + row.number
             timestamp = _read(row_values.parse_timestamp, fields, it.timestamp) if it.timestamp else None
             value = row_values.encode_value(row.whole, is_base64=False)
-            key = self._make_key(fields) if it.key_in_value else None
-            return ArchivedRecord(_checked(offset, it.offset), timestamp, key, value, None)
+            key = self._make_key(fields) if it.key_in_value else self._encode(row.key, "key", self.key_format)
+            return ArchivedRecord(_checked(offset, it.offset), timestamp, key, value, self._read_headers(row.headers))
         offset = _read(row_values.parse_integer, fields, "offset") if "offset" in fields else first + row.number
         timestamp = _read(row_values.parse_timestamp, fields, "timestamp")
-        key, value = self._encode(fields, "key", self.key_format), self._encode(fields, "value", self.value_format)
-        try:
-            headers = row_values.parse_headers(fields.get("headers"), is_base64="headers" in it.base64)
-        except ValueError as error:
-            raise ValueError(f"its headers cannot be read: {error}") from error
+        key = self._encode(fields.get("key"), "key", self.key_format)
+        value = self._encode(fields.get("value"), "value", self.value_format)
+        headers = self._read_headers(fields.get("headers"))
         return ArchivedRecord(_checked(offset, "offset"), timestamp, key, value, headers)
 
-    def _encode(self, fields: Mapping[str, Any], part: str, format_: str) -> bytes | None:
-        value, is_base64 = fields.get(part), part in self.archive.base64
+    def _read_headers(self, value: Any) -> Headers | None:
+        try:
+            return row_values.parse_headers(value, is_base64="headers" in self.archive.base64)
+        except ValueError as error:
+            raise ValueError(f"its headers cannot be read: {error}") from error
+
+    def _encode(self, value: Any, part: str, format_: str) -> bytes | None:
+        is_base64 = part in self.archive.base64
         is_bytes = value is None or isinstance(value, bytes) or (isinstance(value, str) and is_base64)
         if format_ not in _TEXT_FORMATS and not is_bytes:
             raise ValueError(f"its {part} is not bytes, and {part}_format is {format_}: archive the bytes of Kafka")
@@ -136,6 +140,8 @@ class PartitionReader(NamedTuple):
 
         Of records with one offset that of the file that begins first counts.
         """
+        if offsets.start >= offsets.end:
+            return
         waiting = named_files.select_files(self.files, *offsets)[::-1]
         heap: list[tuple[int, int, ArchivedRecord, Iterator[ArchivedRecord], ArchiveFile]] = []
         last, last_file, opened = offsets.start - 1, None, 0
@@ -180,7 +186,7 @@ class PartitionReader(NamedTuple):
         archive = self.form.archive
         try:
             rows = file_rows.read_rows(self.filesystem, file.path, archive.format, with_fields=self.form.reads_fields)
-            for row in rows:
+            for row in file_rows.pair_rows(rows, self._read_sides(file)):
                 record = self.form.read_record(row, file.first)
                 if record.offset <= before:
                     found = "the row before" if number else "the first offset in the file's name, minus one,"
@@ -195,6 +201,16 @@ class PartitionReader(NamedTuple):
             where = f"{self._describe(file)}, row {number} (the first is 0), offset {before + 1} or later"
             fix = "restore the file, or remove it: what it has is then missing (docs/topics/archives.md)"
             raise TopicError(found, where=where, fix=fix) from error
+
+    def _read_sides(self, file: ArchiveFile) -> dict[str, Iterator[Row]]:
+        """Return the rows of the files beside: with keys as `key`, with headers as `headers`."""
+        archive, sides = self.form.archive, {}
+        for side, format_, path in (("key", archive.keys, file.keys), ("headers", archive.headers, file.headers)):
+            if format_ is not None and not path:
+                raise ValueError(f"there is no file beside with its {side} in {format_}")
+            if format_ is not None:
+                sides[side] = file_rows.read_rows(self.filesystem, path, format_, with_fields=False)
+        return sides
 
     def _describe(self, file: ArchiveFile) -> str:
         return f"{self.form.archive.path}, {file.path}, topic {self.topic}, partition {self.partition}"

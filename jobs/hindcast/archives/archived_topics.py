@@ -21,10 +21,11 @@ from hindcast.archives import archived_records, named_files
 from hindcast.archives.archived_records import PartitionReader, RecordForm
 from hindcast.archives.named_files import ArchiveFile
 from hindcast.common.errors import TopicError
+from hindcast.common.plurals import format_count
 from hindcast.contract import Contract
 from hindcast.contract.bound import BoundContract
 from hindcast.kafka.cluster import Cluster, floor_to_millis
-from hindcast.kafka.topic_patterns import TopicSource
+from hindcast.kafka.topic_patterns import OffsetSource, TopicSource
 from hindcast.kafka.topics import OffsetRange
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -69,15 +70,21 @@ class ArchivedTopics:
     def read_offset_ranges(self, topic: str) -> dict[int, OffsetRange]:
         """Return the offsets of each partition: from the first of its archive, or of Kafka, to Kafka's end.
 
-        Raise TopicError if the archive has a partition that the topic has not, or begins after Kafka ends.
+        Raise TopicError if the archive has a partition that the topic has not, or goes on after Kafka ends.
         """
         held = self._cluster.read_offset_ranges(topic)
         if (archive := self.archives.get(topic)) is None:
             return held
         if more := sorted(archive.files.keys() - held.keys()):
-            found = f"the archive has partition {more[0]}, and the topic in Kafka has {len(held)} partitions"
+            found = f"the archive has partition {more[0]}, and the topic in Kafka has {format_count(len(held), 'partition')}"
             where = f"{archive.form.archive.path}, {archive.files[more[0]][0].path}"
             raise TopicError(found, where=where, fix="name the archive of this topic, or add the partitions in Kafka")
+        for partition, files in archive.files.items():
+            if files[-1].first > held[partition].end:
+                found = f"the archive goes on at offset {files[-1].first}, and Kafka ends at {held[partition].end}"
+                where = f"{archive.form.archive.path}, {files[-1].path}"
+                fix = "name the archive of this topic; that of a topic which was recreated since cannot continue it"
+                raise TopicError(found, where=where, fix=fix)
         for partition, offsets in held.items():
             archive.kafka_starts.setdefault(partition, offsets.start)
         firsts = {p: files[0].first for p, files in archive.files.items()}
@@ -100,11 +107,17 @@ class ArchivedTopics:
                 gaps[partition] = OffsetRange(last, end)
         return gaps
 
-    def find_offsets_for_time(self, topic: str, moment: datetime, latest: datetime) -> dict[int, int | None]:
-        """Return per partition the first offset whose timestamp is from `moment` to `latest`; None if there is none."""
+    def find_offsets_for_time(
+        self, topic: str, moment: datetime, latest: datetime, taken: Mapping[int, int] | None = None
+    ) -> dict[int, int | None]:
+        """Return per partition the first offset whose timestamp is from `moment` to `latest`; None if there is none.
+
+        `taken`: archived offsets before these are passed over.
+        """
         offsets = self._cluster.find_offsets_for_time(topic, moment, latest)
-        for partition, archived in self.find_archived_ranges(topic).items():
-            for record in self._open_partition(topic, partition).read_records(archived):
+        for partition, (first, end) in self.find_archived_ranges(topic).items():
+            left = OffsetRange(max(first, (taken or {}).get(partition, first)), end)
+            for record in self._open_partition(topic, partition).read_records(left):
                 if record.timestamp is not None and moment <= _build_moment(record.timestamp) <= latest:
                     offsets[partition] = record.offset
                     break
@@ -153,6 +166,15 @@ def open_source(contract: BoundContract, given: TopicSource | None = None) -> It
 def find_archived_ranges(source: object, topic: str) -> dict[int, OffsetRange]:
     """Return `ArchivedTopics.find_archived_ranges`; none of another source of topics."""
     return source.find_archived_ranges(topic) if isinstance(source, ArchivedTopics) else {}
+
+
+def find_bounds(
+    source: OffsetSource, topic: str, moment: datetime, latest: datetime, taken: Mapping[int, int]
+) -> dict[int, int | None]:
+    """Return `find_offsets_for_time` of a source; of an archive only from the offsets that are not `taken` yet."""
+    if isinstance(source, ArchivedTopics):
+        return source.find_offsets_for_time(topic, moment, latest, taken)
+    return source.find_offsets_for_time(topic, moment, latest)
 
 
 def find_archive_gaps(source: object, topic: str, ranges: Mapping[int, OffsetRange]) -> dict[int, OffsetRange]:

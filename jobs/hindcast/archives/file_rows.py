@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -23,11 +23,16 @@ _COMPRESSIONS = {"gz": "gzip", "zst": "zstd"}
 
 
 class Row(NamedTuple):
-    """A row: its fields, if they were asked for, and the whole of it as a value. `number` of the first is 0."""
+    """A row: its fields, if they were asked for, and the whole of it as a value. `number` of the first is 0.
+
+    `key` and `headers`: the rows of the files beside, if there are any.
+    """
 
     number: int
     fields: Mapping[str, Any]
     whole: Any
+    key: Any = None
+    headers: Any = None
 
 
 def read_rows(files: FileSystem, path: str, format_: ArchiveFormat, *, with_fields: bool) -> Iterator[Row]:
@@ -38,13 +43,28 @@ def read_rows(files: FileSystem, path: str, format_: ArchiveFormat, *, with_fiel
     if format_ == "json":
         with files.open_input_stream(path, compression=_COMPRESSIONS.get(path.rpartition(".")[2])) as stream:
             for number, line in enumerate(_read_lines(io.BufferedReader(stream, _BUFFER))):
-                is_null = line == "null"
-                fields = split_fields(line) if with_fields and not is_null else {}
-                yield Row(number, fields, None if is_null else JsonText(line))
+                is_object = line != "null" and not line.startswith('"')
+                fields = split_fields(line) if with_fields and is_object else {}
+                yield Row(number, fields, JsonText(line) if is_object else json.loads(line))
         return
     with files.open_input_file(path) as file:
         for number, row in enumerate(_read_parquet(file) if format_ == "parquet" else read_avro_rows(file)):
             yield Row(number, row if isinstance(row, dict) else {}, row)
+
+
+def pair_rows(rows: Iterable[Row], sides: Mapping[str, Iterator[Row]]) -> Iterator[Row]:
+    """Yield the rows of a file with those of the files beside, by `key` and `headers`; raise ValueError if these have
+    more or fewer.
+    """
+    for row in rows:
+        beside = {side: next(own, None) for side, own in sides.items()}
+        for side, own in beside.items():
+            if own is None:
+                raise ValueError(f"the file beside with its {side} has no such row")
+        yield row._replace(**{side: own.whole for side, own in beside.items() if own is not None})
+    for side, left in sides.items():
+        if next(left, None) is not None:
+            raise ValueError(f"the file beside with its {side} has more rows")
 
 
 def _read_lines(stream: io.BufferedReader) -> Iterator[str]:

@@ -31,7 +31,7 @@ class Archive(ContractModel):
     rows: Literal["record", "value"] = Field(
         "record",
         description="record: each row has the fields `key`, `value`, `offset`, `timestamp` and `headers`, or some of "
-        "them. value: each row is a value.",
+        "them. value: each row is a value, which becomes JSON if it is no text.",
     )
     offset: ExactText | None = Field(
         None,
@@ -43,7 +43,13 @@ class Archive(ContractModel):
         description="With `rows: value`: the field that has Kafka's timestamp. The records have none if left out.",
     )
     key_in_value: Flag = Field(
-        False, description="With `rows: value`: the value's fields of these names are the key; else there is none."
+        False, description="With `rows: value`: the value's fields with the names of the key's columns are the key."
+    )
+    keys: ArchiveFormat | None = Field(
+        None, description="With `rows: value`: the format of files beside, named `...keys...`, with the keys."
+    )
+    headers: ArchiveFormat | None = Field(
+        None, description="With `rows: value`: the format of files beside, named `...headers...`, with the headers."
     )
     base64: tuple[Literal["key", "value", "headers"], ...] = Field(
         (), description="What is in base64 where the files have it as text."

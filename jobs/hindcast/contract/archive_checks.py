@@ -11,7 +11,7 @@ from hindcast.contract.shapes import FieldPath
 from hindcast.contract.topic import Topic
 from hindcast.contract.view_checks import Complaint
 
-_OF_VALUES = ("offset", "timestamp", "key_in_value")
+_OF_VALUES = ("offset", "timestamp", "key_in_value", "keys", "headers")
 """The fields of an archive that are for rows which are values."""
 
 
@@ -37,11 +37,13 @@ def _check_archive(location: FieldPath, topic: Topic, archive: Archive) -> Itera
                 fix = "remove it, or write rows: value if each row is a value"
                 yield Complaint((*location, field), f"{field} is for rows that are values", fix)
         return
-    if (found := part_format(topic, "value")) != "json":
+    if (found := part_format(topic, "value")) not in ("json", "string"):
         fix = "archive whole records (rows: record), the value as bytes"
-        yield Complaint((*location, "rows"), f"values in rows become JSON, but value_format is {found}", fix)
-    if not archive.key_in_value and topic.read == "table":
-        fix = "write key_in_value: true if the value has the key's columns; or archive whole records (rows: record)"
+        yield Complaint((*location, "rows"), f"rows that are values are JSON or text, but value_format is {found}", fix)
+    if archive.key_in_value and archive.keys is not None:
+        yield Complaint((*location, "keys"), "the keys are in the values and in files beside", "remove one of the two")
+    if not archive.key_in_value and archive.keys is None and topic.read == "table":
+        fix = "write key_in_value: true if the value has the key's columns, or keys: json if files beside have the keys"
         yield Complaint((*location, "rows"), "rows that are values have no key, which a table needs", fix)
     if archive.key_in_value and (found := part_format(topic, "key")) not in ("json", "string"):
         fix = "archive whole records (rows: record), the key as bytes"

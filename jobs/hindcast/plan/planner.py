@@ -357,7 +357,7 @@ def _plan_topic(
     if isinstance(upto, Mapping):
         bound = {p: upto.get(p, r.start) for p, r in held.items()}
     elif upto is not None:
-        bound = source.find_offsets_for_time(kafka, upto, latest)
+        bound = archived_topics.find_bounds(source, kafka, upto, latest, ends)
     ranges = bound_ranges(held, {p: ends.get(p, start_offsets.get(p, r.end)) for p, r in held.items()}, bound)
     epoch = before.epoch + (len(before.ranges) != len(held)) if before else 0
     found_since = before.since if before and left else topic.since
