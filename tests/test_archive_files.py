@@ -87,7 +87,7 @@ def test_the_text_of_a_value_in_json_is_its_bytes(tmp_path: Path) -> None:
         ' {"value":  "{\\"price\\": 1}" , "key": {"item" : 1}, "offset": 4, "timestamp": "2026-01-01T00:00:01.5Z"},',
         '{"offset": 5, "key": 7, "value": null, "timestamp": null, "headers": {"h": "x", "n": null}}',
         "",
-        '{"offset": 6, "headers": [{"key": "h", "value": "x"}, {"key": "h"}]}',
+        '{"offset": 6, "key": null, "headers": [{"key": "h", "value": "x"}, {"key": "h"}]}',
     ]
     archives.write_json_file(archives.place(tmp_path, "menu", 0, 3, "json"), ["[", *lines, "]"])
     rows = read(open_partition(tmp_path))
@@ -298,20 +298,21 @@ GOOD = '{"offset": 0, "key": "a", "value": {}}\n'
 @pytest.mark.parametrize(
     ("data", "row", "found"),
     [
-        (GOOD + "{", 1, "Expecting"),
-        (GOOD + "7", 1, "the row is not an object in JSON"),
-        (GOOD + '{"offset": 1} {}', 1, "the row has more than one object"),
-        (GOOD + '{"offset": "x"}', 1, "its offset cannot be read: it is not a whole number"),
-        (GOOD + '{"offset": null}', 1, "it has no offset"),
+        (GOOD + "{", 1, "truncated"),
+        (GOOD + "7", 1, "Expected `object`, got `int`"),
+        (GOOD + "null", 1, "the row has neither key nor value"),
+        (GOOD + '{"offset": 1} {}', 1, "JSON is malformed: trailing characters"),
+        (GOOD + '{"key": "a", "offset": "x"}', 1, "its offset cannot be read: it is not a whole number"),
+        (GOOD + '{"key": "a", "offset": null}', 1, "it has no offset"),
         (GOOD + GOOD, 1, "its offset 0 does not follow 0, that of the row before"),
         (
-            '{"offset": -1}',
+            '{"offset": -1, "key": null}',
             0,
             "its offset -1 does not follow -1, that of the first offset in the file's name, minus one,",
         ),
-        (GOOD + '{"offset": 1, "timestamp": "soon"}', 1, "its timestamp cannot be read"),
-        (GOOD + '{"offset": 1, "headers": 3}', 1, "its headers cannot be read"),
-        (GOOD + '{"offset": 1, "key": "\\ud800"}', 1, "its key cannot be read"),
+        (GOOD + '{"offset": 1, "key": "a", "timestamp": "soon"}', 1, "its timestamp cannot be read"),
+        (GOOD + '{"offset": 1, "key": "a", "headers": 3}', 1, "its headers cannot be read"),
+        (GOOD + '{"offset": 1, "key": "\\ud800"}', 1, "truncated"),
         (GOOD + '{"offset": 1, "value": ' + "[" * 100_000 + "}", 1, "maximum recursion"),
         (GOOD.encode() + b'{"\xff": 1}', 1, "can't decode byte 0xff"),
     ],
@@ -336,7 +337,7 @@ def test_hostile_files_are_errors_that_name_them(tmp_path: Path, format_: str) -
         rows = [{"key": "k", "value": {**VALUE, "next": None}, "offset": n, "timestamp": at(n)} for n in range(50)]
         write_avro(path, rows, "deflate")
     else:
-        archives.write_json_file(path, [{"offset": n} for n in range(50)])
+        archives.write_json_file(path, [{"offset": n, "key": "k", "value": {}} for n in range(50)])
     whole = path.read_bytes()
     rng = Random(7)  # noqa: S311  # not secret
     reader = open_partition(tmp_path, f"format: {format_}")

@@ -74,6 +74,8 @@ class RecordForm(NamedTuple):
             value = row_values.encode_value(row.whole, is_base64=False)
             key = self._make_key(fields) if it.key_in_value else self._encode(row.key, "key", self.key_format)
             return ArchivedRecord(_checked(offset, it.offset), timestamp, key, value, self._read_headers(row.headers))
+        if "key" not in fields and "value" not in fields:
+            raise ValueError("the row has neither key nor value; if it is a value itself, write rows: value")
         offset = _read(row_values.parse_integer, fields, "offset") if "offset" in fields else first + row.number
         timestamp = _read(row_values.parse_timestamp, fields, "timestamp")
         key = self._encode(fields.get("key"), "key", self.key_format)

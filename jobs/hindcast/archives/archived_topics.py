@@ -76,7 +76,8 @@ class ArchivedTopics:
         if (archive := self.archives.get(topic)) is None:
             return held
         if more := sorted(archive.files.keys() - held.keys()):
-            found = f"the archive has partition {more[0]}, and the topic in Kafka has {format_count(len(held), 'partition')}"
+            has = format_count(len(held), "partition")
+            found = f"the archive has partition {more[0]}, and the topic in Kafka has {has}"
             where = f"{archive.form.archive.path}, {archive.files[more[0]][0].path}"
             raise TopicError(found, where=where, fix="name the archive of this topic, or add the partitions in Kafka")
         for partition, files in archive.files.items():

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow.fs import FileSystem
@@ -43,9 +43,9 @@ def read_rows(files: FileSystem, path: str, format_: ArchiveFormat, *, with_fiel
     if format_ == "json":
         with files.open_input_stream(path, compression=_COMPRESSIONS.get(path.rpartition(".")[2])) as stream:
             for number, line in enumerate(_read_lines(io.BufferedReader(stream, _BUFFER))):
-                is_object = line != "null" and not line.startswith('"')
-                fields = split_fields(line) if with_fields and is_object else {}
-                yield Row(number, fields, JsonText(line) if is_object else json.loads(line))
+                whole = parse_text(line)
+                fields = split_fields(line) if with_fields and isinstance(whole, JsonText) else {}
+                yield Row(number, fields, whole)
         return
     with files.open_input_file(path) as file:
         for number, row in enumerate(_read_parquet(file) if format_ == "parquet" else read_avro_rows(file)):
@@ -82,41 +82,17 @@ def split_fields(line: str) -> dict[str, Any]:
 
     Raise ValueError for what is no object.
     """
-    fields: dict[str, Any] = {}
-    place = _skip_space(line, 0)
-    if line[place : place + 1] != "{":
-        raise ValueError("the row is not an object in JSON")
-    place = _skip_space(line, place + 1)
-    while line[place : place + 1] != "}":
-        name, place = _DECODER.raw_decode(line, place)
-        place = _skip_space(line, place)
-        if not isinstance(name, str) or line[place : place + 1] != ":":
-            raise ValueError(f"the row is not an object in JSON, at character {place}")
-        start = _skip_space(line, place + 1)
-        value, place = _DECODER.raw_decode(line, start)
-        fields[name] = value if value is None or _is_text(line, start) else JsonText(line[start:place])
-        place = _skip_space(line, place)
-        if line[place : place + 1] == ",":
-            place = _skip_space(line, place + 1)
-        elif line[place : place + 1] != "}":
-            raise ValueError(f"the row is not an object in JSON, at character {place}")
-    if line[place + 1 :].strip():
-        raise ValueError(f"the row has more than one object, at character {place + 1}")
-    return fields
+    return {name: parse_text(bytes(raw).decode()) for name, raw in _FIELDS.decode(line).items()}
 
 
-def _is_text(line: str, place: int) -> bool:
-    return line[place] == '"'
+def parse_text(text: str) -> str | None:
+    """Return what a text in JSON, or null, says; of another value the `JsonText`."""
+    if text.startswith('"'):
+        return str(_ANY.decode(text))
+    return None if text == "null" else JsonText(text)
 
 
-def _skip_space(line: str, place: int) -> int:
-    while line[place : place + 1] in _SPACES:
-        place += 1
-    return place
-
-
-_SPACES = {" ", "\t", "\r", "\n"}
-_DECODER = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=str)
+_FIELDS, _ANY = msgspec.json.Decoder(dict[str, msgspec.Raw]), msgspec.json.Decoder()
 
 
 def _read_parquet(file: pa.NativeFile) -> Iterator[dict[str, Any]]:

@@ -17,6 +17,7 @@ import math
 from collections.abc import Mapping
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
+from json.encoder import encode_basestring
 from typing import Any
 
 from hindcast.kafka.record_batches import Headers
@@ -54,7 +55,7 @@ def write_json(value: Any) -> str:
         case JsonText():
             return value
         case str():
-            return json.dumps(value, ensure_ascii=False)
+            return encode_basestring(value)
         case int():
             return str(value)
         case float():
@@ -66,7 +67,7 @@ def write_json(value: Any) -> str:
         case date() | time():
             return f'"{value.isoformat()}"'
         case Mapping():
-            fields = (f"{json.dumps(str(name), ensure_ascii=False)}: {write_json(it)}" for name, it in value.items())
+            fields = (f"{encode_basestring(str(name))}: {write_json(it)}" for name, it in value.items())
             return f"{{{', '.join(fields)}}}"
         case list() | tuple():
             return f"[{', '.join(map(write_json, value))}]"
