@@ -36,16 +36,16 @@ topics:
 """
 
 
-def load_topic(folder: Path, more: str = "format: json", text: str = CONTRACT) -> Topic:
+def load_topic(folder: Path, more: str = "format: json", text: str = CONTRACT, where: str = "") -> Topic:
     path = folder / "archived.yaml"
-    told = text.replace("PATH, format: json", f"{folder}, {more}")
+    told = text.replace("PATH, format: json", f"{where}{folder}, {more}")
     path.write_text(told, encoding="utf-8")
     return load(path).topics["menu"]
 
 
-def open_partition(folder: Path, more: str = "format: json", text: str = CONTRACT) -> PartitionReader:
+def open_partition(folder: Path, more: str = "format: json", text: str = CONTRACT, where: str = "") -> PartitionReader:
     """The first partition of the topic menu."""
-    topic = load_topic(folder, more, text)
+    topic = load_topic(folder, more, text, where)
     assert topic.archive is not None
     files = named_files.list_files(topic.archive, "menu")[0]
     filesystem = named_files.open_filesystem(topic.archive)
@@ -54,6 +54,24 @@ def open_partition(folder: Path, more: str = "format: json", text: str = CONTRAC
 
 def read(reader: PartitionReader, start: int = 0, end: int = 1_000) -> list[archived_records.ArchivedRecord]:
     return [*reader.read_records(OffsetRange(start, end))]
+
+
+def test_a_store_is_read_as_a_folder_is(tmp_path: Path) -> None:
+    """By the library that reads the warehouse where it is in an object store."""
+    records = [{"key": b"k", "value": b"{}", "offset": n, "timestamp": at(n), "headers": None} for n in range(5)]
+    rows = [{"key": "k", "value": {**VALUE, "next": None}, "offset": n, "timestamp": at(n)} for n in range(5)]
+    archives.write_parquet_file(archives.place(tmp_path, "menu", 0, 0, "parquet"), records)
+    archives.write_json_file(
+        archives.place(tmp_path, "menu", 0, 0, "json.gz"), [archives.to_base64(it) for it in records]
+    )
+    write_avro(archives.place(tmp_path, "menu", 0, 0, "avro"), rows)
+    for format_ in ("parquet", "json", "avro"):
+        assert read(open_partition(tmp_path, f"format: {format_}", where="file://")) == read(
+            open_partition(tmp_path, f"format: {format_}")
+        ), format_
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(TopicError, match="the archive has no file of the topic in json"):
+        open_partition(tmp_path / "empty", where="file://")
 
 
 def test_files_of_a_topic_are_those_with_its_name_however_sinks_name_them(tmp_path: Path) -> None:
