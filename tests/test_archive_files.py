@@ -310,6 +310,25 @@ def test_of_files_that_overlap_or_interleave_each_offset_comes_once_in_order(tmp
         assert reader.find_end(end) == max((o + 1 for o in offsets if o < end), default=0)
 
 
+@pytest.mark.parametrize("more", ["format: parquet", "format: parquet, rows: value, key_in_value: true"])
+def test_row_groups_before_what_is_asked_for_are_passed_over(tmp_path: Path, more: str) -> None:
+    """They are not even decoded: they are destroyed."""
+    path = archives.place(tmp_path, "menu", 0, 100, "parquet")
+    offsets = range(100, 200)
+    texts = {name: [f"{name[0]}{offset:030}" for offset in offsets] for name in ("key", "item")}
+    columns = {"offset": pa.array(offsets), **texts}
+    pq.write_table(pa.table(columns), path, row_group_size=10, compression="none", use_dictionary=False)
+    reader = open_partition(tmp_path, more)
+    everything = read(reader)
+    assert [it.offset for it in everything] == [*offsets]
+    data = path.read_bytes()
+    kept = data.index(b"k%030d" % 150)
+    path.write_bytes(data[:4] + b"\xff" * (kept - 4) + data[kept:])
+    assert read(reader, 165) == everything[65:]
+    with pytest.raises(TopicError, match="the archive cannot be read"):
+        read(reader, 120)
+
+
 GOOD = '{"offset": 0, "key": "a", "value": {}}\n'
 
 
@@ -328,7 +347,11 @@ GOOD = '{"offset": 0, "key": "a", "value": {}}\n'
             0,
             "its offset -1 does not follow -1, that of the first offset in the file's name, minus one,",
         ),
-        (GOOD + '{"offset": 1, "key": "a", "timestamp": "soon"}', 1, "its timestamp cannot be read"),
+        (
+            GOOD + '{"offset": 1, "key": "a", "timestamp": "soon"}',
+            1,
+            "it is not a timestamp in ISO 8601",
+        ),
         (GOOD + '{"offset": 1, "key": "a", "headers": 3}', 1, "its headers cannot be read"),
         (GOOD + '{"offset": 1, "key": "\\ud800"}', 1, "truncated"),
         (GOOD + '{"offset": 1, "value": ' + "[" * 100_000 + "}", 1, "maximum recursion"),

@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyarrow.fs import FileSystem
 
 from hindcast.archives import file_rows, named_files, row_values
-from hindcast.archives.file_rows import Row
+from hindcast.archives.file_rows import Row, WantedRows
 from hindcast.archives.named_files import ArchiveFile
 from hindcast.common.errors import TopicError, show_briefly
 from hindcast.contract import Topic
@@ -61,27 +61,38 @@ class RecordForm(NamedTuple):
         return it.rows == "record" or bool(it.offset or it.timestamp or it.key_in_value)
 
     @property
-    def has_offsets(self) -> bool:
-        """Whether rows may say their offsets."""
-        return self.archive.rows == "record" or self.archive.offset is not None
+    def offset_field(self) -> str | None:
+        """The field in which rows have their offsets; None if they have none."""
+        return "offset" if self.archive.rows == "record" else self.archive.offset
 
-    def read_record(self, row: Row, first: int) -> ArchivedRecord:
-        """Return the record of a row of a file with this first offset; raise ValueError for what is none."""
+    @property
+    def has_sides(self) -> bool:
+        """Whether files beside have keys or headers."""
+        return bool(self.archive.keys or self.archive.headers)
+
+    def read_offset(self, row: Row, first: int) -> int:
+        """Return the offset of a row of a file with this first offset; raise ValueError if its field has none."""
+        field = self.offset_field
+        if field is None or (field not in row.fields and self.archive.rows == "record"):
+            return first + row.number
+        if (offset := _parse_field(row_values.parse_integer, row.fields, field)) is None:
+            raise ValueError(f"it has no {field}")
+        return offset
+
+    def read_record(self, row: Row, offset: int) -> ArchivedRecord:
+        """Return the record of a row; raise ValueError for what is none."""
         it, fields = self.archive, row.fields
         if it.rows == "value":
-            offset = _read(row_values.parse_integer, fields, it.offset) if it.offset else first + row.number
-            timestamp = _read(row_values.parse_timestamp, fields, it.timestamp) if it.timestamp else None
+            timestamp = _parse_field(row_values.parse_timestamp, fields, it.timestamp) if it.timestamp else None
             value = row_values.encode_value(row.whole, is_base64=False)
             key = self._make_key(fields) if it.key_in_value else self._encode(row.key, "key", self.key_format)
-            return ArchivedRecord(_checked(offset, it.offset), timestamp, key, value, self._read_headers(row.headers))
+            return ArchivedRecord(offset, timestamp, key, value, self._read_headers(row.headers))
         if "key" not in fields and "value" not in fields:
             raise ValueError("the row has neither key nor value; if it is a value itself, write rows: value")
-        offset = _read(row_values.parse_integer, fields, "offset") if "offset" in fields else first + row.number
-        timestamp = _read(row_values.parse_timestamp, fields, "timestamp")
+        timestamp = _parse_field(row_values.parse_timestamp, fields, "timestamp")
         key = self._encode(fields.get("key"), "key", self.key_format)
         value = self._encode(fields.get("value"), "value", self.value_format)
-        headers = self._read_headers(fields.get("headers"))
-        return ArchivedRecord(_checked(offset, "offset"), timestamp, key, value, headers)
+        return ArchivedRecord(offset, timestamp, key, value, self._read_headers(fields.get("headers")))
 
     def _read_headers(self, value: Any) -> Headers | None:
         try:
@@ -115,17 +126,11 @@ def build_form(topic: Topic, archive: Archive) -> RecordForm:
     return RecordForm(archive, key, value, tuple(record_columns(topic, "key")))
 
 
-def _read(parse: Callable[[Any], int | None], fields: Mapping[str, Any], name: str) -> int | None:
+def _parse_field(parse: Callable[[Any], int | None], fields: Mapping[str, Any], name: str) -> int | None:
     try:
         return parse(fields.get(name))
     except (ValueError, OverflowError) as error:
         raise ValueError(f"its {name} cannot be read: {error}") from error
-
-
-def _checked(offset: int | None, field: str | None) -> int:
-    if offset is None:
-        raise ValueError(f"it has no {field}")
-    return offset
 
 
 class PartitionReader(NamedTuple):
@@ -158,7 +163,7 @@ class PartitionReader(NamedTuple):
             offset, number, record, records, file = heap[0]
             if offset > last:
                 yield record
-            elif not self.form.has_offsets:
+            elif self.form.offset_field is None:
                 found = f"offset {offset} is also in {last_file.path if last_file else 'another file'}"
                 found += ", by its first offset and the number of rows before: these cannot be the offsets"
                 fix = "archive the offsets too, and name their field in archive.offset (or rows: record)"
@@ -187,17 +192,20 @@ class PartitionReader(NamedTuple):
         number, before = 0, file.first - 1
         archive = self.form.archive
         try:
-            rows = file_rows.read_rows(self.filesystem, file.path, archive.format, with_fields=self.form.reads_fields)
+            wanted = WantedRows(self.form.offset_field, file.first, 0 if self.form.has_sides else offsets.start)
+            rows = file_rows.read_rows(
+                self.filesystem, file.path, archive.format, with_fields=self.form.reads_fields, wanted=wanted
+            )
             for row in file_rows.pair_rows(rows, self._read_sides(file)):
-                record = self.form.read_record(row, file.first)
-                if record.offset <= before:
+                number, offset = row.number, self.form.read_offset(row, file.first)
+                if offset <= before:
                     found = "the row before" if number else "the first offset in the file's name, minus one,"
-                    raise ValueError(f"its offset {record.offset} does not follow {before}, that of {found}")
-                number, before = row.number + 1, record.offset
-                if record.offset >= offsets.end:
+                    raise ValueError(f"its offset {offset} does not follow {before}, that of {found}")
+                if offset >= offsets.end:
                     return
-                if record.offset >= offsets.start:
-                    yield record
+                if offset >= offsets.start:
+                    yield self.form.read_record(row, offset)
+                number, before = row.number + 1, offset
         except (*_UNREADABLE, RecursionError, KeyError) as error:
             found = f"the archive cannot be read: {show_briefly(str(error)) or type(error).__name__}"
             where = f"{self._describe(file)}, row {number} (the first is 0), offset {before + 1} or later"

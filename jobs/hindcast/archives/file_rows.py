@@ -35,10 +35,30 @@ class Row(NamedTuple):
     headers: Any = None
 
 
-def read_rows(files: FileSystem, path: str, format_: ArchiveFormat, *, with_fields: bool) -> Iterator[Row]:
-    """Yield the rows of a file. `with_fields`: whether the fields of JSON are needed.
+class WantedRows(NamedTuple):
+    """The rows from an offset on, of a file with this first offset; their own are in a field, or follow the first."""
 
-    Raise ValueError or pyarrow's errors for a file that is none of the format.
+    field: str | None
+    first: int
+    start: int
+
+    def has_any(self, group: pq.RowGroupMetaData, end: int) -> bool:
+        """Return whether a row group of Parquet may have some, whose last row has the number `end` - 1."""
+        if self.field is None:
+            return self.first + end > self.start
+        columns = (group.column(n) for n in range(group.num_columns))
+        found = next((it.statistics for it in columns if it.path_in_schema == self.field), None)
+        greatest = found.max if found is not None and found.has_min_max else None
+        return not isinstance(greatest, int) or greatest >= self.start
+
+
+def read_rows(
+    files: FileSystem, path: str, format_: ArchiveFormat, *, with_fields: bool, wanted: WantedRows | None = None
+) -> Iterator[Row]:
+    """Yield the rows of a file; row groups of Parquet only if they have `wanted` ones.
+
+    `with_fields`: whether the fields of JSON are needed. Raise ValueError or pyarrow's errors for a file that is none
+    of the format.
     """
     if format_ == "json":
         with files.open_input_stream(path, compression=_COMPRESSIONS.get(path.rpartition(".")[2])) as stream:
@@ -48,7 +68,8 @@ def read_rows(files: FileSystem, path: str, format_: ArchiveFormat, *, with_fiel
                 yield Row(number, fields, whole)
         return
     with files.open_input_file(path) as file:
-        for number, row in enumerate(_read_parquet(file) if format_ == "parquet" else read_avro_rows(file)):
+        rows = _read_parquet(file, wanted) if format_ == "parquet" else enumerate(read_avro_rows(file))
+        for number, row in rows:
             yield Row(number, row if isinstance(row, dict) else {}, row)
 
 
@@ -95,7 +116,14 @@ def parse_text(text: str) -> str | None:
 _FIELDS, _ANY = msgspec.json.Decoder(dict[str, msgspec.Raw]), msgspec.json.Decoder()
 
 
-def _read_parquet(file: pa.NativeFile) -> Iterator[dict[str, Any]]:
+def _read_parquet(file: pa.NativeFile, wanted: WantedRows | None) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield rows with their numbers."""
     metadata = parquet_footers.decode_metadata(file)
-    for batch in pq.ParquetFile(file, metadata=metadata).iter_batches(_ROWS, use_threads=False):
-        yield from batch.to_pylist(maps_as_pydicts="strict")
+    opened, end = pq.ParquetFile(file, metadata=metadata), 0
+    for group in range(metadata.num_row_groups):
+        number, end = end, end + metadata.row_group(group).num_rows
+        if wanted is not None and not wanted.has_any(metadata.row_group(group), end):
+            continue
+        for batch in opened.iter_batches(_ROWS, row_groups=[group], use_threads=False):
+            yield from enumerate(batch.to_pylist(maps_as_pydicts="strict"), number)
+            number += batch.num_rows

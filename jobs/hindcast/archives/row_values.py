@@ -90,7 +90,10 @@ def parse_timestamp(value: Any) -> int | None:
     Raise ValueError for anything else.
     """
     if isinstance(value, str) and not isinstance(value, JsonText):
-        value = datetime.fromisoformat(value)
+        try:
+            value = datetime.fromisoformat(value)
+        except ValueError:
+            raise ValueError("it is not a timestamp in ISO 8601") from None
     if isinstance(value, datetime):
         moment = value if value.tzinfo else value.replace(tzinfo=UTC)
         since = moment - _EPOCH
