@@ -18,6 +18,7 @@ import archives
 from hindcast.common.errors import TopicError
 from hindcast.ingest import record_tasks
 from hindcast.kafka import gaps, produce
+from hindcast.ops.erase import forget, records
 from hindcast.plan import journal
 from hindcast.store import files
 from pipelines import Pipeline, at, pipeline, tuples, wrong
@@ -202,6 +203,25 @@ def test_an_archive_may_be_named_later_and_its_records_come_late(
         assert other.fates("menu") == p.fates("menu")
         assert other.believed("prices") == p.believed("prices")
         assert wrong(other) == []
+
+
+def test_a_forgotten_key_stays_forgotten_if_an_archive_is_named_later(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    with pipeline(spark, broker, tmp_path, CONTRACT) as p:
+        send(p)
+        place = tmp_path / "archive"
+        path = archives.place(place, p.kafka("menu"), 0, 0, "parquet")
+        archives.write_parquet_file(path, archives.read_kafka(p, "menu"))
+        retain_from(p, "menu", 6)
+        p.run()
+        forget.forget_records(spark, p.contract, records.parse_request(p.contract, "menu", "curry", ()))
+        p.write(archived(place, CONTRACT, "format: parquet").replace("pipeline: again", "pipeline: archived"))
+        p.run()
+        assert [row["offset"] for row in p.raw("logs/menu") if row["key"] == b"curry"] == []
+        assert {row["item"] for row in p.raw("menu")} == {"soup"}
+        assert len(p.raw("logs/menu")) == 10
+        assert wrong(p) == []
 
 
 def test_tasks_of_spark_read_what_this_process_reads(
