@@ -184,7 +184,7 @@ def test_what_neither_has_is_refused_or_recorded(spark: SparkSession, broker: st
         assert wrong(other) == []
 
 
-def test_an_archive_may_be_named_later_and_its_records_come_late(
+def test_an_archive_may_be_named_later_and_removed_when_its_records_are_in_the_log(
     spark: SparkSession, broker: str, tmp_path: Path
 ) -> None:
     with pipeline(spark, broker, tmp_path, CONTRACT) as p:
@@ -195,14 +195,16 @@ def test_an_archive_may_be_named_later_and_its_records_come_late(
             archives.place(place, p.kafka("menu"), 0, 0, "parquet"), archives.read_kafka(p, "menu")
         )
         retain_from(p, "menu", 6)
-        other = again(p, archived(place, CONTRACT).replace(f"    archive: {{path: {place}, format: json}}\n", ""))
+        without = CONTRACT.replace("pipeline: archived", "pipeline: again")
+        other = again(p, without)
         other.run("first")
         assert [offset for offset, _ in other.fates("menu")] == [6, 7, 8, 9]
-        other.write(archived(place, CONTRACT, "format: parquet"))
-        other.run("second")
-        assert other.fates("menu") == p.fates("menu")
-        assert other.believed("prices") == p.believed("prices")
-        assert wrong(other) == []
+        for name, text in (("second", archived(place, CONTRACT, "format: parquet")), ("third", without)):
+            other.write(text)
+            other.run(name)
+            assert other.fates("menu") == p.fates("menu")
+            assert other.believed("prices") == p.believed("prices")
+            assert wrong(other) == []
 
 
 def test_a_forgotten_key_stays_forgotten_if_an_archive_is_named_later(
