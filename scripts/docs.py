@@ -241,6 +241,7 @@ _EXPLAINED = {
     "poison": ("max_malformed", "max_record_bytes"),
     "evolution": ("widen",),
     "scale": ("pattern",),
+    "archives": ("archive",),
 }
 """The pages in docs/topics with the fields that they explain."""
 
@@ -258,6 +259,7 @@ What a contract can say of a topic. By what a topic is like:
 | times in its values, no timestamps, clocks that are off | [timestamps](topics/timestamps.md) |
 | records that do not decode, or are too large | [poison](topics/poison.md) |
 | columns that came, went, or have other types now | [evolution](topics/evolution.md) |
+| old records that only files still have | [archives](topics/archives.md) |
 | hundreds of partitions, millions of records, many topics of one kind | [scale](topics/scale.md) |
 | brokers with TLS, SASL, ACLs | [security](security.md) |
 
@@ -417,6 +419,10 @@ airflow:
 `keep` as an object has three; a duration alone is all of them ([Retention](retention.md)):
 
 <Keep>
+
+`archive` has ([Archives](topics/archives.md)):
+
+<Archive>
 
 ## Input
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from hindcast.common.errors import suggest_nearest
 from hindcast.contract import (
+    archive_checks,
     arrival,
     bounds,
     envelope,
@@ -57,6 +58,7 @@ def check_contract(contract: Contract) -> Iterator[Complaint]:
     yield from _check_views(contract)
     yield from semantics_checks.check_versioned(contract)
     yield from keep.check_keep(contract)
+    yield from archive_checks.check_archives(contract)
 
 
 def _check_size(contract: Contract) -> Iterator[Complaint]:

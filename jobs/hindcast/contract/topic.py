@@ -17,6 +17,7 @@ from typing import Annotated, Literal
 from pydantic import Discriminator, Field, Tag
 
 from hindcast.common.errors import ContractError
+from hindcast.contract.archive import Archive
 from hindcast.contract.avro_file import SchemaFile
 from hindcast.contract.expectation import HOLD_DESCRIPTION, Gate, Hold, gate_schema
 from hindcast.contract.field_types import EnvelopePath, KafkaName, Pattern, Sensitive, TableName, Widen
@@ -29,7 +30,7 @@ Encoding = Literal["Decimal", "VariableScaleDecimal", "Number", "Date", "Timesta
 _HEADER = re.compile(r"header\s+([A-Za-z0-9_][A-Za-z0-9_.:-]*)")
 _NO_DECODING = {
     *("pattern", "history_retention", "versioned", "ttl", "since"),
-    *("on_gap", "arrival", "max_time_skew", "max_malformed", "keep", "widen", "sensitive", "hold", "expect"),
+    *("archive", "on_gap", "arrival", "max_time_skew", "max_malformed", "keep", "widen", "sensitive", "hold", "expect"),
 }
 
 
@@ -156,10 +157,16 @@ class Topic(ContractModel):
         description="A stream is replayed from its first record dated at this moment or later; from its beginning if "
         "left out. If it is moved back, the next run replays the records between.",
     )
+    archive: Archive | None = Field(
+        None,
+        description="Files with the records that Kafka no longer has (docs/topics/archives.md); Kafka's alone are "
+        "replayed if left out.",
+    )
     on_gap: Literal["stop", "record"] = Field(
         "stop",
         description="Offsets that retention, compaction or the deletion of a topic by pattern took before they were "
-        "replayed. stop: the run stops and lists them. record: it goes on, and the ledger has them with the fate gone.",
+        "replayed, and those that an archive lacks. "
+        "stop: the run stops and lists them. record: it goes on, and the ledger has them with the fate gone.",
     )
     max_time_skew: _Skew = Field(
         "1 day",

@@ -11,6 +11,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from hindcast.archives import archived_topics
 from hindcast.bitemporal.intervals import to_micros
 from hindcast.contract.bound import BoundContract
 from hindcast.ingest import arrivals, stream_times, topic_segments
@@ -43,7 +44,7 @@ def find_arrival_bounds(
     bounds = [{p: r.end for p, r in topic_plan.ranges.items()} for _ in moments]
     micros = np.array([to_micros(moment) for moment in moments])
     reached = stream_times.ReachedOffsets()
-    with topic_patterns.open_source(contract.settings, given) as source:
+    with archived_topics.open_source(contract, given) as source:
         offsets = topic_patterns.offset_source(source, topic_plan.members, plan.run)
         available = offsets.read_offset_ranges(contract.kafka_topic(name))
         for planned in topic_plan.chunks:

@@ -8,7 +8,7 @@ range, wherever a run ends. Commits to the log are numbered (plans.Plan): a retr
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import NamedTuple
@@ -17,6 +17,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from hindcast.archives import archived_topics
 from hindcast.common import step_events
 from hindcast.contract.bound import BoundContract
 from hindcast.ingest import quarantine, record_counts, topic_log, topic_segments
@@ -81,7 +82,7 @@ def ingest_topic(
     size = 0
     if to_do:
         counted = _read_counts(log, plan) if done >= first else Counter[str]()
-        with topic_patterns.open_source(contract.settings, given) as source:
+        with archived_topics.open_source(contract, given) as source:
             step = _TopicIngest(spark, source, contract, plan, name, log, chunks, ReachedOffsets())
             for number in to_do:
                 if len(chunks) > MAX_KEPT_CHUNKS or size > MAX_KEPT_BYTES:
@@ -208,20 +209,33 @@ class _TopicIngest(NamedTuple):
             self.contract.kafka_topic(self.name), self.plan.topics[self.name].members, incomplete
         )
         places = segments.select_places().as_frame()
-        return [self._find_gap_rows_of_topic(places, read, topic, partitions) for topic, partitions in topics.items()]
+        found = []
+        for topic, partitions in topics.items():
+            own = [{p: r for p, r in part.items() if p in partitions} for part in read]
+            archived = archived_topics.find_archived_ranges(self.topics, topic)
+            of_archive, of_kafka = zip(*(gaps.split_ranges_at(part, archived) for part in own), strict=True)
+            if any(of_archive):
+                between = topic_log.union_frames(gaps.find_missing_offsets(places, part) for part in of_archive)
+                self._refuse_gaps(between, gaps.NOT_ARCHIVED)
+                found.append(between.withColumns({"fate": F.lit("gone"), "reason": F.lit(gaps.NOT_ARCHIVED)}))
+            found.append(self._find_gap_rows_of_topic(places, of_kafka, topic))
+        return found
 
     def _find_gap_rows_of_topic(
-        self, places: DataFrame, read: list[dict[int, OffsetRange]], kafka: str, partitions: Collection[int]
+        self, places: DataFrame, read: Sequence[dict[int, OffsetRange]], kafka: str
     ) -> DataFrame:
-        """Return the same for these partitions, which belong to one topic in Kafka."""
-        name, known = self.name, self.topics.missing_reason
+        """Return the same for ranges of one topic in Kafka, as far as Kafka has them."""
+        known = self.topics.missing_reason
         compacted = known is None and self.topics.is_compacted(kafka)
-        between = topic_log.union_frames(
-            gaps.find_missing_offsets(places, {p: r for p, r in part.items() if p in partitions}) for part in read
-        )
-        if compacted and self.contract.topics[name].on_gap == "stop":
-            rows = {row["partition"]: row for row in between.sort(F.desc("partition"), F.desc("offset")).collect()}
-            gone = {p: OffsetRange(row["offset"], row["offset"] + row["offsets"]) for p, row in rows.items()}
-            gaps.refuse_gap(self.contract, name, gone, self.plan.topics[name].members, gaps.COMPACTION)
+        between = topic_log.union_frames(gaps.find_missing_offsets(places, part) for part in read)
+        if compacted:
+            self._refuse_gaps(between, gaps.COMPACTION)
         fate, reason = ("gone", known or gaps.COMPACTION) if known or compacted else ("no_record", gaps.NO_RECORD)
         return between.withColumns({"fate": F.lit(fate), "reason": F.lit(reason)})
+
+    def _refuse_gaps(self, between: DataFrame, why: str) -> None:
+        """Raise TopicError if there are any of these gaps and the contract does not say `on_gap: record`."""
+        if self.contract.topics[self.name].on_gap == "stop":
+            rows = {row["partition"]: row for row in between.sort(F.desc("partition"), F.desc("offset")).collect()}
+            gone = {p: OffsetRange(row["offset"], row["offset"] + row["offsets"]) for p, row in rows.items()}
+            gaps.refuse_gap(self.contract, self.name, gone, self.plan.topics[self.name].members, why)

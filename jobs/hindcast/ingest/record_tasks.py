@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeAlias
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from hindcast.archives.archived_topics import ArchivedTopics, TopicArchive
 from hindcast.common.settings import Settings
 from hindcast.common.spark_workers import BatchConverter, map_in_workers, pass_errors
 from hindcast.ingest.logged_topics import LoggedTopics
@@ -41,17 +42,34 @@ class Brokers(NamedTuple):
     servers: str
     security_file: str | None
 
+    def open_cluster(self) -> Cluster:
+        """Return a cluster, which the caller closes."""
+        return Cluster(self.servers, task_credentials.load_security(self.servers, self.security_file))
+
     @contextmanager
     def open_topics(self) -> Iterator[TopicSource]:
         """Yield the topics of the brokers."""
-        with Cluster(self.servers, task_credentials.load_security(self.servers, self.security_file)) as cluster:
+        with self.open_cluster() as cluster:
             yield cluster
+
+
+class ArchivedBrokers(NamedTuple):
+    """Brokers and archives of their topics, as tasks open them."""
+
+    brokers: Brokers
+    archives: Mapping[str, TopicArchive]
+
+    @contextmanager
+    def open_topics(self) -> Iterator[TopicSource]:
+        """Yield the topics of the brokers, continued by the archives."""
+        with self.brokers.open_cluster() as cluster:
+            yield ArchivedTopics(cluster, self.archives)
 
 
 class TaskReader(NamedTuple):
     """How tasks read records: from where, each task some ranges, and what converts their batches."""
 
-    source: Brokers | LoggedTopics
+    source: Brokers | ArchivedBrokers | LoggedTopics
     tasks: Sequence[list[TopicRanges]]
     convert: BatchConverter
 
@@ -78,13 +96,16 @@ def read_in_tasks(
     """
     size = min(max(count_offsets(parts) // _TASKS, _LEAST_PER_TASK), _MOST_PER_TASK)
     tasks = [task for part in parts for task in divide_ranges(part, place, size)]
-    opened = (
-        source
-        if isinstance(source, LoggedTopics)
-        else Brokers(settings.kafka, task_credentials.write_security(settings))
-    )
-    reader = TaskReader(opened, tasks, convert)
+    reader = TaskReader(_describe_source(source, settings), tasks, convert)
     return map_in_workers(spark.range(0, len(tasks), 1, max(len(tasks), 1)), reader.read_batches, schema)
+
+
+def _describe_source(source: TopicSource, settings: Settings) -> Brokers | ArchivedBrokers | LoggedTopics:
+    """Return a source as tasks open it."""
+    if isinstance(source, LoggedTopics):
+        return source
+    brokers = Brokers(settings.kafka, task_credentials.write_security(settings))
+    return ArchivedBrokers(brokers, source.archives) if isinstance(source, ArchivedTopics) else brokers
 
 
 def read_few(
@@ -100,7 +121,7 @@ def read_few(
 
 
 def _can_tasks_read(source: TopicSource) -> bool:
-    return isinstance(source, Cluster | LoggedTopics)
+    return isinstance(source, Cluster | ArchivedTopics | LoggedTopics)
 
 
 def hold_batches(source: TopicSource, batches: Iterator[pa.RecordBatch]) -> list[pa.RecordBatch] | None:

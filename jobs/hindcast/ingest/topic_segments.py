@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StructType, TimestampType
 
+from hindcast.archives import archived_topics
 from hindcast.bitemporal import valid_time
 from hindcast.common.errors import TopicError
 from hindcast.common.spark_workers import raise_worker_errors
@@ -53,7 +54,7 @@ _LOG_COLUMNS = (
 def read_planned_segments(spark: SparkSession, contract: BoundContract, plan: Plan, name: str) -> Segments | None:
     """Return the records that a plan would add to a topic's log, without writing; None if there are no offsets."""
     topic_plan = plan.topics[name]
-    with topic_patterns.open_source(contract.settings) as source:
+    with archived_topics.open_source(contract) as source:
         available = topic_patterns.offset_source(source, topic_plan.members, plan.run).read_offset_ranges(
             contract.kafka_topic(name)
         )

@@ -2,11 +2,11 @@
 
 | fate | offsets that |
 | --- | --- |
-| gone | retention, or the compaction of a compacted topic, took before they were replayed |
+| gone | retention, or the compaction of a compacted topic, took before they were replayed; an archive lacks |
 | no_record | hold an aborted record or a transaction's marker: readers of committed records never see them |
 
-In a compacted topic nobody can tell the two apart: all are gone. Neither has bytes. A run of such offsets is one row of
-the log, whose `offsets` says how many it stands for.
+In a compacted topic, and in an archive, nobody can tell the two apart: all are gone. Neither has bytes. A run of such
+offsets is one row of the log, whose `offsets` says how many it stands for.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ FATES = ("gone", "no_record")
 
 RETENTION = "retention took them before they were replayed"
 DELETED = "their topic was deleted before they were replayed"
+NOT_ARCHIVED = "neither Kafka nor the archive has them"
 COMPACTION = "compaction took them before they were replayed, or they are markers of transactions and aborted records"
 NO_RECORD = "an aborted record or a transaction's marker"
 _COLUMNS = "partition int, offset long, offsets long"
@@ -43,6 +44,15 @@ def remaining_ranges(ranges: Mapping[int, OffsetRange], without: Mapping[int, Of
     return {p: OffsetRange(without[p].end if p in without else r.start, r.end) for p, r in ranges.items()}
 
 
+def split_ranges_at(
+    ranges: Mapping[int, OffsetRange], archived: Mapping[int, OffsetRange]
+) -> tuple[dict[int, OffsetRange], dict[int, OffsetRange]]:
+    """Return the parts of ranges before the ends of the archived ones, and the rest."""
+    cuts = {p: min(max(archived[p].end, r.start), r.end) if p in archived else r.start for p, r in ranges.items()}
+    before = {p: OffsetRange(r.start, cuts[p]) for p, r in ranges.items() if cuts[p] > r.start}
+    return before, {p: OffsetRange(cuts[p], r.end) for p, r in ranges.items() if r.end > cuts[p]}
+
+
 def describe_cause(missing: Mapping[int, OffsetRange], held: Mapping[int, OffsetRange]) -> str:
     """Return what removed the first of the offsets of `find_lost_ranges`."""
     return DELETED if missing and min(missing) not in held else RETENTION
@@ -56,10 +66,11 @@ def refuse_gap(
         return
     partition, first = min(missing.items())
     more = f", and more in {describe_partitions(members, sorted(missing)[1:])}" if len(missing) > 1 else ""
+    place = "in Kafka" if contract.topics[name].archive is None else "in Kafka or in the archive"
     raise TopicError(
         f"offsets {first.start} to {first.end - 1} are gone from Kafka{more}: {why}",
         where=describe_partition(contract.kafka_topic(name), members, partition),
-        fix="restore them in Kafka if they can be; to go on without them and have the gap in the ledger: "
+        fix=f"restore them {place} if they can be; to go on without them and have the gap in the ledger: "
         f"topics.{name}.on_gap: record",
     )
 

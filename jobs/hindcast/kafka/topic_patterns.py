@@ -14,7 +14,6 @@ An entry of one topic has no members: the partitions of its log are the topic's.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from datetime import datetime
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -23,9 +22,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from hindcast.common.errors import TopicError, suggest_nearest
-from hindcast.common.settings import Settings
 from hindcast.contract import Contract
-from hindcast.kafka.cluster import Cluster
 from hindcast.kafka.topics import OffsetRange, recreated_topic_error
 
 
@@ -52,8 +49,8 @@ class OffsetSource(Protocol):
 
 
 class TopicSource(OffsetSource, Protocol):
-    """Topics with their offsets and records: those of a `Cluster`, or given ones (given_topics.py), or those of
-    logs (ingest/logged_topics.py).
+    """Topics with their offsets and records: those of a `Cluster`, with archives (archives/) or without, or
+    given ones (given_topics.py), or those of logs (ingest/logged_topics.py).
     """
 
     @property
@@ -68,16 +65,6 @@ class TopicSource(OffsetSource, Protocol):
     def read_batches(
         self, topic: str, ranges: Mapping[int, OffsetRange], patience: float = ...
     ) -> Iterator[pa.RecordBatch]: ...
-
-
-@contextmanager
-def open_source(settings: Settings, given: TopicSource | None = None) -> Iterator[TopicSource]:
-    """Yield the `given` topics; without them those of the brokers that the settings name."""
-    if given is not None:
-        yield given
-        return
-    with Cluster(settings.kafka) as cluster:
-        yield cluster
 
 
 class MatchedTopics:

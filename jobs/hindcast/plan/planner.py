@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from functools import partial
 
 from hindcast import __version__
+from hindcast.archives import archived_topics
 from hindcast.bitemporal import valid_time
 from hindcast.common import clock
 from hindcast.common.errors import BusyError, RequestError, RunError, suggest_nearest
@@ -196,7 +197,7 @@ def propose_plan(
     before = {name: taken_offsets.find_taken(contract, name, past) for name in contract.topics}
     topics = {n: _plan_no_offsets(contract, n, state.taken) for n, state in before.items() if instead and state}
     if others := [name for name in contract.topics if name not in topics]:
-        with topic_patterns.open_source(contract.settings, given) as cluster:
+        with archived_topics.open_source(contract, given) as cluster:
             for name in others:
                 bounds = interval_end if rehearsed is None else rehearsed.ends[name]
                 topics[name] = _plan_topic(cluster, contract, name, before[name], bounds, known_at, past)
@@ -356,7 +357,7 @@ def _plan_topic(
     if isinstance(upto, Mapping):
         bound = {p: upto.get(p, r.start) for p, r in held.items()}
     elif upto is not None:
-        bound = source.find_offsets_for_time(kafka, upto, latest)
+        bound = archived_topics.find_bounds(source, kafka, upto, latest, ends)
     ranges = bound_ranges(held, {p: ends.get(p, start_offsets.get(p, r.end)) for p, r in held.items()}, bound)
     epoch = before.epoch + (len(before.ranges) != len(held)) if before else 0
     found_since = before.since if before and left else topic.since
@@ -380,6 +381,8 @@ def _plan_topic(
     topic_plan = replace(topic_plan, chunk=chunk) if sum(topic_plan.planned_counts.values()) > chunk else topic_plan
     for part in topic_plan.parts:
         gaps.refuse_gap(contract, name, gaps.find_lost_ranges(part, held), known, gaps.RETENTION)
+        missing = archived_topics.find_archive_gaps(cluster, kafka, part)
+        gaps.refuse_gap(contract, name, missing, known, gaps.NOT_ARCHIVED)
     return topic_plan
 
 

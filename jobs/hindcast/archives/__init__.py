@@ -1,0 +1,1 @@
+"""Archives: files of Kafka Connect's sinks, as the records of a topic that Kafka no longer has."""

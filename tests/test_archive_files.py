@@ -1,0 +1,464 @@
+"""Files of archives, without Kafka: names, rows in each format, values as bytes, order, and what is broken."""
+
+from __future__ import annotations
+
+import io
+import json
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+
+import archives
+from hindcast.archives import archived_records, named_files, row_values
+from hindcast.archives.archived_records import PartitionReader
+from hindcast.common.errors import ContractError, TopicError
+from hindcast.contract import Topic, load
+from hindcast.kafka.topics import OffsetRange
+from pipelines import at
+
+CONTRACT = """
+pipeline: archived
+start: 2026-01-01
+topics:
+  menu:
+    read: table
+    key: {item: string}
+    value: {price: "decimal(20,4)"}
+    archive: {path: PATH, format: json}
+"""
+
+
+def load_topic(folder: Path, more: str = "format: json", text: str = CONTRACT, where: str = "") -> Topic:
+    path = folder / "archived.yaml"
+    told = text.replace("PATH, format: json", f"{where}{folder}, {more}")
+    path.write_text(told, encoding="utf-8")
+    return load(path).topics["menu"]
+
+
+def open_partition(folder: Path, more: str = "format: json", text: str = CONTRACT, where: str = "") -> PartitionReader:
+    """The first partition of the topic menu."""
+    topic = load_topic(folder, more, text, where)
+    assert topic.archive is not None
+    files = named_files.list_files(topic.archive, "menu")[0]
+    filesystem = named_files.open_filesystem(topic.archive)
+    return PartitionReader(filesystem, archived_records.build_form(topic, topic.archive), "menu", 0, files)
+
+
+def read(reader: PartitionReader, start: int = 0, end: int = 1_000) -> list[archived_records.ArchivedRecord]:
+    return [*reader.read_records(OffsetRange(start, end))]
+
+
+def test_a_store_is_read_as_a_folder_is(tmp_path: Path) -> None:
+    """By the library that reads the warehouse where it is in an object store."""
+    records = [{"key": b"k", "value": b"{}", "offset": n, "timestamp": at(n), "headers": None} for n in range(5)]
+    rows = [{"key": "k", "value": {**VALUE, "next": None}, "offset": n, "timestamp": at(n)} for n in range(5)]
+    archives.write_parquet_file(archives.place(tmp_path, "menu", 0, 0, "parquet"), records)
+    archives.write_json_file(
+        archives.place(tmp_path, "menu", 0, 0, "json.gz"), [archives.to_base64(it) for it in records]
+    )
+    write_avro(archives.place(tmp_path, "menu", 0, 0, "avro"), rows)
+    for format_ in ("parquet", "json", "avro"):
+        assert read(open_partition(tmp_path, f"format: {format_}", where="file://")) == read(
+            open_partition(tmp_path, f"format: {format_}")
+        ), format_
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(TopicError, match="the archive has no file of the topic in json"):
+        open_partition(tmp_path / "empty", where="file://")
+
+
+def test_files_of_a_topic_are_those_with_its_name_however_sinks_name_them(tmp_path: Path) -> None:
+    for name in (
+        *("topics/menu/partition=0/menu+0+0000000010.json", "topics/menu/partition=1/menu+1+0000000000.json"),
+        *("topics/menu/year=2026/month=01/menu+0+0000000005.json.gz", "aiven/menu-0-0.gz", "aiven/menu-2-7.jsonl"),
+        *("other/menu2+0+0.json", "other/xmenu+0+0.json", "menu+0+1.avro", "menu+0+1.keys.json", "menu-0-x.json"),
+    ):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"")
+    archive = load_topic(tmp_path).archive
+    assert archive is not None
+    found = named_files.list_files(archive, "menu")
+    assert {p: [it.first for it in own] for p, own in found.items()} == {0: [0, 5, 10], 1: [0], 2: [7]}
+    with pytest.raises(TopicError, match="the archive has no file of the topic in json") as refused:
+        named_files.list_files(archive, "dessert")
+    assert refused.value.where == f"archive {tmp_path}, topic dessert"
+    gone = archive.model_copy(update={"path": str(tmp_path / "gone")})
+    with pytest.raises(TopicError, match="the archive cannot be listed"):
+        named_files.list_files(gone, "menu")
+    (tmp_path / f"menu+0+{1 << 63}.json").touch()
+    with pytest.raises(TopicError, match="is beyond all offsets of Kafka"):
+        named_files.list_files(archive, "menu")
+
+
+def test_the_text_of_a_value_in_json_is_its_bytes(tmp_path: Path) -> None:
+    """Digits, order and repeated fields stay; a text is what it says; null is a tombstone."""
+    lines = [
+        '{"key": "a", "value": {"price": 1.10000000000000000001, "price": 1e2}, "offset": 3, "timestamp": 5}',
+        ' {"value":  "{\\"price\\": 1}" , "key": {"item" : 1}, "offset": 4, "timestamp": "2026-01-01T00:00:01.5Z"},',
+        '{"offset": 5, "key": 7, "value": null, "timestamp": null, "headers": {"h": "x", "n": null}}',
+        "",
+        '{"offset": 6, "key": null, "headers": [{"key": "h", "value": "x"}, {"key": "h"}]}',
+    ]
+    archives.write_json_file(archives.place(tmp_path, "menu", 0, 3, "json"), ["[", *lines, "]"])
+    rows = read(open_partition(tmp_path))
+    assert [(it.offset, it.timestamp, it.key, it.value, it.headers) for it in rows] == [
+        (3, 5_000, b"a", b'{"price": 1.10000000000000000001, "price": 1e2}', None),
+        (4, 1_767_225_601_500_000, b'{"item" : 1}', b'{"price": 1}', None),
+        (5, None, b"7", None, [("h", b"x"), ("n", None)]),
+        (6, None, None, None, [("h", b"x"), ("h", None)]),
+    ]
+    (batch,) = archived_records.build_batches(rows, 2, "LogAppendTime")
+    told = batch.to_pylist()
+    assert [it["timestampType"] for it in told] == [1, 1, -1, -1]
+    assert told[2]["timestamp"] == datetime(1969, 12, 31, 23, 59, 59, 999_000, tzinfo=UTC), "Kafka's -1"
+    assert [it["partition"] for it in told] == [2] * 4
+
+
+def test_rows_that_are_values_have_offsets_by_their_number_or_a_field(tmp_path: Path) -> None:
+    text = CONTRACT.replace("{item: string}", "{item: string, size: int}")
+    path = archives.place(tmp_path, "menu", 0, 10, "json")
+    lines = [
+        '{"item": "a", "size": 1, "price": 2.50, "at": 3, "n": 12}',
+        '{"item": "b", "n": 15, "price": 1}',
+        '{"n": 16}',
+    ]
+    archives.write_json_file(path, lines)
+    rows = read(open_partition(tmp_path, "format: json, rows: value, key_in_value: true", text=text))
+    assert [(it.offset, it.timestamp, it.key, it.value) for it in rows] == [
+        (10, None, b'{"item": "a", "size": 1}', lines[0].encode()),
+        (11, None, b'{"item": "b", "size": null}', lines[1].encode()),
+        (12, None, None, lines[2].encode()),
+    ]
+    rows = read(open_partition(tmp_path, "format: json, rows: value, key_in_value: true, offset: n, timestamp: at"))
+    assert [(it.offset, it.timestamp, it.key) for it in rows] == [(12, 3_000, b"a"), (15, None, b"b"), (16, None, None)]
+    archives.write_json_file(archives.place(tmp_path, "menu", 0, 12, "json"), ["{}"])
+    with pytest.raises(TopicError, match=r"offset 12 is also in .*menu\+0\+0000000010.json, by its first offset"):
+        read(open_partition(tmp_path, "format: json, rows: value, key_in_value: true"))
+
+
+def test_keys_and_headers_are_in_files_beside(tmp_path: Path) -> None:
+    """As Confluent's sink writes them with store.kafka.keys and store.kafka.headers."""
+    more = "format: json, rows: value, keys: avro, headers: json"
+
+    def write(name: str, *lines: str) -> None:
+        archives.write_json_file(archives.place(tmp_path, "menu", 0, 3, name), lines)
+
+    def write_keys(*keys: str) -> None:
+        path = archives.place(tmp_path, "menu", 0, 3, "keys.avro")
+        write_avro(path, [*keys], schema="string")
+
+    write("json", '{"price": 1}', "null", '"text"')
+    with pytest.raises(TopicError, match="there is no file beside with its key in avro"):
+        read(open_partition(tmp_path, more))
+    write_keys("a", "b", "c")
+    write("headers.json", "null", '[{"key": "h", "value": "x"}]', "[]")
+    rows = read(open_partition(tmp_path, more))
+    assert [(it.offset, it.key, it.value, it.headers) for it in rows] == [
+        (3, b"a", b'{"price": 1}', None),
+        (4, b"b", None, [("h", b"x")]),
+        (5, b"c", b"text", []),
+    ]
+    write_keys("a", "b", "c", "d")
+    with pytest.raises(TopicError, match="the file beside with its key has more rows"):
+        read(open_partition(tmp_path, more))
+    write_keys("a", "b")
+    with pytest.raises(TopicError, match="the file beside with its key has no such row") as refused:
+        read(open_partition(tmp_path, more))
+    assert "row 2 (the first is 0), offset 5 or later" in refused.value.where
+
+
+SCHEMA = {
+    "type": "record",
+    "name": "Row",
+    "namespace": "shop",
+    "fields": [
+        {"name": "key", "type": ["null", "string"]},
+        {
+            "name": "value",
+            "type": {
+                "type": "record",
+                "name": "Value",
+                "fields": [
+                    {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 40, "scale": 4}},
+                    {"name": "day", "type": {"type": "int", "logicalType": "date"}},
+                    {"name": "at", "type": {"type": "long", "logicalType": "timestamp-micros"}},
+                    {"name": "kind", "type": {"type": "enum", "name": "Kind", "symbols": ["hot", "cold"]}},
+                    {"name": "other", "type": ["null", "Kind"]},
+                    {"name": "raw", "type": {"type": "fixed", "name": "Two", "size": 2}},
+                    {"name": "sizes", "type": {"type": "array", "items": "double"}},
+                    {"name": "more", "type": {"type": "map", "values": "long"}},
+                    {"name": "next", "type": ["null", "Value"]},
+                ],
+            },
+        },
+        {"name": "offset", "type": "long"},
+        {"name": "timestamp", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+    ],
+}
+VALUE = {
+    "price": Decimal("1234567890123456789012345678901.2300"),
+    "day": date(2026, 1, 2),
+    "at": datetime(2026, 1, 1, 0, 0, 0, 1, tzinfo=UTC),
+    "kind": "cold",
+    "other": "hot",
+    "raw": b"\x00\xff",
+    "sizes": [0.1, float("inf")],
+    "more": {"a": -(2**63)},
+}
+TEXT = (
+    b'{"price": 1234567890123456789012345678901.2300, "day": "2026-01-02", "at": "2026-01-01T00:00:00.000001+00:00", '
+    b'"kind": "cold", "other": "hot", "raw": "AP8=", "sizes": [0.1, Infinity], "more": {"a": -9223372036854775808}, '
+)
+
+
+def write_avro(path: Path, rows: list[Any], codec: str = "null", schema: Any = SCHEMA) -> None:
+    with path.open("wb") as out:
+        fastavro.writer(out, fastavro.parse_schema(json.loads(json.dumps(schema))), rows, codec, sync_interval=200)
+
+
+@pytest.mark.parametrize("codec", ["null", "deflate"])
+def test_avro_is_read_as_another_library_writes_it(tmp_path: Path, codec: str) -> None:
+    rows = [
+        {
+            "key": f"k{n}" if n else None,
+            "value": {**VALUE, "next": {**VALUE, "next": None} if n % 2 else None},
+            "offset": n,
+            "timestamp": at(n),
+        }
+        for n in range(9)
+    ]
+    path = archives.place(tmp_path, "menu", 0, 0, "avro")
+    write_avro(path, rows, codec)
+    found = read(open_partition(tmp_path, "format: avro"))
+    assert [it.offset for it in found] == [*range(9)]
+    assert [it.key for it in found[:2]] == [None, b"k1"]
+    assert found[0].value == TEXT + b'"next": null}'
+    assert found[1].value == TEXT + b'"next": ' + TEXT + b'"next": null}}'
+    assert found[2].timestamp == 1_767_225_602_000_000
+
+
+def test_blocks_of_avro_are_compressed_by_snappy_and_zstandard_too(tmp_path: Path) -> None:
+    schema = {"type": "record", "name": "Row", "fields": [{"name": "value", "type": "string"}]}
+    path = archives.place(tmp_path, "menu", 0, 0, "avro")
+    write_avro(path, [{"value": "x" * 900}], schema=schema)
+    plain = path.read_bytes()
+    block = b"\x88\x0e" + b"x" * 900
+    head, _, tail = plain.partition(b"\x8c\x0e" + block)
+    assert tail, "its length, then the block"
+    snappy = bytes(pa.compress(block, "snappy", asbytes=True)) + b"\0\0\0\0"
+    for codec, data in (("snappy", snappy), ("zstandard", zstandard.compress(block))):
+        named = head.replace(b"\x14avro.codec\x08null", b"\x14avro.codec" + bytes([2 * len(codec)]) + codec.encode())
+        length = 2 * len(data)
+        size = bytes([length]) if length < 128 else bytes([length & 127 | 128, length >> 7])
+        path.write_bytes(named + size + data + tail)
+        (record,) = read(open_partition(tmp_path, "format: avro"))
+        assert record.value == b"x" * 900
+    path.write_bytes(plain.replace(b"\x08null", b"\x08lzma"))
+    with pytest.raises(TopicError, match="it is compressed by lzma"):
+        read(open_partition(tmp_path, "format: avro"))
+
+
+def test_parquet_of_connect_becomes_the_same_json(tmp_path: Path) -> None:
+    value = {**VALUE, "next": None}
+    kind = pa.struct(
+        [
+            ("price", pa.decimal128(38, 4)),
+            ("day", pa.date32()),
+            ("at", pa.timestamp("us", "UTC")),
+            *((name, pa.string()) for name in ("kind", "other")),
+            ("raw", pa.binary()),
+            ("sizes", pa.list_(pa.float64())),
+            ("more", pa.map_(pa.string(), pa.int64())),
+            ("next", pa.int32()),
+        ]
+    )
+    values = pa.array([value, None, value], kind)
+    path = archives.place(tmp_path, "menu", 0, 4, "gz.parquet")
+    pq.write_table(pa.table({"key": ["a", "b", None], "value": values}), path, compression="gzip", row_group_size=1)
+    found = read(open_partition(tmp_path, "format: parquet"))
+    text = TEXT + b'"next": null}'
+    assert [(it.offset, it.key, it.value) for it in found] == [(4, b"a", text), (5, b"b", None), (6, None, text)]
+
+
+def test_of_files_that_overlap_or_interleave_each_offset_comes_once_in_order(tmp_path: Path) -> None:
+    """As a partitioner by time, and a sink that has written some records again, leave them."""
+    rng = Random(3)  # noqa: S311  # not secret
+    for number in range(40):
+        folder = tmp_path / f"a{number}"
+        offsets = [*range(rng.randint(0, 3), 60)]
+        hours = [rng.choice("abc") for _ in offsets]
+        for hour in "abc":
+            own = [o for o, h in zip(offsets, hours, strict=True) if h == hour]
+            cuts = sorted(rng.sample(range(len(own)), 3))
+            for start, end in zip([0, *cuts], [*cuts, len(own)], strict=True):
+                some = own[max(0, start - rng.randint(0, 2)) : end]
+                if some:
+                    path = archives.place(folder, "menu", 0, some[0], "json", f"hour={hour}")
+                    archives.write_json_file(path, [{"offset": o, "key": "a", "value": {}} for o in some])
+        reader = open_partition(folder)
+        start, end = sorted(rng.sample(range(70), 2))
+        assert [it.offset for it in read(reader)] == offsets
+        assert [it.offset for it in read(reader, start, end)] == [o for o in offsets if start <= o < end]
+        assert reader.find_end(end) == max((o + 1 for o in offsets if o < end), default=0)
+
+
+@pytest.mark.parametrize("more", ["format: parquet", "format: parquet, rows: value, key_in_value: true"])
+def test_row_groups_before_what_is_asked_for_are_passed_over(tmp_path: Path, more: str) -> None:
+    """They are not even decoded: they are destroyed."""
+    path = archives.place(tmp_path, "menu", 0, 100, "parquet")
+    offsets = range(100, 200)
+    texts = {name: [f"{name[0]}{offset:030}" for offset in offsets] for name in ("key", "item")}
+    columns = {"offset": pa.array(offsets), **texts}
+    pq.write_table(pa.table(columns), path, row_group_size=10, compression="none", use_dictionary=False)
+    reader = open_partition(tmp_path, more)
+    everything = read(reader)
+    assert [it.offset for it in everything] == [*offsets]
+    data = path.read_bytes()
+    kept = data.index(b"k%030d" % 150)
+    path.write_bytes(data[:4] + b"\xff" * (kept - 4) + data[kept:])
+    assert read(reader, 165) == everything[65:]
+    with pytest.raises(TopicError, match="the archive cannot be read"):
+        read(reader, 120)
+
+
+GOOD = '{"offset": 0, "key": "a", "value": {}}\n'
+
+
+@pytest.mark.parametrize(
+    ("data", "row", "found"),
+    [
+        (GOOD + "{", 1, "truncated"),
+        (GOOD + "7", 1, "Expected `object`, got `int`"),
+        (GOOD + "null", 1, "the row has neither key nor value"),
+        (GOOD + '{"offset": 1} {}', 1, "JSON is malformed: trailing characters"),
+        (GOOD + '{"key": "a", "offset": "x"}', 1, "its offset cannot be read: it is not a whole number"),
+        (GOOD + '{"key": "a", "offset": null}', 1, "it has no offset"),
+        (GOOD + GOOD, 1, "its offset 0 does not follow 0, that of the row before"),
+        (
+            '{"offset": -1, "key": null}',
+            0,
+            "its offset -1 does not follow -1, that of the first offset in the file's name, minus one,",
+        ),
+        (
+            GOOD + '{"offset": 1, "key": "a", "timestamp": "soon"}',
+            1,
+            "it is not a timestamp in ISO 8601",
+        ),
+        (GOOD + '{"offset": 1, "key": "a", "headers": 3}', 1, "its headers cannot be read"),
+        (GOOD + '{"offset": 1, "key": "\\ud800"}', 1, "truncated"),
+        (GOOD + '{"offset": 1, "value": ' + "[" * 100_000 + "}", 1, "maximum recursion"),
+        (GOOD.encode() + b'{"\xff": 1}', 1, "can't decode byte 0xff"),
+    ],
+)
+def test_a_broken_row_is_named(tmp_path: Path, data: str | bytes, row: int, found: str) -> None:
+    path = archives.place(tmp_path, "menu", 0, 0, "json")
+    path.write_bytes(data if isinstance(data, bytes) else data.encode())
+    with pytest.raises(TopicError) as refused:
+        read(open_partition(tmp_path))
+    assert found in refused.value.found
+    where = f"{tmp_path}, {path.relative_to(tmp_path)}, topic menu, partition 0, row {row} (the first is 0), "
+    assert refused.value.where == f"{where}offset {row} or later"
+
+
+@pytest.mark.parametrize("format_", ["parquet", "avro", "json"])
+def test_hostile_files_are_errors_that_name_them(tmp_path: Path, format_: str) -> None:
+    path = archives.place(tmp_path, "menu", 0, 0, format_ if format_ != "json" else "json.gz")
+    records = [{"key": b"k", "value": b"{}", "offset": n, "timestamp": at(n), "headers": None} for n in range(50)]
+    if format_ == "parquet":
+        archives.write_parquet_file(path, records)
+    elif format_ == "avro":
+        rows = [{"key": "k", "value": {**VALUE, "next": None}, "offset": n, "timestamp": at(n)} for n in range(50)]
+        write_avro(path, rows, "deflate")
+    else:
+        archives.write_json_file(path, [{"offset": n, "key": "k", "value": {}} for n in range(50)])
+    whole = path.read_bytes()
+    rng = Random(7)  # noqa: S311  # not secret
+    reader = open_partition(tmp_path, f"format: {format_}")
+    places = []
+    for _ in range(150):
+        data = bytearray(whole)
+        for _ in range(rng.randint(1, 3)):
+            data[rng.randrange(len(data))] = rng.randrange(256)
+        path.write_bytes(data if rng.random() < 0.7 else data[: rng.randrange(len(data))])
+        try:
+            read(reader)
+        except TopicError as error:
+            places.append(error.where)
+    assert len(places) > 20
+    assert all(f"{path.name}, topic menu, partition 0, row " in place for place in places)
+
+
+def test_a_long_line_and_a_large_block_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from hindcast.archives import avro_files, file_rows
+
+    monkeypatch.setattr(file_rows, "LINE_BYTES", 100)
+    monkeypatch.setattr(avro_files, "BLOCK_BYTES", 2_000)
+    path = archives.place(tmp_path, "menu", 0, 0, "json")
+    path.write_text(GOOD + '{"offset": 1, "value": "' + "x" * 100 + '"}', encoding="utf-8")
+    with pytest.raises(TopicError, match="a line has more than 100 bytes"):
+        read(open_partition(tmp_path))
+    rows = [{"key": "k" * 9_000, "value": {**VALUE, "next": None}, "offset": 0, "timestamp": at(0)}]
+    write_avro(archives.place(tmp_path, "menu", 0, 0, "avro"), rows, "deflate")
+    with pytest.raises(TopicError, match="a block has more than 2,000 bytes"):
+        read(open_partition(tmp_path, "format: avro"))
+
+
+def test_bytes_in_a_format_without_text_are_those_of_kafka(tmp_path: Path) -> None:
+    text = CONTRACT.replace("item: string}", "item: int}\n    key_format: primitive")
+    archives.write_json_file(archives.place(tmp_path, "menu", 0, 0, "json"), [{"offset": 0, "key": "AAAAKg=="}])
+    (record,) = read(open_partition(tmp_path, "format: json, base64: [key]", text=text))
+    assert record.key == b"\x00\x00\x00\x2a"
+    with pytest.raises(TopicError, match="its key is not bytes, and key_format is primitive"):
+        read(open_partition(tmp_path, text=text))
+
+
+@pytest.mark.parametrize(
+    ("more", "text", "found"),
+    [
+        ("format: json, offset: n", CONTRACT, "offset is for rows that are values"),
+        ("format: json, rows: value", CONTRACT, "rows that are values have no key, which a table needs"),
+        ("format: json, rows: value, key_in_value: true, keys: json", CONTRACT, "keys are in the values and in files"),
+        ("format: orc", CONTRACT, "orc"),
+        ("format: json, path: there", CONTRACT.replace("path: PATH, ", "PATH, "), "'there' is not a whole path"),
+        (
+            "format: json, rows: value, key_in_value: true",
+            CONTRACT.replace("    archive", "    value_format: avro\n    archive"),
+            "rows that are values are JSON or text, but value_format is avro",
+        ),
+        (
+            "format: json, rows: value, key_in_value: true",
+            CONTRACT.replace("    archive", "    key_format: primitive\n    archive"),
+            "a key of the value's fields is JSON or text, but key_format is primitive",
+        ),
+        (
+            "format: json",
+            CONTRACT.replace("    read", "    pattern: m.*\n    read"),
+            "an archive is of one topic, but this entry has a pattern",
+        ),
+        (
+            "format: json",
+            CONTRACT + "  dessert: {read: stream, topic: menu, key: {k: string}, value: {n: int}}\n",
+            "topics.dessert and topics.menu read one topic, with different archives",
+        ),
+    ],
+)
+def test_what_makes_no_sense_in_a_contract_is_refused(tmp_path: Path, more: str, text: str, found: str) -> None:
+    if "PATH, format" in text and "path: PATH" not in text:
+        text = text.replace("{PATH, format: json}", "{path: there, format: json}")
+        more = ""
+    with pytest.raises(ContractError) as refused:
+        load_topic(tmp_path, more, text)
+    assert found in str(refused.value)
+
+
+def test_values_that_json_has_no_form_for_are_refused() -> None:
+    with pytest.raises(ValueError, match="JSON has no form for a BytesIO"):
+        row_values.write_json([io.BytesIO()])
