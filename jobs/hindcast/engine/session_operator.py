@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from hindcast.common.jit import NOTHING
 from hindcast.contract.shapes import PLACE_COLUMNS
-from hindcast.engine import integer_encoding, late_events, operators, window_operator
+from hindcast.engine import integer_encoding, late_events, operators, sweeps, window_operator
 from hindcast.engine.operators import KernelRows
 from hindcast.engine.spec import SessionSpec, TimeSlice
 from hindcast.store.tables import ARROW_TIMESTAMP
@@ -28,7 +28,7 @@ def aggregate_sessions(form: SessionSpec, rows: pa.Table) -> KernelRows:
 
         gap 10 ms    @3: 5, @12: 1, @30: 2    sum    ->    [3, 12]: 6, [30, 30]: 2
     """
-    (group,), _ = integer_encoding.encode_keys([rows], [form.key], whole=form.whole)
+    (group,), count = integer_encoding.encode_keys([rows], [form.key], whole=form.whole)
     counted = operators.find_counted_rows(form.measures, rows)
     at = integer_encoding.encode_timestamps(rows.column("timestamp"))
     has_key, has_value = group != NOTHING, counted.any(axis=0)
@@ -36,7 +36,8 @@ def aggregate_sessions(form: SessionSpec, rows: pa.Table) -> KernelRows:
     is_late = np.zeros(len(at), np.bool_)
     is_late[_find_refused_rows(form, rows, group, at, is_member)] = True
     members = np.flatnonzero(is_member & ~is_late)
-    members = members[np.lexsort((at[members], group[members]))]
+    members = members[np.argsort(at[members], kind="stable")]  # nearly sorted, as the tasks have read them
+    members = members[sweeps.group_by_key(group[members], count)[0]]
     session = np.cumsum(_find_starts(form, at[members], group[members])) - 1
     firsts = np.flatnonzero(np.diff(session, prepend=-1))
     lasts = np.append(firsts[1:], len(members))[: len(firsts)] - 1
