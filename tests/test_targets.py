@@ -565,7 +565,7 @@ def test_pages_say_that_the_target_cannot_be_read(folder: Path, monkeypatch: pyt
     (folder / "targets.yaml").write_text("dev: {schedul: x}\nprod: {}")
     page = client("shop").get(address)
     assert (
-        "<h1>the target &#39;dev&#39; cannot be read: unknown field &#39;schedul&#39; in the target</h1>" in page.text
+        "<h1>The target &#39;dev&#39; cannot be read: unknown field &#39;schedul&#39; in the target</h1>" in page.text
     )
     assert f"{folder}/targets.yaml:1" in page.text
     assert "did you mean &#39;schedule&#39;?" in page.text
