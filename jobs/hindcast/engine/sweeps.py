@@ -240,8 +240,8 @@ def find_extremes(
 ) -> Integers:
     """Return for each step the first version in `order` that is valid in it; NOTHING if none is.
 
-    `order`: numbers of versions, of each key the one with the extreme value first; key by key is fastest. `steps`: their
-    numbers by key (`group_by_key`); `since`: their starts. A version starts and ends where steps do.
+    `order`: numbers of versions, of each key the one with the extreme value first; key by key is fastest. `steps`: the
+    numbers of steps by key (`group_by_key`); `since`: their starts. A version starts and ends where steps do.
 
         0: 5 [0, 8), 0: 7 [4, ..)    max    ->    5 [0, 4), 7 [4, 8), 7 [8, ..)
     """
