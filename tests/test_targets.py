@@ -564,9 +564,7 @@ def test_pages_say_that_the_target_cannot_be_read(folder: Path, monkeypatch: pyt
     assert client("shop").get(address).status_code == 200
     (folder / "targets.yaml").write_text("dev: {schedul: x}\nprod: {}")
     page = client("shop").get(address)
-    assert (
-        "<h1>The target &#39;dev&#39; cannot be read: unknown field &#39;schedul&#39; in the target</h1>" in page.text
-    )
+    assert "The target &#39;dev&#39; cannot be read: unknown field &#39;schedul&#39; in the target</h1>" in page.text
     assert f"{folder}/targets.yaml:1" in page.text
     assert "did you mean &#39;schedule&#39;?" in page.text
     told = client("shop").get(f"{address}.json").json()["error"]

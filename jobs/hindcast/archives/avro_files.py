@@ -43,13 +43,13 @@ class AvroBytes:
         self._data, self._place = data, 0
 
     @property
-    def left(self) -> int:
+    def size_left(self) -> int:
         """How many bytes are not read yet."""
         return len(self._data) - self._place
 
     def read(self, size: int) -> bytes:
         """Return the next bytes; raise ValueError if there are not so many."""
-        if not 0 <= size <= self.left:
+        if not 0 <= size <= self.size_left:
             raise ValueError(f"Avro of {len(self._data)} bytes ends within a value")
         self._place += size
         return self._data[self._place - size : self._place]
@@ -74,8 +74,8 @@ class AvroBytes:
             if count < 0:
                 count = -count
                 self.read_long()
-            if count > self.left:
-                raise ValueError(f"Avro has a list of {count:,} items in {self.left:,} bytes")
+            if count > self.size_left:
+                raise ValueError(f"Avro has a list of {count:,} items in {self.size_left:,} bytes")
             yield from range(count)
 
 
@@ -97,11 +97,11 @@ def read_avro_rows(file: pa.NativeFile) -> Iterator[Any]:
     codec, sync = names.get("avro.codec", b"null").decode(), header.read(_SYNC)
     while (rows := header.read_long_or_end()) is not None:
         data = AvroBytes(_decompress(codec, header.read_bytes()))
-        if not 0 <= rows <= data.left:
-            raise ValueError(f"a block claims {rows:,} rows in {data.left:,} bytes")
+        if not 0 <= rows <= data.size_left:
+            raise ValueError(f"a block claims {rows:,} rows in {data.size_left:,} bytes")
         for _ in range(rows):
             yield decode(data)
-        if data.left or header.read(_SYNC) != sync:
+        if data.size_left or header.read(_SYNC) != sync:
             raise ValueError("a block does not end where it says")
 
 
@@ -209,7 +209,7 @@ class _SchemaReader:
     def _build_record(self, schema: Mapping[str, Any], space: str, depth: int) -> Decode:
         fields: list[tuple[str, Decode]] = []
 
-        def decode(data: AvroBytes) -> dict[str, Any]:
+        def decode(data: AvroBytes) -> Mapping[str, Any]:
             return {name: read(data) for name, read in fields}
 
         self._define(schema, space, decode)

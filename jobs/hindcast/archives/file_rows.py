@@ -98,7 +98,7 @@ def _read_lines(stream: io.BufferedReader) -> Iterator[str]:
             yield text.removesuffix(",")
 
 
-def split_fields(line: str) -> dict[str, Any]:
+def split_fields(line: str) -> Mapping[str, Any]:
     """Return the fields of an object in JSON: texts, None, and the `JsonText` of other values, as it is written.
 
     Raise ValueError for what is no object.
@@ -116,7 +116,7 @@ def parse_text(text: str) -> str | None:
 _FIELDS, _ANY = msgspec.json.Decoder(dict[str, msgspec.Raw]), msgspec.json.Decoder()
 
 
-def _read_parquet(file: pa.NativeFile, wanted: WantedRows | None) -> Iterator[tuple[int, dict[str, Any]]]:
+def _read_parquet(file: pa.NativeFile, wanted: WantedRows | None) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Yield rows with their numbers."""
     metadata = parquet_footers.decode_metadata(file)
     opened, end = pq.ParquetFile(file, metadata=metadata), 0
