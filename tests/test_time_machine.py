@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections import OrderedDict
 from collections.abc import Iterator
 from datetime import timedelta
@@ -17,9 +18,10 @@ from fastapi.testclient import TestClient
 from hindcast.airflow.pages import drawing, rendering, value_colours
 from hindcast.airflow.pages.moment_labels import label_moments
 from hindcast.airflow.pages.plane import Crosshair, PlaneSource, build_plane
+from hindcast.common.python_values import list_rows
 from hindcast.common.settings import Settings
 from hindcast.contract import find
-from hindcast.query import key_lists
+from hindcast.query import key_history, key_lists
 from hindcast.query.explain_limits import EngineLimitError
 from hindcast.store import tables
 from test_pages import client, plane, twin
@@ -248,6 +250,33 @@ def test_keys_are_listed_once_for_each_version(settings: Settings, monkeypatch: 
     found = key_lists.read_key_lists(table, RUNS[1])
     monkeypatch.setattr(key_lists, "open_limited_engine", None)
     assert key_lists.read_key_lists(table, RUNS[1]) is found
+
+
+def test_a_restored_table_shows_nothing_of_a_lost_run(tmp_path: Path) -> None:
+    """The run after the restore writes the version of the lost one anew."""
+    with shop(tmp_path) as settings:
+        contract = find(settings.schemas, "shop")
+        table, copy = tables.locate_table(settings.warehouse, contract, "prices"), tmp_path / "copy"
+        shutil.copytree(table.path, copy)
+        for note, item in (("of a lost run", "rice"), ("of the next run", "tea")):
+            write(
+                settings,
+                contract,
+                "prices",
+                [version(2, None, 9, None, item=item, price=Decimal(4), note=note, **place(9))],
+            )
+            write(
+                settings,
+                contract,
+                "prices",
+                [version(2, None, 8, 9, item="naan", price=Decimal(4), note=note, **place(8))],
+            )
+            notes = [row["note"] for row in list_rows(key_history.read_history(table, ["naan"]).rows)]
+            found = key_lists.read_key_lists(table, RUNS[1])
+            assert found is not None
+            assert (note in notes, (item,) in [key.values for key in found.first]) == (True, True)
+            Path(table.path).rename(tmp_path / item)
+            shutil.copytree(copy, table.path)
 
 
 def test_a_table_whose_keys_take_long_is_shown_without_them(web: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:

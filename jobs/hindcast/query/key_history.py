@@ -29,7 +29,8 @@ from hindcast.query.cut_values import cut_nested, fits_condition, show_bytes
 from hindcast.query.explain_limits import EngineLimitError, open_limited_engine
 from hindcast.query.holds import HoldFinder
 from hindcast.query.show import plain_value
-from hindcast.store import duckdb_reader, row_reader, tables
+from hindcast.store import duckdb_reader, row_reader, table_cache, tables
+from hindcast.store.table_cache import VersionIdentity
 from hindcast.store.tables import Table
 
 MASK = "***"
@@ -125,8 +126,7 @@ def read_history(table: Table, key: Sequence[ColumnValue], holds: HoldFinder | N
     delta_table = tables.open_table(table)
     if delta_table is None:
         raise UnknownError("the table has not been published yet", where=table.path, fix="run the pipeline first")
-    # Also by the path: another table's log may have the same id.
-    cache_key = (table.path, str(delta_table.metadata().id), delta_table.version(), tuple(map(str, key)))
+    cache_key = table_cache.identify_version(table.path, delta_table), tuple(map(str, key))
     with _CACHE_LOCK:
         rows = _CACHE.get(cache_key)
         if rows is not None:
@@ -218,5 +218,5 @@ def mask_row(row: Row, marked: frozenset[str]) -> dict[str, JsonValue]:
     return {name: MASK if name in marked else show_value(value) for name, value in row.items()}
 
 
-_CACHE: OrderedDict[tuple[str, str, int, tuple[str, ...]], pa.Table] = OrderedDict()
+_CACHE: OrderedDict[tuple[VersionIdentity, tuple[str, ...]], pa.Table] = OrderedDict()
 _CACHE_LOCK = Lock()
