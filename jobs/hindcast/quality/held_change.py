@@ -98,4 +98,4 @@ def find_period(row: str) -> tuple[str, str]:
 
 def _shorten_moment(text: str) -> str:
     """Return a moment of a row without what is always the same: the zone, and a fraction that is zero."""
-    return re.sub(r"\.0+$", "", text.removesuffix("Z").replace("T", " "))
+    return re.sub(r"\.0+$", "", text.removesuffix("Z").removesuffix("+00:00").replace("T", " "))
