@@ -14,7 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 from fastapi.testclient import TestClient
 
 import reports
-from hindcast.airflow.pages import quality
+from hindcast.airflow.pages import failing_changes, quality
 from hindcast.airflow.pages.access import PageAccess
 from hindcast.airflow.pages.routes import build_app
 from hindcast.common.settings import Settings
@@ -132,6 +132,22 @@ def test_a_failing_row_is_a_change_with_its_gate_in_words_and_its_record(tmp_pat
     assert row["plane"] == {"table": "prices", "key": "naan", "asOf": BEGIN}
     assert "<del>3.00</del> → <ins>0.50</ins>" in page
     assert "/machine/shop?table=prices&amp;key=naan&amp;asOf=2026-01-01" in page
+
+
+def test_a_failing_event_is_beside_the_row_of_its_record(tmp_path: Path) -> None:
+    with shop(tmp_path) as settings:
+        gate_results.append_results(settings.warehouse, "shop", 2, "bills", [PRICE_GATE])
+        held = {"table": "bills", "topic": "orders", "key": '{"customer":"ann"}'}
+        for change, prices in (("close", (3, 4)), ("open", (30, 40))):
+            for n, price in enumerate(prices):
+                row = f'{{"customer":"ann","amount":{price},"timestamp":"{BEGIN}"}}'
+                gate = 0 if change == "open" else None
+                enter_rows(settings, held | {"row": row, "offset": n, "change": change, "gate": gate})
+        found = failing_changes.read_failing_rows(settings, load(settings.schemas / "shop.yaml"), 2)
+    assert [(row["cells"][0]["before"], row["cells"][0]["after"]) for row in found["bills", 0]] == [
+        ("3", "30"),
+        ("4", "40"),
+    ]
 
 
 def test_the_report_of_a_run_has_its_failing_rows_where_airflow_shows_it(tmp_path: Path) -> None:

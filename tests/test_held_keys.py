@@ -136,6 +136,22 @@ def test_a_person_is_shown_what_a_change_replaces_and_for_which_time(tmp_path: P
     assert held_change.describe_period('{"timestamp":"2026-01-01T00:00:00.000000Z"}') == "at 2026-01-01 00:00:00"
 
 
+def test_an_event_replaces_the_row_of_its_record(tmp_path: Path) -> None:
+    """Of events of one key and moment; of rows of one record (joined with several others) none is guessed."""
+    warehouse, menu = str(tmp_path), contract(tmp_path)
+
+    def event(kind: str, price: int, offset: int, *, fails: bool = False) -> dict[str, Any]:
+        row = json.dumps({"item": "curry", "price": price, "timestamp": "2026-01-01T00:00:00.000000Z"})
+        return held(1, "curry", 1, fails=fails, change=kind, row=row, offset=offset)
+
+    enter(warehouse, event("close", 7, 1), event("close", 8, 2), event("open", 0, 2, fails=True))
+    [key] = approval.read_held_keys(bind(warehouse, menu))
+    assert json.loads(key.replaced or "{}")["price"] == 8
+    enter(warehouse, event("close", 9, 2))
+    [key] = approval.read_held_keys(bind(warehouse, menu))
+    assert key.replaced is None
+
+
 def test_a_form_is_small_whatever_is_held(tmp_path: Path) -> None:
     warehouse, menu, long = str(tmp_path), contract(tmp_path), "!" * 100_000
     items = ["curry", *(f"{long}{n}" for n in range(4)), *(f"z{n}{long[:400]}" for n in range(80))]

@@ -884,6 +884,7 @@ def test_a_small_plot_has_its_last_value_on_the_right() -> None:
     assert drawing.sparkline([1, 3]) == {"path": "M4.0 22.0L116.0 4.0", "x": 116.0, "y": 4.0, "last": 3}
     assert drawing.sparkline([5])["path"].endswith("h0")
     assert drawing.sparkline([1e308, -1e308])["y"] == 22
+    assert drawing.sparkline([5e-324, 0.0])["y"] == 22
 
 
 @pytest.mark.parametrize("even", [True, False])

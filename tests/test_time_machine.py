@@ -125,6 +125,7 @@ def test_rectangles_have_the_colour_of_their_value(web: TestClient) -> None:
         ([1, 3, 2, None], ["n0", "n4", "n2", ""]),
         ([Decimal("2.50"), Decimal("3.00")], ["n0", "n4"]),
         ([1e308, -1e308, float("nan")], ["", "", ""]),
+        ([5e-324, 0.0], ["n4", "n0"]),
         (["rain", "fog", "rain", None], ["c1", "c0", "c1", ""]),
         ([True, False], ["c1", "c0"]),
         ([*"abcdefg"], [""] * 7),
@@ -324,5 +325,8 @@ def test_planes_of_inputs_hide_what_is_hidden_and_whose_rows_may_not_be_read(tmp
 
         names, text = ask("reader", "shop")
         assert (names, "***" in text, "Ann" in text) == (["questions", "folks"], True, False)
+        planes = client("reader", "shop").get("/machine/reader.json", params={"table": "answers", "key": "q1"}).json()
+        opened = [[it["openedBy"] for it in of["plane"]["rectangles"]] for of in planes["inputPlanes"]]
+        assert opened == [[1], [None]], "a run of another pipeline has no number here"
         names, text = ask("reader")
         assert (names, "Ann" in text) == (["questions"], False)

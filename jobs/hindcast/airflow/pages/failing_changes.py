@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeAlias
 
-from hindcast.common.json_values import JsonObject
+from hindcast.common.json_values import JsonObject, StoredObject
 from hindcast.common.settings import Settings
 from hindcast.contract import Contract, list_shapes
 from hindcast.contract.bound import bind_contract
@@ -38,17 +38,16 @@ def read_failing_rows(settings: Settings, contract: Contract, run: int) -> Faili
         else None
         for entry in entries
     ]
-    closed: dict[tuple[str, str], list[int]] = {}
-    for n, entry in enumerate(entries):
-        if entry["change"] == "close" and masked[n] is not None:
-            closed.setdefault((entry["table"], entry["key"]), []).append(n)
+    closed: dict[_ChangeGroup, list[str]] = {}
+    for entry, row in zip(entries, masked, strict=True):
+        if entry["change"] == "close" and row is not None:
+            closed.setdefault(_group_change(entry, row), []).append(row)
     for entry, row in zip(entries, masked, strict=True):
         if entry["gate"] is None:
             continue
         name, is_hidden = entry["table"], masks.hides_key(entry["table"], entry["key"])
-        is_new = entry["change"] == "open" and row is not None
-        others = [masked[n] or "" for n in closed.get((name, entry["key"]), [])] if is_new else []
-        replaced = held_change.find_replaced_row(row, others) if is_new and row is not None else None
+        others = closed.get(_group_change(entry, row), []) if entry["change"] == "open" and row is not None else []
+        replaced = held_change.find_replaced_row(row, others) if row is not None else None
         key = shapes[name].key if name in shapes else ()
         cells = held_change.list_cells(row, replaced, key) if row is not None else []
         place = {column: entry[column] for column in ("topic", "partition", "offset")}
@@ -67,6 +66,15 @@ def read_failing_rows(settings: Settings, contract: Contract, run: int) -> Faili
             }
         )
     return found
+
+
+_ChangeGroup: TypeAlias = tuple[str, str, held_change.Record | None]
+
+
+def _group_change(entry: StoredObject, row: str) -> _ChangeGroup:
+    """Return what an entry has in common with that of the row which it replaces: the table, the key, and the event."""
+    record = entry["topic"], entry["partition"], entry["offset"]
+    return entry["table"], entry["key"], held_change.find_event(row, record)
 
 
 def _ask_plane(
