@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -148,6 +149,26 @@ def test_a_failing_event_is_beside_the_row_of_its_record(tmp_path: Path) -> None
         ("3", "30"),
         ("4", "40"),
     ]
+
+
+TYPED = """
+pipeline: typed
+start: 2026-01-01
+topics:
+  amounts: {read: table, key: {k: "decimal(20,2)"}, value: {n: int}}
+  tags: {read: table, key: {k: binary}, value: {n: int}}
+"""
+
+
+def test_the_time_machine_is_asked_for_the_key_of_a_failing_row(tmp_path: Path) -> None:
+    with shop(tmp_path, TYPED) as settings:
+        contract = load(settings.schemas / "typed.yaml")
+        for table, key, asked in (
+            ("amounts", "123456789012345678.25", "123456789012345678.25"),
+            ("tags", f'"{b64encode(b"abc").decode()}"', "616263"),
+        ):
+            found = failing_changes._ask_plane(settings, contract, table, f'{{"k":{key}}}', None, "failing")
+            assert found == {"table": table, "key": asked}
 
 
 def test_the_report_of_a_run_has_its_failing_rows_where_airflow_shows_it(tmp_path: Path) -> None:

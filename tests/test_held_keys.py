@@ -512,3 +512,22 @@ def test_what_is_held_back_changes_no_hash_of_contracts_without_it(tmp_path: Pat
     explicit = contract(tmp_path, ROW.replace("hold: row", "hold: key"))
     assert plain.hash == explicit.hash != row.hash
     assert plain.topics["menu"].hash_decoding == row.topics["menu"].hash_decoding
+
+
+@pytest.mark.parametrize(
+    ("value", "texts"),
+    [
+        ("1.10", ["1.10", "1.1", '{"k": 1.10}']),
+        ("123456789012345678.250", ["123456789012345678.25"]),
+        ("10.0", ["10", "10.0"]),
+        ("100", ["100"]),
+        ("1.0E10", ["1.0E10"]),
+        ("true", ["true"]),
+        ('"1.10"', ["1.10"]),
+        ('"é"', ["é", r'{"k": "\\u00e9"}']),
+    ],
+)
+def test_a_key_is_named_as_people_write_it(value: str, texts: list[str]) -> None:
+    named = held_changes.list_key_texts(f'{{"k":{value}}}')
+    assert {*texts} <= named
+    assert "1.1" not in named or value == "1.10", "a text is no number"

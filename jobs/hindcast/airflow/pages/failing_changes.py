@@ -5,10 +5,12 @@ For the quality page and for the report of a run (templates: hindcast/report/fai
 
 from __future__ import annotations
 
+from base64 import b64decode
 from collections.abc import Mapping
 from typing import TypeAlias
 
-from hindcast.common.json_values import JsonObject, StoredObject
+from hindcast.common.column_values import ColumnValue
+from hindcast.common.json_values import JsonObject, JsonValue, StoredObject
 from hindcast.common.settings import Settings
 from hindcast.contract import Contract, list_shapes
 from hindcast.contract.bound import bind_contract
@@ -83,9 +85,21 @@ def _ask_plane(
     """Return what the address of the plane of a failing row asks; None if the contract has no such table."""
     if name not in (*contract.topics, *contract.views):
         return None
-    table, fields = read.locate_table(settings.warehouse, contract, name), entry_masks.parse_object(key, path)
+    table, kinds = read.locate_table(settings.warehouse, contract, name), list_shapes(contract)[name].key
+    fields = entry_masks.parse_object(key, path, str)  # decimals keep their digits
     if {*fields} != {*table.key} or None in fields.values():
         return None
+    values = [
+        _decode_bytes(fields[column]) if kinds.get(column) == "binary" else fields[column] for column in table.key
+    ]
     begin, _ = held_change.find_period(row) if row is not None else ("", "")
-    asked: JsonObject = {"table": name, "key": read.format_key(table, [fields[column] for column in table.key])}
+    asked: JsonObject = {"table": name, "key": read.format_key(table, values)}
     return {**asked, "asOf": begin} if begin else asked
+
+
+def _decode_bytes(text: JsonValue) -> ColumnValue:
+    """Return the bytes that an entry has as base64; other texts as they are."""
+    try:
+        return b64decode(str(text), validate=True)
+    except ValueError:
+        return text
