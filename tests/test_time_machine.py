@@ -6,6 +6,7 @@ import re
 import shutil
 from collections import OrderedDict
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from decimal import Decimal
 from itertools import pairwise
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 from fastapi.testclient import TestClient
 
 from hindcast.airflow.pages import drawing, rendering, value_colours
@@ -21,11 +23,13 @@ from hindcast.airflow.pages.plane import Crosshair, PlaneSource, build_plane
 from hindcast.common.python_values import list_rows
 from hindcast.common.settings import Settings
 from hindcast.contract import find
-from hindcast.query import key_history, key_lists
+from hindcast.plan import journal
+from hindcast.plan.runs import Run
+from hindcast.query import key_history, key_lists, near_keys
 from hindcast.query.explain_limits import EngineLimitError
 from hindcast.store import tables
 from test_pages import client, plane, twin
-from warehouses import ANSWERS_OF_SHOP, RUNS, T0, answer_questions, at, fill, place, shop, version, write
+from warehouses import ANSWERS_OF_SHOP, RUNS, T0, answer_questions, at, fill, place, plan, shop, version, write
 
 AIR = """
 pipeline: air
@@ -278,6 +282,25 @@ def test_a_restored_table_shows_nothing_of_a_lost_run(tmp_path: Path) -> None:
             assert (note in notes, (item,) in [key.values for key in found.first]) == (True, True)
             Path(table.path).rename(tmp_path / item)
             shutil.copytree(copy, table.path)
+
+
+def test_rows_of_a_run_under_way_are_not_shown(tmp_path: Path) -> None:
+    with shop(tmp_path) as settings:
+        contract, later = find(settings.schemas, "shop"), RUNS[1] + timedelta(days=1)
+        journal.append_entry(settings.warehouse, Run(replace(plan(contract, 2), run=3, run_id="3", known_at=later)))
+        new = version(2, None, 9, None, item="naan", price=Decimal(9), note="half", **place(9))
+        rows = [{**new, "systemFrom": later}, {**new, "systemFrom": later, "item": "new"}]
+        write(settings, contract, "prices", rows)
+        table = tables.locate_table(settings.warehouse, contract, "prices")
+        closed = DeltaTable(table.path)
+        closed.update({"systemTo": f"'{later.isoformat()}'"}, predicate="price = 2.5")
+        web = client("shop")
+        shown = [it["values"]["note"] for it in plane(web, "prices", "naan")["plane"]["rectangles"]]
+        assert shown == ["", "", "late"]
+        assert plane(web, "prices", "naan")["plane"]["rectangles"][-1]["systemTo"] is None
+        assert "new" not in twin(web, "/keys/shop", table="prices", beginning="n")["keys"]
+        assert web.get("/machine/shop.json", params={"table": "prices", "key": "new"}).status_code == 404
+        assert "new" not in str(near_keys.find_near_keys(table, "nee", RUNS[1]))
 
 
 def test_a_table_whose_keys_take_long_is_shown_without_them(web: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,7 +85,8 @@ def _read_input(
     table = _locate_source(settings, contract, name)
     try:
         values = read.parse_key(table, key)
-        history = key_history.read_history(table, values)
+        last = read.read_last_known_at(table.warehouse, table.pipeline)
+        history = key_history.read_history(table, values, until=last)
         delta_table = tables.open_table(table)
     except (QueryError, UnknownError, TableError):
         return None
