@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from hindcast.runs.change_statistics import ChangeStatistics
-from hindcast.runs.preview_examples import pair_examples
+from hindcast.runs.preview_examples import collect_examples, pair_examples
 from hindcast.runs.run_preview import TablePreview, _format_table
 from hindcast.store.tables import Table
 from warehouses import T0, at, place
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def pairs(kind: str, key: str, *rows: dict[str, Any]) -> list[tuple[Any, ...]]:
@@ -45,6 +48,16 @@ def test_a_version_that_is_split_is_paired_where_it_differs() -> None:
     assert pairs("versions", "change", *gone) == [
         ({"change": "k"}, "removed", {}, None),
         ({"change": "r"}, "added", None, {}),
+    ]
+
+
+def test_rows_of_different_hidden_keys_are_not_paired(spark: SparkSession) -> None:
+    values = {"close": {"a": 1, "b": 100}, "open": {"a": 2, "b": 101}}
+    changed = [version(change, key, 0, 9, v=v) for change, of in values.items() for key, v in of.items()]
+    found = collect_examples(spark.createDataFrame(changed), Table("", "p", "t", "versions", ("change",)), {"change"})
+    assert [(it["key"], it["before"], it["after"]) for it in found] == [
+        ({"change": "***"}, {"v": 1}, {"v": 2}),
+        ({"change": "***"}, {"v": 100}, {"v": 101}),
     ]
 
 

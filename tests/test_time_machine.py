@@ -27,7 +27,7 @@ from hindcast.plan import journal
 from hindcast.plan.runs import Run
 from hindcast.query import key_history, key_lists, near_keys
 from hindcast.query.explain_limits import EngineLimitError
-from hindcast.store import tables
+from hindcast.store import table_cache, tables
 from test_pages import client, plane, twin
 from warehouses import ANSWERS_OF_SHOP, RUNS, T0, answer_questions, at, fill, place, plan, shop, version, write
 
@@ -263,6 +263,7 @@ def test_a_restored_table_shows_nothing_of_a_lost_run(tmp_path: Path) -> None:
         contract = find(settings.schemas, "shop")
         table, copy = tables.locate_table(settings.warehouse, contract, "prices"), tmp_path / "copy"
         shutil.copytree(table.path, copy)
+        in_store = set[object]()
         for note, item in (("of a lost run", "rice"), ("of the next run", "tea")):
             write(
                 settings,
@@ -280,8 +281,10 @@ def test_a_restored_table_shows_nothing_of_a_lost_run(tmp_path: Path) -> None:
             found = key_lists.read_key_lists(table, RUNS[1])
             assert found is not None
             assert (note in notes, (item,) in [key.values for key in found.first]) == (True, True)
+            in_store.add(table_cache.identify_version("s3://warehouse/shop/prices", DeltaTable(table.path)))
             Path(table.path).rename(tmp_path / item)
             shutil.copytree(copy, table.path)
+    assert len(in_store) == 2, "an object store has no state of a log"
 
 
 def test_rows_of_a_run_under_way_are_not_shown(tmp_path: Path) -> None:
