@@ -104,6 +104,21 @@ def test_what_kafka_has_lost_since_the_backup_stops_the_run_until_the_gap_is_acc
         assert [row[0] for row in p.believed("bills")] == ["anna", "candace"]
 
 
+@pytest.mark.parametrize("hindcast", [None, "exit 3", "echo run; echo 1"])
+def test_a_copy_that_cannot_be_checked_is_no_backup(hindcast: str | None, tmp_path: Path) -> None:
+    """If `hindcast` is not found, or fails."""
+    (tmp_path / "warehouse" / "shop" / "runs").mkdir(parents=True)
+    programs, backup = tmp_path / "bin", tmp_path / "backup"
+    for folder in (programs, backup):
+        folder.mkdir()
+    if hindcast is not None:
+        (programs / "hindcast").write_text(f"#!/bin/sh\n{hindcast}\n")
+        (programs / "hindcast").chmod(0o755)
+    environ = {"PATH": f"{programs}:/usr/bin:/bin", "HINDCAST_WAREHOUSE": str(tmp_path / "warehouse")}
+    done = subprocess.run(["/bin/sh", "-c", SCRIPT, "backup.sh", "shop", str(backup)], env=environ, check=False)
+    assert (done.returncode == 0) == (hindcast == "echo run; echo 1")
+
+
 @pytest.mark.parametrize("lost", ["menu", "runs"])
 def test_a_copy_of_two_moments_is_found(lost: str, restaurant: Pipeline, tmp_path: Path) -> None:
     """What the script prevents: a table, or the journal, is older than the rest."""

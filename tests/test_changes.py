@@ -97,6 +97,19 @@ def test_an_event_that_is_dated_otherwise_is_removed_and_added(tmp_path: Path) -
         assert [(line["timestamp"], line["change"]) for line in lines] == [(at(2), "removed"), (at(7), "added")]
 
 
+@pytest.mark.parametrize("order", ["size", "time"])
+def test_events_of_one_moment_are_on_one_page_each(tmp_path: Path, order: Any) -> None:
+    with shop(tmp_path) as settings:
+        rows = [row(2, customer="dave", item="", quantity=1, timestamp=at(3), **place(n)) for n in range(3000)]
+        random.Random(1).shuffle(rows)  # noqa: S311  # no secret
+        write(settings, load(settings.schemas / "shop.yaml"), "orders", rows)
+        pages = [
+            found(settings, "orders", *RUNS, order=order, first=first, most=500).lines.to_pylist()
+            for first in range(0, 3000, 500)
+        ]
+    assert [line["source"]["_offset"] for page in pages for line in page] == [*range(3000)]
+
+
 def test_columns_may_have_the_names_of_ours(tmp_path: Path) -> None:
     text = (
         "pipeline: moves\nstart: 2026-01-01\ntopics:\n  t:\n    read: table\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,7 +18,7 @@ from deltalake import DeltaTable, write_deltalake
 from fastapi.testclient import TestClient
 
 import reports
-from hindcast.airflow.pages import quality
+from hindcast.airflow.pages import failing_changes, quality
 from hindcast.airflow.pages.access import PageAccess
 from hindcast.airflow.pages.routes import build_app
 from hindcast.common.column_values import ColumnValue
@@ -184,6 +185,42 @@ def test_before_the_first_run_there_is_nothing_and_of_a_row_without_a_time_it_is
         assert find(number=2, entries=[row]) == {0: '{"price": "3.00", "validFrom": "2026-01-01T00:00:00.000000Z"}'}
         assert find(number=3, entries=[row]) == {}, "there is no such run"
         assert find(number=2, entries=[row | {"row": '{"price":0.50}'}]) == {}, "nobody knows for which time"
+
+
+def test_a_failing_event_is_beside_the_row_of_its_record(tmp_path: Path) -> None:
+    with shop(tmp_path) as settings:
+        gate_results.append_results(settings.warehouse, "shop", 2, "bills", [PRICE_GATE])
+        held = {"table": "bills", "topic": "orders", "key": '{"customer":"ann"}'}
+        for change, prices in (("close", (3, 4)), ("open", (30, 40))):
+            for n, price in enumerate(prices):
+                row = f'{{"customer":"ann","amount":{price},"timestamp":"{BEGIN}"}}'
+                gate = 0 if change == "open" else None
+                enter_rows(settings, held | {"row": row, "offset": n, "change": change, "gate": gate})
+        found = failing_changes.read_failing_rows(settings, load(settings.schemas / "shop.yaml"), 2)
+    assert [(row["cells"][0]["before"], row["cells"][0]["after"]) for row in found["bills", 0]] == [
+        ("3", "30"),
+        ("4", "40"),
+    ]
+
+
+TYPED = """
+pipeline: typed
+start: 2026-01-01
+topics:
+  amounts: {read: table, key: {k: "decimal(20,2)"}, value: {n: int}}
+  tags: {read: table, key: {k: binary}, value: {n: int}}
+"""
+
+
+def test_the_time_machine_is_asked_for_the_key_of_a_failing_row(tmp_path: Path) -> None:
+    with shop(tmp_path, TYPED) as settings:
+        contract = load(settings.schemas / "typed.yaml")
+        for table, key, asked in (
+            ("amounts", "123456789012345678.25", "123456789012345678.25"),
+            ("tags", f'"{b64encode(b"abc").decode()}"', "616263"),
+        ):
+            found = failing_changes._ask_plane(settings, contract, table, f'{{"k":{key}}}', None, "failing")
+            assert found == {"table": table, "key": asked}
 
 
 def test_the_report_of_a_run_has_its_failing_rows_where_airflow_shows_it(tmp_path: Path) -> None:

@@ -9,19 +9,22 @@ from datetime import timedelta
 from pathlib import Path
 from typing import NoReturn
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from bare_runs import bare_run
 from hindcast.cli.main import main
-from hindcast.common.errors import TopicError
+from hindcast.common.errors import TableError, TopicError
 from hindcast.common.settings import Settings
 from hindcast.contract import load
 from hindcast.contract.bound import BoundContract, bind_contract
 from hindcast.ops import forecast
 from hindcast.ops.forecast import Certainty, RunTime, estimate_first_run
-from hindcast.plan import planner
+from hindcast.plan import journal, planner
+from hindcast.plan.runs import Completed, Planned
 from hindcast.store import tables
-from warehouses import shop
+from warehouses import RUNS, shop
 
 
 @pytest.fixture
@@ -68,6 +71,22 @@ def commit(note: str) -> object:
     from deltalake import CommitProperties
 
     return CommitProperties(custom_metadata={"userMetadata": note})
+
+
+def test_a_table_without_rows_grows_by_an_unknown_size(tmp_path: Path) -> None:
+    write_deltalake(str(tmp_path), pa.table({"n": pa.array([], pa.int64())}))
+    growth = forecast._measure_table("t", DeltaTable(str(tmp_path)), 1000, timedelta(weeks=1))
+    assert (growth.rows_a_week, growth.bytes_a_week) == (1000, None)
+
+
+def test_a_damaged_journal_of_another_pipeline_is_no_run_time(settings: Settings) -> None:
+    for name, report in (("one", {"topics": 5}), ("two", {"topics": {"t": {"offsets": "many"}}})):
+        damaged = replace(bare_run(name, 1, RUNS[0]), outcome=Completed(report))
+        journal.append_entry(settings.warehouse, replace(damaged, outcome=Planned()))
+        journal.append_entry(settings.warehouse, damaged)
+        assert [*forecast._read_run_times(settings.warehouse, name)] == []
+        with pytest.raises(TableError, match="the report in the journal is malformed"):
+            assert damaged.offsets
 
 
 LARGE = [RunTime(1_000_000, 110.0), RunTime(900_000, 100.0), RunTime(1_100_000, 120.0), RunTime(10, 10.0)]

@@ -136,6 +136,22 @@ def test_a_person_is_shown_what_a_change_replaces_and_for_which_time(tmp_path: P
     assert held_change.describe_period('{"timestamp":"2026-01-01T00:00:00.000000Z"}') == "at 2026-01-01 00:00:00"
 
 
+def test_an_event_replaces_the_row_of_its_record(tmp_path: Path) -> None:
+    """Of events of one key and moment; of rows of one record (joined with several others) none is guessed."""
+    warehouse, menu = str(tmp_path), contract(tmp_path)
+
+    def event(kind: str, price: int, offset: int, *, fails: bool = False) -> dict[str, Any]:
+        row = json.dumps({"item": "curry", "price": price, "timestamp": "2026-01-01T00:00:00.000000Z"})
+        return held(1, "curry", 1, fails=fails, change=kind, row=row, offset=offset)
+
+    enter(warehouse, event("close", 7, 1), event("close", 8, 2), event("open", 0, 2, fails=True))
+    [key] = approval.read_held_keys(bind(warehouse, menu))
+    assert json.loads(key.replaced or "{}")["price"] == 8
+    enter(warehouse, event("close", 9, 2))
+    [key] = approval.read_held_keys(bind(warehouse, menu))
+    assert key.replaced is None
+
+
 def test_a_form_is_small_whatever_is_held(tmp_path: Path) -> None:
     warehouse, menu, long = str(tmp_path), contract(tmp_path), "!" * 100_000
     items = ["curry", *(f"{long}{n}" for n in range(4)), *(f"z{n}{long[:400]}" for n in range(80))]
@@ -496,3 +512,22 @@ def test_what_is_held_back_changes_no_hash_of_contracts_without_it(tmp_path: Pat
     explicit = contract(tmp_path, ROW.replace("hold: row", "hold: key"))
     assert plain.hash == explicit.hash != row.hash
     assert plain.topics["menu"].hash_decoding == row.topics["menu"].hash_decoding
+
+
+@pytest.mark.parametrize(
+    ("value", "texts"),
+    [
+        ("1.10", ["1.10", "1.1", '{"k": 1.10}']),
+        ("123456789012345678.250", ["123456789012345678.25"]),
+        ("10.0", ["10", "10.0"]),
+        ("100", ["100"]),
+        ("1.0E10", ["1.0E10"]),
+        ("true", ["true"]),
+        ('"1.10"', ["1.10"]),
+        ('"é"', ["é", r'{"k": "\u00e9"}']),
+    ],
+)
+def test_a_key_is_named_as_people_write_it(value: str, texts: list[str]) -> None:
+    named = held_changes.list_key_texts(f'{{"k":{value}}}')
+    assert {*texts} <= named
+    assert "1.1" not in named or value == "1.10", "a text is no number"

@@ -39,7 +39,7 @@ from hindcast.contract import Join, find
 from hindcast.plan import closes, journal
 from hindcast.plan.closes import Close
 from hindcast.plan.purposes import Release
-from hindcast.plan.runs import Completed, Planned, Run
+from hindcast.plan.runs import Abandoned, Completed, Planned, Run
 from hindcast.query import changes, inputs_as_of, key_history, read
 from hindcast.query.changes import SideLimit
 from hindcast.query.explain_limits import EngineLimitError
@@ -55,6 +55,7 @@ from warehouses import (
     complete,
     place,
     plan,
+    report,
     row,
     shop,
     version,
@@ -778,8 +779,25 @@ def test_what_a_run_changed_is_a_line_for_each_key_and_period(web: TestClient) -
     assert twin(web, "/changes/shop", knownAt="run:1", comparedWith="run:2")["lines"] == [line], "in either order"
     assert "What run 1 changed" in text(web, "/changes/shop", knownAt="run:1")
     assert "No past answer changed." in text(web, "/changes/shop", only="corrections")
+    assert "abandoned" not in page
     assert "1 past answer" in text(web, "/changes/shop", table="bills")
     assert "No run has been completed yet." in text(web, "/changes/guest")
+
+
+def test_what_an_abandoned_run_changed_is_told_with_the_next_run(tmp_path: Path) -> None:
+    with shop(tmp_path) as settings:
+        contract = find(settings.schemas, "shop")
+        for number in (3, 4):
+            known_at = RUNS[1] + timedelta(days=number)
+            run = Run(replace(plan(contract, 2), run=number, run_id=f"manual__{number}", known_at=known_at))
+            made = report(contract, 2) | {"run": number, "runId": run.run_id, "knownAt": known_at.isoformat()}
+            outcome = Abandoned("by hand", ("prices",)) if number == 3 else Completed(made)
+            journal.append_entry(settings.warehouse, run)
+            journal.append_entry(settings.warehouse, replace(run, outcome=outcome))
+        web = client("shop")
+        assert "Run 3 was abandoned after it had published this table" in text(web, "/changes/shop", table="prices")
+        for asked in ({"table": "orders"}, {"table": "prices", "comparedWith": "run:1"}, {"knownAt": "run:2"}):
+            assert twin(web, "/changes/shop", **asked)["abandoned"] == []
 
 
 def test_lines_are_shown_page_by_page(web: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -889,6 +907,7 @@ def test_a_small_plot_has_its_last_value_on_the_right() -> None:
     assert drawing.sparkline([1, 3]) == {"path": "M4.0 22.0L116.0 4.0", "x": 116.0, "y": 4.0, "last": 3}
     assert drawing.sparkline([5])["path"].endswith("h0")
     assert drawing.sparkline([1e308, -1e308])["y"] == 22
+    assert drawing.sparkline([5e-324, 0.0])["y"] == 22
 
 
 @pytest.mark.parametrize("even", [True, False])

@@ -14,7 +14,7 @@ from hindcast.contract import load
 from hindcast.query import near_keys
 from hindcast.query.explain_limits import EngineLimitError
 from hindcast.query.read import locate_table
-from warehouses import fill, shop, version
+from warehouses import RUNS, fill, shop, version
 
 AIR = """
 pipeline: air
@@ -78,10 +78,10 @@ def test_what_is_like_no_key_has_none_near(web: TestClient) -> None:
 
 def test_keys_that_are_not_found_in_time_are_not_offered(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     table = locate_table(settings.warehouse, load(settings.schemas / "air.yaml"), "weather")
-    assert near_keys.find_near_keys(table, "7 nort")[0] == (7, "north")
+    assert near_keys.find_near_keys(table, "7 nort", RUNS[1])[0] == (7, "north")
 
     def refuse(*_: object) -> None:
         raise EngineLimitError("too long")
 
     monkeypatch.setattr(near_keys, "open_limited_engine", refuse)
-    assert near_keys.find_near_keys(table, "7 nort") == []
+    assert near_keys.find_near_keys(table, "7 nort", RUNS[1]) == []

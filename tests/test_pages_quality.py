@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +19,8 @@ from hindcast.common.settings import Settings
 from hindcast.contract import load
 from hindcast.plan import journal
 from hindcast.plan.runs import Completed, Run
-from warehouses import RUNS, plan, report, shop, version, write
+from hindcast.store import tables
+from warehouses import RUNS, at, place, plan, report, row, shop, version, write
 
 AIR = """
 pipeline: air
@@ -134,6 +137,33 @@ def test_freshness_is_how_long_before_the_last_run_the_newest_row_begins(web: Te
     assert fresh["behind"] == "1 h 14 min before run 2"
     assert "2026-02-01 22:46</time>, 1 h 14 min before run 2" in web.get("/quality/air").text
     assert [it["name"] for it in read_pictures(web, "shop")["fresh"]][:2] == ["prices", "orders"]
+
+
+def test_rows_that_nobody_believes_are_not_fresh(tmp_path: Path) -> None:
+    """One that was superseded, and one of a run under way."""
+    with shop(tmp_path) as settings:
+        contract = load(settings.schemas / "shop.yaml")
+        table = tables.locate_table(settings.warehouse, contract, "orders")
+        new = {"customer": "dave", "item": "", "quantity": 1}
+        write(settings, contract, "orders", [row(1, 2, **new, timestamp=at(9), **place(1))])
+        later = {"timestamp": at(9), "systemFrom": RUNS[1] + timedelta(days=1)}
+        write(settings, contract, "orders", [{**row(2, **new), **later, **place(2)}])
+        assert quality_pictures.find_newest(table, "timestamp", RUNS[1]) == at(2)
+        assert quality_pictures.find_newest(table, "timestamp", RUNS[1] + timedelta(days=1)) == at(9)
+
+
+def test_a_run_under_way_has_no_report_of_a_lost_one(tmp_path: Path) -> None:
+    """After a restore its number is given again."""
+    with shop(tmp_path) as settings:
+        contract = load(settings.schemas / "shop.yaml")
+        journal.append_entry(settings.warehouse, Run(replace(plan(contract, 2), run=3, run_id="manual__3")))
+        (settings.reports / "shop" / "run-3").mkdir(parents=True)
+        for name in ("run-3.html", "run-3/index.html"):
+            (settings.reports / "shop" / name).write_text("lost")
+        page = TestClient(build_app(PageAccess(lambda: None, lambda: None, lambda: frozenset({"shop"}))))
+        last, former, _ = page.get("/quality/shop.json").json()["runs"]
+    assert (last["run"], last["report"], last["dataDocs"]) == (3, None, None)
+    assert former["report"] == "run-2.html"
 
 
 def test_runs_without_a_report_have_no_pictures(web: TestClient) -> None:

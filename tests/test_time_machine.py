@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections import OrderedDict
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from decimal import Decimal
 from itertools import pairwise
@@ -12,18 +14,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 from fastapi.testclient import TestClient
 
 from hindcast.airflow.pages import drawing, rendering, value_colours
 from hindcast.airflow.pages.moment_labels import label_moments
 from hindcast.airflow.pages.plane import Crosshair, PlaneSource, build_plane
+from hindcast.common.python_values import list_rows
 from hindcast.common.settings import Settings
 from hindcast.contract import find
-from hindcast.query import key_lists
+from hindcast.plan import journal
+from hindcast.plan.runs import Run
+from hindcast.query import key_history, key_lists, near_keys
 from hindcast.query.explain_limits import EngineLimitError
-from hindcast.store import tables
+from hindcast.store import table_cache, tables
 from test_pages import client, plane, twin
-from warehouses import ANSWERS_OF_SHOP, RUNS, T0, answer_questions, at, fill, place, shop, version, write
+from warehouses import ANSWERS_OF_SHOP, RUNS, T0, answer_questions, at, fill, place, plan, shop, version, write
 
 AIR = """
 pipeline: air
@@ -123,6 +129,7 @@ def test_rectangles_have_the_colour_of_their_value(web: TestClient) -> None:
         ([1, 3, 2, None], ["n0", "n4", "n2", ""]),
         ([Decimal("2.50"), Decimal("3.00")], ["n0", "n4"]),
         ([1e308, -1e308, float("nan")], ["", "", ""]),
+        ([5e-324, 0.0], ["n4", "n0"]),
         (["rain", "fog", "rain", None], ["c1", "c0", "c1", ""]),
         ([True, False], ["c1", "c0"]),
         ([*"abcdefg"], [""] * 7),
@@ -250,6 +257,55 @@ def test_keys_are_listed_once_for_each_version(settings: Settings, monkeypatch: 
     assert key_lists.read_key_lists(table, RUNS[1]) is found
 
 
+def test_a_restored_table_shows_nothing_of_a_lost_run(tmp_path: Path) -> None:
+    """The run after the restore writes the version of the lost one anew."""
+    with shop(tmp_path) as settings:
+        contract = find(settings.schemas, "shop")
+        table, copy = tables.locate_table(settings.warehouse, contract, "prices"), tmp_path / "copy"
+        shutil.copytree(table.path, copy)
+        in_store = set[object]()
+        for note, item in (("of a lost run", "rice"), ("of the next run", "tea")):
+            write(
+                settings,
+                contract,
+                "prices",
+                [version(2, None, 9, None, item=item, price=Decimal(4), note=note, **place(9))],
+            )
+            write(
+                settings,
+                contract,
+                "prices",
+                [version(2, None, 8, 9, item="naan", price=Decimal(4), note=note, **place(8))],
+            )
+            notes = [row["note"] for row in list_rows(key_history.read_history(table, ["naan"]).rows)]
+            found = key_lists.read_key_lists(table, RUNS[1])
+            assert found is not None
+            assert (note in notes, (item,) in [key.values for key in found.first]) == (True, True)
+            in_store.add(table_cache.identify_version("s3://warehouse/shop/prices", DeltaTable(table.path)))
+            Path(table.path).rename(tmp_path / item)
+            shutil.copytree(copy, table.path)
+    assert len(in_store) == 2, "an object store has no state of a log"
+
+
+def test_rows_of_a_run_under_way_are_not_shown(tmp_path: Path) -> None:
+    with shop(tmp_path) as settings:
+        contract, later = find(settings.schemas, "shop"), RUNS[1] + timedelta(days=1)
+        journal.append_entry(settings.warehouse, Run(replace(plan(contract, 2), run=3, run_id="3", known_at=later)))
+        new = version(2, None, 9, None, item="naan", price=Decimal(9), note="half", **place(9))
+        rows = [{**new, "systemFrom": later}, {**new, "systemFrom": later, "item": "new"}]
+        write(settings, contract, "prices", rows)
+        table = tables.locate_table(settings.warehouse, contract, "prices")
+        closed = DeltaTable(table.path)
+        closed.update({"systemTo": f"'{later.isoformat()}'"}, predicate="price = 2.5")
+        web = client("shop")
+        shown = [it["values"]["note"] for it in plane(web, "prices", "naan")["plane"]["rectangles"]]
+        assert shown == ["", "", "late"]
+        assert plane(web, "prices", "naan")["plane"]["rectangles"][-1]["systemTo"] is None
+        assert "new" not in twin(web, "/keys/shop", table="prices", beginning="n")["keys"]
+        assert web.get("/machine/shop.json", params={"table": "prices", "key": "new"}).status_code == 404
+        assert "new" not in str(near_keys.find_near_keys(table, "nee", RUNS[1]))
+
+
 def test_a_table_whose_keys_take_long_is_shown_without_them(web: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
@@ -295,5 +351,8 @@ def test_planes_of_inputs_hide_what_is_hidden_and_whose_rows_may_not_be_read(tmp
 
         names, text = ask("reader", "shop")
         assert (names, "***" in text, "Ann" in text) == (["questions", "folks"], True, False)
+        planes = client("reader", "shop").get("/machine/reader.json", params={"table": "answers", "key": "q1"}).json()
+        opened = [[it["openedBy"] for it in of["plane"]["rectangles"]] for of in planes["inputPlanes"]]
+        assert opened == [[1], [None]], "a run of another pipeline has no number here"
         names, text = ask("reader")
         assert (names, "Ann" in text) == (["questions"], False)

@@ -139,7 +139,7 @@ def _measure_tables(contract: BoundContract, runs: Sequence[Run], span: timedelt
             yield _measure_table(table.name, delta_table, opened, span)
     for name in contract.topics:
         log = tables.log_table(contract.warehouse, contract.pipeline, name)
-        ingested = sum(run.outcome.offsets.get(name, 0) for run in runs if isinstance(run.outcome, Completed))
+        ingested = sum(run.offsets.get(name, 0) for run in runs)
         if (delta_table := tables.open_table(log)) is not None:
             yield _measure_table(log.name, delta_table, ingested, span)
 
@@ -154,9 +154,8 @@ def _measure_table(name: str, delta_table: DeltaTable, added: int, span: timedel
             superseded += (file["num_records"] or 0) - marked.get(unquote(file["path"]), 0)
     size = sum(file["size_bytes"] for file in files)
     weekly = added * (WEEK / span) if span else None
-    return TableGrowth(
-        name, rows, superseded, size, weekly, weekly * size / rows if weekly is not None and rows else weekly
-    )
+    weekly_size = weekly * size / rows if weekly is not None and rows else None
+    return TableGrowth(name, rows, superseded, size, weekly, weekly_size)
 
 
 def _count_marked(delta_table: DeltaTable, paths: Sequence[str]) -> Mapping[str, int]:
@@ -178,7 +177,7 @@ def _read_run_times(warehouse: str, pipeline: str) -> Iterator[RunTime]:
                 if row["entry"] in ("planned", "completed"):
                     spans.setdefault(row["run"], []).append(row["at"])
         for run in journal.read_completed_runs(warehouse, pipeline):
-            offsets = sum(run.outcome.offsets.values()) if isinstance(run.outcome, Completed) else 0
+            offsets = sum(run.offsets.values())
             moments = spans.get(run.number, [])
             if offsets and len(moments) > 1:
                 yield RunTime(offsets, (max(moments) - min(moments)).total_seconds())

@@ -210,6 +210,14 @@ class Run:
             return self.outcome.tables if isinstance(self.outcome, Completed) else {}
 
     @property
+    def offsets(self) -> Mapping[str, int]:
+        """By topic, how many offsets the run ingested if it was completed; empty otherwise. TableError if its report is
+        malformed.
+        """
+        with self.refuse_malformed_report():
+            return self.outcome.offsets if isinstance(self.outcome, Completed) else {}
+
+    @property
     def counts(self) -> dict[str, int]:
         """How many `offsets` the run ingested, and how many rows it `opened` and `closed` in all tables, if it was
         completed; empty otherwise. TableError if its report is malformed.
@@ -218,7 +226,7 @@ class Run:
             return {}
         opened, closed = (sum(getattr(it, name) for it in self.results.values()) for name in ("opened", "closed"))
         with self.refuse_malformed_report():
-            counts = {"offsets": sum(self.outcome.offsets.values()), "opened": opened, "closed": closed}
+            counts = {"offsets": sum(self.offsets.values()), "opened": opened, "closed": closed}
             refuse_odd_counts(counts.values())
         return counts
 

@@ -204,7 +204,12 @@ def _build_held_key(
     shown = _HIDDEN if masks.hides_key(table, key) else key
     hidden_label = _cut(f"{table} {_HIDDEN} ({at}) {mark}")
     label = hidden_label if shown == _HIDDEN else _cut(f"{table} {key}")
-    closed = [row.row for row in rows if row.change == "close"]
+    event = held_change.find_event(first.row, place)
+    closed = [
+        row.row
+        for row in rows
+        if row.change == "close" and held_change.find_event(row.row, (row.topic, row.partition, row.offset)) == event
+    ]
     replaced = held_change.find_replaced_row(first.row, closed)
     row, former = (
         entry_masks.mask_row(text, masks.columns[table], masks.path) if text is not None else None

@@ -88,9 +88,19 @@ def mask_row(row: str, shown: Collection[str], path: str) -> str:
     >>> mask_row('{"item":"curry","price":8.00}', ["price"], "warehouse/shop/failing")
     '{"price":8.00}'
     """
-    columns = parse_object(row, path, lambda digits: f"\0{digits}\0")
+    columns = parse_object(row, path, mark_digits)
     if columns.keys() <= {*shown}:
         return row
     left = {name: value for name, value in columns.items() if name in shown}
-    text = json.dumps(left, ensure_ascii=False, separators=(",", ":"))
+    return dump_digits(left, (",", ":"))
+
+
+def mark_digits(digits: str) -> str:
+    """Return a number's digits, for `parse_float`, as a text that `dump_digits` knows."""
+    return f"\0{digits}\0"
+
+
+def dump_digits(fields: JsonObject, separators: tuple[str, str] | None = None, *, is_ascii: bool = False) -> str:
+    """Return the JSON of an object in which numbers have their digits (`mark_digits`)."""
+    text = json.dumps(fields, ensure_ascii=is_ascii, separators=separators)
     return re.sub(r'"\\u0000([-+.0-9eE]+)\\u0000"', r"\1", text)

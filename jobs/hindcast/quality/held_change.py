@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterable
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from hindcast.common.json_values import JsonObject
 from hindcast.contract.types import PERIOD_COLUMNS
@@ -22,14 +22,34 @@ _PERIODS = (("validFrom", "validTo"), ("windowStart", "windowEnd"), ("timestamp"
 
 
 def find_replaced_row(row: str, closed: Iterable[str]) -> str | None:
-    """Return the row (JSON) that a held row (JSON) replaces where it begins: of those that the change would close."""
+    """Return the row (JSON) that a held row (JSON) replaces where it begins: of those that the change would close.
+
+    Of an event these are the rows of its record (`find_event`); of several, nothing tells which of them it is.
+    """
     begin, _ = find_period(row)
+    found: list[str] = []
     for other in closed:
         fields = json.loads(other)
         first, last = find_period(other)
         if first == begin or ("validFrom" in fields and first < begin and (not last or begin < last)):
-            return other
-    return None
+            found.append(other)
+    return found[0] if len(found) == 1 or (found and not _is_event(row)) else None
+
+
+Record: TypeAlias = tuple[str | None, int | None, int | None]
+
+
+def find_event(row: str, record: Record) -> Record | None:
+    """Return the record that tells the event of a row (JSON) from others of its key and moment; None if it is no event.
+
+    `record`: the topic, partition and offset of the row's entry.
+    """
+    return record if _is_event(row) else None
+
+
+def _is_event(row: str) -> bool:
+    fields = json.loads(row)
+    return "timestamp" in fields and "validFrom" not in fields and "windowStart" not in fields
 
 
 def describe_values(row: str, replaced: str | None, key: Collection[str]) -> str:
@@ -74,11 +94,10 @@ def describe_period(row: str) -> str:
     >>> describe_period('{"validFrom":"2026-01-01T00:00:04.000000Z","validTo":null}')
     'from 2026-01-01 00:00:04'
     """
-    fields = json.loads(row)
     begin, end = map(_shorten_moment, find_period(row))
     if not begin:
         return ""
-    if "timestamp" in fields and "validFrom" not in fields and "windowStart" not in fields:
+    if _is_event(row):
         return f"at {begin}"
     return f"from {begin} to {end}" if end else f"from {begin}"
 
@@ -98,4 +117,4 @@ def find_period(row: str) -> tuple[str, str]:
 
 def _shorten_moment(text: str) -> str:
     """Return a moment of a row without what is always the same: the zone, and a fraction that is zero."""
-    return re.sub(r"\.0+$", "", text.removesuffix("Z").replace("T", " "))
+    return re.sub(r"\.0+$", "", text.removesuffix("Z").removesuffix("+00:00").replace("T", " "))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import reduce
@@ -19,6 +20,7 @@ from pyspark.sql import functions as F
 from hindcast.bitemporal.predicates import sql_literal
 from hindcast.common.errors import BusyError, RunError
 from hindcast.plan import journal, notices
+from hindcast.quality import entry_masks
 from hindcast.quality.entry_rows import format_key
 from hindcast.quality.failing_rows import RECORD_ORDER, SCHEMA, Parameter, failing_table, query_entries
 from hindcast.store import commit_history, duckdb_reader, row_reader, table_creation, tables
@@ -183,9 +185,22 @@ def find_held_keys(warehouse: str, pipeline: str, name: str, texts: Sequence[str
 
 
 def list_key_texts(key: str) -> set[str]:
-    """Return the texts that name a key (JSON): itself, in two spacings, and the value of its only column."""
-    columns = json.loads(key)
-    return {key, json.dumps(columns), *(str(value) for value in columns.values() if len(columns) == 1)}
+    """Return the texts that name a key (JSON): itself, in two spacings, and the value of its only column.
+
+    A number is named with and without zeros at its end.
+
+    >>> sorted(list_key_texts('{"size":1.10}'))
+    ['1.1', '1.10', '{"size": 1.10}', '{"size":1.10}']
+    """
+    columns = json.loads(key, parse_float=entry_masks.mark_digits)
+    texts = {key, *(entry_masks.dump_digits(columns, is_ascii=is_ascii) for is_ascii in (True, False))}
+    for value in columns.values() if len(columns) == 1 else ():
+        text = value if isinstance(value, str) else json.dumps(value)
+        if text.startswith("\0"):
+            text = text.strip("\0")
+            texts.add(re.sub(r"\.?0+$", "", text) if "e" not in text.lower() else text)
+        texts.add(text)
+    return texts
 
 
 _LAST_ENTRIES_QUERY = """

@@ -126,7 +126,7 @@ def read_changes(
         chosen = _choose_pairs(engine, question, where)
         lines = engine.sql(
             f"SELECT {form.line_columns} FROM ({LINES.format(pairs=chosen)}) "  # noqa: S608
-            f"ORDER BY {order}k, p0 {most} OFFSET {question.first:d}"
+            f"ORDER BY {order}k, p0, p1, i, change {most} OFFSET {question.first:d}"
         ).to_arrow_table()
     if limit is not None and lines.nbytes > limit.line_bytes:
         raise _describe_excess(f"these lines take over {limit.line_bytes >> 20:,} MiB", table)
@@ -144,7 +144,8 @@ def _choose_pairs(engine: DuckDBPyConnection, question: ChangeQuestion, where: s
 
 
 LINES = """
-    SELECT coalesce(a.k, b.k) AS k, pairs.p0, pairs.p1, a.v AS before, b.v AS after, b.s AS source, corrected, size,
+    SELECT coalesce(a.k, b.k) AS k, coalesce(a.i, b.i) AS i, pairs.p0, pairs.p1, a.v AS before, b.v AS after,
+           b.s AS source, corrected, size,
            coalesce(b.opened, a.closed) AS "changedAt",
            CASE WHEN o IS NULL THEN 'added' WHEN n IS NULL THEN 'removed' ELSE 'changed' END AS change
     FROM ({pairs}) AS pairs LEFT JOIN old AS a ON a.rowid = o LEFT JOIN new AS b ON b.rowid = n
@@ -335,11 +336,11 @@ class ComparedColumns:
         if self._until is not None and self._table.kind == "versions":
             end = f"least(coalesce({end}, 'infinity'), {self._until})"
         parts = {"k": self._table.key, "v": [field.name for field in self._values], "s": self._sources}
-        packed = [f"{_pack_columns(names)} AS {alias}" for alias, names in parts.items()]
+        packed = [f"{pack_columns(names)} AS {alias}" for alias, names in parts.items()]
         identity = [name for name in self._table.identity if name not in self._table.key]
         run = ['"systemFrom" AS opened', '"systemTo" AS closed']
-        key = f"hash({_pack_columns(self._table.key)}) AS h"
-        return ", ".join([*packed, key, f"{start} AS p0", f"{end} AS p1", f"{_pack_columns(identity)} AS i", *run])
+        key = f"hash({pack_columns(self._table.key)}) AS h"
+        return ", ".join([*packed, key, f"{start} AS p0", f"{end} AS p1", f"{pack_columns(identity)} AS i", *run])
 
     @property
     def line_columns(self) -> str:
@@ -360,7 +361,8 @@ class ComparedColumns:
         return f"greatest({differences})" if sides else "0"
 
 
-def _pack_columns(names: Sequence[str]) -> str:
+def pack_columns(names: Sequence[str]) -> str:
+    """Return the SQL of a struct of some columns."""
     listed = ", ".join(f"{quote_name(name)} := {quote_name(name)}" for name in names)
     return f"struct_pack({listed or 'nothing := NULL'})"
 

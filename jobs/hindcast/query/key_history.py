@@ -14,6 +14,7 @@ from typing import TypeVar
 
 import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from hindcast.bitemporal import predicates
@@ -29,7 +30,8 @@ from hindcast.query.cut_values import cut_nested, fits_condition, show_bytes
 from hindcast.query.explain_limits import EngineLimitError, open_limited_engine
 from hindcast.query.holds import HoldFinder
 from hindcast.query.show import plain_value
-from hindcast.store import duckdb_reader, row_reader, tables
+from hindcast.store import duckdb_reader, row_reader, table_cache, tables
+from hindcast.store.table_cache import VersionIdentity
 from hindcast.store.tables import Table
 
 MASK = "***"
@@ -116,8 +118,10 @@ def crosshair_condition(kind: str, moment: datetime) -> str:
     return predicates.during_condition(kind, at, at) if kind == "windows" else predicates.as_of_condition(kind, at)
 
 
-def read_history(table: Table, key: Sequence[ColumnValue], holds: HoldFinder | None = None) -> KeyHistory:
-    """Return every row of a key that was ever current.
+def read_history(
+    table: Table, key: Sequence[ColumnValue], holds: HoldFinder | None = None, until: datetime | None = None
+) -> KeyHistory:
+    """Return every row of a key that was ever current; with `until` as known then, without what later runs did.
 
     Raise UnknownError if there is none, and say so if that is because all of them are held back (`holds`). QueryError
     if there are too many, or if reading them takes too long.
@@ -125,8 +129,7 @@ def read_history(table: Table, key: Sequence[ColumnValue], holds: HoldFinder | N
     delta_table = tables.open_table(table)
     if delta_table is None:
         raise UnknownError("the table has not been published yet", where=table.path, fix="run the pipeline first")
-    # Also by the path: another table's log may have the same id.
-    cache_key = (table.path, str(delta_table.metadata().id), delta_table.version(), tuple(map(str, key)))
+    cache_key = table_cache.identify_version(table.path, delta_table), tuple(map(str, key))
     with _CACHE_LOCK:
         rows = _CACHE.get(cache_key)
         if rows is not None:
@@ -137,6 +140,7 @@ def read_history(table: Table, key: Sequence[ColumnValue], holds: HoldFinder | N
             _CACHE[cache_key] = rows
             while len(_CACHE) > _CACHE_SIZE or sum(it.nbytes for it in _CACHE.values()) > _CACHE_BYTES:
                 _CACHE.popitem(last=False)
+    rows = rows if until is None else _leave_out_later(rows, until)
     if not rows.num_rows:
         if holds is not None and (hold := holds.find_of_key(key)) is not None:
             raise UnknownError(
@@ -146,6 +150,15 @@ def read_history(table: Table, key: Sequence[ColumnValue], holds: HoldFinder | N
             )
         raise UnknownError("the table never had a row of this key", where=table.path, fix="pick another key")
     return KeyHistory(table, rows)
+
+
+def _leave_out_later(rows: pa.Table, moment: datetime) -> pa.Table:
+    """Return rows as they were known at a moment: without those opened later, and open if they were closed later."""
+    known = rows.filter(pc.less_equal(rows.column("systemFrom"), moment))
+    ended = known.column("systemTo")
+    place = known.schema.get_field_index("systemTo")
+    kept = pc.if_else(pc.fill_null(pc.less_equal(ended, moment), False), ended, pa.scalar(None, ended.type))
+    return known.set_column(place, known.schema.field(place), kept)
 
 
 def read_limited_rows(table: Table, delta_table: DeltaTable, key: Sequence[ColumnValue]) -> pa.Table:
@@ -167,16 +180,18 @@ class SlowSuggestionError(QueryError):
     """Keys to suggest are not found in time."""
 
 
-def suggest_keys(table: Table, beginning: str) -> list[str]:
+def suggest_keys(table: Table, beginning: str, until: datetime) -> list[str]:
     """Return at most `MAX_SUGGESTIONS` keys whose first column starts with `beginning`, as an address has them.
 
-    Keys too long for a page are left out. Raise SlowSuggestionError if they are not found in `SUGGESTION_SECONDS`.
+    They were known at the moment `until`. Keys too long for a page are left out. Raise SlowSuggestionError if they are
+    not found in `SUGGESTION_SECONDS`.
     """
     delta_table = tables.open_table(table)
     if delta_table is None:
         return []
     columns = ", ".join(f'"{column}"' for column in table.key)
-    condition = f'starts_with(CAST("{table.key[0]}" AS VARCHAR), {sql_literal(beginning)})'
+    begins = f'starts_with(CAST("{table.key[0]}" AS VARCHAR), {sql_literal(beginning)})'
+    condition = f'{begins} AND "systemFrom" <= {sql_literal(until)}'
     text = (
         f"SELECT DISTINCT {columns} FROM rows WHERE {condition} AND {fits_condition(table.key)} LIMIT {MAX_SUGGESTIONS}"  # noqa: S608  # literals
     )
@@ -218,5 +233,5 @@ def mask_row(row: Row, marked: frozenset[str]) -> dict[str, JsonValue]:
     return {name: MASK if name in marked else show_value(value) for name, value in row.items()}
 
 
-_CACHE: OrderedDict[tuple[str, str, int, tuple[str, ...]], pa.Table] = OrderedDict()
+_CACHE: OrderedDict[tuple[VersionIdentity, tuple[str, ...]], pa.Table] = OrderedDict()
 _CACHE_LOCK = Lock()

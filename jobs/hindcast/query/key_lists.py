@@ -22,8 +22,9 @@ from hindcast.query.explain_limits import (
     limit_explanations,
     open_limited_engine,
 )
-from hindcast.store import duckdb_reader, row_reader, tables
+from hindcast.store import duckdb_reader, row_reader, table_cache, tables
 from hindcast.store.duckdb_reader import quote_name
+from hindcast.store.table_cache import VersionIdentity
 from hindcast.store.tables import Table
 
 MAX_KEYS = 6
@@ -63,7 +64,7 @@ def read_key_lists(table: Table, last: datetime) -> KeyLists | None:
     delta_table = tables.open_table(table)
     if delta_table is None:
         return None
-    cache_key = (table.path, str(delta_table.metadata().id), delta_table.version(), last)
+    cache_key = table_cache.identify_version(table.path, delta_table), last
     with _CACHE_LOCK:
         if cache_key in _CACHE:
             _CACHE.move_to_end(cache_key)
@@ -113,5 +114,5 @@ def _read_lists(engine: duckdb.DuckDBPyConnection, table: Table) -> KeyLists:
     return KeyLists(total, changed, read_list("_changed", "_corrections DESC, "), most, read_list("true", ""))
 
 
-_CACHE: OrderedDict[tuple[str, str, int, datetime], KeyLists | None] = OrderedDict()
+_CACHE: OrderedDict[tuple[VersionIdentity, datetime], KeyLists | None] = OrderedDict()
 _CACHE_LOCK = Lock()

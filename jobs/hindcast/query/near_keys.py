@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import datetime
 
 import duckdb
 
@@ -25,10 +26,11 @@ _LEAST_SIMILARITY = 0.7
 """By Jaro and Winkler: from 0 (nothing in common) to 1 (equal)."""
 
 
-def find_near_keys(table: Table, text: str) -> list[tuple[ColumnValue, ...]]:
+def find_near_keys(table: Table, text: str, until: datetime) -> list[tuple[ColumnValue, ...]]:
     """Return the keys most like a text that a user wrote, the nearest first; none if they are not found in time.
 
-    Case, and what separates the columns or belongs to JSON, does not count; keys too long for a page are left out.
+    They were known at the moment `until`. Case, and what separates the columns or belongs to JSON, does not count; keys
+    too long for a page are left out.
     """
     delta_table = tables.open_table(table)
     words = _SEPARATORS.sub(" ", _remove_names(table, text)[:MAX_CHARACTERS]).strip().lower()
@@ -38,8 +40,9 @@ def find_near_keys(table: Table, text: str) -> list[tuple[ColumnValue, ...]]:
     texts = [f"CAST({name} AS VARCHAR)" for name in names]
     likeness = f"jaro_winkler_similarity(lower(concat_ws(' ', {', '.join(texts)})), {sql_literal(words)})"
     columns = ", ".join(names)
+    condition = f'{fits_condition(table.key)} AND "systemFrom" <= {sql_literal(until)}'
     query = (
-        f"SELECT {columns} FROM (SELECT DISTINCT {columns} FROM rows WHERE {fits_condition(table.key)}) "  # noqa: S608  # literals, quoted names
+        f"SELECT {columns} FROM (SELECT DISTINCT {columns} FROM rows WHERE {condition}) "  # noqa: S608  # literals, quoted names
         f"WHERE {likeness} >= {_LEAST_SIMILARITY} ORDER BY {likeness} DESC, {columns} LIMIT {MAX_NEAR_KEYS}"
     )
     try:

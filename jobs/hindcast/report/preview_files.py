@@ -14,6 +14,9 @@ from hindcast.plan import journal, marks
 from hindcast.plan.purposes import Erasure
 from hindcast.report import page, report_size
 
+_FORM = 2
+"""The number of the form in which answers are stored; a page cannot show another."""
+
 MAX_FILES = 20
 """How many previews of a pipeline are kept, the newest."""
 
@@ -59,6 +62,12 @@ def _name_file(run_id: str) -> Path:
 
 
 def _seal(settings: Settings, contract: Contract) -> JsonObject:
-    """Return the contract's hash and its sensitive columns: the answer shows values only while these stay the same."""
+    """Return the contract's hash, its sensitive columns and the form of answers: only while these stay the same is the
+    answer shown.
+    """
     hidden = marks.find_marked_columns(settings, contract, (*contract.topics, *contract.views))
-    return {"contract": contract.hash, "hidden": {name: sorted(columns) for name, columns in sorted(hidden.items())}}
+    return {
+        "form": _FORM,
+        "contract": contract.hash,
+        "hidden": {name: sorted(columns) for name, columns in sorted(hidden.items())},
+    }

@@ -7,9 +7,8 @@ to them meanwhile.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import datetime
@@ -21,13 +20,11 @@ from hindcast.bitemporal import ties
 from hindcast.bitemporal.plane import drop_matching_rows
 from hindcast.common import progress, step_events
 from hindcast.common.errors import PlatformError, RecordError
-from hindcast.common.json_values import JsonObject
 from hindcast.common.session import fit_to_rows
 from hindcast.common.settings import Settings
 from hindcast.contract import Contract, locate_complaint
 from hindcast.contract.bound import BoundContract
 from hindcast.contract.definition import list_fields
-from hindcast.contract.shapes import PERIODS
 from hindcast.formats.decode import decode_records
 from hindcast.ingest import initial_rows, record_counts, schemas, topic_log, topic_segments
 from hindcast.ingest.segments import Segments
@@ -38,7 +35,6 @@ from hindcast.plan.marks import find_bound_contract
 from hindcast.plan.plans import Plan
 from hindcast.quality import quarantine_gates
 from hindcast.quality.staged_change import StagedChange
-from hindcast.query import show
 from hindcast.report import preview_files, report
 from hindcast.runs import (
     change_statistics,
@@ -46,6 +42,7 @@ from hindcast.runs import (
     expression_checks,
     expression_errors,
     inventory,
+    preview_examples,
     run_preview,
     spark_errors,
     tie_counts,
@@ -59,10 +56,6 @@ from hindcast.runs.topic_records import TopicRecords
 from hindcast.store import pinning, row_reader, schema_evolution, table_columns, table_creation, tables
 from hindcast.store.commit_notes import TieCounts
 from hindcast.store.tables import Table
-from hindcast.store.task_rows import collect_table
-
-EXAMPLES = 3
-"""A preview shows the changed rows of at most this many keys."""
 
 
 def preview_run(
@@ -254,7 +247,7 @@ def _describe_change(
         quarantine_gates.sift_change(staged, expected, derived.after, derived.judged) as (passed, held, verdicts),
     ):
         numbers = counted if passed is staged else _count_changes(passed.change, table, plan)
-        examples = _collect_examples(passed.change, table, hidden) if numbers.corrected else []
+        examples = preview_examples.collect_examples(passed.change, table, hidden) if numbers.corrected else []
         if passed is not staged:
             candidates[name] = _apply_change(spark, candidate, passed.change, table).localCheckpoint()
             candidate.unpersist()
@@ -277,17 +270,3 @@ def _apply_change(spark: SparkSession, candidate: DataFrame, change: DataFrame, 
     current = schema_evolution.fit_rows(row_reader.load_current_rows(spark, table), candidate.schema)
     kept = drop_matching_rows(current, change.where("_change = 'close'"), table.closing_columns)
     return kept.unionByName(opened, allowMissingColumns=True)
-
-
-def _collect_examples(changes: DataFrame, table: Table, hidden: Collection[str]) -> list[JsonObject]:
-    """Return all changed rows of the first `EXAMPLES` keys with a changed past answer; `hidden` columns read `***`.
-
-    They have `change`, close or open; a column that the table has by this name is `change_`.
-    """
-    key = [column for column in table.key if column in changes.columns]
-    keys = changes.where(tables.is_correction(table)).select(*key).distinct().sort(*key).limit(EXAMPLES)
-    shown = changes.join(keys, key, "left_semi").sort(*key, *PERIODS[table.kind], "_change").limit(20)
-    columns = ["_change", *(c for c in changes.columns if not c.startswith("_"))]
-    plain: list[JsonObject] = json.loads(show.as_json(collect_table(shown.select(*columns))))
-    names = {column: column for column in columns} | {"_change": "change", "change": "change_"}
-    return [{names[column]: "***" if column in hidden else value for column, value in row.items()} for row in plain]

@@ -9,9 +9,10 @@ from datetime import datetime
 import pyarrow as pa
 
 from hindcast.common.errors import escape_controls
-from hindcast.common.json_values import JsonObject
+from hindcast.common.json_values import JsonObject, StoredObject
 from hindcast.common.plurals import format_count, format_counts
 from hindcast.contract.field_types import Widen
+from hindcast.contract.types import PERIOD_COLUMNS
 from hindcast.plan import definitions
 from hindcast.plan.definitions import ContractChange
 from hindcast.quality.expectations import format_gate
@@ -44,13 +45,13 @@ class TopicPreview:
 class TablePreview:
     """What a run would change in a table, without what quarantine gates would hold back (`held`: how many keys).
 
-    `examples`: rows as JSON (`show.as_json`) with `change`, before (close) and after (open). `widened`: columns with
-    their types before and after; `widen`: how the contract says to.
+    `examples`: answers that would differ (`preview_examples.pair_examples`). `widened`: columns with their types before
+    and after; `widen`: how the contract says to.
     """
 
     statistics: ChangeStatistics
     held: int
-    examples: Sequence[JsonObject]
+    examples: Sequence[StoredObject]
     gates: Sequence[GateResult]
     widened: WidenedColumns
     widen: Widen = "refuse"
@@ -127,9 +128,35 @@ def _format_table(name: str, table: TablePreview) -> list[str]:
     if rows.corrected:
         lines.append(f"{format_count(rows.corrected, 'past answer')} would change: {format_counts(rows.ages)}")
     if table.examples:
-        lines.append(show.format_aligned(pa.Table.from_pylist(list(table.examples))))
+        lines.append(show.format_aligned(_tabulate_examples(table.examples)))
     return lines + [
         f"gate ({gate.on_failure}) {gate.outcome}: {format_gate(gate.expectation, gate.kwargs)}: {gate.detail}"
         for gate in table.gates
         if gate.outcome != "passed"
+    ]
+
+
+def _tabulate_examples(examples: Sequence[StoredObject]) -> pa.Table:
+    """Return answers that would differ as texts, where a value differs `10.00 -> 9.50`.
+
+    A column that has the name of an earlier one gets an underscore.
+    """
+    rows = [_list_cells(example) for example in examples]
+    names: list[str] = []
+    for name, _ in rows[0]:
+        while name in names:
+            name += "_"  # noqa: PLW2901  # until it is unique
+        names.append(name)
+    return pa.Table.from_pylist([dict(zip(names, (text for _, text in row), strict=True)) for row in rows])
+
+
+def _list_cells(example: StoredObject) -> list[tuple[str, str]]:
+    """Return the names and texts of the change, the key, the period and the values of an answer that would differ."""
+    sides = [example[side] for side in ("before", "after") if example[side] is not None]
+    periods = [(name, value) for name, value in example.items() if name in PERIOD_COLUMNS]
+    first = [("change", example["change"]), *example["key"].items(), *periods]
+    values = [(name, *(show.format_cell(side[name]) or '""' for side in sides)) for name in sides[0]]
+    return [
+        *((name, show.format_cell(value)) for name, value in first),
+        *((name, " -> ".join(dict.fromkeys(texts))) for name, *texts in values),
     ]

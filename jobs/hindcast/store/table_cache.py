@@ -186,6 +186,19 @@ def _find_folder_identity(log: Path) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
+VersionIdentity = tuple[str, str, int, LogState | frozenset[str] | None]
+
+
+def identify_version(path: str, delta_table: DeltaTable) -> VersionIdentity:
+    """Return what tells the version of an open table from others, also from one with its number in a restored copy.
+
+    It has the path, as the log of another table may have the same id. In an object store the names of files tell.
+    """
+    version = delta_table.version()
+    state = frozenset(delta_table.file_uris()) if "://" in path else read_log_state(path, version)
+    return path, str(delta_table.metadata().id), version, state
+
+
 def read_log_state(path: str, version: int) -> LogState | None:
     """Return the identity of a table's log folder, of its commit of a version and of the hint to its last checkpoint;
     None if there is no such commit, or not in a local folder.

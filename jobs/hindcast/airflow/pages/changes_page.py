@@ -26,7 +26,7 @@ from hindcast.common.settings import Settings
 from hindcast.contract import Contract
 from hindcast.contract.shapes import PERIODS
 from hindcast.plan import journal
-from hindcast.plan.runs import Completed, Run
+from hindcast.plan.runs import Completed, Run, find_last_completed
 from hindcast.query import changes, read, show
 from hindcast.query.changes import ChangeQuestion, Changes, SideLimit
 from hindcast.query.explain_limits import EngineLimitError, open_limited_engine
@@ -86,6 +86,7 @@ def build_page(settings: Settings, contract: Contract, request: ChangesRequest) 
             "periods": [*PERIODS[table.kind]],
             "runs": [run.number for run in answer.runs],
             "alone": answer.is_one_run,
+            "abandoned": _find_abandoned_runs(settings, contract, answer) if answer.is_one_run else [],
             "earlier": question.earlier.isoformat(),
             "later": question.later.isoformat(),
             "period": [moment.isoformat() for moment in question.period or ()],
@@ -97,6 +98,17 @@ def build_page(settings: Settings, contract: Contract, request: ChangesRequest) 
             "more": question.first + lines.num_rows < counts.lines,
         }
     )
+
+
+def _find_abandoned_runs(settings: Settings, contract: Contract, answer: _Answer) -> list[JsonValue]:
+    """Return the numbers of the runs between a run and the completed one before it that published the table and were
+    abandoned: what they changed is not among the changes of that run.
+    """
+    (run,) = answer.runs
+    earlier = [it for it in journal.read_runs(settings.warehouse, contract.pipeline) if it.known_at < run.known_at]
+    last = find_last_completed(earlier)
+    since = [it for it in earlier if last is None or it.known_at > last.known_at]
+    return [it.number for it in since if it.had_published(answer.table.name)]
 
 
 def build_csv(settings: Settings, contract: Contract, request: ChangesRequest) -> str:

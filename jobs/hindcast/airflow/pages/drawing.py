@@ -26,13 +26,20 @@ def sparkline(values: Sequence[float]) -> dict[str, str | float | None]:
     room = HEIGHT - 2 * MARGIN
 
     def place(n: int, value: float) -> tuple[float, float]:
-        share = (value / 2 - low / 2) / (high / 2 - low / 2) if high > low else 0.5  # halved: it stays finite
-        return first + step * n, HEIGHT - MARGIN - room * share
+        return first + step * n, HEIGHT - MARGIN - room * find_share(value, low, high)
 
     points = [place(n, value) for n, value in enumerate(values)]
     path = "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
     x, y = points[-1]
     return {"path": f"M{path}" + ("h0" if len(points) == 1 else ""), "x": x, "y": y, "last": values[-1]}
+
+
+def find_share(value: float, low: float, high: float) -> float:
+    """Return where a value lies between the least and the greatest, from 0 to 1; 0.5 where these are equal."""
+    span = high / 2 - low / 2  # halved: it stays finite
+    if span > 0:
+        return (value / 2 - low / 2) / span
+    return (value - low) / (high - low) if high > low else 0.5
 
 
 def scale_lengths(values: Sequence[float], longest: float, most: float | None = None) -> list[float]:

@@ -6,10 +6,12 @@ For the quality page and for the report of a run (templates: hindcast/report/fai
 from __future__ import annotations
 
 import time
+from base64 import b64decode
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-from hindcast.common.json_values import JsonObject, StoredObject
+from hindcast.common.column_values import ColumnValue
+from hindcast.common.json_values import JsonObject, JsonValue, StoredObject
 from hindcast.common.settings import Settings
 from hindcast.contract import Contract, list_shapes
 from hindcast.contract.bound import bind_contract
@@ -79,15 +81,15 @@ def _find_replaced_rows(
 
     A held change says what it would close; for other rows it is in their table (rows_before.py).
     """
-    closed: dict[tuple[str, str], list[str]] = {}
+    closed: dict[_ChangeGroup, list[str]] = {}
     for entry, row in zip(entries, masked, strict=True):
         if entry["change"] == "close" and row is not None:
-            closed.setdefault((entry["table"], entry["key"]), []).append(row)
+            closed.setdefault(_group_change(entry, row), []).append(row)
     replaced, new, left = dict[int, str](), set[int](), dict[str, list[int]]()
     for n, (entry, row) in enumerate(zip(entries, masked, strict=True)):
         if row is None or entry["gate"] is None or entry["change"] != "open":
             continue
-        former = held_change.find_replaced_row(row, closed.get((entry["table"], entry["key"]), []))
+        former = held_change.find_replaced_row(row, closed.get(_group_change(entry, row), []))
         if former is None:
             left.setdefault(entry["table"], []).append(n)
         else:
@@ -107,15 +109,36 @@ def _find_replaced_rows(
     return replaced, new
 
 
+_ChangeGroup: TypeAlias = tuple[str, str, held_change.Record | None]
+
+
+def _group_change(entry: StoredObject, row: str) -> _ChangeGroup:
+    """Return what an entry has in common with that of the row which it replaces: the table, the key, and the event."""
+    record = entry["topic"], entry["partition"], entry["offset"]
+    return entry["table"], entry["key"], held_change.find_event(row, record)
+
+
 def _ask_plane(
     settings: Settings, contract: Contract, name: str, key: str, row: str | None, path: str
 ) -> JsonObject | None:
     """Return what the address of the plane of a failing row asks; None if the contract has no such table."""
     if name not in (*contract.topics, *contract.views):
         return None
-    table, fields = read.locate_table(settings.warehouse, contract, name), entry_masks.parse_object(key, path)
+    table, kinds = read.locate_table(settings.warehouse, contract, name), list_shapes(contract)[name].key
+    fields = entry_masks.parse_object(key, path, str)  # decimals keep their digits
     if {*fields} != {*table.key} or None in fields.values():
         return None
+    values = [
+        _decode_bytes(fields[column]) if kinds.get(column) == "binary" else fields[column] for column in table.key
+    ]
     begin, _ = held_change.find_period(row) if row is not None else ("", "")
-    asked: JsonObject = {"table": name, "key": read.format_key(table, [fields[column] for column in table.key])}
+    asked: JsonObject = {"table": name, "key": read.format_key(table, values)}
     return {**asked, "asOf": begin} if begin else asked
+
+
+def _decode_bytes(text: JsonValue) -> ColumnValue:
+    """Return the bytes that an entry has as base64; other texts as they are."""
+    try:
+        return b64decode(str(text), validate=True)
+    except ValueError:
+        return text

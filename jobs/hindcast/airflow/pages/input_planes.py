@@ -85,17 +85,19 @@ def _read_input(
     table = _locate_source(settings, contract, name)
     try:
         values = read.parse_key(table, key)
-        history = key_history.read_history(table, values)
+        last = read.read_last_known_at(table.warehouse, table.pipeline)
+        history = key_history.read_history(table, values, until=last)
         delta_table = tables.open_table(table)
     except (QueryError, UnknownError, TableError):
         return None
     dropped = table_columns.read_dropped_columns(delta_table) if delta_table is not None else {}
     hidden = marks.find_hidden_columns(settings, contract, name) | dropped.keys()
     near = history.find_nearest(as_of, MAX_RECTANGLES)
-    formatter = RowFormatter(settings.warehouse, contract, name, past, hidden)
+    formatter = RowFormatter(
+        settings.warehouse, contract, name, past if table.pipeline == contract.pipeline else (), hidden
+    )
     shown = [formatter.format_row(row) for row in near.rows]
-    runs = formatter.named_runs if table.pipeline == contract.pipeline else {}
-    source = PlaneSource(table.kind, near.rows, shown, near.total, runs, table.key, hidden)
+    source = PlaneSource(table.kind, near.rows, shown, near.total, formatter.named_runs, table.key, hidden)
     return _Input(part, key, format_key_label(values), source, known_at)
 
 

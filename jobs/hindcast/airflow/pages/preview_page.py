@@ -6,21 +6,23 @@ templates/preview.html lays it out; the file is written by the preview (report/p
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 
 from hindcast.common.json_values import JsonObject, StoredObject
 from hindcast.common.plurals import format_count, format_counts
-from hindcast.contract import Contract, list_shapes
+from hindcast.contract import Contract
+from hindcast.plan import definitions
+from hindcast.plan.definitions import ContractChange
 from hindcast.quality import gate_words, held_change
 from hindcast.query.cut_values import cut_text
 from hindcast.report.summaries import OUTCOMES
+from hindcast.runs.widening import describe_widening
 
 
 def build_page(contract: Contract, answer: StoredObject | None) -> JsonObject:
     """Return the fields of a page; only the pipeline without an answer."""
     if answer is None:
         return {"pipeline": contract.pipeline, "answer": None}
-    tables = {name: _describe_table(contract, name, table) for name, table in answer["tables"].items()}
+    tables = {name: _describe_table(name, table) for name, table in answer["tables"].items()}
     topics = [
         {"name": name, "offsets": topic["offsets"], "fates": format_counts(topic["fates"]), "stops": topic["stops"]}
         for name, topic in answer["topics"].items()
@@ -29,12 +31,14 @@ def build_page(contract: Contract, answer: StoredObject | None) -> JsonObject:
     is_stopped = any(topic["stops"] for topic in answer["topics"].values()) or any(
         bool(table["isStopping"]) for table in tables.values()
     )
-    changed = any(table["opened"] or table["closed"] for table in answer["tables"].values())
+    is_new = any(table["opened"] or table["closed"] for table in answer["tables"].values())
+    edited = answer["contract"]
     return {
         "pipeline": contract.pipeline,
         "answer": {name: answer[name] for name in ("knownAt", "intervalEnd", "underWay")},
         "kind": "stopped" if is_stopped else "attention" if held else "passed",
-        "sentence": _summarize(is_stopped, corrected, held, changed),
+        "sentence": _summarize(is_stopped, corrected, held, is_new),
+        "contract": definitions.format_change(ContractChange.from_json(edited)) if edited else [],
         "topics": topics,
         "tables": [{"name": name, **table} for name, table in tables.items()],
     }
@@ -50,14 +54,14 @@ def _summarize(is_stopped: bool, corrected: int, held: int, changed: bool) -> st
     return f"A run would {' and '.join(parts)}."
 
 
-def _describe_table(contract: Contract, name: str, table: StoredObject) -> JsonObject:
+def _describe_table(name: str, table: StoredObject) -> JsonObject:
     """Return the counts of a table, its changed answers as rows, and the gates that would not pass."""
-    key = tuple(list_shapes(contract)[name].key) if name in (*contract.topics, *contract.views) else ()
     gates = [gate for gate in table["gates"] if gate["outcome"] != "passed"]
     return {
         **{count: table[count] for count in ("opened", "closed", "corrected", "held")},
         "ages": format_counts(table["ages"]),
-        "rows": _pair_examples(table["examples"], key),
+        "widened": describe_widening(name, table["widened"], table["widen"]) if table.get("widened") else "",
+        "rows": [_describe_example(example) for example in table["examples"]],
         "isStopping": any(
             (gate["outcome"], gate["on_failure"]) == ("failed", "stop")
             or (gate["outcome"] == "error" and gate["on_failure"] != "warn")
@@ -75,33 +79,13 @@ def _describe_table(contract: Contract, name: str, table: StoredObject) -> JsonO
     }
 
 
-def _pair_examples(examples: Sequence[StoredObject], key: Sequence[str]) -> list[JsonObject]:
-    """Return the rows that a run would open, with what they replace, and those that it would only close."""
-    rows: list[JsonObject] = []
-    by_key: dict[str, list[StoredObject]] = {}
-    for example in examples:
-        by_key.setdefault(json.dumps([example.get(column) for column in key]), []).append(example)
-    for parts in by_key.values():
-        texts = {
-            change: [
-                json.dumps({n: v for n, v in it.items() if n != "change"}) for it in parts if it["change"] == change
-            ]
-            for change in ("close", "open")
-        }
-        replaced = [held_change.find_replaced_row(text, texts["close"]) for text in texts["open"]]
-        gone = [text for text in texts["close"] if text not in replaced]
-        pairs = [*zip(texts["open"], replaced, strict=True), *((text, None) for text in gone)]
-        for text, former in pairs:
-            named = {column: parts[0].get(column) for column in key}
-            cells = held_change.list_cells(text, former, key)
-            rows.append(
-                {
-                    "key": ", ".join(str(value) for value in named.values()),
-                    "change": "removed" if text in gone else "changed" if former else "added",
-                    "valid": held_change.describe_period(text),
-                    "cells": [
-                        {**it._asdict(), "before": cut_text(it.before), "after": cut_text(it.after)} for it in cells
-                    ],
-                }
-            )
-    return rows
+def _describe_example(example: StoredObject) -> JsonObject:
+    """Return an answer that would differ, as people read it: what it is now, and what it would be."""
+    sides = [json.dumps(example[side]) for side in ("after", "before") if example[side] is not None]
+    cells = held_change.list_cells(sides[0], sides[1] if len(sides) > 1 else None, ())
+    return {
+        "key": ", ".join(map(str, example["key"].values())),
+        "change": example["change"],
+        "valid": held_change.describe_period(json.dumps(example)),
+        "cells": [{**it._asdict(), "before": cut_text(it.before), "after": cut_text(it.after)} for it in cells],
+    }

@@ -205,8 +205,12 @@ def build_run_entry(settings: Settings, run: Run, has_new_marks: Callable[[Run],
             return None
 
     outcome = attempt(lambda: run_reports.summarize_run(settings, run)) or run_reports.describe_unread_report(run)
-    report = attempt(lambda: run_reports.find_file(folder, f"run-{run.number}.html"))
-    data_docs = attempt(lambda: run_reports.find_file(folder, f"run-{run.number}/index.html"))
+
+    def link_file(name: str) -> str | None:
+        """Return a file of the run; one of a run under way is of a lost run that had its number (docs/backup.md)."""
+        return attempt(lambda: run_reports.find_file(folder, name)) if run.has_report else None
+
+    report, data_docs = link_file(f"run-{run.number}.html"), link_file(f"run-{run.number}/index.html")
     is_hidden = run.stop_error is not None and has_new_marks(run)
     return RunEntry(run, outcome, report, data_docs, problems, REDACTED if is_hidden else run.stop_error)
 

@@ -166,7 +166,9 @@ def list_newest(settings: Settings, contract: Contract, last: Run) -> list[JsonV
     for name, shape in [*list_shapes(contract).items()][:MAX_LINES]:
         if name not in contract.topics and name not in contract.views:
             continue
-        newest = find_newest(tables.locate_table(settings.warehouse, contract, name), PERIODS[shape.kind][0])
+        newest = find_newest(
+            tables.locate_table(settings.warehouse, contract, name), PERIODS[shape.kind][0], last.known_at
+        )
         if newest is not None:
             behind = last.known_at - newest
             words = f"{format_age(abs(behind))} {'before' if behind >= timedelta(0) else 'after'} run {last.number}"
@@ -174,8 +176,11 @@ def list_newest(settings: Settings, contract: Contract, last: Run) -> list[JsonV
     return lines
 
 
-def find_newest(table: Table, column: str) -> datetime | None:
-    """Return the greatest moment that files of a table have in a column; None if their statistics do not tell."""
+def find_newest(table: Table, column: str, known_at: datetime) -> datetime | None:
+    """Return the greatest moment in a column of files whose rows are current and known; None if statistics do not tell.
+
+    Left out are files of superseded rows, and those that a run has written after `known_at`.
+    """
     try:
         delta_table = tables.open_table(table)
     except HindcastError:
@@ -186,6 +191,11 @@ def find_newest(table: Table, column: str) -> datetime | None:
     name = f"max.{column}"
     if name not in files.column_names or not pa.types.is_timestamp(files.schema.field(name).type):
         return None
+    if "partition._belief" in files.column_names:
+        files = files.filter(pc.not_equal(files.column("partition._belief"), "superseded"))
+    if "min.systemFrom" in files.column_names and pa.types.is_timestamp(files.schema.field("min.systemFrom").type):
+        is_later = pc.fill_null(pc.greater(files.column("min.systemFrom"), known_at), False)
+        files = files.filter(pc.invert(is_later))
     newest: datetime | None = pc.max(files.column(name)).as_py()
     return newest and newest.astimezone(UTC)
 

@@ -95,12 +95,13 @@ def build_page(
         read.refuse_forgotten(warehouse, contract, name)
         past = journal.read_runs(warehouse, pipeline)
         field = "knownAt"
-        known = _parse_known_at(warehouse, pipeline, request.knownAt) or read.read_last_known_at(warehouse, pipeline)
+        last = read.read_last_known_at(warehouse, pipeline)
+        known = _parse_known_at(warehouse, pipeline, request.knownAt) or last
         field = "comparedWith"
         other = _parse_known_at(warehouse, pipeline, request.comparedWith)
         field = "key"
         holds = HeldKeys(warehouse, contract, name, known)
-        history = key_history.read_history(table, read.parse_key(table, request.key), holds)
+        history = key_history.read_history(table, read.parse_key(table, request.key), holds, last)
         field = "asOf"
         trimmed = horizon.read_horizon(table)
         given = read.moment_of(warehouse, pipeline, request.asOf) if request.asOf else None
@@ -214,7 +215,8 @@ def _list_other_keys(table: Table, past: Sequence[Run], text: str) -> JsonObject
     """Return the keys to choose from in place of a text that is none: those `near` it, and some `keys` to look at."""
     if tables.open_table(table) is None:
         return {}
-    near = [_show_key(table, key) for key in near_keys.find_near_keys(table, text)]
+    last = read.read_last_known_at(table.warehouse, table.pipeline)
+    near = [_show_key(table, key) for key in near_keys.find_near_keys(table, text, last)]
     return {"near": [*near], "keys": _list_keys(table, past)}
 
 
@@ -226,13 +228,20 @@ def suggest_keys(settings: Settings, contract: Contract, name: str, beginning: s
     """Return a few keys of a table that start with `beginning`."""
     table = read.locate_table(settings.warehouse, contract, name)
     marks.refuse_hidden_key(settings, contract, name)
-    return {"keys": key_history.suggest_keys(table, beginning)}
+    return {"keys": [*_find_known_keys(table, beginning)]}
+
+
+def _find_known_keys(table: Table, beginning: str) -> list[str]:
+    """Return a few keys that start with `beginning`, of those known at the last completed run."""
+    completed = journal.read_completed_runs(table.warehouse, table.pipeline)
+    until = max((run.known_at for run in completed), default=None)
+    return [] if until is None else key_history.suggest_keys(table, beginning, until)
 
 
 def _suggest_any(table: Table) -> list[JsonValue]:
     """Return a few keys of a table; none if they are not found in time: the page lets the user write one."""
     try:
-        return [*key_history.suggest_keys(table, "")]
+        return [*_find_known_keys(table, "")]
     except SlowSuggestionError:
         return []
 

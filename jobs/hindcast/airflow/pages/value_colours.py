@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from decimal import Decimal
 from typing import NamedTuple
 
+from hindcast.airflow.pages import drawing
 from hindcast.common.column_values import ColumnValue
 from hindcast.common.json_values import JsonValue
 from hindcast.query.show import format_cell, plain_value
@@ -42,10 +43,9 @@ def _colour_numbers(column: str, values: Sequence[ColumnValue]) -> Colouring | N
     if len(known) < 2 or None in (read_number(value) for value in values if value is not None):
         return None
     low, high = min(known), max(known)
-    span = high / 2 - low / 2  # halved: it stays finite
 
     def choose_level(number: float | None) -> str:
-        return "" if number is None else f"n{round((number / 2 - low / 2) / span * (LEVELS - 1))}"
+        return "" if number is None else f"n{round(drawing.find_share(number, low, high) * (LEVELS - 1))}"
 
     ends = {0: format_value(plain_value(known[low])), LEVELS - 1: format_value(plain_value(known[high]))}
     legend = [(f"n{level}", ends.get(level, "")) for level in range(LEVELS)]
