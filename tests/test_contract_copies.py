@@ -63,3 +63,35 @@ def test_a_file_system_without_links_has_copies_too(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(os, "link", refuse)
     test_one_replaces_no_file_and_leaves_none_of_its_own(tmp_path)
+
+
+_TABLES = "start: 2026-01-01\ntopics:\n  t: {read: table, key: {k: string}, value: {n: int}}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "copy"),
+    {
+        "a byte order mark": ("\ufeffpipeline: some\n", "\ufeffpipeline: then\n"),
+        "a block": ("pipeline: >- # why\n  some\n", "pipeline: then\n"),
+        "an anchor": ("pipeline: &n some\ndescription: *n\n", "pipeline: &n then\ndescription: *n\n"),
+        "an alias": ("description: &n some\npipeline: *n\n", "description: &n some\npipeline: then\n"),
+        "a tag": ("pipeline: !!str some\r\n", "pipeline: !!str then\r\n"),
+        "quotes": ("# \U0001f600\n'pipeline': \"some\" # why\n", "# \U0001f600\n'pipeline': \"then\" # why\n"),
+    }.values(),
+    ids=lambda text: repr(text.partition(":")[2]),
+)
+def test_nothing_but_the_name_of_its_pipeline_differs(tmp_path: Path, text: str, copy: str) -> None:
+    (tmp_path / "some.yaml").write_bytes((text + _TABLES).encode())
+    written = contract_copies.copy_contract(settings_of(tmp_path), "some", "then")
+    assert written is not None
+    assert written.read_bytes().decode() == copy + _TABLES
+    assert find(tmp_path, "then").topics == find(tmp_path, "some").topics
+
+
+def test_one_that_does_not_load_is_to_be_made_by_hand(tmp_path: Path) -> None:
+    (tmp_path / "shop.yaml").write_text(SHOP, encoding="utf-8")
+    with pytest.raises(RequestError, match="cannot be copied by itself: pipeline: no text is given") as refused:
+        contract_copies.copy_contract(settings_of(tmp_path), "shop", "null")
+    assert refused.value.where == str(tmp_path / "shop.yaml")
+    assert "copy it to null.yaml by hand" in refused.value.fix
+    assert [path.name for path in tmp_path.iterdir()] == ["shop.yaml"]

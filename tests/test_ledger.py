@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from deltalake import DeltaTable
 
 from hindcast.cli import main
+from hindcast.common.errors import TableError
 from hindcast.common.settings import read_settings
 from hindcast.ingest import ledger
 from hindcast.ops import journal_rebuild
 from hindcast.plan import journal
 from hindcast.quality import held_changes
+from hindcast.report import report
 from hindcast.runs import run_steps
 from pipelines import RESTAURANT, Pipeline, pipeline, wrong
 
@@ -105,6 +108,49 @@ def test_without_logs_the_tables_tell_of_their_last_runs(copy: Pipeline) -> None
     )
     after = {run.number: run.known_at for run in journal.read_runs(copy.warehouse, copy.name)}
     assert after == {n: before[n] for n in (1, 2)}, "to the microsecond, which statistics do not have"
+
+
+def test_a_rebuilding_gives_no_number_away_before_it_has_ended(copy: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = journal.runs_table(copy.warehouse, copy.name).path
+    DeltaTable(place).delete("entry = 'planned'")
+    before = DeltaTable(place).version()
+    with monkeypatch.context() as patch:
+        patch.setattr(report, "build_report", kill)
+        with pytest.raises(KilledError):
+            journal_rebuild.rebuild_journal(copy.warehouse, copy.contract)
+    with copy.here(), pytest.raises(TableError, match="the journal lacks a valid plan of run 1, 2, 3"):
+        run_steps.plan_run(read_settings(), copy.name, "next")
+    assert journal_rebuild.rebuild_journal(copy.warehouse, copy.contract) == [1, 2]
+    assert DeltaTable(place).version() == before + 1
+    assert copy.states() == [(1, "completed"), (2, "abandoned")]
+
+
+class KilledError(BaseException):
+    """Stands for the death of the process: nothing of ours handles it."""
+
+
+def kill(*_: object) -> None:
+    raise KilledError
+
+
+@pytest.mark.parametrize("lost", ["runs", "last", "logs", "rows"])
+def test_no_run_takes_a_number_that_a_table_or_log_has(copy: Pipeline, lost: str) -> None:
+    folder = Path(copy.warehouse) / copy.name
+    if lost in ("runs", "rows"):
+        shutil.rmtree(folder / "runs")
+    else:
+        DeltaTable(str(folder / "runs")).delete("run > 1")
+    if lost in ("logs", "rows"):
+        shutil.rmtree(folder / "logs")
+    if lost == "rows":  # so that nothing tells when a run was known
+        for table in ("menu", "orders", "bills"):
+            DeltaTable(str(folder / table)).delete()
+    with copy.here():
+        with pytest.raises(TableError, match=r"run 2 committed to .*, but the last run of the journal is") as refused:
+            run_steps.plan_run(read_settings(), copy.name, "next")
+        assert refused.value.fix == f"hindcast ledger {copy.name} --rebuild"
+        assert main.main(["ledger", copy.name, "--rebuild"]) == 0
+        assert run_steps.plan_run(read_settings(), copy.name, "next") == 3
 
 
 def test_two_pipelines_share_a_topic(broker: str, tmp_path: Path) -> None:

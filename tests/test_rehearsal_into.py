@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,8 @@ from hindcast.kafka.topics import OffsetRange
 from hindcast.ops import retention
 from hindcast.ops.erase import forget, records
 from hindcast.plan import journal
-from hindcast.store import files
+from hindcast.store import commits, files
+from hindcast.store.tables import Table
 from pipelines import Pipeline, at, pipeline, wrong
 from test_rehearsal import CONTRACT, define_bills, known_bills, rehearse, send, sent
 
@@ -258,7 +260,75 @@ def test_of_several_entries_of_a_topic_the_log_that_has_all_of_it_is_read(
         assert main(["rehearse", "one", "--into", "begun", *MOMENTS]) == 1
         found = capsys.readouterr().err
         assert f"the log of one has the topic {x.kafka('t')} from {at(10).isoformat()} on" in found
+        shutil.rmtree(Path(one.warehouse) / "one" / "runs")
+        assert main(["ledger", "one", "--rebuild"]) == 0
+        assert main(["rehearse", "one", "--into", "begun", *MOMENTS]) == 1
+        assert "the journal was rebuilt, and does not say from when on the log has" in capsys.readouterr().err
+        one.run()
+        assert main(["rehearse", "one", "--into", "begun", *MOMENTS]) == 1
+        assert f"from {at(10).isoformat()} on" in capsys.readouterr().err
 
 
 def known_rows(p: Pipeline, table: str) -> list[dict[str, Any]]:
     return [row for row in p.raw(table) if row["systemTo"] is None]
+
+
+LATER = """
+pipeline: some
+start: 2026-01-01
+topics:
+  t: {read: stream, from: FROM, key: {k: string}, value: {n: int}, arrival: header sent}
+"""
+
+
+@pytest.mark.parametrize(("made", "missing"), [(0, 4), (1, 2)])
+def test_earlier_offsets_that_a_killed_run_left_are_ingested_before_a_rehearsal(
+    spark: SparkSession,
+    broker: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    made: int,
+    missing: int,
+) -> None:
+    with pipeline(spark, broker, tmp_path, LATER.replace("FROM", at(4).isoformat())) as p:
+        p.send("t", *((f"k{n}", {"n": n}, n, sent(n)) for n in range(6)))
+        p.run()
+        p.path.write_text(p.path.read_text(encoding="utf-8").replace("00:00:04", "00:00:00"), encoding="utf-8")
+        with monkeypatch.context() as patch:
+            patch.setenv("HINDCAST_CHUNK", "2")
+            kill_after_commits(patch, made)
+            with pytest.raises(KilledError):
+                p.run("killed")
+        into = ["rehearse", p.name, "--into", "then", "--from", at(0).isoformat(), "--to", at(30).isoformat()]
+        into += ["--every", "30 seconds"]
+
+        def refusal() -> str:
+            assert main(into) == 1
+            assert not beside(p, "then").path.exists(), "nothing is written"
+            return capsys.readouterr().err
+
+        assert f"was to ingest earlier offsets of the topic, and {missing} of them are not in the log" in refusal()
+        assert main(["abandon", p.name]) == 0
+        assert f"hindcast run {p.name}, then repeat this" in refusal()
+        p.run()
+        assert main(into) == 0
+        assert beside(p, "then").fates("t") == [(n, "accepted") for n in range(6)]
+
+
+class KilledError(BaseException):
+    """Stands for the death of the process: nothing of ours handles it."""
+
+
+def kill_after_commits(patch: pytest.MonkeyPatch, count: int) -> None:
+    """Let a run die when it has made so many commits to logs."""
+    append_rows, written = commits.append_rows, list[Table]()
+
+    def append(rows: Any, table: Table, *others: Any, **more: Any) -> Any:
+        if table.kind == "log":
+            if len(written) == count:
+                raise KilledError
+            written.append(table)
+        return append_rows(rows, table, *others, **more)
+
+    patch.setattr(commits, "append_rows", append)

@@ -25,6 +25,7 @@ from hindcast.kafka.topic_patterns import MemberPartition
 from hindcast.kafka.topics import OffsetRange
 from hindcast.plan import taken_offsets
 from hindcast.plan.runs import Run
+from hindcast.plan.taken_offsets import TakenOffsets
 from hindcast.store import duckdb_reader, table_columns, tables
 
 _AT_ONCE, _BYTES, _MEMORY = 2_048, 32 << 20, 1 << 30
@@ -143,7 +144,7 @@ def open_logged_topics(contract: BoundContract, past: list[Run]) -> LoggedTopics
     """Return the topics of a pipeline's logs, up to what its runs have ingested by now.
 
     Raise RequestError if a log lacks records that its runs have ingested, because it was trimmed, or began with an
-    adopted table; and if entries have different parts of a topic.
+    adopted table; if it lacks earlier offsets that a run was to ingest; and if entries have different parts of a topic.
     """
     found: dict[str, list[LoggedTopic]] = {}
     for name in contract.topics:
@@ -151,6 +152,7 @@ def open_logged_topics(contract: BoundContract, past: list[Run]) -> LoggedTopics
         state = taken_offsets.find_taken(contract, name, past)
         if state is None or not state.taken.after:
             continue
+        _refuse_missing_offsets(contract, name, state, past)
         taken, kafka = state.taken, contract.kafka_topic(name)
         own: dict[str, LoggedTopic] = {}
         for number, offsets in taken.ranges.items():
@@ -198,6 +200,21 @@ def _refuse_incomplete(contract: BoundContract, name: str) -> None:
         raise RequestError(found, where=f"{contract.pipeline}.{name}", fix=fix)
     if initial_rows.has_initial_rows(contract, name):
         found = "the table began with rows of a table that was adopted: no log says when they arrived"
+        raise RequestError(found, where=f"{contract.pipeline}.{name}", fix=fix)
+
+
+def _refuse_missing_offsets(contract: BoundContract, name: str, state: TakenOffsets, past: list[Run]) -> None:
+    """Raise RequestError if `from` was moved back, and the log has later offsets but not all of the earlier ones; also
+    if a rebuilt journal does not tell with which `from` the log began.
+    """
+    taken, found = state.taken, ""
+    is_rebuilt = any(run.number == state.run and run.plan.is_rebuilt for run in past)
+    if count := sum(offsets.end - offsets.start for offsets in taken.abandoned_ranges.values()):
+        found = f"run {state.run} was to ingest earlier offsets of the topic, and {count} of them are not in the log"
+    elif is_rebuilt and any(taken.start_offsets.get(partition) != 0 for partition in taken.ranges):
+        found = "the journal was rebuilt, and does not say from when on the log has the topic"
+    if found:
+        fix = f"hindcast run {contract.pipeline}, then repeat this; or rehearse from Kafka, without --into"
         raise RequestError(found, where=f"{contract.pipeline}.{name}", fix=fix)
 
 

@@ -6,21 +6,23 @@ import os
 from pathlib import Path
 from secrets import token_hex
 
+import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from hindcast.common.errors import ContractError, RequestError
 from hindcast.common.settings import Settings
+from hindcast.common.yaml_loader import PlainLoader
 from hindcast.contract import bounds, find
 from hindcast.contract.folder import find_owners, try_find, try_load_all
 from hindcast.contract.types import Name
-from hindcast.contract.yaml_documents import compose_node, find_node
+from hindcast.contract.yaml_documents import compose_node
 
 
 def copy_contract(settings: Settings, pipeline: str, name: str) -> Path | None:
     """Write the contract of a pipeline once more, as that of the pipeline `name`; return its file.
 
     Nothing but the name differs. Return None, and write nothing, if there is a contract of that name. Raise
-    RequestError if its file exists and has another contract, ContractError if a pipeline cannot be called so.
+    RequestError if its file exists and has another contract, or if the copy would not load.
     """
     if (known := try_find(settings.schemas, name, settings.choice)) is not None:
         if isinstance(known, ContractError):
@@ -32,17 +34,36 @@ def copy_contract(settings: Settings, pipeline: str, name: str) -> Path | None:
         raise RequestError("no pipeline can be called so", where=name, fix=f"write for example {pipeline}_2") from None
     source = find_owners(try_load_all(settings.schemas, settings.choice))[pipeline]
     target = source.with_name(f"{name}.yaml")
-    value = find_node(compose_node(source), ("pipeline",))
-    if value is None:
-        raise RequestError("does not name its pipeline", where=str(source), fix=f"copy it to {target.name} by hand")
-    text = bounds.read_text(source)
-    _write_new_file(target, text[: value.start_mark.index] + name + text[value.end_mark.index :], name)
+    _write_new_file(target, _rename_pipeline(source, name), name)
     try:
         find(settings.schemas, name, settings.choice)
-    except ContractError:
+    except ContractError as error:
         target.unlink()
-        raise
+        raise _build_copy_error(source, name, error.found) from None
     return target
+
+
+def _rename_pipeline(source: Path, name: str) -> str:
+    """Return the text of a contract with another name of its pipeline; all else stays, also an anchor of the name."""
+    root, text = compose_node(source), bounds.read_text(source)
+    keys = [key for key, _ in root.value if key.value == "pipeline"] if isinstance(root, yaml.MappingNode) else []
+    body = text.removeprefix(_BYTE_ORDER_MARK)  # no mark of YAML's counts it
+    for token in yaml.scan(body, Loader=PlainLoader):
+        if keys and isinstance(token, _VALUE_TOKENS) and token.start_mark.index >= keys[0].end_mark.index:
+            style = getattr(token, "style", None) or ""
+            written = f"{name}\n" if style in ("|", ">") else f"{style}{name}{style}"
+            start, end = token.start_mark.index, token.end_mark.index
+            return text[: len(text) - len(body)] + body[:start] + written + body[end:]
+    raise _build_copy_error(source, name, "it does not name its pipeline")
+
+
+_BYTE_ORDER_MARK = "\ufeff"
+_VALUE_TOKENS = (yaml.ScalarToken, yaml.AliasToken)
+
+
+def _build_copy_error(source: Path, name: str, problem: str) -> RequestError:
+    fix = f"copy it to {name}.yaml by hand, with pipeline: {name}; or take another name"
+    return RequestError(f"cannot be copied by itself: {problem}", where=str(source), fix=fix)
 
 
 def _write_new_file(target: Path, text: str, name: str) -> None:

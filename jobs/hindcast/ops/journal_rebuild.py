@@ -22,7 +22,7 @@ from hindcast.ingest.ledger import IngestedRange
 from hindcast.kafka.topic_patterns import MemberPartition
 from hindcast.kafka.topics import OffsetRange
 from hindcast.ops import rebuilt_runs
-from hindcast.plan import journal
+from hindcast.plan import committed_runs, journal
 from hindcast.plan.plans import Plan, TopicPlan
 from hindcast.plan.purposes import ArrivalInterval, Replay
 from hindcast.plan.rehearsals import MICROSECOND
@@ -41,12 +41,10 @@ def rebuild_journal(warehouse: str, contract: BoundContract) -> list[int]:
     """Make a pipeline's journal agree with its logs and tables; return the numbers of the runs that it wrote again.
 
     Runs of which the journal says the same as the logs stay as they are; entries that contradict each other
-    (`journal.find_damage`) are put in order. If all agree, nothing is written. Runs without a plan are removed first:
-    nothing can be read while they are there.
+    (`journal.find_damage`) are put in order. If all agree, nothing is written. Runs without a plan are removed by the
+    commit that writes the others again: until then no other run can take their numbers, since none can be planned.
     """
     planned, unplanned = journal.read_planned_runs(warehouse, contract.pipeline)
-    if unplanned:
-        journal.replace_entries(warehouse, contract.pipeline, [], without=unplanned)
     known = {run.number: run for run in planned}
     ingested = {
         name: ledger.read_ingested_ranges(tables.log_table(warehouse, contract.pipeline, name))
@@ -64,7 +62,8 @@ def rebuild_journal(warehouse: str, contract: BoundContract) -> list[int]:
     purposes = rebuilt_runs.find_purposes(warehouse, contract, proofs, ingesting)
     numbers = sorted({*known_ats, *known})
     uncertain, ended = max(numbers, default=0), _find_ended_runs(warehouse, contract)
-    last = max([0, *ended, *removing, rebuilt_runs.find_last_entry(warehouse, contract.pipeline)])
+    committed = committed_runs.find_last_commit(contract).run
+    last = max([committed, *ended, *removing, rebuilt_runs.find_last_entry(warehouse, contract.pipeline)])
     if last > uncertain:  # no other run can have its number
         moments = [*known_ats.values(), *(run.known_at for run in planned)]
         known_ats[last] = max(moments, default=clock.now()) + MICROSECOND
@@ -95,10 +94,11 @@ def rebuild_journal(warehouse: str, contract: BoundContract) -> list[int]:
         elif number in unfinished:
             outcome = Abandoned(_REASON, rebuilt_runs.list_published_tables(warehouse, contract, number))
         else:
-            outcome = _rebuild_report(warehouse, contract, plans[number])
+            with journal.skip_unplanned_runs():
+                outcome = _rebuild_report(warehouse, contract, plans[number])
         entries += [Run(plans[number]), Run(plans[number], outcome)]
-    if entries:
-        journal.replace_entries(warehouse, contract.pipeline, entries)
+    if entries or unplanned:
+        journal.replace_entries(warehouse, contract.pipeline, entries, without=unplanned)
     return sorted([*rebuilt, *disordered])
 
 

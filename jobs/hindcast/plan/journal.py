@@ -21,6 +21,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import datetime
 from typing import Literal
 
@@ -88,13 +89,26 @@ def new_run_id(by: str) -> str:
 def read_runs(warehouse: str, pipeline: str) -> list[Run]:
     """Return all runs of a pipeline, oldest first; raise TableError if the journal lacks the plan of one."""
     runs, unplanned = read_planned_runs(warehouse, pipeline)
-    if unplanned:
+    if unplanned and not _SKIPS_UNPLANNED.get():
         raise TableError(
             f"the journal lacks a valid plan of run {show_briefly(', '.join(map(str, unplanned)))}",
             where=runs_table(warehouse, pipeline).path,
             fix=repair_command(pipeline),
         )
     return runs
+
+
+@contextmanager
+def skip_unplanned_runs() -> Iterator[None]:
+    """Let `read_runs` in the block leave out runs without a plan, as long as the journal has these. Not in threads."""
+    token = _SKIPS_UNPLANNED.set(True)
+    try:
+        yield
+    finally:
+        _SKIPS_UNPLANNED.reset(token)
+
+
+_SKIPS_UNPLANNED: ContextVar[bool] = ContextVar("skips unplanned runs", default=False)
 
 
 def read_planned_runs(warehouse: str, pipeline: str) -> tuple[list[Run], list[int]]:

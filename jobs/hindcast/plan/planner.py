@@ -23,7 +23,17 @@ from hindcast.kafka.topics import (
     recreated_topic_error,
     refuse_lost_offsets,
 )
-from hindcast.plan import closes, definitions, ended_runs, inputs, journal, notices, rehearsals, taken_offsets
+from hindcast.plan import (
+    closes,
+    committed_runs,
+    definitions,
+    ended_runs,
+    inputs,
+    journal,
+    notices,
+    rehearsals,
+    taken_offsets,
+)
 from hindcast.plan.plans import Plan, TopicPlan
 from hindcast.plan.purposes import Erasure, Purpose, Release, Replay, Requeue, Upgrade
 from hindcast.plan.rehearsals import RehearsedOffsets
@@ -51,7 +61,8 @@ def ensure_plan(
     `interval_end` (UTC) bounds what is replayed; without it, everything available is. `only`, `ahead`, `given` and
     `rehearsed`: as for `propose_plan`. `instead`: what the run does instead of replaying. Raise BusyError if another
     run of the pipeline has not ended, also if it has the same `run_id` and is for something else: a run of another DAG
-    can; and while a rehearsal of Airflow is open, unless the run may end that (`ends_rehearsal`). A stopped run is
+    can; and while a rehearsal of Airflow is open, unless the run may end that (`ends_rehearsal`). Raise TableError if a
+    table has a commit of a run that the journal lacks: the next run would take its number. A stopped run is
     abandoned for this one, even if it is an earlier attempt of `run_id`; this run ingests the records that it left. The
     run is known at the moment directly before its plan is stored: until then a question gets an answer without the run,
     and that answer must not change.
@@ -93,6 +104,7 @@ def ensure_plan(
                 where=contract.pipeline,
                 fix=f"wait for it or {_retry_fix(run)}; if it cannot be finished: hindcast abandon {contract.pipeline}",
             )
+    committed_runs.refuse_unknown_runs(contract, past)
     if rehearsed is not None:
         rehearsals.refuse_rehearsal(contract, past)
         inputs.refuse_unrehearsed(contract, rehearsed.interval)
