@@ -195,13 +195,14 @@ def combine_halves(high: Integers, low: Integers, kind: pa.DataType, none: Boole
     lower = (high.astype(np.uint64) << np.uint64(HALF)) + low.astype(np.uint64)
     carried = lower < low.astype(np.uint64)
     upper = (high >> HALF) + carried
-    words = np.stack([lower.view(np.int64), upper], axis=1)
+    values = lower.view(np.int64)
     if pa.types.is_decimal(kind):
+        words = np.stack([values, upper], axis=1)
         bits = pc.invert(pa.array(none)).buffers()[1] if len(none) else None
         return pa.Array.from_buffers(kind, len(none), [bits, pa.py_buffer(words.tobytes())])
-    if np.any(upper != words[:, 0] >> 63):
+    if np.any(upper != values >> 63):
         raise OverflowError("a sum is no bigint any more")
-    return pa.array(words[:, 0], mask=none).cast(kind)
+    return pa.array(values, mask=none).cast(kind)
 
 
 def round_halves(high: Integers, low: Integers, none: Booleans) -> pa.Array:

@@ -9,6 +9,7 @@ depends on other events.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 
@@ -111,6 +112,8 @@ def find_late_events(form: EventSpec, run: Run) -> pa.Table | None:
 
     RefusalError if a task refuses its part.
     """
+    # Of a key only its nulls count here: a dictionary of its texts would take longer than it saves.
+    form = replace(form, side=replace(form.side, key=()))
     with task.find_refusals():
         blocks = late_events.find_doubtful_blocks(
             form, run(form, late_events.summarize_blocks, late_events.BLOCK_SCHEMA).toArrow()
