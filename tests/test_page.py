@@ -211,7 +211,7 @@ def embedded(html: str) -> Any:
             held_back(newly=0, noLongerHeld={"released": 1}, held=None),
             "passed",
             (
-                "Run 3 of restaurant was published; 1 of 3 gates failed (quarantine, on released rows); "
+                "Run 3 of restaurant was published; 1 of 3 gates failed on released rows; "
                 "1 held key of bills was released."
             ),
         ),
@@ -221,6 +221,14 @@ def embedded(html: str) -> Any:
             (
                 "Run 3 of restaurant was published; 1 of 3 gates failed (quarantine): "
                 "2 keys of bills are held back; 1 held key of bills was released."
+            ),
+        ),
+        (
+            held_back(newly=0, noLongerHeld={"released": 1}),
+            "passed",
+            (
+                "Run 3 of restaurant was published; 1 of 3 gates failed (quarantine); "
+                "2 keys of bills still wait for approval; 1 held key of bills was released."
             ),
         ),
         (

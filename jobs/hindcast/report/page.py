@@ -190,7 +190,7 @@ def summarize_outcome(report: RunReport) -> RunSummary:
         brief = "; ".join([f"stopped{why.partition(':')[0]}", *clauses])
         return RunSummary("stopped", f"{'; '.join([f'{run} was stopped{why}', *clauses])}.", brief)
     changed = any(table.opened or table.closed for table in report.tables.values()) or not report.tables
-    told = describe_gates(gates, released.keys() - newly.keys())
+    told = describe_gates(gates, released.keys() - held.keys())
     sentence = f"{run} {'was published' if changed else 'changed nothing'}; {told}"
     has_passed = all(gate.outcome == "passed" for gate in gates)
     state = ("published" if changed else "changed nothing") if has_passed else told

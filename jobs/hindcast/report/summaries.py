@@ -192,10 +192,10 @@ def describe_gates(gates: Sequence[GateSummary], released: Collection[str] = ())
         return f"all {total:,} gates passed" if total > 1 else "its gate passed"
     failed = Counter(gate.on_failure for gate in gates if gate.outcome == "failed")
     how = ", ".join(f"{n:,} {kind}" if len(failed) > 1 else kind for kind, n in failed.items())
-    if (holding := [gate.table for gate in gates if gate.is_holding]) and {*holding} <= {*released}:
-        how = f"{how}, on released rows" if len(failed) == 1 else how
+    holding = {gate.table for gate in gates if gate.is_holding}
+    is_released = {*failed} == {"quarantine"} and holding <= {*released}
     parts = [
-        (counts["failed"], f"failed ({how})"),
+        (counts["failed"], "failed on released rows" if is_released else f"failed ({how})"),
         (sum(gate.has_failed for gate in gates) - counts["failed"], "could not be evaluated"),
         (counts["unchecked"], f"{'was' if counts['unchecked'] == 1 else 'were'} not checked"),
     ]

@@ -76,7 +76,7 @@ def read_failing_rows(settings: Settings, contract: Contract, run: int) -> Faili
 def _has_gate(contract: Contract, entry: StoredObject) -> bool:
     """Return whether the gate of an entry is still in the contract, which may have another of this number."""
     known = contract.expectations(entry["table"]) if entry["table"] in (*contract.topics, *contract.views) else ()
-    return entry["gate"] < len(known) and known[entry["gate"]].type == entry["expectation"]
+    return entry["expectation"] in [gate.type for gate in known[entry["gate"] :][:1]]
 
 
 def _find_replaced_rows(
