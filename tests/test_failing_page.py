@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,7 +23,7 @@ from hindcast.airflow.pages import failing_changes, quality
 from hindcast.airflow.pages.access import PageAccess
 from hindcast.airflow.pages.routes import build_app
 from hindcast.common.column_values import ColumnValue
-from hindcast.common.json_values import JsonValue
+from hindcast.common.json_values import JsonObject, JsonValue
 from hindcast.common.settings import Settings
 from hindcast.contract import load
 from hindcast.plan import journal
@@ -31,6 +32,8 @@ from hindcast.plan.runs import Completed, Run
 from hindcast.quality import failing_rows, failing_sample, gate_results, rows_before
 from hindcast.quality.gate_results import GateResult
 from hindcast.query.explain_limits import EngineLimitError
+from hindcast.report.page import render_page
+from hindcast.report.run_report import RunReport
 from hindcast.store import table_creation
 from warehouses import RUNS, plan, report, shop
 
@@ -270,6 +273,21 @@ def test_a_release_shows_the_rows_that_it_released_and_who_approved_them(
     assert [run["release"] for run in fields["runs"]] == [{"by": by}, None, None]
     assert "on released rows" in quality_page
     assert "held back by" not in other_gate, "the gate of this number is another by now"
+
+
+def test_rows_of_a_release_that_were_not_released_do_not_count_as_such() -> None:
+    row = {"key": "{}", "cells": [], "valid": "", "record": None, "plane": None, "change": "open", "isNew": False}
+    released = [row | {"entry": "released", "heldBy": run} for run in (4, 2, 4)]
+    gate: JsonObject = {
+        "table": "prices",
+        "words": "",
+        "line": None,
+        "failing": 4,
+        "rows": [row | {"entry": "held"}, *released],
+    }
+    made = RunReport("shop", 5, "manual__5", RUNS[0])
+    shown = " ".join(re.sub("<[^>]*>", "", render_page(made, [gate])).split())
+    assert "4 failing rows, 3 of these released; held back by run 2, run 4." in shown
 
 
 def test_the_report_of_a_run_has_its_failing_rows_where_airflow_shows_it(tmp_path: Path) -> None:
