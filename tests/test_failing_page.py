@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,14 +23,17 @@ from hindcast.airflow.pages import failing_changes, quality
 from hindcast.airflow.pages.access import PageAccess
 from hindcast.airflow.pages.routes import build_app
 from hindcast.common.column_values import ColumnValue
-from hindcast.common.json_values import JsonValue
+from hindcast.common.json_values import JsonObject, JsonValue
 from hindcast.common.settings import Settings
 from hindcast.contract import load
 from hindcast.plan import journal
+from hindcast.plan.purposes import Purpose, Release, ReleasedKeys
 from hindcast.plan.runs import Completed, Run
 from hindcast.quality import failing_rows, failing_sample, gate_results, rows_before
 from hindcast.quality.gate_results import GateResult
 from hindcast.query.explain_limits import EngineLimitError
+from hindcast.report.page import render_page
+from hindcast.report.run_report import RunReport
 from hindcast.store import table_creation
 from warehouses import RUNS, plan, report, shop
 
@@ -92,20 +96,25 @@ PRICE_GATE = GateResult(
 BEGIN = "2026-01-01T00:02:00.000000Z"
 
 
+def add_price_gate(settings: Settings) -> None:
+    """Let a gate of the contract hold back prices below 1."""
+    path = settings.schemas / "shop.yaml"
+    text = path.read_text()
+    line = next(line for line in text.splitlines() if "prices:" in line)
+    block = (
+        "  prices:\n    topic: shop.prices\n    read: table\n    key: {item: string}\n"
+        '    value: {price: "decimal(8,2)", note: string}\n    expect:\n'
+        "      - expect_column_values_to_be_between: {column: price, min_value: 1}\n"
+        "        on_failure: quarantine"
+    )
+    path.write_text(text.replace(line, block))
+
+
 @contextmanager
 def shop_that_holds_a_price(folder: Path, run: int = 2) -> Iterator[Settings]:
     """The pipeline `shop`, one of whose runs holds back that naan costs 0.50 instead of 3.00."""
     with shop(folder) as settings:
-        path = settings.schemas / "shop.yaml"
-        text = path.read_text()
-        line = next(line for line in text.splitlines() if "prices:" in line)
-        block = (
-            "  prices:\n    topic: shop.prices\n    read: table\n    key: {item: string}\n"
-            '    value: {price: "decimal(8,2)", note: string}\n    expect:\n'
-            "      - expect_column_values_to_be_between: {column: price, min_value: 1}\n"
-            "        on_failure: quarantine"
-        )
-        path.write_text(text.replace(line, block))
+        add_price_gate(settings)
         gate_results.append_results(settings.warehouse, "shop", run, "prices", [PRICE_GATE])
         held = {"run": run, "table": "prices", "topic": "shop.prices", "key": '{"item":"naan"}'}
         period = f'"validFrom":"{BEGIN}","validTo":null'
@@ -117,10 +126,12 @@ def shop_that_holds_a_price(folder: Path, run: int = 2) -> Iterator[Settings]:
         yield settings
 
 
-def end_run(settings: Settings, prices: dict[str, object]) -> None:
-    """Complete a third run, which says this of the table `prices`."""
+def end_run(settings: Settings, prices: dict[str, object], purpose: Purpose | None = None) -> None:
+    """Complete a third run, for this `purpose` if any, which says this of the table `prices`."""
     contract = load(settings.schemas / "shop.yaml")
-    run = Run(replace(plan(contract, 2), run=3, run_id="manual__3", known_at=RUNS[1] + timedelta(days=1)))
+    planned = plan(contract, 2)
+    planned = replace(planned, run=3, run_id="manual__3", known_at=RUNS[1] + timedelta(days=1))
+    run = Run(replace(planned, purpose=purpose or planned.purpose))
     changed = {"opened": 0, "closed": 0, "corrected": 0} | prices
     known = {"run": 3, "runId": "manual__3", "knownAt": run.known_at.isoformat(), "tables": {"prices": changed}}
     made = report(contract, 2) | known
@@ -221,6 +232,62 @@ def test_the_time_machine_is_asked_for_the_key_of_a_failing_row(tmp_path: Path) 
         ):
             found = failing_changes._ask_plane(settings, contract, table, f'{{"k":{key}}}', None, "failing")
             assert found == {"table": table, "key": asked}
+
+
+@pytest.mark.parametrize(("by", "named"), [("ann", "ann"), (None, "nobody named")])
+def test_a_release_shows_the_rows_that_it_released_and_who_approved_them(
+    by: str | None, named: str, tmp_path: Path
+) -> None:
+    """Also rows of other keys and of other changes of the key were held; these are not what was released."""
+    key, period = '{"item":"naan"}', f'"validFrom":"{BEGIN}","validTo":null'
+    with shop(tmp_path) as settings:
+        add_price_gate(settings)
+        held = {"table": "prices", "topic": "shop.prices", "key": key, "expectation": PRICE_GATE.expectation}
+        for run, digest, price in ((1, 5, "0.25"), (2, 6, "0.50")):
+            row = f'{{"item":"naan","price":{price},"note":"n",{period}}}'
+            enter_rows(settings, held | {"run": run, "row": row, "offset": run, "since": 0, "digest": digest})
+        other = held | {"key": '{"item":"tea"}', "row": f'{{"item":"tea","price":0.75,{period}}}', "offset": 9}
+        enter_rows(settings, other | {"since": 0, "digest": 6}, other | {"since": 0, "digest": 7})
+        release = {"run": 3, "table": "prices", "key": key, "gate": None, "entry": "released", "change": None}
+        enter_rows(settings, release | {"since": 0, "digest": 6, "by": by, "topic": None, "partition": None})
+        gate = replace(PRICE_GATE, checked=1, failing=1, detail="1 of 1")
+        gate_results.append_results(settings.warehouse, "shop", 3, "prices", [gate])
+        gates = [gate.as_json() | {"trend": [], "rows": "hindcast failing shop --run 3 --table prices"}]
+        purpose = Release({"prices": ReleasedKeys(RUNS[1], (key,), by)})
+        end_run(settings, {"opened": 1, "noLongerHeld": {"released": 1}, "gates": gates}, purpose)
+        web = TestClient(build_app(PageAccess(lambda: None, lambda dag_id: None, lambda: frozenset(["shop"]))))  # noqa: ARG005
+        report_page, quality_page = (web.get(path).text for path in ("/reports/shop/run-3.html", "/quality/shop"))
+        fields = web.get("/quality/shop.json").json()
+        path = settings.schemas / "shop.yaml"
+        path.write_text(path.read_text().replace("expect_column_values_to_be_between: {column: price, min_value: 1}",
+                                                 "expect_column_values_to_not_be_null: {column: price}"))  # fmt: skip
+        other_gate = web.get("/reports/shop/run-3.html").text
+    (gate_shown,) = fields["gates"]
+    assert [(row["entry"], row["heldBy"], row["row"]["price"]) for row in gate_shown["rows"]] == [("released", 2, 0.5)]
+    for page in (report_page, quality_page):
+        assert "1 failing row, released; held back by" in " ".join(page.split())
+        assert 'href="/reports/shop/run-2.html"' in page
+        assert "<del>2.50</del> → <ins>0.50</ins>" in page
+    assert f"<dt>Release</dt><dd>approved by {named}</dd>" in report_page
+    assert f"Release approved by {named}" in quality_page
+    assert [run["release"] for run in fields["runs"]] == [{"by": by}, None, None]
+    assert "on released rows" in quality_page
+    assert "held back by" not in other_gate, "the gate of this number is another by now"
+
+
+def test_rows_of_a_release_that_were_not_released_do_not_count_as_such() -> None:
+    row = {"key": "{}", "cells": [], "valid": "", "record": None, "plane": None, "change": "open", "isNew": False}
+    released = [row | {"entry": "released", "heldBy": run} for run in (4, 2, 4)]
+    gate: JsonObject = {
+        "table": "prices",
+        "words": "",
+        "line": None,
+        "failing": 4,
+        "rows": [row | {"entry": "held"}, *released],
+    }
+    made = RunReport("shop", 5, "manual__5", RUNS[0])
+    shown = " ".join(re.sub("<[^>]*>", "", render_page(made, [gate])).split())
+    assert "4 failing rows, 3 of these released; held back by run 2, run 4." in shown
 
 
 def test_the_report_of_a_run_has_its_failing_rows_where_airflow_shows_it(tmp_path: Path) -> None:

@@ -210,7 +210,26 @@ def embedded(html: str) -> Any:
         (
             held_back(newly=0, noLongerHeld={"released": 1}, held=None),
             "passed",
-            "Run 3 of restaurant was published; 1 of 3 gates failed (quarantine); 1 held key of bills was released.",
+            (
+                "Run 3 of restaurant was published; 1 of 3 gates failed on released rows; "
+                "1 held key of bills was released."
+            ),
+        ),
+        (
+            held_back(noLongerHeld={"released": 1}),
+            "attention",
+            (
+                "Run 3 of restaurant was published; 1 of 3 gates failed (quarantine): "
+                "2 keys of bills are held back; 1 held key of bills was released."
+            ),
+        ),
+        (
+            held_back(newly=0, noLongerHeld={"released": 1}),
+            "passed",
+            (
+                "Run 3 of restaurant was published; 1 of 3 gates failed (quarantine); "
+                "2 keys of bills still wait for approval; 1 held key of bills was released."
+            ),
         ),
         (
             held_back(newly=0, opened=0, closed=0),

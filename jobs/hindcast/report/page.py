@@ -107,10 +107,13 @@ def replace_file(path: Path, text: str) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def render_page(report: RunReport, failing_rows: Sequence[JsonObject] = (), root: str = "") -> str:
+def render_page(
+    report: RunReport, failing_rows: Sequence[JsonObject] = (), root: str = "", release: JsonObject | None = None
+) -> str:
     """Return the HTML page of a report (`report.build_report`), also of a stopped run.
 
     With `failing_rows` (gates with their rows, for failing.html) it leads to the pages in Airflow, which are at `root`.
+    `release`: who approved the held changes that the run releases (run_reports.describe_release).
 
     JSON has no NaN and no infinity: the page and the JSON that it offers have them as strings, as in show.as_json.
     """
@@ -144,6 +147,7 @@ def render_page(report: RunReport, failing_rows: Sequence[JsonObject] = (), root
         more=len(failing) - MAX_GATES_WITHOUT_SCRIPT,
         failing_rows=failing_rows,
         root=root,
+        release=release,
         policy=f"default-src 'none'; img-src data:; style-src {policy_hash(style)}; "
         f"script-src {policy_hash(theme)} {policy_hash(script)}; base-uri 'none'; form-action 'none'",
         style=style,
@@ -186,9 +190,10 @@ def summarize_outcome(report: RunReport) -> RunSummary:
         brief = "; ".join([f"stopped{why.partition(':')[0]}", *clauses])
         return RunSummary("stopped", f"{'; '.join([f'{run} was stopped{why}', *clauses])}.", brief)
     changed = any(table.opened or table.closed for table in report.tables.values()) or not report.tables
-    sentence = f"{run} {'was published' if changed else 'changed nothing'}; {describe_gates(gates)}"
+    told = describe_gates(gates, released.keys() - held.keys())
+    sentence = f"{run} {'was published' if changed else 'changed nothing'}; {told}"
     has_passed = all(gate.outcome == "passed" for gate in gates)
-    state = ("published" if changed else "changed nothing") if has_passed else describe_gates(gates)
+    state = ("published" if changed else "changed nothing") if has_passed else told
     brief = "; ".join([state, *clauses])
     if clauses:
         because = newly and sentence.endswith("(quarantine)")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from hindcast.common.json_values import JsonObject
@@ -180,7 +180,11 @@ def summarize_gates(report: RunReport) -> list[GateSummary]:
     return sorted(summaries, key=lambda gate: (ranks.get(gate.outcome, 0), ranks.get(gate.on_failure, 0)))
 
 
-def describe_gates(gates: Sequence[GateSummary]) -> str:
+def describe_gates(gates: Sequence[GateSummary], released: Collection[str] = ()) -> str:
+    """Return how many gates did not pass, and why.
+
+    `released`: the tables whose rows that fail quarantine gates are all rows that a person released.
+    """
     total, counts = len(gates), Counter(gate.outcome for gate in gates)
     if not total:
         return "it has no gates"
@@ -188,8 +192,10 @@ def describe_gates(gates: Sequence[GateSummary]) -> str:
         return f"all {total:,} gates passed" if total > 1 else "its gate passed"
     failed = Counter(gate.on_failure for gate in gates if gate.outcome == "failed")
     how = ", ".join(f"{n:,} {kind}" if len(failed) > 1 else kind for kind, n in failed.items())
+    holding = {gate.table for gate in gates if gate.is_holding}
+    is_released = {*failed} == {"quarantine"} and holding <= {*released}
     parts = [
-        (counts["failed"], f"failed ({how})"),
+        (counts["failed"], "failed on released rows" if is_released else f"failed ({how})"),
         (sum(gate.has_failed for gate in gates) - counts["failed"], "could not be evaluated"),
         (counts["unchecked"], f"{'was' if counts['unchecked'] == 1 else 'were'} not checked"),
     ]

@@ -34,6 +34,7 @@ def read_failing_rows(settings: Settings, contract: Contract, run: int) -> Faili
 
     Each has `key` (JSON), `row`, `cells` (`held_change.Cell`), `valid`, `entry`, `change`, the `record`, `isNew` (the
     table had no row there before the run), and `plane`: what the address of its plane asks, None if the key is hidden.
+    `entry` of a row that the run released is `released`; such a row has `heldBy`, the run that held it back.
     """
     entries = failing_sample.sample_entries(settings.warehouse, contract.pipeline, run, MAX_ROWS).to_pylist()
     masks = entry_masks.find_masks(bind_contract(contract, settings), {entry["table"] for entry in entries})
@@ -46,7 +47,8 @@ def read_failing_rows(settings: Settings, contract: Contract, run: int) -> Faili
     ]
     replaced, new = _find_replaced_rows(settings, contract, run, entries, masked)
     for n, (entry, row) in enumerate(zip(entries, masked, strict=True)):
-        if entry["gate"] is None:
+        is_released = entry["run"] != run
+        if entry["gate"] is None or (is_released and not _has_gate(contract, entry)):
             continue
         name, is_hidden = entry["table"], masks.hides_key(entry["table"], entry["key"])
         key = shapes[name].key if name in shapes else ()
@@ -54,7 +56,8 @@ def read_failing_rows(settings: Settings, contract: Contract, run: int) -> Faili
         place = {column: entry[column] for column in ("topic", "partition", "offset")}
         found.setdefault((name, entry["gate"]), []).append(
             {
-                "entry": entry["entry"],
+                "entry": "released" if is_released else entry["entry"],
+                **({"heldBy": entry["run"]} if is_released else {}),
                 "change": entry["change"],
                 "isNew": n in new,
                 "key": "***" if is_hidden else entry["key"],
@@ -68,6 +71,12 @@ def read_failing_rows(settings: Settings, contract: Contract, run: int) -> Faili
             }
         )
     return found
+
+
+def _has_gate(contract: Contract, entry: StoredObject) -> bool:
+    """Return whether the gate of an entry is still in the contract, which may have another of this number."""
+    known = contract.expectations(entry["table"]) if entry["table"] in (*contract.topics, *contract.views) else ()
+    return entry["expectation"] in [gate.type for gate in known[entry["gate"] :][:1]]
 
 
 def _find_replaced_rows(

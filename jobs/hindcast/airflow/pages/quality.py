@@ -71,6 +71,7 @@ class RunEntry:
             "knownAt": self.run.known_at.isoformat(),
             "intervalEnd": end.isoformat() if (end := self.run.plan.interval_end) else None,
             **self.outcome.as_json(),
+            "release": run_reports.describe_release(self.run),
             "report": self.report,
             "dataDocs": self.data_docs,
             "problems": self.problems,

@@ -98,7 +98,13 @@ def read_plane_style() -> str:
     return style.partition("/* The plane")[2].partition("*/")[2].partition("/* The page of a plane */")[0].strip()
 
 
-def serve_report(request: Request, report: RunReport, name: str, failing_rows: Sequence[JsonObject] = ()) -> Response:
+def serve_report(
+    request: Request,
+    report: RunReport,
+    name: str,
+    failing_rows: Sequence[JsonObject] = (),
+    release: JsonObject | None = None,
+) -> Response:
     """Return a report as the page or the JSON of this name; UnknownError for a file of Data Docs: it is not masked."""
     if name.endswith(".json"):
         return as_json(report.as_json())
@@ -106,7 +112,7 @@ def serve_report(request: Request, report: RunReport, name: str, failing_rows: S
         found, fix = "what these Data Docs show is sensitive by now", "open the run's report, which hides it"
         raise UnknownError(found, fix=fix)
     headers = {**_HEADERS, "Content-Security-Policy": REPORT_POLICY}
-    text = page.render_page(report, failing_rows, request.scope.get("root_path", ""))
+    text = page.render_page(report, failing_rows, request.scope.get("root_path", ""), release)
     return Response(text.encode("utf-8", "replace"), 200, headers, "text/html; charset=utf-8")
 
 

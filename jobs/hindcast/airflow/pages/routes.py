@@ -143,8 +143,9 @@ def build_app(access: PageAccess) -> FastAPI:
         masked = run_reports.find_masked_report(settings, contract, name)
         shown = masked or run_reports.read_written_report(settings, contract, name)
         failing = quality.list_failing_gates(settings, contract, shown) if shown and name.endswith(".html") else []
-        if shown is not None and (masked is not None or failing):
-            return rendering.serve_report(request, shown, name, failing)
+        release = run_reports.find_release(settings, contract, shown.run) if shown else None
+        if shown is not None and (masked is not None or failing or release):
+            return rendering.serve_report(request, shown, name, failing, release)
         return rendering.serve_document(request, settings.reports / contract.pipeline, name)
 
     @pipeline.get("/dag/{dag_id}/{page}.json")

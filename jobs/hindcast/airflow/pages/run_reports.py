@@ -143,6 +143,20 @@ def read_written_report(settings: Settings, contract: Contract, name: str) -> Ru
     return _read_written_report(settings.reports / run.plan.pipeline / f"run-{run.number}.json", run)
 
 
+def find_release(settings: Settings, contract: Contract, number: int) -> JsonObject | None:
+    """Return who approved what a run releases, as `describe_release` does."""
+    past = journal.read_runs(settings.warehouse, contract.pipeline)
+    return next((describe_release(run) for run in past if run.number == number), None)
+
+
+def describe_release(run: Run) -> JsonObject | None:
+    """Return who approved what a run releases (`by`: None if nobody was named); None if it is no release."""
+    if not (released := run.plan.released_keys):
+        return None
+    names = dict.fromkeys(keys.by for keys in released.values() if keys.by)
+    return {"by": cut_text(", ".join(names)) if names else None}
+
+
 def read_report(settings: Settings, run: Run) -> RunReport | None:
     """Return the report of a run as it was written, which is kept; None if it is unreadable or malformed."""
     path = settings.reports / run.plan.pipeline / f"run-{run.number}.json"
