@@ -85,6 +85,12 @@ def test_a_run_is_a_line_of_what_is_new_in_it(web: TestClient) -> None:
     assert '<a href="/changes/shop?knownAt=run:2&amp;only=corrections">1</a>' in page
 
 
+def test_a_page_says_whether_keys_wait_for_approval(web: TestClient) -> None:
+    """The report of a run leads there, also when nothing waits; earlier runs do not tell."""
+    assert '<p id="waiting" class="soft">Nothing waits for approval.</p>' in web.get("/quality/shop").text
+    assert "waiting" not in web.get("/quality/shop?before=2").text
+
+
 def read_pictures(web: TestClient, pipeline: str = "air", **asked: str) -> dict[str, Any]:
     pictures: dict[str, Any] = web.get(f"/quality/{pipeline}.json", params=asked).json()["pictures"]
     return pictures
@@ -125,7 +131,7 @@ def test_late_records_and_rows_are_bars_and_ages_a_histogram(web: TestClient) ->
     assert [(bar["x"], bar["height"]) for bar in rows["down"]] == [(22, 1.1)]
     assert [(bar["age"], bar["count"], bar["width"]) for bar in ages["bars"]] == [
         ("under an hour", 4, 150),
-        ("older", 3, 112.5),
+        ("older than 30 days", 3, 112.5),
     ]
     page = web.get("/quality/air").text
     assert "<title>run 2: 6 late</title>" in page
