@@ -8,13 +8,15 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from fastapi.testclient import TestClient
 
-from hindcast.airflow.pages import drawing, quality_pictures
+from hindcast.airflow.pages import drawing, quality_pictures, run_reports
 from hindcast.airflow.pages.access import PageAccess
 from hindcast.airflow.pages.routes import build_app
+from hindcast.common.errors import TableError
 from hindcast.common.settings import Settings
 from hindcast.contract import load
 from hindcast.plan import journal
@@ -89,6 +91,14 @@ def test_a_page_says_whether_keys_wait_for_approval(web: TestClient) -> None:
     """The report of a run leads there, also when nothing waits; earlier runs do not tell."""
     assert '<p id="waiting" class="soft">Nothing waits for approval.</p>' in web.get("/quality/shop").text
     assert "waiting" not in web.get("/quality/shop?before=2").text
+
+
+def test_without_the_report_of_the_last_run_nothing_is_said_of_approval(
+    web: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_reports, "summarize_run", Mock(side_effect=TableError("unread", where="shop", fix="")))
+    assert web.get("/quality/shop.json").json()["waiting"] is None
+    assert "waits for approval" not in web.get("/quality/shop").text
 
 
 def read_pictures(web: TestClient, pipeline: str = "air", **asked: str) -> dict[str, Any]:
