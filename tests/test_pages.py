@@ -39,7 +39,7 @@ from hindcast.contract import Join, find
 from hindcast.plan import closes, journal
 from hindcast.plan.closes import Close
 from hindcast.plan.purposes import Release
-from hindcast.plan.runs import Abandoned, Completed, Planned, Run
+from hindcast.plan.runs import Abandoned, Completed, Outcome, Planned, Run, Stopped
 from hindcast.query import changes, inputs_as_of, key_history, read
 from hindcast.query.changes import SideLimit
 from hindcast.query.explain_limits import EngineLimitError
@@ -798,6 +798,60 @@ def test_what_an_abandoned_run_changed_is_told_with_the_next_run(tmp_path: Path)
         assert "Run 3 was abandoned after it had published this table" in text(web, "/changes/shop", table="prices")
         for asked in ({"table": "orders"}, {"table": "prices", "comparedWith": "run:1"}, {"knownAt": "run:2"}):
             assert twin(web, "/changes/shop", **asked)["abandoned"] == []
+
+
+def append_third_run(settings: Settings, outcome: Outcome) -> None:
+    """Append a run of `shop` with this outcome to the journal."""
+    contract = find(settings.schemas, "shop")
+    known_at = RUNS[1] + timedelta(days=1)
+    run = Run(replace(plan(contract, 2), run=3, run_id="manual__3", known_at=known_at))
+    journal.append_entry(settings.warehouse, run)
+    journal.append_entry(settings.warehouse, replace(run, outcome=outcome))
+
+
+def test_changes_open_a_table_that_has_them_and_lead_to_the_others(tmp_path: Path) -> None:
+    with shop(tmp_path) as settings:
+        changed = {
+            "prices": {"opened": 4, "closed": 0, "corrected": 0},
+            "bills": {"opened": 1, "closed": 1, "corrected": 1},
+            "daily": {"opened": 2, "closed": 2, "corrected": 1},
+        }
+        made = report(find(settings.schemas, "shop"), 2) | {"run": 3, "runId": "manual__3", "tables": changed}
+        append_third_run(settings, Completed(made))
+        web = client("shop")
+        assert twin(web, "/changes/shop", knownAt="run:3")["table"] == "prices"
+        assert twin(web, "/changes/shop", knownAt="run:3", only="corrections")["table"] == "bills"
+        assert twin(web, "/changes/shop", knownAt="run:1", only="corrections")["table"] == "prices", "none has any"
+        counts = {it["name"]: (it["rows"], it["corrections"]) for it in twin(web, "/changes/shop")["tables"]}
+        assert (counts["prices"], counts["bills"], counts["met"]) == ((4, 0), (2, 1), (0, 0))
+        asked = {"knownAt": "run:3", "table": "prices"}
+        assert "Nothing changed." in (page := text(web, "/changes/shop", **asked))
+        assert "Rows changed in bills (2), daily (4)." in page
+        only = web.get("/changes/shop", params={**asked, "only": "corrections"}).text
+        assert "No past answer changed." in only
+        assert "Past answers changed in bills (1), daily (1)." in " ".join(Text(only).words)
+        assert '<a href="/changes/shop?table=daily&amp;knownAt=run%3A3&amp;only=corrections">daily</a>' in only
+        both = {"comparedWith": "run:1", "table": "prices", "only": ""}
+        assert "Rows also changed in bills (2), daily (4)." in text(web, "/changes/shop", **both)
+
+
+def test_what_a_stopped_run_would_know_is_refused_with_a_link_to_what_was_known_before(tmp_path: Path) -> None:
+    with shop(tmp_path) as settings:
+        append_third_run(settings, Stopped("bills", "a gate failed"))
+        web = client("shop")
+        for asked in ({}, {"key": "naan"}):
+            page = web.get("/machine/shop", params={"knownAt": "run:3", **asked})
+            words = " ".join(Text(page.text).words)
+            assert page.status_code == 400
+            assert "Run 3 (manual__3) was stopped at bills and did not publish it" in words
+            assert "Use run:2 for what was known before it; the next run settles it: hindcast run shop" in words
+            assert "has not ended" not in words
+            link = re.search(r'<p id="answered"><a href="([^"]*)">What was known at run 2</a>', page.text)
+            assert link
+            assert web.get(html.unescape(link[1])).status_code == 200
+        runs = web.get("/quality/shop").text
+        assert "/machine/shop?knownAt=run:2" in runs
+        assert "/machine/shop?knownAt=run:3" not in runs
 
 
 def test_lines_are_shown_page_by_page(web: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -280,6 +280,17 @@ def test_labels_lie_within_their_rectangles(browser: WebDriver, url: str, scale:
     assert (beyond, [label.text for label in labels]) == (0, ["3.00", "3.00", last])
 
 
+def test_the_names_of_the_axes_lie_within_the_plane(browser: WebDriver, url: str) -> None:
+    """Runs and records of one day have it in the name of the axis, which is then long."""
+    browser.get(machine(url, table="orders", key="dave", knownAt="run:1"))
+    names, starts = browser.execute_script(
+        "const names = [...document.querySelectorAll('#plane .axis .name')];"
+        "return [names.map((it) => it.textContent), names.map((it) => it.getBBox().x)]"
+    )
+    assert any("system time, 2026-02-01" in name for name in names), names
+    assert min(starts) >= 0
+
+
 def test_a_slider_moves_the_moment_of_knowledge_and_the_table_follows(browser: WebDriver, url: str) -> None:
     from selenium.webdriver.common.keys import Keys
 
@@ -347,6 +358,19 @@ def test_a_run_is_one_line_of_the_quality_page(browser: WebDriver, url: str) -> 
     browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
     assert len(heights) == 2
     assert max(heights) < 40
+
+
+@pytest.mark.parametrize("width", [1024, 1440])
+def test_a_long_verdict_is_shown_whole(browser: WebDriver, url: str, width: int) -> None:
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    browser.get(f"{url}/quality/shop")
+    sizes = browser.execute_script(
+        "const verdict = document.querySelector('.runs .brief > p'); verdict.textContent = 'a held key '.repeat(40);"
+        "return ['scroll', 'client'].map((it) => [verdict[`${it}Width`], verdict[`${it}Height`]])"
+    )
+    browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    assert sizes[0] == sizes[1]
 
 
 @pytest.mark.parametrize("width", [390, 1440])

@@ -8,13 +8,15 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from fastapi.testclient import TestClient
 
-from hindcast.airflow.pages import drawing, quality_pictures
+from hindcast.airflow.pages import drawing, quality_pictures, run_reports
 from hindcast.airflow.pages.access import PageAccess
 from hindcast.airflow.pages.routes import build_app
+from hindcast.common.errors import TableError
 from hindcast.common.settings import Settings
 from hindcast.contract import load
 from hindcast.plan import journal
@@ -85,6 +87,20 @@ def test_a_run_is_a_line_of_what_is_new_in_it(web: TestClient) -> None:
     assert '<a href="/changes/shop?knownAt=run:2&amp;only=corrections">1</a>' in page
 
 
+def test_a_page_says_whether_keys_wait_for_approval(web: TestClient) -> None:
+    """The report of a run leads there, also when nothing waits; earlier runs do not tell."""
+    assert '<p id="waiting" class="soft">Nothing waits for approval.</p>' in web.get("/quality/shop").text
+    assert "waiting" not in web.get("/quality/shop?before=2").text
+
+
+def test_without_the_report_of_the_last_run_nothing_is_said_of_approval(
+    web: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_reports, "summarize_run", Mock(side_effect=TableError("unread", where="shop", fix="")))
+    assert web.get("/quality/shop.json").json()["waiting"] is None
+    assert "waits for approval" not in web.get("/quality/shop").text
+
+
 def read_pictures(web: TestClient, pipeline: str = "air", **asked: str) -> dict[str, Any]:
     pictures: dict[str, Any] = web.get(f"/quality/{pipeline}.json", params=asked).json()["pictures"]
     return pictures
@@ -125,7 +141,7 @@ def test_late_records_and_rows_are_bars_and_ages_a_histogram(web: TestClient) ->
     assert [(bar["x"], bar["height"]) for bar in rows["down"]] == [(22, 1.1)]
     assert [(bar["age"], bar["count"], bar["width"]) for bar in ages["bars"]] == [
         ("under an hour", 4, 150),
-        ("older", 3, 112.5),
+        ("older than 30 days", 3, 112.5),
     ]
     page = web.get("/quality/air").text
     assert "<title>run 2: 6 late</title>" in page

@@ -35,9 +35,9 @@ def refuse_odd_counts(counts: Iterable[Any]) -> None:
 class TableResult:
     """What a completed run did to a table, as later runs and queries need it.
 
-    `opened`, `closed`: rows; `emitted`: records of a kafka view. Of an aggregate, `left_out`: by kind, how many rows or
-    records it left out in total; `stream_times`: by partition, the stream time that its windows have reached;
-    `closed_up_to`: the moment up to which its windows are closed.
+    `opened`, `closed`: rows; `corrected`: of the closed ones, past answers; `emitted`: records of a kafka view. Of an
+    aggregate, `left_out`: by kind, how many rows or records it left out in total; `stream_times`: by partition, the
+    stream time that its windows have reached; `closed_up_to`: the moment up to which its windows are closed.
     """
 
     opened: int = 0
@@ -45,6 +45,7 @@ class TableResult:
     emitted: int = 0
     left_out: LeftOut | None = None
     closed_up_to: datetime | None = None
+    corrected: int = 0
 
     @property
     def changed_rows(self) -> int:
@@ -56,11 +57,13 @@ class TableResult:
         """Return the result from a table's part of the report of a run."""
         closed_up_to = document.get("closedUpTo")
         counts = document.get("opened", 0), document.get("closed", 0), (document.get("emitted") or {}).get("records", 0)
-        refuse_odd_counts(counts)
+        corrected = document.get("corrected") or 0
+        refuse_odd_counts((*counts, corrected))
         return cls(
             *counts,
             LeftOut.from_json(document),
             datetime.fromisoformat(closed_up_to) if closed_up_to else None,
+            corrected,
         )
 
 

@@ -28,6 +28,7 @@ from hindcast.common.errors import QueryError, UnknownError, suggest_nearest
 from hindcast.common.json_values import JsonObject, JsonValue
 from hindcast.contract import Contract
 from hindcast.plan import closes, horizon, journal, rehearsals
+from hindcast.plan.runs import Stopped, find_last_completed
 from hindcast.query import cut_values, first_rows, show
 from hindcast.query.first_rows import WideRowsError
 from hindcast.store import duckdb_reader, row_reader, table_columns, tables
@@ -181,6 +182,15 @@ def refuse_unanswerable(warehouse: str, pipeline: str, moment: datetime) -> None
             fix=f"use a time up to now; the last completed run is known at {last.isoformat()}",
         )
     for run in past:
+        if isinstance(run.outcome, Stopped) and run.known_at <= moment:
+            before = find_last_completed([it for it in past if it.known_at < run.known_at])
+            use = f"use run:{before.number} for what was known before it" if before else "use an earlier known-at"
+            raise QueryError(
+                f"run {run.number} ({run.run_id}) was stopped at {run.outcome.table or 'a table'} and did not "
+                f"publish it: what is known at {moment.isoformat()} is not settled",
+                where=pipeline,
+                fix=f"{use}; the next run settles it: hindcast run {pipeline}",
+            )
         if not run.is_finished and run.known_at <= moment:
             raise QueryError(
                 f"run {run.number} ({run.run_id}) has not ended: what is known at {moment.isoformat()} is not settled",

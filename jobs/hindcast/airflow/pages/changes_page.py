@@ -58,6 +58,14 @@ class ChangesRequest:
 
 
 @dataclass(frozen=True)
+class RowCounts:
+    """How many rows of a table some runs opened and closed, and how many of these were past answers."""
+
+    rows: int = 0
+    corrections: int = 0
+
+
+@dataclass(frozen=True)
 class _Answer:
     """The changes that a request asks for: of a table, by the runs between two moments, from a line on."""
 
@@ -66,7 +74,7 @@ class _Answer:
     question: ChangeQuestion
     found: Changes
     is_one_run: bool
-    counts: Mapping[str, int | None]
+    counts: Mapping[str, RowCounts | None]
 
 
 def build_page(settings: Settings, contract: Contract, request: ChangesRequest) -> JsonObject:
@@ -145,7 +153,8 @@ def _find_answer(
     past, names = journal.read_completed_runs(warehouse, pipeline), [*contract.topics, *contract.views]
     if not past:
         return None
-    counts: Mapping[str, int | None] = dict.fromkeys(names, 0)
+    counts: Mapping[str, RowCounts | None] = dict.fromkeys(names, RowCounts())
+    is_only = request.only == "corrections"
     field = "knownAt"
     try:
         later = read.moment_of(warehouse, pipeline, request.knownAt) if request.knownAt else past[-1].known_at
@@ -155,12 +164,11 @@ def _find_answer(
         earlier, later = sorted((earlier, later))
         between = [run for run in past if earlier < run.known_at <= later]
         counts = _count_rows(between, names)
-        name = request.table or next((name for name in names if counts[name]), names[0])
+        name = request.table or _choose_table(counts, is_only)
         field = "table"
         table = read.locate_table(warehouse, contract, name)
         hidden = marks.refuse_hidden_key(settings, contract, name)
         field = "knownAt"
-        is_only = request.only == "corrections"
         period = read.find_period(warehouse, pipeline, request.comparedWith, request.knownAt)
         question = ChangeQuestion(earlier, later, is_only, request.order or "size", first, most, hidden, period)
         found = _read_changes(warehouse, contract, name, question)
@@ -170,8 +178,16 @@ def _find_answer(
     return _Answer(table, between, question, found, len(between) == 1 and earlier == before, counts)
 
 
-def _list_tables(counts: Mapping[str, int | None]) -> dict[str, JsonValue]:
-    return {"tables": [{"name": name, "rows": count} for name, count in counts.items()]}
+def _choose_table(counts: Mapping[str, RowCounts | None], is_only: bool) -> str:
+    """Return the first table with corrections, if only they are asked for, or changed rows; without any the first."""
+    changed = [name for name, it in counts.items() if it and it.rows]
+    corrected = [name for name in changed if is_only and (it := counts[name]) and it.corrections]
+    return next(iter([*corrected, *changed, *counts]))
+
+
+def _list_tables(counts: Mapping[str, RowCounts | None]) -> dict[str, JsonValue]:
+    unknown: dict[str, JsonValue] = {"rows": None, "corrections": None}
+    return {"tables": [{"name": name, **(asdict(it) if it else unknown)} for name, it in counts.items()]}
 
 
 def _read_changes(warehouse: str, contract: Contract, name: str, question: ChangeQuestion) -> Changes:
@@ -202,12 +218,12 @@ def limit_comparison(pipeline: str, where: str, fix: str) -> Iterator[EngineFact
 _TURNS = Turns(MAX_PAGES)
 
 
-def _count_rows(between: Sequence[Run], names: Sequence[str]) -> Mapping[str, int | None]:
-    """Return how many rows of each table some runs have opened and closed; None if not all reports were read in time.
+def _count_rows(between: Sequence[Run], names: Sequence[str]) -> Mapping[str, RowCounts | None]:
+    """Return how many rows of each table some runs have changed; None if not all reports were read in time.
 
     What was read is kept, so that the next request counts more.
     """
-    counts = dict.fromkeys(names, 0)
+    counts = dict.fromkeys(names, RowCounts())
     for run in reversed(between):
         if isinstance(run.outcome, Completed) and not run.outcome.has_read_tables:
             try:
@@ -218,5 +234,7 @@ def _count_rows(between: Sequence[Run], names: Sequence[str]) -> Mapping[str, in
         else:
             results = run.results
         for name in names:
-            counts[name] += results[name].changed_rows if name in results else 0
+            if (result := results.get(name)) is not None:
+                rows, corrections = counts[name].rows, counts[name].corrections
+                counts[name] = RowCounts(rows + result.changed_rows, corrections + result.corrected)
     return counts

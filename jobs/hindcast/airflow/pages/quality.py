@@ -171,7 +171,7 @@ def build_pipeline_page(settings: Settings, contract: Contract, before: int | No
         "pictures": quality_pictures.build_pictures(settings, contract, shown[-MAX_RUNS:]),
         "earlier": shown[-MAX_RUNS].number if len(shown) > MAX_RUNS else None,
         "total": len(past),
-        "waiting": count_waiting(entries) if before is None else 0,
+        "waiting": count_waiting(entries) if before is None else None,
         "gatesOf": ended[-1] if ended else None,
         "gates": gates,
         "problems": problems,
@@ -220,10 +220,12 @@ def _format_problem(error: HindcastError) -> Problem:
     return {"found": error.found, "where": error.where, "mend": error.fix}
 
 
-def count_waiting(runs: Sequence[RunEntry]) -> int:
-    """Return how many keys are held back since the last of these runs that was completed."""
+def count_waiting(runs: Sequence[RunEntry]) -> int | None:
+    """Return how many keys are held back since the last of these runs that was completed; None if that is not known."""
     completed = [run for run in runs if run.run.state == "completed"]
-    return completed[-1].outcome.counts["held"] if completed else 0
+    if not completed:
+        return 0
+    return completed[-1].outcome.counts["held"] if completed[-1].outcome.has_counts else None
 
 
 def build_trends(runs: Sequence[RunEntry]) -> list[JsonObject]:

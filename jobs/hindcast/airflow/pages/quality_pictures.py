@@ -147,7 +147,7 @@ def draw_ages(reports: Sequence[RunReport]) -> list[JsonValue]:
         {
             "name": name,
             "bars": [
-                {"age": age, "count": count[age], "width": bar}
+                {"age": _name_age(age), "count": count[age], "width": bar}
                 for age, bar in zip(order, drawing.scale_lengths([count[age] for age in order], AGE_WIDTH), strict=True)
             ],
         }
@@ -155,6 +155,12 @@ def draw_ages(reports: Sequence[RunReport]) -> list[JsonValue]:
         if any(count.values())
     ]
     return lines[:MAX_LINES]
+
+
+def _name_age(age: str) -> str:
+    """Return an age of the reports as the page has it: the last of `AGES` with its limit."""
+    *_, limit, oldest = AGES
+    return f"older than {limit.removeprefix('under ')}" if age == oldest else age
 
 
 def list_newest(settings: Settings, contract: Contract, last: Run) -> list[JsonValue]:
