@@ -38,8 +38,7 @@ topics:
 
 def load_topic(folder: Path, more: str = "format: json", text: str = CONTRACT, where: str = "") -> Topic:
     path = folder / "archived.yaml"
-    told = text.replace("PATH, format: json", f"{where}{folder}, {more}")
-    path.write_text(told, encoding="utf-8")
+    path.write_text(text.replace("PATH, format: json", f"{where}{folder}, {more}"), encoding="utf-8")
     return load(path).topics["menu"]
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from hindcast.common.jit import NOTHING
-from hindcast.engine import arrow_expressions, hulls, integer_encoding, operators
+from hindcast.engine import hulls, integer_encoding, operators
 from hindcast.engine.arrow_expressions import ColumnReference
 from hindcast.engine.hulls import CrowdedError, Islands
 from hindcast.engine.increment_rows import (
@@ -129,10 +129,10 @@ _ISLAND = "_island"
 
 def list_members(form: AggregateIncrement, rows: pa.Table) -> pa.Table:
     """Return group, arguments and periods of the rows that the aggregate reads; an event never ends."""
-    members = arrow_expressions.project_rows(form.projection, rows)
+    members = operators.project_members(form.projection, form.aggregate.measures, rows)
     if "validTo" not in members.column_names:
         members = members.append_column("validTo", pa.nulls(members.num_rows, ARROW_TIMESTAMP))
-    return integer_encoding.decode_dictionaries(members, form.aggregate.measures)
+    return members
 
 
 def _count_left_out(form: AggregateIncrement, members: pa.Table) -> tuple[int, int]:

@@ -57,9 +57,9 @@ def run_aggregate(
     form, members = planned
     its = aggregate_members.plan_source(contract, form, name, source, found, {}) if by_arrow else None
     parts = time_slices.count_tasks(tables.count_rows(source), session.count_cores(spark), time_slices.ROWS_PER_TASK)
-    spread = aggregation.spread_groups(members, form.key, "validFrom", parts)
+    aggregate = partial(operators.aggregate_rows, form)
     try:
-        return _aggregate_groups(spark, form, its, found, spread, parts, partial(operators.aggregate_rows, form))
+        return _aggregate_groups(spark, form, its, found, (members, "validFrom"), parts, aggregate)
     except task.RefusalError:
         if its is None:
             return None
@@ -71,20 +71,21 @@ def _aggregate_groups(
     form: AggregateSpec | SessionSpec,
     source: MemberSource | None,
     found: DeltaTable,
-    spread: DataFrame,
+    members: tuple[DataFrame, str],
     parts: int,
     aggregate: Callable[[pa.Table], KernelRows],
 ) -> WrittenFiles:
-    """Run an aggregate of the rows of `source`, or of those that Spark has `spread`; all of a group are in one task.
+    """Run an aggregate of the rows of `source`; without it of the `members`, which Spark reads and spreads by their
+    groups, and by a column with their times. All rows of a group are in one task.
 
     `found`: the opened table of its input. RefusalError if a task refuses its part.
     """
-    from hindcast.engine import task
+    from hindcast.engine import aggregation, task
 
     cores = session.count_cores(spark)
     slices = None if source is None else time_slices.plan_time_slices([found], [source.side], cores)
     if source is None or slices is None:
-        groups, limit, by = spread, {}, BY_SPARK
+        groups, limit, by = aggregation.spread_groups(members[0], form.key, members[1], parts), {}, BY_SPARK
     else:
         numbers = spark.range(0, len(slices), 1, len(slices))
         divided = map_in_workers(numbers, task.build_divider(form, source, slices, parts), row_exchange.SCHEMA)
@@ -143,7 +144,7 @@ def run_windows(
     by_arrow: bool = True,
 ) -> WrittenFiles | None:
     """Run the kernel of an aggregate in windows of `rows`, the current ones of `source`; as `run_join` otherwise."""
-    from hindcast.engine import aggregation, session_operator, task, window_aggregation
+    from hindcast.engine import session_operator, task, window_aggregation
 
     form = window_aggregation.plan_windows(contract, name, source, found, rows, output, by_arrow=by_arrow)
     slices = time_slices.plan_time_slices([found], [form.side], session.count_cores(spark)) if form else None
@@ -171,9 +172,8 @@ def run_windows(
             # A session may last for ever, so all events of a group are in one task.
             its = None if form.projection is None else MemberSource(form.side, form.projection)
             members = window_aggregation.select_members(rows, view, known)
-            spread = aggregation.spread_groups(members, form.key, "timestamp", len(slices))
             aggregate = partial(session_operator.aggregate_sessions, form)
-            return _aggregate_groups(spark, form, its, found, spread, len(slices), aggregate)
+            return _aggregate_groups(spark, form, its, found, (members, "timestamp"), len(slices), aggregate)
         reports = run(form, task.write_windows, task.REPORT_SCHEMA, reach=form.reach)
         by_spark = "" if form.projection is not None else BY_SPARK
         return WrittenFiles(f"{form.operator}{by_spark}", collect_reports(reports))

@@ -15,7 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hindcast.common.jit import NOTHING
-from hindcast.engine import integer_encoding, sweeps
+from hindcast.engine import arrow_expressions, integer_encoding, sweeps
+from hindcast.engine.arrow_expressions import Projection
 from hindcast.engine.slice_reader import MAX_BYTES, MAX_BYTES_HERE, MAX_ROWS_HERE
 from hindcast.engine.spec import AggregateSpec, JoinSpec, TimeSlice
 from hindcast.engine.sweeps import FOREVER
@@ -224,6 +225,15 @@ def aggregate_rows(form: AggregateSpec, rows: pa.Table) -> KernelRows:
     columns |= {name: integer_encoding.decode_timestamps(micros, ARROW_TIMESTAMP) for name, micros in periods.items()}
     without_key = int(np.count_nonzero(~has_key))
     return KernelRows(pa.table(columns), without_key, rows.num_rows - without_key - len(members))
+
+
+def project_members(projection: Projection | None, measures: Iterable[str], rows: pa.Table) -> pa.Table:
+    """Return what an aggregate reads of rows of its input: they have it already if there is no projection.
+
+    Arguments of measures are plain values; other columns may be dictionaries.
+    """
+    members = rows if projection is None else arrow_expressions.project_rows(projection, rows)
+    return integer_encoding.decode_dictionaries(members, {*measures})
 
 
 def slice_bounds(span: TimeSlice) -> tuple[int, int]:

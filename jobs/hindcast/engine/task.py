@@ -21,7 +21,6 @@ from hindcast.engine import (
     slice_reader,
     window_operator,
 )
-from hindcast.engine.arrow_expressions import Projection
 from hindcast.engine.spec import (
     SLICE,
     AggregateSpec,
@@ -82,7 +81,7 @@ def build_divider(
 
     def read_members(span: TimeSlice) -> pa.Table:
         rows = slice_reader.read_beginning(source.side, span)
-        return _project_members(source.projection, form.measures, rows)
+        return operators.project_members(source.projection, form.measures, rows)
 
     def map_batches(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with refuse_too_large():
@@ -125,7 +124,8 @@ def build_window_task(
     def map_batches(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for number in (number for batch in given for number in batch.column(0).to_pylist()):
             with refuse_too_large():
-                members = _project_members(form.projection, form.measures, _read_events(form, parts[number], reach))
+                events = _read_events(form, parts[number], reach)
+                members = operators.project_members(form.projection, form.measures, events)
                 yield from _list_batches(work(form, parts[number], members))
 
     return map_batches
@@ -189,12 +189,6 @@ def find_refusals() -> Iterator[None]:
 
 def _read_events(form: EventSpec, span: TimeSlice, reach: tuple[int, int]) -> pa.Table:
     return slice_reader.read_slice(form.side, slice_reader.widen_slice(span, *reach))
-
-
-def _project_members(projection: Projection | None, measures: Iterable[str], rows: pa.Table) -> pa.Table:
-    """Return what an aggregate reads of rows of its input, given as it is without a projection."""
-    members = rows if projection is None else arrow_expressions.project_rows(projection, rows)
-    return integer_encoding.decode_dictionaries(members, {*measures})
 
 
 def _report_rows(output: KernelOutput, found: operators.KernelRows) -> pa.RecordBatch:

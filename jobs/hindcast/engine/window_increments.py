@@ -14,10 +14,10 @@ import pyarrow as pa
 
 from hindcast.contract.shapes import PERIODS
 from hindcast.engine import (
-    arrow_expressions,
     hulls,
     integer_encoding,
     late_events,
+    operators,
     session_operator,
     window_operator,
 )
@@ -89,8 +89,7 @@ def _list_members(form: EventSpec, rows: pa.Table) -> pa.Table:
     """Return group, arguments, place and timestamp of the events that pass the view's condition."""
     if form.projection is None:
         raise RefusalError("expressions of the view are Spark's to evaluate")
-    members = arrow_expressions.project_rows(form.projection, rows)
-    return integer_encoding.decode_dictionaries(members, form.measures)
+    return operators.project_members(form.projection, form.measures, rows)
 
 
 def _span_windows(form: EventSpec, at: Integers) -> tuple[Integers, Integers]:

@@ -190,10 +190,10 @@ def summarize_outcome(report: RunReport) -> RunSummary:
         brief = "; ".join([f"stopped{why.partition(':')[0]}", *clauses])
         return RunSummary("stopped", f"{'; '.join([f'{run} was stopped{why}', *clauses])}.", brief)
     changed = any(table.opened or table.closed for table in report.tables.values()) or not report.tables
-    told = describe_gates(gates, released.keys() - held.keys())
-    sentence = f"{run} {'was published' if changed else 'changed nothing'}; {told}"
+    verdict = describe_gates(gates, released.keys() - held.keys())
+    sentence = f"{run} {'was published' if changed else 'changed nothing'}; {verdict}"
     has_passed = all(gate.outcome == "passed" for gate in gates)
-    state = ("published" if changed else "changed nothing") if has_passed else told
+    state = ("published" if changed else "changed nothing") if has_passed else verdict
     brief = "; ".join([state, *clauses])
     if clauses:
         because = newly and sentence.endswith("(quarantine)")
