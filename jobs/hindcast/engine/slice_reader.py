@@ -167,7 +167,8 @@ def _read_rows(
 ) -> pa.Table:
     found = _open_input(side, here)
     read = set().union(*map(arrow_expressions.list_columns, side.computed.values()))
-    wanted = {*side.key, *side.columns, *side.periods, *_SYSTEM, *read}.difference(side.computed)
+    system = [bound.column for bound in bounds if bound.column in ("systemFrom", "systemTo")]
+    wanted = {*side.key, *side.columns, *side.periods, *system, *read}.difference(side.computed)
     schema = pa.schema(found.schema().to_arrow())
     texts = {name for name in wanted.intersection(side.key) if pa.types.is_string(schema.field(name).type)}
     files = duckdb_reader.find_candidate_files(found, bounds)
@@ -205,9 +206,6 @@ def limit_batches(
         if count > most_rows or size > most_bytes:
             raise TooManyRowsError(f"a task has {count:,} rows of {size:,} bytes, or more", where=where)
         yield batch
-
-
-_SYSTEM = ("systemFrom", "systemTo")
 
 
 def _current_bounds(side: KernelInput) -> list[ColumnBound]:

@@ -37,11 +37,10 @@ def read_rows(
     filesystem = delta_log.open_filesystem(delta_table)
     delta_log.refuse_foreign_files(delta_table, read_from)
     deleted = deletion_vectors.read_deletion_vectors(delta_table, {*read_from})
-    own = {name for name, kind in kinds.items() if pa.types.is_dictionary(kind)}
 
     def batches() -> Iterator[pa.RecordBatch]:
         for path in read_from:
-            file = open_file(filesystem, path, read_schema, own)
+            file = _open_as_stored(filesystem, path, read_schema)
             condition = where[path]() if isinstance(where, Mapping) else where
             if path in deleted:
                 read = file.to_table()
@@ -51,9 +50,33 @@ def read_rows(
                 read = read if condition is None else read.filter(condition)
             else:
                 read = file.to_table(filter=condition)
-            yield from read.to_batches()
+            yield from read.cast(read_schema).to_batches()
 
     return pa.RecordBatchReader.from_batches(read_schema, batches())
+
+
+def _open_as_stored(filesystem: FileSystem, path: str, schema: pa.Schema) -> ds.Dataset:
+    """Return all rows of a data file; of the texts that are dictionaries in `schema`, those that it stores as such are.
+
+    Of the others it is quicker to make dictionaries of the wanted rows only.
+    """
+    packed = {field.name for field in schema if pa.types.is_dictionary(field.type)}
+    plain = [field.with_type(field.type.value_type) if field.name in packed else field for field in schema]
+    file = open_file(filesystem, path, pa.schema(plain))
+    if not packed or not (stored := packed & _list_stored_dictionaries(file)):
+        return file
+    fields = [field if field.name in stored else other for field, other in zip(schema, plain, strict=True)]
+    return open_file(filesystem, path, pa.schema(fields), stored)
+
+
+def _list_stored_dictionaries(file: ds.Dataset) -> set[str]:
+    """Return the columns of which the first row group of a data file has a dictionary."""
+    (fragment,) = file.get_fragments()
+    if not fragment.metadata.num_row_groups:
+        return set()
+    group = fragment.metadata.row_group(0)
+    columns = (group.column(number) for number in range(group.num_columns))
+    return {column.path_in_schema for column in columns if column.has_dictionary_page}
 
 
 def open_file(filesystem: FileSystem, path: str, schema: pa.Schema, packed: Container[str] = ()) -> ds.Dataset:
