@@ -2,7 +2,7 @@
 
     .venv/bin/python bench/decoding.py [--records 300000] [--out bench/results/decoding.json]
 
-Records as a replay has them, from Parquet to nowhere on one core: decoded (`decode.decode_records`, with key, fate and
+Records as a replay has them, from Parquet to nowhere on one core: decoded (`decode_records`, with key, fate and
 reason), and, in turns with it, read by `from_json` or `from_avro` alone into the same columns, which is the floor.
 Microseconds a record, the best of three rounds, less what it takes to read the records; and how many times the floor it
 is.
@@ -25,7 +25,7 @@ from pyspark.sql.avro.functions import from_avro, to_avro
 from hindcast.common.session import open_session
 from hindcast.contract import Topic
 from hindcast.contract.avro_file import AvroFile
-from hindcast.formats.decode import decode_records
+from hindcast.formats.spark_decoding import decode_records
 
 ROUNDS = 4
 """The first warms up."""

@@ -25,7 +25,7 @@ from hindcast.common.settings import read_settings
 from hindcast.contract import load
 from hindcast.contract.bound import bind_contract
 from hindcast.plan.plans import Plan, TopicPlan
-from hindcast.quality import gates
+from hindcast.quality import gate_evaluation
 from hindcast.quality.staged_change import StagedChange
 
 CONTRACT = """
@@ -155,7 +155,7 @@ def asked(folder: Path, name: str, text: str, rows: DataFrame) -> Callable[[], o
 
     def ask() -> None:
         with StagedChange(contract, plan, "sales", rows, count, 0) as candidate:
-            verdicts = gates.evaluate_gates(candidate, contract.expectations("sales"))
+            verdicts = gate_evaluation.evaluate_gates(candidate, contract.expectations("sales"))
         assert {verdict.outcome for verdict in verdicts} == {"passed"}, verdicts
 
     return ask

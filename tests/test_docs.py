@@ -137,10 +137,10 @@ def is_in_code(name: str, source: str) -> bool:
 
 def test_the_glossary_has_the_fates_of_the_code() -> None:
     told = [row[0].strip("`") for row in cells(text("docs/glossary.md")) if len(row) == 4 and row[0] != "fate"]
-    rooms = ("bitemporal/fates", "formats/decode", "kafka/gaps")
+    rooms = ("bitemporal/fates", "formats/decoder", "formats/spark_decoding", "kafka/gaps")
     source = "".join(text(f"jobs/hindcast/{room}.py") for room in rooms)
     assert sorted(told) == sorted(
-        ["accepted", "expired", "malformed", "no_change", "no_timestamp", "null_key", "time_skew", *gaps.FATES]
+        ["accepted", "expired", "malformed", "no_change", "no_timestamp", "null_key", "time_skew", *gaps.GAP_FATES]
     )
     assert all(f'"{fate}"' in source for fate in told)
 

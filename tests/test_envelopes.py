@@ -15,10 +15,10 @@ from hindcast.common.errors import ContractError
 from hindcast.contract import Topic, load
 from hindcast.contract.avro_compatibility import parse_declared_type
 from hindcast.formats import envelopes
-from hindcast.formats.decode import decode_records
 from hindcast.formats.json.columns import arrow_type
+from hindcast.formats.spark_decoding import decode_records
 from pipelines import T0, at, pipeline
-from test_decode import LATEST, NOON
+from test_spark_decoding import LATEST, NOON
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -26,8 +26,8 @@ from hindcast.contract.avro_file import AvroFile
 from hindcast.formats import RecordPart, decoder, headers
 from hindcast.formats import avro as avro_format
 from hindcast.formats.avro import _OPTIONS
-from hindcast.formats.decode import decode_records
 from hindcast.formats.primitive import serialize_value
+from hindcast.formats.spark_decoding import decode_records
 from hindcast.kafka import record_batches
 from hindcast.kafka.topics import RECORD_SCHEMA
 

@@ -13,7 +13,7 @@ import pytest
 
 from fuzz import COLUMNS, Refused, mutated, oracle
 from hindcast.contract import Topic
-from hindcast.formats.decode import decode_records
+from hindcast.formats.spark_decoding import decode_records
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

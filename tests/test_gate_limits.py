@@ -14,7 +14,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from hindcast.common.settings import Settings
-from hindcast.quality import failing_rows, failing_sample, gate_results, gate_rows
+from hindcast.quality import failing_rows, failing_sample, gate_result_rows, gate_results
 from hindcast.store import delta_log, tables
 from test_failing_page import GATE, enter_rows
 from test_former_marks import open_web
@@ -63,7 +63,7 @@ def test_gate_results_that_no_run_writes_are_named_beside_the_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: list[dict[str, Any]], found: str
 ) -> None:
     for name, limit in (("MAX_RESULTS", 5), ("MAX_ALL_RESULTS", 10), ("MAX_TEXT", 1_000), ("MAX_PARTS", 100)):
-        monkeypatch.setattr(gate_rows, name, limit)
+        monkeypatch.setattr(gate_result_rows, name, limit)
     with shop(tmp_path) as now:
         path, web = write_results(now, rows), open_web("shop")
         page, fields = web.get("/quality/shop"), web.get("/quality/shop.json").json()
@@ -82,8 +82,8 @@ def test_large_files_of_gate_results_are_refused_by_their_footers(
     read: list[object] = []
     with shop(tmp_path) as now:
         write_results(now, [{"gate": n, "detail": "x" * 1_000} for n in range(20)])
-        monkeypatch.setattr(gate_rows, limit, 19)
-        monkeypatch.setattr(gate_rows.arrow_reader, "read_rows", lambda *given, **_: read.append(given))
+        monkeypatch.setattr(gate_result_rows, limit, 19)
+        monkeypatch.setattr(gate_result_rows.arrow_reader, "read_rows", lambda *given, **_: read.append(given))
         (problem,) = open_web("shop").get("/quality/shop.json").json()["problems"]
     assert "are in files of 2" in problem["found"]
     assert read == []
@@ -99,8 +99,8 @@ def test_texts_of_gate_results_are_expanded_once_it_is_known_how_large_they_are(
         sizes.append(results.nbytes)
         refuse(table, results)
 
-    refuse = gate_rows.refuse_excess
-    monkeypatch.setattr(gate_rows, "refuse_excess", measure)
+    refuse = gate_result_rows.refuse_excess
+    monkeypatch.setattr(gate_result_rows, "refuse_excess", measure)
     with shop(tmp_path) as now:
         write_results(now, [{"gate": n, "detail": "x" * 100_000} for n in range(1_000)])
         (problem,) = open_web("shop").get("/quality/shop.json").json()["problems"]
@@ -211,6 +211,6 @@ def test_a_file_with_deleted_rows_is_measured_whole(tmp_path: Path, monkeypatch:
         delta_table = tables.open_table(failing_rows.failing_table(now.warehouse, "shop"))
         assert delta_table is not None
         paths = delta_log.list_paths(delta_table)
-        assert gate_rows.measure_files(delta_table, paths, 3, 3, ("row",))[0] == 0
-        monkeypatch.setattr(gate_rows.deletion_vectors, "read_deletion_vectors", lambda *_: dict.fromkeys(paths))
-        assert gate_rows.measure_files(delta_table, paths, 3, 3, ("row",))[0] == 2
+        assert gate_result_rows.measure_files(delta_table, paths, 3, 3, ("row",))[0] == 0
+        monkeypatch.setattr(gate_result_rows.deletion_vectors, "read_deletion_vectors", lambda *_: dict.fromkeys(paths))
+        assert gate_result_rows.measure_files(delta_table, paths, 3, 3, ("row",))[0] == 2

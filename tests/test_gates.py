@@ -24,7 +24,7 @@ from hindcast.plan import journal
 from hindcast.plan.plans import Plan, TopicPlan
 from hindcast.plan.purposes import Release, ReleasedKeys, Replay
 from hindcast.plan.runs import Run
-from hindcast.quality import expectations, gate_results, gates, json_schemas
+from hindcast.quality import expectations, gate_evaluation, gate_results, json_schemas
 from hindcast.quality.gate_results import GateResult
 from hindcast.quality.staged_change import StagedChange
 from hindcast.store import table_creation, tables
@@ -60,7 +60,7 @@ def contract(folder: Path, expect: str, head: str = HEAD) -> BoundContract:
 def checked(spark: SparkSession, it: BoundContract, rows: list[tuple[Any, ...]]) -> list[GateResult]:
     """The verdicts on rows (id, price, note, email, seconds from and to) that a run would open in an empty table."""
     with candidate_of(spark, it, rows) as candidate:
-        return gates.evaluate_gates(candidate, it.expectations("sales"))
+        return gate_evaluation.evaluate_gates(candidate, it.expectations("sales"))
 
 
 def candidate_of(spark: SparkSession, it: BoundContract, rows: list[tuple[Any, ...]]) -> StagedChange:
@@ -118,7 +118,7 @@ def test_what_becomes_of_gates(spark: SparkSession, folder: Path) -> None:
     assert told[7].detail.startswith("could not be evaluated:")
     assert "@x" not in str(told)
     with pytest.raises(GateError, match="3 of 10 gates stopped it") as stopped:
-        gates.refuse_failed_gates("shop", "sales", 1, told)
+        gate_evaluation.refuse_failed_gates("shop", "sales", 1, told)
     assert str(stopped.value).startswith("shop.sales, run 1: ")
     assert "`hindcast failing shop --table sales` has the rows" in stopped.value.fix
 
@@ -145,9 +145,9 @@ def test_a_gate_that_errs_stops_the_table_unless_it_only_warns(spark: SparkSessi
     assert told[2].detail.startswith("its query gives no id, validFrom")
     for verdict in told[:3]:
         with pytest.raises(GateError, match="nothing of it was published") as stopped:
-            gates.refuse_failed_gates("shop", "sales", 1, [verdict])
+            gate_evaluation.refuse_failed_gates("shop", "sales", 1, [verdict])
         assert "has the rows" not in str(stopped.value), "none was found"
-    gates.refuse_failed_gates("shop", "sales", 1, told[3:])
+    gate_evaluation.refuse_failed_gates("shop", "sales", 1, told[3:])
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_a_query_calls_no_sensitive_value_by_another_name(spark: SparkSession, f
         gate = f'      - unexpected_rows_expectation: {{unexpected_rows_query: "{query}"}}\n        on_failure: warn\n'
         it = contract(folder, gate)
         with candidate_of(spark, it, ROWS) as candidate:
-            found = gates.find_presentable_rows(candidate, it.expectations("sales")[0]).collect()
+            found = gate_evaluation.find_presentable_rows(candidate, it.expectations("sales")[0]).collect()
         assert ({row["id"] for row in found}, {row["note"] for row in found} - {None}) == (ids, set())
 
 
@@ -370,7 +370,7 @@ def test_failing_rows_come_whole_whatever_finds_them(spark: SparkSession, folder
     )  # fmt: skip
     plan = Plan("shop", 1, "first", datetime.now(UTC), None, it.hash, {"sales": TopicPlan("id", 0, 0, {}, {}, {})})
     with StagedChange(it, plan, "sales", change, len(rows), 0) as candidate:
-        found = [gates.select_failing_rows(candidate, gate) for gate in it.expectations("sales")]
+        found = [gate_evaluation.select_failing_rows(candidate, gate) for gate in it.expectations("sales")]
         assert all({"id", "note", "validTo", "systemFrom"} <= set(rows.columns) for rows in found)
         assert [sorted(row["id"] for row in rows.collect()) for rows in found] == [[2], [2, 3], [2, 3], [3], [4]]
 
@@ -560,7 +560,7 @@ def test_periods_are_judged_with_the_rows_that_are_believed(
             plan = Plan("shop", 2, "second", known_at, None, "hash", {"menu": TopicPlan("id", 0, 0, {}, {}, {})})
             opened = sum(row[0] == "open" for row in rows)
             with StagedChange(p.contract, plan, "menu", change, opened, len(rows) - opened) as candidate:
-                return [v.outcome for v in gates.evaluate_gates(candidate, p.contract.expectations("menu"))]
+                return [v.outcome for v in gate_evaluation.evaluate_gates(candidate, p.contract.expectations("menu"))]
 
         right = [("close", "curry", 9, 10, None), ("open", "curry", 9, 10, 20), ("open", "curry", 7, 20, None)]
         assert verdicts_on(*right) == ["passed"] * 4

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from hindcast.bitemporal import derivation, predicates
 from hindcast.common import clock, spark_workers
 from hindcast.engine import increment_tasks, operators, slice_reader
-from hindcast.formats.decode import decode_records
+from hindcast.formats.spark_decoding import decode_records
 from hindcast.ingest import topic_log
 from hindcast.runs import incremental_state
 from hindcast.store import duckdb_reader, file_listing, row_reader, tables

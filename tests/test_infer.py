@@ -1086,7 +1086,7 @@ DECODED_AVRO = [
 def test_spark_decodes_every_record_that_was_seen(
     spark: SparkSession, tmp_path: Path, records: list[tuple[Any, Any]]
 ) -> None:
-    from hindcast.formats import decode
+    from hindcast.formats import spark_decoding
     from hindcast.kafka.topics import RECORD_SCHEMA
 
     schemas = dict(zip((0x100, 1, 2), map(json.dumps, WRITERS), strict=True))
@@ -1097,6 +1097,6 @@ def test_spark_decodes_every_record_that_was_seen(
     ]
     frame = spark.createDataFrame(rows, RECORD_SCHEMA)
     writers: Any = {"key": schemas, "value": schemas}
-    decoded = decode.decode_records(frame, contract.topics["t"], NOW, writers=writers)
+    decoded = spark_decoding.decode_records(frame, contract.topics["t"], NOW, writers=writers)
     found = decoded.select("fate", "reason").collect()
     assert [tuple(row) for row in found] == [(None, None)] * len(records), text

@@ -20,7 +20,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from hindcast.common.errors import TableError
 from hindcast.ops import maintenance
 from hindcast.plan import journal_rows
-from hindcast.quality import gate_rows
+from hindcast.quality import gate_result_rows
 from hindcast.store import commit_history, delta_log, log_limits, own_tables, parquet_pages, table_creation, tables
 from hindcast.store.tables import Table
 
@@ -299,14 +299,14 @@ def test_a_table_of_gates_cannot_hide_what_it_takes(tmp_path: Path, name: str) -
     pq.write_table(rows, path, compression="zstd", use_dictionary=False)
     belittle(path)
     delta_table = DeltaTable(tmp_path)
-    measured = gate_rows.measure_files(delta_table, [path.name], 1, 1, ("detail",))
+    measured = gate_result_rows.measure_files(delta_table, [path.name], 1, 1, ("detail",))
     assert measured[0] == rows.num_rows
     assert (measured[1] > 3 << 20) == (name == "detail")
     if name == "n":
         page = SimpleNamespace(kind=0, size=100 << 20, details={1: 300_000, 2: 0})
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(parquet_pages, "_list_pages", lambda *_: [page])
-            assert gate_rows.measure_files(delta_table, [path.name], 1, 1, ("detail",))[1] > 200 << 20
+            assert gate_result_rows.measure_files(delta_table, [path.name], 1, 1, ("detail",))[1] > 200 << 20
 
 
 @pytest.mark.parametrize("data", [b"", b"\x15", b"\x15\x00\x15\x0a", b"\xff" * 20, b"\x00", b"\x15\x01\x15\x01\x00"])

@@ -15,7 +15,7 @@ import fuzz
 from hindcast.common.errors import RecordError
 from hindcast.contract import Topic
 from hindcast.formats import limits
-from hindcast.formats.decode import decode_records
+from hindcast.formats.spark_decoding import decode_records
 from hindcast.ingest import quarantine, record_counts, segment_packing, segments
 from hindcast.ingest.segment_fates import FateRule
 from hindcast.ingest.segments import Origin

@@ -15,7 +15,7 @@ from hindcast.contract import load
 from hindcast.plan import closes
 from hindcast.plan.closes import Close
 from hindcast.quality import held_changes
-from hindcast.quality.rules.closed import ExpectClosedPeriodsToStay
+from hindcast.quality.own_rules.closed_periods import ExpectClosedPeriodsToStay
 from pipelines import Pipeline, at, pipeline, wrong
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 from hindcast.common.session import SMALL_STEP_SETTINGS, override_conf
-from hindcast.quality import gates
+from hindcast.quality import expectations
 from pipelines import T0
 
 if TYPE_CHECKING:
@@ -43,9 +43,9 @@ HOSTILE = ["a`b", "{batch}", "a{0}b", "}{", "it's", 'a "b"', "a b", "a.b", "a`; 
 @pytest.fixture(scope="module")
 def gx() -> Any:
     """Great Expectations with our rules registered; importing takes seconds, so it is not done at the top."""
-    import hindcast.quality.rules  # noqa: F401
+    import hindcast.quality.own_rules  # noqa: F401
 
-    return gates.import_gx()
+    return expectations.import_gx()
 
 
 @pytest.fixture(scope="module")
@@ -599,7 +599,7 @@ def test_rules_are_registered_and_say_what_they_are_about(gx: Any, rule: Callabl
     ours = {
         name
         for name in registry.list_registered_expectation_implementations()
-        if registry.get_expectation_impl(name).__module__.startswith("hindcast.quality.rules.")
+        if registry.get_expectation_impl(name).__module__.startswith("hindcast.quality.own_rules.")
     }
     assert ours == GOOD.keys()
     about = {name: (rule(name, **GOOD[name]).row_set, rule(name, **GOOD[name]).row_level) for name in GOOD}

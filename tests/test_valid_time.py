@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from hindcast.bitemporal import valid_time
 from hindcast.common.errors import ContractError
 from hindcast.contract import Topic, load
-from hindcast.formats.decode import decode_records
+from hindcast.formats.spark_decoding import decode_records
 from hindcast.ingest import retimestamping
 from hindcast.runs import expression_checks
 from hindcast.store import commits, row_reader, table_creation

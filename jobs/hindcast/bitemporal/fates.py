@@ -3,7 +3,7 @@
 | fate | decided in |
 | --- | --- |
 | accepted, expired | here, `decide_fates`: docs/semantics.md, rules 17, 31 and 32 |
-| malformed, null_key, no_timestamp, time_skew, no_change | formats/decode.py, `decode_records` |
+| malformed, null_key, no_timestamp, time_skew, no_change | formats/decoder.py, `Decoder.judge` |
 | time_skew, of a topic with `arrival` | ingest/arrivals.py, `judge_arrivals` |
 | gone, no_record | ingest/ingest_commits.py, of offsets without a record (kafka/gaps.py) |
 
@@ -27,7 +27,11 @@ FATES = (
     *("accepted", "expired", "malformed", "null_key", "no_timestamp", "time_skew"),
     *("no_change", "gone", "no_record"),
 )
-"""Every fate that an offset can have; docs/glossary.md says what each means."""
+"""Every fate that an offset can have; docs/glossary.md says what each means.
+
+Some of them have names of their own: `decoder.DECODING_FATES`, `gaps.GAP_FATES`, `quarantine.NOT_REFUSED` (and
+`segment_packing`), `emission.READ_FATES`, and those that `retimestamping` and `own_rules/base.py` leave as they are.
+"""
 
 
 def decide_fates(records: DataFrame, history_retention: Column, stream_time: Column | None = None) -> DataFrame:

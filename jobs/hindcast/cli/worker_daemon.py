@@ -10,7 +10,7 @@ from pyspark.daemon import manager
 import hindcast.engine.increments
 import hindcast.engine.task
 import hindcast.engine.version_tasks
-import hindcast.formats.decode
+import hindcast.formats.spark_decoding
 import hindcast.ingest.client_segments
 import hindcast.ingest.record_tasks
 import hindcast.store.change_tasks

@@ -108,6 +108,7 @@ def _check_join_fields(view: View, join: Join) -> Iterator[Complaint]:
                 "remove it: each version has its own period",
             )
     if join.how == "outer" and (view.stream or join.on is not None):
+        # What derives rows (derivation.py, join_processors.py) would take it for a left join.
         kind = "of a stream with a table" if view.stream else "on a foreign key"
         yield Complaint(("join", "how"), f"an outer join {kind} is not possible", "write inner or left")
     if join.grace is not None and view.table:

@@ -1,6 +1,6 @@
 """Bytes into keys and values, and the fate of what cannot be decoded, in Arrow's batches.
 
-Tasks that read a topic decode its records so where they read them; `decode.decode_records` does for any others.
+Tasks that read a topic decode its records so where they read them; `spark_decoding.decode_records` does for any others.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from hindcast.formats.record_part import RecordPart
 from hindcast.formats.text import TextReader
 from hindcast.kafka.record_batches import HEADERS
 
-FATES = ("no_timestamp", "malformed", "null_key", "no_change", "time_skew")
+DECODING_FATES = ("no_timestamp", "malformed", "null_key", "no_change", "time_skew")
 """The fates that decoding decides, by precedence."""
 
 NO_KEY = "a table's record needs a key"
@@ -125,7 +125,7 @@ class Decoder:
         self._envelope = EnvelopeReader(how.envelope) if how.envelope else None
 
     def decode_batch(self, records: pa.RecordBatch, bounds: TimeBounds) -> pa.RecordBatch:
-        """Return Kafka's records (`record_batches.SCHEMA`, `avro.read_parts`) with what `decode.decode_records` adds.
+        """Return Kafka's records (`record_batches.SCHEMA`, `avro.read_parts`) with what `decode_records` adds.
 
         `timestamp` and `recordTimestamp` are those that it returns, `_key` and `_value` its `key` and `value`.
         """
@@ -193,7 +193,7 @@ class Decoder:
             at, kafkas = dating.clamp_moments(pc.coalesce(valid, sent)), dating.clamp_moments(sent)
             differing = pc.if_else(pc.not_equal(at, kafkas), kafkas, pa.scalar(None, pa.int64()))
             times |= {"timestamp": at.view(MOMENT), "recordTimestamp": differing.view(MOMENT)}
-        decided = [name for name in FATES if name in reasons]
+        decided = [name for name in DECODING_FATES if name in reasons]
         fate = pc.coalesce(*(state(reasons[name].is_valid(), name) for name in decided))
         return {"fate": fate, "reason": pc.coalesce(*(reasons[name] for name in decided)), **times}
 

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 from hindcast.contract import Contract, Topic
 from hindcast.formats import WriterSchemas
-from hindcast.formats.decode import decode_records
+from hindcast.formats.spark_decoding import decode_records
 from hindcast.kafka.topics import OffsetRange
 from hindcast.plan.runs import Run
 from hindcast.store import table_columns

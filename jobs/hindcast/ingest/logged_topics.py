@@ -134,7 +134,7 @@ class LoggedTopics(NamedTuple):
             duckdb_reader.register_rows(engine, log, bounds)
             records = engine.sql(
                 f'SELECT "partition", "offset", {", ".join(own)}, {stamped} AS stamped FROM rows '  # noqa: S608  # own names
-                f"WHERE fate NOT IN {gaps.FATES} AND {erasure_marks.not_forgotten_sql(log)} AND {condition}",
+                f"WHERE fate NOT IN {gaps.GAP_FATES} AND {erasure_marks.not_forgotten_sql(log)} AND {condition}",
                 params=values,
             )
             yield records

@@ -78,7 +78,7 @@ def update_quarantine(
     place = {"partition": F.col("topicPartition")} if "topicPartition" in rows.columns else {"topic": kafka}
     again = F.expr(requeued_records.requeued_sql(rows.columns)) if "was" in rows.columns else F.lit(False)
     since = {"reason": F.coalesce("reason", F.when(again, F.lit(REQUEUED_REASON)))}
-    refused = rows.where(~F.col("fate").isin(*NOT_REFUSED, *gaps.FATES) | again).withColumns(since)
+    refused = rows.where(~F.col("fate").isin(*NOT_REFUSED, *gaps.GAP_FATES) | again).withColumns(since)
     refused = refused.withColumns(place).select(*QUARANTINE_COLUMNS)
     table_creation.ensure_table(table, table_creation.make_nullable(refused.schema))
     commits.append_rows(refused, table, max(new), {"run": max(new)}, part=part, after=done)

@@ -19,7 +19,7 @@ from hindcast.common.json_values import JsonObject, list_objects
 from hindcast.contract import Contract
 from hindcast.contract.bound import BoundContract
 from hindcast.contract.sensitive import REDACTED
-from hindcast.formats.decode import decode_records
+from hindcast.formats.spark_decoding import decode_records
 from hindcast.ingest import arrivals, erasure_marks, requeued_records, retimestamping, schemas, topic_log
 from hindcast.kafka import topic_patterns
 from hindcast.plan import journal

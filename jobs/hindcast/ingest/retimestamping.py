@@ -23,7 +23,7 @@ from hindcast.contract.bound import BoundContract
 from hindcast.contract.definition import parse_fields
 from hindcast.contract.topic import TimeSkew
 from hindcast.formats import WriterSchemas
-from hindcast.formats.decode import decode_records
+from hindcast.formats.spark_decoding import decode_records
 from hindcast.ingest import arrivals, erasure_marks, requeued_records, schemas
 from hindcast.kafka import gaps
 from hindcast.plan import definitions, horizon, journal
@@ -184,7 +184,7 @@ def _retimestamp_rows(
     decoded = decode_records(before, topic, *_skew_bounds(skews, known), writers)
     current = ~F.col("run").isin(*skews)  # dated so, and judged, by the run that ingested it
     forgotten = erasure_marks.is_forgotten(rows)
-    settled = F.col("was").isin(*_UNREAD, *gaps.FATES) | (forgotten & ~current)
+    settled = F.col("was").isin(*_UNREAD, *gaps.GAP_FATES) | (forgotten & ~current)
     settled = settled | (current & F.col("was").isin(*_OF_TIME))
     # A record that no longer decodes is still accepted here: `topic_log.refuse_undecodable` refuses it.
     judged_now = (~current & F.col("fate").isin(*_OF_TIME)) | (

@@ -19,8 +19,8 @@ from hindcast.common.spark_workers import raise_worker_errors
 from hindcast.contract import Topic
 from hindcast.contract.bound import BoundContract
 from hindcast.formats.dating import TimeBounds, find_time_bounds
-from hindcast.formats.decode import decode_records
 from hindcast.formats.decoder import plan_decoding
+from hindcast.formats.spark_decoding import decode_records
 from hindcast.ingest import (
     arrivals,
     client_segments,

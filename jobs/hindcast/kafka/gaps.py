@@ -21,7 +21,7 @@ from hindcast.contract import Contract
 from hindcast.kafka.topic_patterns import MemberPartitions, describe_partition, describe_partitions
 from hindcast.kafka.topics import OffsetRange
 
-FATES = ("gone", "no_record")
+GAP_FATES = ("gone", "no_record")
 """The fates of offsets without a record."""
 
 RETENTION = "retention took them before they were replayed"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from great_expectations.expectations.expectation import Expectation as Implementation
     from great_expectations.expectations.expectation_configuration import ExpectationConfiguration
 
-    from hindcast.quality.rules.base import GateRule
+    from hindcast.quality.own_rules.base import GateRule
 
 
 class GateFacts(TypedDict, total=False):
@@ -74,7 +74,7 @@ def find_implementation(expectation: str) -> type[Implementation] | None:
 def find_rule(expectation: str) -> type[GateRule] | None:
     """Return the class of a rule of ours; None for other expectations."""
     implementation = find_implementation(expectation)
-    from hindcast.quality.rules.base import GateRule
+    from hindcast.quality.own_rules.base import GateRule
 
     return implementation if implementation is not None and issubclass(implementation, GateRule) else None
 
@@ -116,9 +116,6 @@ def import_gx() -> ModuleType:
     import great_expectations.expectations.registry
 
     logging.getLogger("great_expectations.expectations.registry").addFilter(_is_not_about_our_metric)
-    import hindcast.quality.json_schemas
-    import hindcast.quality.regex_gates
-    import hindcast.quality.rules  # noqa: F401  # what is in them registers itself
 
     return great_expectations
 

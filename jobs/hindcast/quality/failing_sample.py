@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 
 from hindcast.common.errors import TableError
 from hindcast.contract import bounds
-from hindcast.quality import gate_rows
+from hindcast.quality import gate_result_rows
 from hindcast.quality.failing_rows import RECORD_ORDER, SCHEMA, build_columns_error, failing_table
 from hindcast.store import arrow_reader, duckdb_reader, row_reader, table_creation, tables
 from hindcast.store.tables import Table
@@ -68,9 +68,9 @@ def _load_run(table: Table, delta_table: DeltaTable, run: int, released: pa.Tabl
     stored = {field.name: field.type for field in pa.schema(delta_table.schema().to_arrow())}
     if other := sorted(name for name, kind in _KINDS.items() if stored.get(name) != kind):
         raise build_columns_error(table, ", ".join(other))
-    paths = gate_rows.list_files(delta_table, first, run)
+    paths = gate_result_rows.list_files(delta_table, first, run)
     with row_reader.refuse_broken_files(table):
-        count, size = gate_rows.measure_files(delta_table, paths, first, run, _TEXTS)
+        count, size = gate_result_rows.measure_files(delta_table, paths, first, run, _TEXTS)
         if count > MAX_STORED_ROWS or size > MAX_STORED_BYTES:
             found = (
                 f"the failing rows of run {run} are not shown: their files have {count:,} rows, {size:,} bytes of text"

@@ -33,7 +33,7 @@ from hindcast.contract import Contract, list_shapes
 from hindcast.contract.expectation import OnFailure, concerns_columns, list_named_columns
 from hindcast.contract.sensitive import REDACTED
 from hindcast.contract.types import PERIOD_COLUMNS
-from hindcast.quality import gate_rows
+from hindcast.quality import gate_result_rows
 from hindcast.store import duckdb_reader
 from hindcast.store.row_reader import open_dataset, read_next_moment
 from hindcast.store.table_creation import arrow_schema, ensure_table, explain_write_error
@@ -166,7 +166,7 @@ def append_results(warehouse: str, pipeline: str, run: int, name: str, results: 
             "checked": result.checked,
             "failing": result.failing,
             "observed": result.observed,
-            "detail": gate_rows.cut_detail(result.detail),
+            "detail": gate_result_rows.cut_detail(result.detail),
         }
         for result in results
     ]
@@ -212,13 +212,13 @@ def read_results(warehouse: str, pipeline: str, run: int) -> dict[str, list[Trac
     delta_table = open_table(table)
     if delta_table is None:
         return {}
-    rows = gate_rows.load_last_tries(table, delta_table, run - TREND_RUNS + 1, run)
+    rows = gate_result_rows.load_last_tries(table, delta_table, run - TREND_RUNS + 1, run)
     own = rows.filter(pc.equal(rows["run"], run))
-    gate_rows.refuse_excess(table, own)
+    gate_result_rows.refuse_excess(table, own)
     trends, results = _list_trends(rows, own), dict[str, list[TrackedResult]]()
     for row, trend in sorted(zip(own.to_pylist(), trends, strict=True), key=lambda pair: str(pair[0]["table"])):
         kwargs = _parse_parameters(row["kwargs"], warehouse, pipeline)
-        texts = {"on_failure": row["onFailure"], "detail": gate_rows.cut_detail(str(row["detail"]))}
+        texts = {"on_failure": row["onFailure"], "detail": gate_result_rows.cut_detail(str(row["detail"]))}
         try:
             result = TrackedResult.from_json({**row, **texts, "kwargs": kwargs, "trend": trend})
         except TypeError:
@@ -240,7 +240,7 @@ def _list_trends(rows: pa.Table, own: pa.Table) -> list[list[float | None]]:
 
 def _list_gate_codes(rows: pa.Table) -> list[tuple[int | None, ...]]:
     """Return of each row numbers that are equal for the same gate of the same table."""
-    codes = (gate_rows.list_codes(rows, name).to_pylist() for name in ("table", "expectation", "kwargs"))
+    codes = (gate_result_rows.list_codes(rows, name).to_pylist() for name in ("table", "expectation", "kwargs"))
     return [*zip(*codes, strict=True)]
 
 

@@ -23,7 +23,7 @@ from hindcast.bitemporal.plane import drop_matching_rows, keep_matching_rows
 from hindcast.contract import Expectation
 from hindcast.contract.expectation import RESTATEMENT_RULE
 from hindcast.contract.shapes import PERIODS
-from hindcast.quality import entry_rows, gates
+from hindcast.quality import entry_rows, gate_evaluation
 from hindcast.quality.expectations import find_row_set, format_gate
 from hindcast.quality.gate_results import GateResult
 from hindcast.quality.held_units import RECORD_COLUMNS
@@ -70,7 +70,7 @@ def sift_records(
     The records have `RECORD_COLUMNS`, `_gate`, `_expectation` and `_reason`; None if none is held. Gates that hold
     nothing are evaluated on what is left. The change that is left is freed when the block ends.
     """
-    results, passed, held = gates.evaluate_gates(candidate, expected), candidate, None
+    results, passed, held = gate_evaluation.evaluate_gates(candidate, expected), candidate, None
     failing = [result for result in results if result.is_holding]
     try:
         while failing:
@@ -81,7 +81,7 @@ def sift_records(
             change = records.derive(held.select(*RECORD_COLUMNS).distinct()).persist()
             free_change(passed, candidate)
             passed = candidate.replace_change(change, held, RECORD_COLUMNS)
-            new_results = gates.evaluate_gates(passed, expected)
+            new_results = gate_evaluation.evaluate_gates(passed, expected)
             failing = [result for result in new_results if result.is_holding]
             results = [old if old.is_holding else new for old, new in zip(results, new_results, strict=True)]
         yield passed, held, results
@@ -122,7 +122,9 @@ def _find_blamed_records(passed: StagedChange, gate: Expectation, records: Holda
     """Return the records (`RECORD_COLUMNS`) that make a gate fail."""
     identity = passed.table.identity
     rows = keep_matching_rows(
-        passed.rows(find_row_set(gate)), gates.select_failing_rows(passed, gate).select(*identity).distinct(), identity
+        passed.rows(find_row_set(gate)),
+        gate_evaluation.select_failing_rows(passed, gate).select(*identity).distinct(),
+        identity,
     )
     if not is_about_periods(gate):
         closed = passed.change.where("_change = 'close'")

@@ -13,7 +13,7 @@ from hindcast.contract import Contract, Expectation
 from hindcast.plan import horizon, journal
 from hindcast.plan.plans import Plan
 from hindcast.plan.runs import last_included_run, was_lost
-from hindcast.quality import entry_rows, gates, held_changes
+from hindcast.quality import entry_rows, gate_evaluation, held_changes
 from hindcast.quality.entry_rows import find_record_place
 from hindcast.quality.expectations import format_gate
 from hindcast.quality.held_records import HoldableRecords
@@ -268,7 +268,7 @@ def find_failing_rows(candidate: StagedChange, failed: Sequence[Expectation]) ->
     expected = candidate.contract.expectations(candidate.name)
     place = F.struct(*(F.col(f"`{column}`") for column in candidate.table.identity)).alias("_place")
     parts = [
-        gates.select_failing_rows(candidate, gate).select(
+        gate_evaluation.select_failing_rows(candidate, gate).select(
             entry_rows.format_row_key(candidate.table.key).alias("_key"),
             place,
             F.lit(expected.index(gate)).alias("_gate"),

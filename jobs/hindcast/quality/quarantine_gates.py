@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 
 from hindcast.contract import Expectation
 from hindcast.contract.sensitive import find_sensitive_columns
-from hindcast.quality import entry_rows, failing_rows, gates
+from hindcast.quality import entry_rows, failing_rows, gate_evaluation
 from hindcast.quality.entry_rows import find_record_place
 from hindcast.quality.expectations import format_gate, is_row_by_row
 from hindcast.quality.gate_results import GateResult
@@ -93,7 +93,7 @@ def _sift_rows(
     candidate: StagedChange, expected: Sequence[Expectation], after: int, rederived: DataFrame | None
 ) -> Iterator[tuple[StagedChange, HeldChange | None, list[GateResult]]]:
     """Yield what `sift_change` does, where rows of the change are held, not records."""
-    results = gates.evaluate_gates(candidate, expected)
+    results = gate_evaluation.evaluate_gates(candidate, expected)
     blamed = _find_blamed_rows(candidate, results, expected)
     passed, held = candidate, hold_changes(candidate, blamed, after, rederived)
     try:
@@ -101,7 +101,7 @@ def _sift_rows(
             # Rows that passed before may fail beside what is left: repeat until no further row does.
             free_change(passed, candidate)
             passed = candidate.leave_out_rows(held.unpublished)
-            left = gates.evaluate_gates(passed, expected)
+            left = gate_evaluation.evaluate_gates(passed, expected)
             results = [first if first.is_holding else second for first, second in zip(results, left, strict=True)]
             if (still := _find_blamed_rows(passed, left, expected)) is None:
                 break
@@ -143,7 +143,7 @@ def append_entries(
     for gate, result in failed:
         if is_row_by_row(gate.type) and result.failing:
             reason = {"_gate": result.gate, "_expectation": gate.type, "_reason": format_gate(gate.type, gate.kwargs)}
-            rows = gates.find_presentable_rows(passed, gate).withColumns(
+            rows = gate_evaluation.find_presentable_rows(passed, gate).withColumns(
                 {name: F.lit(value) for name, value in reason.items()}
             )
             entries.append(build_entries(rows, "stopped" if gate.on_failure == "stop" else "warned"))

@@ -31,7 +31,7 @@ from hindcast.contract import list_shapes
 from hindcast.contract.bound import BoundContract
 from hindcast.contract.routes import Routes
 from hindcast.contract.shapes import PLACE_COLUMNS, SOURCE_PLACES
-from hindcast.formats.decode import decode_records
+from hindcast.formats.spark_decoding import decode_records
 from hindcast.ingest import erasure_marks, requeued_records, retimestamping, schemas, topic_log, topic_segments
 from hindcast.plan import journal
 from hindcast.plan.plans import Plan

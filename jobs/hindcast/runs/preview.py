@@ -25,7 +25,7 @@ from hindcast.common.settings import Settings
 from hindcast.contract import Contract, locate_complaint
 from hindcast.contract.bound import BoundContract
 from hindcast.contract.definition import list_fields
-from hindcast.formats.decode import decode_records
+from hindcast.formats.spark_decoding import decode_records
 from hindcast.ingest import initial_rows, record_counts, schemas, topic_log, topic_segments
 from hindcast.ingest.segments import Segments
 from hindcast.kafka import topic_patterns

@@ -25,7 +25,7 @@ from hindcast.plan import horizon, journal
 from hindcast.plan.inputs import locate_own_table
 from hindcast.plan.plans import Plan
 from hindcast.plan.runs import was_published_late
-from hindcast.quality import failing_rows, gate_results, gates, quarantine_gates
+from hindcast.quality import failing_rows, gate_evaluation, gate_results, quarantine_gates
 from hindcast.quality.staged_change import StagedChange
 from hindcast.runs import change_statistics, tie_counts
 from hindcast.runs.derive_whole import DerivedChange
@@ -174,5 +174,5 @@ def _audit_change(
             step_events.add_fields(gates=dict(Counter(v.outcome for v in verdicts)))
         failed = [(expected[v.gate], v) for v in verdicts if v.outcome == "failed" and not v.is_holding]
         quarantine_gates.append_entries(passed, failed, held, stopped=stopped)
-        gates.refuse_failed_gates(contract.pipeline, name, plan.run, verdicts)
+        gate_evaluation.refuse_failed_gates(contract.pipeline, name, plan.run, verdicts)
         yield passed

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from hindcast.contract import Topic
 from hindcast.contract.bound import BoundContract
-from hindcast.formats.decode import decode_records
+from hindcast.formats.spark_decoding import decode_records
 from hindcast.ingest import initial_rows, schemas, topic_log, trim_ledger
 from hindcast.ingest.ingest_commits import IngestedRecords
 from hindcast.plan import journal

@@ -107,7 +107,7 @@ def _emit_results(
     places: TimeSlots,
     subscribed: Booleans,
     holds: Integers,
-    outer: bool,
+    keeps_left: bool,
     roots: Integers,
     hops: Integers,
     hashes: Integers,
@@ -127,7 +127,7 @@ def _emit_results(
                 if not _has_changed(lefts, hashes, changes, n, root, hop + 1, places.time[place], holds[place]):
                     out = ensure_room(out, used)
                     # rule: a right tombstone ends the row of an inner join
-                    left_value = holds[place] if value != NOTHING or outer else NOTHING
+                    left_value = holds[place] if value != NOTHING or keeps_left else NOTHING
                     out[used] = order, places.time[place], left_value, value, time
                     used += 1
                 place = find_at_or_above(subscribed, place + 1)
@@ -144,7 +144,7 @@ def _emit_results(
             holds[joins_now] = value
         moved = leaves != NOTHING and leaves != joins_now
         at = max(time, other_time)  # rule: a left record's result has the later time
-        if outer:
+        if keeps_left:
             emits = value != NOTHING or before != NOTHING  # rule: a left join emits no tombstone without a row
         elif joins_now != NOTHING:
             emits = other != NOTHING or moved  # rule: a change of the foreign key gives a tombstone

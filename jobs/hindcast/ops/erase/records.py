@@ -18,7 +18,7 @@ from hindcast.common.errors import QueryError, RequestError, suggest_nearest
 from hindcast.contract import Contract
 from hindcast.contract.bound import BoundContract
 from hindcast.contract.shapes import PLACE_COLUMNS
-from hindcast.formats.decode import decode_records
+from hindcast.formats.spark_decoding import decode_records
 from hindcast.ingest import erasure_marks, initial_rows, retimestamping, schemas, topic_log, trim_ledger
 from hindcast.ops.erase.texts import ForgottenTexts, json_leaves, json_strings
 from hindcast.plan.inputs import locate_own_table

@@ -24,7 +24,7 @@ from hindcast.common.session import fit_to_rows, slice_large_keys
 from hindcast.contract import Contract
 from hindcast.contract.bound import BoundContract
 from hindcast.contract.sensitive import redact_message
-from hindcast.formats.decode import decode_records
+from hindcast.formats.spark_decoding import decode_records
 from hindcast.ingest import initial_rows, schemas, topic_log
 from hindcast.ops.verify.findings import Finding, rederive_command, restore_command
 from hindcast.plan import horizon, marks

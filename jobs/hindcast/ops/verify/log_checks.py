@@ -234,7 +234,7 @@ _TIMES = f"""
                    max(CASE WHEN fate = 'accepted' THEN "timestamp" END) OVER before
                ) AS expected, row_number() OVER (PARTITION BY run, "partition", piece ORDER BY "offset") AS nth
         FROM parts
-        WHERE fate NOT IN ({_quote_words(*gaps.FATES)})
+        WHERE fate NOT IN ({_quote_words(*gaps.GAP_FATES)})
         WINDOW before AS (
             PARTITION BY run, "partition", piece ORDER BY "offset" ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
         )
@@ -261,7 +261,7 @@ _REACHED = f"""
         SELECT run, "partition", piece, min("offset") AS first,
                arg_min(struct_pack(it := streamTime), "offset").it AS had,
                max("timestamp") FILTER (fate = 'accepted') AS latest
-        FROM parts WHERE fate NOT IN ({_quote_words(*gaps.FATES)}) GROUP BY ALL
+        FROM parts WHERE fate NOT IN ({_quote_words(*gaps.GAP_FATES)}) GROUP BY ALL
     )
     SELECT one.run, one."partition", one.first,
            any_value(one.had) IS NOT DISTINCT FROM max(other.latest)

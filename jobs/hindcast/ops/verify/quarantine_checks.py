@@ -149,7 +149,7 @@ def _load_tables(
                     {
                         "part": part,
                         "requeued": quarantine.REQUEUED_REASON,
-                        "fine": [*quarantine.NOT_REFUSED, *gaps.FATES],
+                        "fine": [*quarantine.NOT_REFUSED, *gaps.GAP_FATES],
                     }
                     | ({} if "topicPartition" in fields else {"kafka": contract.kafka_topic(name)}),
                 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from hindcast.quality.rules.base import ConditionRule, RowRule, parse_length, parse_micros, quote_name, quote_names
+from hindcast.quality.own_rules.base import ConditionRule, RowRule, parse_length, parse_micros, quote_name, quote_names
 
 
 class _PeriodsRule(RowRule):

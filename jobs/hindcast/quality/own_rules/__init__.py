@@ -21,6 +21,6 @@ period. Moments without a zone are UTC. Queries quote names and write moments as
 session's time zone changes their meaning.
 """
 
-from hindcast.quality.rules import closed, rows, shares
+from hindcast.quality.own_rules import closed_periods, row_by_row, shares
 
-__all__ = ["closed", "rows", "shares"]
+__all__ = ["closed_periods", "row_by_row", "shares"]

@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from hindcast.contract import Topic
-from hindcast.formats.decode import decode_records
+from hindcast.formats.spark_decoding import decode_records
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,7 +8,7 @@ from fractions import Fraction
 from statistics import median
 
 from hindcast.bitemporal.fates import FATES
-from hindcast.quality.rules.base import RECORD_CONDITIONS, ShareRule, parse_length, parse_micros, quote_name
+from hindcast.quality.own_rules.base import RECORD_CONDITIONS, ShareRule, parse_length, parse_micros, quote_name
 
 
 class ExpectTableToBeFresh(ShareRule):

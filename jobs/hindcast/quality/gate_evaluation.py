@@ -204,7 +204,7 @@ def _describe_failure(candidate: StagedChange, which: str, gate: Expectation, me
     if measured.failing is None and hidden:
         return "observed is not told"
     if measured.failing is None:
-        from hindcast.quality.rules.base import ShareRule
+        from hindcast.quality.own_rules.base import ShareRule
 
         rule = configure_gate(gate, candidate.gate_facts(gate)).to_domain_obj()
         if isinstance(rule, ShareRule):

@@ -1,6 +1,6 @@
-"""Bytes into keys and values, and the fate of what cannot be decoded. Pure: DataFrame in, DataFrame out.
+"""The records of DataFrames, decoded: bytes into keys and values. Pure: DataFrame in, DataFrame out.
 
-Records are decoded in Python, in Arrow's batches (`decoder`); Spark reads Avro before, and computes a `valid_time` that
+The decision is decoder.py's, in Arrow's batches; Spark reads Avro before, and computes a `valid_time` that
 is an expression between.
 """
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hindcast.quality.rules.base import RowRule, parse_micros, quote_name
+from hindcast.quality.own_rules.base import RowRule, parse_micros, quote_name
 
 _END = 9223372036854775807
 """The microsecond at which a row without an end ends."""
