@@ -149,12 +149,14 @@ def run(
     `behind`: so many numbers before its own is the record whose key and time each one has.
     """
     from hindcast.common.settings import read_settings
+    from hindcast.contract.bound import bind_contract
     from hindcast.kafka.topics import OffsetRange
     from hindcast.plan import journal
     from hindcast.plan.plans import Plan, TopicPlan
     from hindcast.runs import run_steps
 
     settings = read_settings()
+    contract = bind_contract(contract, settings)
     ends = {topic: [position(topic, end) for end in span] for topic in SHARES}
     known_at = T0 + timedelta(days=3650, hours=number)
     shares = {t: TopicPlan(t, 0, number - 1, {0: 0}, {0: OffsetRange(*ends[t])}, {}) for t in SHARES}
