@@ -116,6 +116,9 @@ def import_gx() -> ModuleType:
     import great_expectations.expectations.registry
 
     logging.getLogger("great_expectations.expectations.registry").addFilter(_is_not_about_our_metric)
+    import hindcast.quality.json_schemas
+    import hindcast.quality.own_rules
+    import hindcast.quality.regex_gates  # noqa: F401  # what is in them registers itself
 
     return great_expectations
 
