@@ -13,7 +13,7 @@ from unittest.mock import Mock
 import pytest
 from fastapi.testclient import TestClient
 
-from hindcast.airflow.pages import drawing, quality_pictures, run_reports
+from hindcast.airflow.pages import drawing, freshness, quality_pictures, run_reports
 from hindcast.airflow.pages.access import PageAccess
 from hindcast.airflow.pages.routes import build_app
 from hindcast.common.errors import TableError
@@ -148,10 +148,13 @@ def test_late_records_and_rows_are_bars_and_ages_a_histogram(web: TestClient) ->
     assert "+20 \N{MINUS SIGN}1 in the last run" in page
 
 
-def test_freshness_is_how_long_before_the_last_run_the_newest_row_begins(web: TestClient) -> None:
+def test_the_newest_row_of_a_table_has_its_age(web: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quality_pictures, "datetime", Mock(now=lambda _: RUNS[-1] + timedelta(hours=2)))
     (fresh,) = read_pictures(web)["fresh"]
     assert fresh["behind"] == "1 h 14 min before run 2"
-    assert "2026-02-01 22:46</time>, 1 h 14 min before run 2" in web.get("/quality/air").text
+    page = web.get("/quality/air").text
+    assert ', 1 h 14 min before run 2">2026-02-01 22:46</time>, 3 h 14 min ago' in page
+    assert '<a href="/machine/air?table=weather">weather</a>: newest row from' in page
     assert [it["name"] for it in read_pictures(web, "shop")["fresh"]][:2] == ["prices", "orders"]
 
 
@@ -197,7 +200,7 @@ def test_runs_without_a_report_have_no_pictures(web: TestClient) -> None:
     ],
 )
 def test_ages_for_people(length: timedelta, words: str) -> None:
-    assert quality_pictures.format_age(length) == words
+    assert freshness.format_age(length) == words
 
 
 def test_bars_are_seen_unless_they_are_of_nothing() -> None:

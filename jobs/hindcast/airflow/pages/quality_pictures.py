@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hindcast.airflow.pages import drawing, run_reports
+from hindcast.airflow.pages.freshness import format_age, format_ago
 from hindcast.common.errors import HindcastError
 from hindcast.common.json_values import JsonObject, JsonValue
 from hindcast.common.settings import Settings
@@ -164,7 +165,8 @@ def _name_age(age: str) -> str:
 
 
 def list_newest(settings: Settings, contract: Contract, last: Run) -> list[JsonValue]:
-    """Return for each table when its newest row begins, and how long that was before or after the last run.
+    """Return for each table when its newest row begins, and how long ago that was, and how long before or after
+    the last run.
 
     The statistics of the table's files tell; a table without them is left out.
     """
@@ -178,7 +180,8 @@ def list_newest(settings: Settings, contract: Contract, last: Run) -> list[JsonV
         if newest is not None:
             behind = last.known_at - newest
             words = f"{format_age(abs(behind))} {'before' if behind >= timedelta(0) else 'after'} run {last.number}"
-            lines.append({"name": name, "newest": newest.isoformat(), "behind": words})
+            ago = format_ago(newest, datetime.now(UTC))
+            lines.append({"name": name, "newest": newest.isoformat(), "ago": ago, "behind": words})
     return lines
 
 
@@ -204,14 +207,6 @@ def find_newest(table: Table, column: str, known_at: datetime) -> datetime | Non
         files = files.filter(pc.invert(is_later))
     newest: datetime | None = pc.max(files.column(name)).as_py()
     return newest and newest.astimezone(UTC)
-
-
-def format_age(length: timedelta) -> str:
-    """Return how long something is ago, in its two largest units: `3 h 20 min`."""
-    minutes = int(length.total_seconds()) // 60
-    days, hours = minutes // 1440, minutes // 60 % 24
-    parts = [(days, "d"), (hours, "h"), (0 if days else minutes % 60, "min")]
-    return " ".join(f"{n:,} {unit}" for n, unit in parts if n) or "less than 1 min"
 
 
 def _draw_bars(numbers: Sequence[int], counts: Sequence[int], most: int, words: str) -> list[JsonValue]:

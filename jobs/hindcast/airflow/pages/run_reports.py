@@ -55,6 +55,11 @@ class RunOutcome:
     gates: dict[str, int]
     has_counts: bool = True
 
+    @property
+    def has_changed(self) -> bool | None:
+        """Whether the run changed any row; None if that is not known."""
+        return bool(self.counts["opened"] or self.counts["closed"]) if self.has_counts else None
+
     def as_json(self) -> JsonObject:
         """Return the outcome as the pages have it."""
         return {"kind": self.kind, "sentence": self.sentence, "brief": self.brief, **self.counts, "gates": self.gates}

@@ -13,7 +13,7 @@ from typing import Literal
 
 import pyarrow.compute as pc
 
-from hindcast.airflow.pages import input_planes, known_ats, marks, plane, table_view
+from hindcast.airflow.pages import freshness, input_planes, known_ats, marks, plane, table_view
 from hindcast.airflow.pages.change_lines import LineFormatter
 from hindcast.airflow.pages.plane import Crosshair, PlaneSource
 from hindcast.airflow.pages.row_formatter import RowFormatter
@@ -163,8 +163,11 @@ def _build_table(
     except (QueryError, UnknownError) as error:
         raise QuestionError(error, fields, field) from None
     keys = _list_keys(table, past)
+    fresh = freshness.find_freshness(
+        settings, contract, past, freshness.list_table_changes(past, table.name), table.name
+    )
     if sample is None:
-        return {"suggested": [] if keys else _suggest_any(table), "keys": keys}
+        return {"suggested": [] if keys else _suggest_any(table), "keys": keys, "fresh": fresh}
     trimmed = horizon.read_horizon(table)
     kept = closes.list_kept(warehouse, pipeline)
     moments = known_ats.list_moments(past, kept, trimmed.moment if trimmed else None)
@@ -181,6 +184,7 @@ def _build_table(
     return {
         "suggested": [],
         "keys": keys,
+        "fresh": fresh,
         "kind": table.kind,
         "knownAt": known.isoformat(),
         "knownBy": formatter.find_run(known),
