@@ -130,7 +130,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.fixture
-def web(settings: Settings) -> TestClient:  # noqa: ARG001  # the pages read its environment
+def web(settings: Settings) -> TestClient:
     return TestClient(build_app(PageAccess(lambda: None, lambda: None, lambda: frozenset({"shop"}))))
 
 

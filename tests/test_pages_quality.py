@@ -13,10 +13,11 @@ from unittest.mock import Mock
 import pytest
 from fastapi.testclient import TestClient
 
-from hindcast.airflow.pages import drawing, freshness, quality_pictures, run_reports
+from hindcast.airflow.pages import drawing, quality_pictures, run_reports
 from hindcast.airflow.pages.access import PageAccess
 from hindcast.airflow.pages.routes import build_app
 from hindcast.common.errors import TableError
+from hindcast.common.lengths import format_age
 from hindcast.common.settings import Settings
 from hindcast.contract import load
 from hindcast.plan import journal
@@ -49,8 +50,10 @@ def fill_air(settings: Settings) -> None:
         ]
         ages = {"older": 2} if run == 1 else {"under an hour": 4, "older": 1}
         changed = {"opened": 10 * run, "closed": run - 1, "corrected": run, "ages": ages, "gates": gates}
-        topic = {"topic": "weather", "offsets": 9, "late": 3 * run, "partitions": []}
-        made = report(contract, run) | {"tables": {"weather": changed}, "topics": {"weather": topic}}
+        late_by = {"median": 60 * run, "p95": 3600, "largest": 7200 * run}
+        topic = {"topic": "weather", "offsets": 9, "late": 3 * run, "partitions": [], "lateBy": late_by}
+        calm = {"topic": "calm", "offsets": 2 - run, "late": 0, "partitions": []}
+        made = report(contract, run) | {"tables": {"weather": changed}, "topics": {"calm": calm, "weather": topic}}
         journal.append_entry(settings.warehouse, Run(plan(contract, run)))
         journal.append_entry(settings.warehouse, Run(plan(contract, run), Completed(made)))
     noon = (RUNS[-1] - timedelta(minutes=74) - datetime(2026, 1, 1, tzinfo=UTC)) / timedelta(minutes=1)
@@ -134,7 +137,7 @@ def test_only_the_gates_that_failed_most_often_are_drawn(web: TestClient, monkey
 
 def test_late_records_and_rows_are_bars_and_ages_a_histogram(web: TestClient) -> None:
     pictures = read_pictures(web)
-    (late,), (rows,), (ages,) = pictures["late"], pictures["rows"], pictures["ages"]
+    (late, _), (rows,), (ages,) = pictures["late"], pictures["rows"], pictures["ages"]
     assert late["words"] == "Late records, oldest run first: 3, 6"
     assert [bar["height"] for bar in late["up"]] == [11, 22]
     assert rows["words"] == "Rows added, oldest run first: 10, 20; removed: 0, 1"
@@ -146,6 +149,24 @@ def test_late_records_and_rows_are_bars_and_ages_a_histogram(web: TestClient) ->
     page = web.get("/quality/air").text
     assert "<title>run 2: 6 late</title>" in page
     assert "+20 \N{MINUS SIGN}1 in the last run" in page
+
+
+def test_topics_have_how_late_their_records_were(web: TestClient) -> None:
+    """In the last run that read any and in all; what runs have measured each gives bounds for all of them."""
+    found = {it["name"]: (it["run"], it["last"], it["all"]) for it in read_pictures(web)["late"]}
+    assert found == {
+        "weather": (
+            2,
+            "6 of 9 late: median 2 min, 95 % at most 1 h, largest 4 h",
+            "9 of 18 late: median 1 min to 2 min, 95 % at most 1 h, largest 4 h",
+        ),
+        "calm": (1, "none late", "none late"),
+    }
+    assert [*found] == ["weather", "calm"], "topics with late records come first"
+    page = web.get("/quality/air").text
+    assert "run 2: 6 of 9 late: median 2 min" in page
+    (prices,) = read_pictures(web, "shop")["late"]
+    assert prices["last"] == "1 of 1 late; by how much was not measured", "an older program wrote the report"
 
 
 def test_the_newest_row_of_a_table_has_its_age(web: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,7 +221,7 @@ def test_runs_without_a_report_have_no_pictures(web: TestClient) -> None:
     ],
 )
 def test_ages_for_people(length: timedelta, words: str) -> None:
-    assert freshness.format_age(length) == words
+    assert format_age(length) == words
 
 
 def test_bars_are_seen_unless_they_are_of_nothing() -> None:

@@ -15,7 +15,7 @@ from hindcast.contract.bound import BoundContract
 from hindcast.contract.definition import list_fields
 from hindcast.contract.sensitive import REDACTED, find_sensitive_columns
 from hindcast.contract.types import format_duration
-from hindcast.ingest import ledger
+from hindcast.ingest import late_delays, ledger
 from hindcast.kafka import topic_patterns
 from hindcast.plan import definitions, horizon, journal, marks
 from hindcast.plan.definitions import ContractChange
@@ -116,6 +116,7 @@ def _report_topic(warehouse: str, contract: Contract, plan: Plan, name: str, not
         requeue_note.still if requeue_note else {},
         locate_ties(kafka, topic_plan, tied) if tied else {},
         ahead=log_note.ahead if log_note else 0,
+        delays=late_delays.measure_delays(log, plan.run) if late else None,
     )
 
 

@@ -12,6 +12,7 @@ from typing import Literal
 
 from hindcast.common.json_values import JsonObject, JsonValue, StoredObject
 from hindcast.common.step_events import StepFields
+from hindcast.ingest.late_delays import LateDelays
 from hindcast.plan.definitions import ContractChange
 from hindcast.plan.purposes import ArrivalInterval, Erasure, Replay, parse_purpose
 from hindcast.plan.runs import refuse_odd_counts
@@ -60,7 +61,8 @@ class TopicReport:
 
     `offsets`: how many it ingested; None in a report that only lists partitions. `late`: accepted records behind stream
     time. `without_value`: records of a stream without a value. `before_horizon`: records dated before the horizon.
-    `decided_anew`: earlier records whose fate the current contract changed, by the new fate. `requeued`: by fate, the
+    `delays`: by how much late records were
+    late; None in older reports. `decided_anew`: earlier records whose fate the current contract changed, by the new fate. `requeued`: by fate, the
     malformed records that it decoded again, and `still`, those that are malformed still. `ties`: as for
     `report.locate_ties`. `ahead`: records with an arrival that the run could not know of. In a report that would be too
     large (report_size.py), `partitions_left_out`: how many ranges are not listed; `all_fates`: the number of all
@@ -80,6 +82,7 @@ class TopicReport:
     partitions_left_out: int = 0
     all_fates: Mapping[str, int] = field(default_factory=dict)
     ahead: int = 0
+    delays: LateDelays | None = None
 
     @property
     def fates(self) -> dict[str, int]:
@@ -101,6 +104,7 @@ class TopicReport:
             "partitionsLeftOut": self.partitions_left_out or None,
             "fates": self.all_fates or None,
             "arrivalsAhead": self.ahead or None,
+            "lateBy": self.delays.as_json() if self.delays else None,
         }
         return {
             "topic": self.topic,
@@ -132,6 +136,7 @@ class TopicReport:
             counts["partitionsLeftOut"] or 0,
             by_fate["fates"],
             counts["arrivalsAhead"] or 0,
+            LateDelays.from_json(delays) if (delays := topic.get("lateBy")) else None,
         )
 
 

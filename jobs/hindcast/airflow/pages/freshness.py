@@ -14,6 +14,7 @@ from hindcast.airflow.pages.reading_limits import SlowReportError, limit_report
 from hindcast.common import cron
 from hindcast.common.errors import HindcastError
 from hindcast.common.json_values import JsonObject
+from hindcast.common.lengths import format_age
 from hindcast.common.settings import Settings
 from hindcast.contract import Contract
 from hindcast.contract.expectation import FRESHNESS_RULE
@@ -169,11 +170,3 @@ def format_ago(moment: datetime, now: datetime) -> str:
 def _join(verdict: str, parts: Sequence[str]) -> str:
     text = "; ".join(filter(None, parts))
     return f"{verdict}: {text}." if verdict else f"{text[:1].upper()}{text[1:]}."
-
-
-def format_age(length: timedelta) -> str:
-    """Return how long something is ago, in its two largest units: `3 h 20 min`."""
-    minutes = int(length.total_seconds()) // 60
-    days, hours = minutes // 1440, minutes // 60 % 24
-    parts = [(days, "d"), (hours, "h"), (0 if days else minutes % 60, "min")]
-    return " ".join(f"{n:,} {unit}" for n, unit in parts if n) or "less than 1 min"
