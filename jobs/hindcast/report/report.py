@@ -87,6 +87,7 @@ def build_report(
         reports,
         _rerun_commands(contract, plan, find_sensitive_columns(contract), variables),
         rehearsed=plan.rehearsed_interval,
+        approval=plan.approval,
     )
     return report_size.cut_report(report)
 

@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 import duckdb
 from fastapi import Query
 
-from hindcast.airflow.pages import known_ats, marks
+from hindcast.airflow.pages import known_ats, marks, run_reports
 from hindcast.airflow.pages.change_lines import LineFormatter
 from hindcast.airflow.pages.reading_limits import SlowReportError, limit_report
 from hindcast.airflow.pages.time_machine import QuestionError
@@ -94,6 +94,7 @@ def build_page(settings: Settings, contract: Contract, request: ChangesRequest) 
             "periods": [*PERIODS[table.kind]],
             "runs": [run.number for run in answer.runs],
             "alone": answer.is_one_run,
+            "release": run_reports.describe_release(answer.runs[0]) if answer.is_one_run else None,
             "abandoned": _find_abandoned_runs(settings, contract, answer) if answer.is_one_run else [],
             "earlier": question.earlier.isoformat(),
             "later": question.later.isoformat(),
