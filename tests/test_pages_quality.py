@@ -13,7 +13,7 @@ from unittest.mock import Mock
 import pytest
 from fastapi.testclient import TestClient
 
-from hindcast.airflow.pages import drawing, quality_pictures, run_reports
+from hindcast.airflow.pages import drawing, quality, quality_pictures, run_reports
 from hindcast.airflow.pages.access import PageAccess
 from hindcast.airflow.pages.routes import build_app
 from hindcast.common.errors import TableError
@@ -21,6 +21,7 @@ from hindcast.common.lengths import format_age
 from hindcast.common.settings import Settings
 from hindcast.contract import load
 from hindcast.plan import journal
+from hindcast.plan.purposes import Release, ReleasedKeys
 from hindcast.plan.runs import Completed, Run
 from hindcast.store import tables
 from warehouses import RUNS, at, place, plan, report, row, shop, version, write
@@ -229,3 +230,40 @@ def test_bars_are_seen_unless_they_are_of_nothing() -> None:
     assert drawing.scale_lengths([], 20) == []
     assert drawing.scale_lengths([0, 0], 20) == [0, 0]
     assert [it["text"] for it in drawing.place_labels([str(n) for n in range(10_000, 10_020)])][-1] == "10019"
+
+
+def list_questions(page: str) -> list[list[str]]:
+    """The links of each list of questions, as text and address."""
+    lists = page.split('<ul class="questions"')[1:]
+    return [re.findall(r'<a href="([^"]+)">([^<]+\?)</a>', part.split("</ul>")[0]) for part in lists]
+
+
+def test_each_question_is_a_link_from_the_first_page_and_from_that_of_a_pipeline(web: TestClient) -> None:
+    """What no run answers is not asked."""
+    asked = [
+        ("/changes/shop?knownAt=run:2", "What did run 2 change?"),
+        ("/machine/shop", "Why is a value what it is?"),
+        ("/quality/shop#late", "How late are records?"),
+        ("/quality/shop#fresh", "Which tables are fresh?"),
+    ]
+    assert asked in list_questions(web.get("/quality").text)
+    assert list_questions(web.get("/quality/shop").text) == [asked]
+    for address, _ in asked:
+        answer = web.get(address)
+        assert answer.status_code == 200
+        assert "#" not in address or f'id="{address.partition("#")[2]}"' in answer.text
+
+
+def test_failures_and_approvals_are_asked_for_in_the_last_run_that_has_them(tmp_path: Path) -> None:
+    with shop(tmp_path) as settings:
+        contract = load(settings.schemas / "shop.yaml")
+        past = journal.read_runs(settings.warehouse, "shop")
+        first, second = (quality.build_run_entry(settings, run, lambda _: False) for run in past)
+        failed = replace(first, outcome=replace(first.outcome, gates={"failed": 1}))
+        release = Release({"prices": ReleasedKeys(RUNS[1], ("{}",), "ann")})
+        approved = replace(failed, run=replace(past[0], plan=replace(plan(contract, 1), purpose=release)))
+        own = {"run": 1, "report": "run-1.html"}
+        assert quality.find_answers([failed, second])["failed"] == own
+        assert quality.find_answers([failed, second])["approved"] is None
+        assert quality.find_answers([approved, second])["approved"] == own
+        assert quality.find_answers([replace(failed, report=None)])["failed"] is None

@@ -162,6 +162,7 @@ def _format_line(
         "fresh": fresh,
         "runs": [run.as_json() for run in runs],
         "trends": build_trends(ended),
+        "answers": find_answers(runs),
         "waiting": count_waiting(runs),
         "problems": [problem for n, problem in enumerate(problems) if problem not in problems[:n]],
     }
@@ -183,6 +184,7 @@ def build_pipeline_page(settings: Settings, contract: Contract, before: int | No
         "pictures": quality_pictures.build_pictures(settings, contract, shown[-MAX_RUNS:]),
         "earlier": shown[-MAX_RUNS].number if len(shown) > MAX_RUNS else None,
         "total": len(past),
+        "answers": find_answers(entries),
         "waiting": count_waiting(entries) if before is None else None,
         "fresh": _judge_freshness(settings, contract, past, entries) if before is None else None,
         "gatesOf": ended[-1] if ended else None,
@@ -248,6 +250,22 @@ def count_waiting(runs: Sequence[RunEntry]) -> int | None:
     if not completed:
         return 0
     return completed[-1].outcome.counts["held"] if completed[-1].outcome.has_counts else None
+
+
+def find_answers(runs: Sequence[RunEntry]) -> JsonObject:
+    """Return which of some runs answer what people ask: the last that changed anything (`changed`), the last in which a
+    gate failed (`failed`) and the last release (`approved`): its number and report; None for what none of them answers.
+    """
+
+    def find_last(is_answer: Callable[[RunEntry], bool]) -> JsonObject | None:
+        last = next((entry for entry in reversed(runs) if entry.report and is_answer(entry)), None)
+        return {"run": last.run.number, "report": last.report} if last else None
+
+    return {
+        "changed": find_last(lambda it: it.run.state == "completed" and bool(it.outcome.has_changed)),
+        "failed": find_last(lambda it: bool({*it.outcome.gates} & {"failed", "error"})),
+        "approved": find_last(lambda it: run_reports.describe_release(it.run) is not None),
+    }
 
 
 def build_trends(runs: Sequence[RunEntry]) -> list[JsonObject]:
