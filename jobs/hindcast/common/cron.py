@@ -54,7 +54,7 @@ def find_next(expression: str, after: datetime) -> datetime | None:
     >>> find_next("@daily", datetime(2026, 1, 1, 3, tzinfo=UTC)).isoformat()
     '2026-01-02T00:00:00+00:00'
     """
-    from croniter import croniter
+    from croniter import croniter  # type: ignore[import-untyped]  # as in `_find_problem`
 
     try:
         found: datetime = croniter(expression, after).get_next(datetime)
@@ -81,7 +81,7 @@ _LETTERS = set("0123456789*/,-LW#?ABCDEFGHIJKLMNOPQRSTUVWXYZ")
 
 def _find_problem(expression: str, start: datetime) -> str | None:
     """Return why Airflow would refuse an expression or find no interval from a start on, None if it would not."""
-    from croniter import croniter  # type: ignore[import-untyped]  # Airflow's own parser, installed with it
+    from croniter import croniter  # Airflow's own parser, installed with it
 
     try:
         first = croniter(expression, start).get_next(datetime)

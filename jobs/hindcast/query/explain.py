@@ -59,6 +59,15 @@ def explain_row(
     return {"text": f"The row cannot be explained: {cause}", "parts": []}
 
 
+def find_input_rows(
+    settings: Settings, contract: Contract, name: str, row: Row, known: datetime, readable: Collection[str]
+) -> Sequence[InputRows]:
+    """Return the input rows that a row of a view (with lineage) is made of, as known at `known`; NotExplainedError if
+    that takes too long.
+    """
+    return _explain_found_row(settings, contract, name, row, known, readable, None)[1]
+
+
 def _describe_values(
     settings: Settings, contract: Contract, name: str, row: Row, parts: Sequence[InputRows]
 ) -> list[str]:

@@ -119,7 +119,7 @@ def _read_operand(tree: exp.Expr, inputs: Mapping[str, InputRows]) -> _Formula |
         return inner and _Formula(f"({inner.words})", f"({inner.numbers})", inner.value, inner.columns)
     if isinstance(tree, exp.Literal):
         return None if tree.is_string else _Formula(tree.name, tree.name, Decimal(tree.name), ())
-    if (sign := _SIGNS.get(type(tree))) is not None:
+    if isinstance(tree, exp.Binary) and (sign := _SIGNS.get(type(tree))) is not None:
         left, right = _read_operand(tree.left, inputs), _read_operand(tree.right, inputs)
         value = None if left is None or right is None else _calculate(sign, left.value, right.value)
         if left is None or right is None or value is None:

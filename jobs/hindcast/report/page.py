@@ -121,7 +121,7 @@ def render_page(
     plain = json.loads(json.dumps(report.as_json()), parse_constant=str)
     report = RunReport.from_json(plain)
     if report.approval is not None:
-        release = report.approval.as_json() | {"reason": report.reason}
+        release = {**report.approval.as_json(), "reason": report.reason}
     gates, topics, tables = summarize_gates(report), summarize_topics(report), summarize_tables(report)
     style, theme, script = map(read_source, ("page.css", "theme.js", "page.js"))
     counts, failing = Counter(gate.outcome for gate in gates), [gate for gate in gates if gate.has_failed]

@@ -122,7 +122,8 @@ def draw_late(numbers: Sequence[int], reports: Sequence[RunReport]) -> list[Json
                 },
             )
         )
-    return [line for _, line in sorted(lines, key=lambda it: not it[0])][:MAX_LINES]
+    shown: list[JsonValue] = [line for _, line in sorted(lines, key=lambda it: not it[0])]
+    return shown[:MAX_LINES]
 
 
 def _describe_late(topics: Sequence[TopicReport]) -> str:

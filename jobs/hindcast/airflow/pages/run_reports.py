@@ -159,7 +159,7 @@ def describe_release(run: Run) -> JsonObject | None:
     if (approval := run.plan.approval) is None:
         return None
     texts = {"by": approval.by, "reason": run.plan.reason}
-    return approval.as_json() | {name: text and cut_text(text) for name, text in texts.items()}
+    return {**approval.as_json(), **{name: text and cut_text(text) for name, text in texts.items()}}
 
 
 def read_report(settings: Settings, run: Run) -> RunReport | None:
