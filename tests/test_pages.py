@@ -767,7 +767,7 @@ def test_a_known_at_compared_with_itself_differs_in_nothing(web: TestClient) -> 
 def test_what_a_run_changed_is_a_line_for_each_key_and_period(web: TestClient) -> None:
     page = text(web, "/changes/shop")
     assert "What run 2 changed in shop.prices" in page
-    assert "1 change of 1 key; no past answer among them." in page
+    assert "1 change of 1 key; no correction among them." in page
     assert "naan 3.00 → 2.50" in " ".join(page.split())
     assert "shop.prices, partition 0, offset 2" in page
     [line] = twin(web, "/changes/shop", knownAt="run:2")["lines"]
@@ -778,9 +778,9 @@ def test_what_a_run_changed_is_a_line_for_each_key_and_period(web: TestClient) -
     assert twin(web, "/changes/shop", comparedWith="run:1")["lines"] == [line]
     assert twin(web, "/changes/shop", knownAt="run:1", comparedWith="run:2")["lines"] == [line], "in either order"
     assert "What run 1 changed" in text(web, "/changes/shop", knownAt="run:1")
-    assert "No past answer changed." in text(web, "/changes/shop", only="corrections")
+    assert "No correction." in text(web, "/changes/shop", only="corrections")
     assert "abandoned" not in page
-    assert "1 past answer" in text(web, "/changes/shop", table="bills")
+    assert "1 correction" in text(web, "/changes/shop", table="bills")
     assert "No run has been completed yet." in text(web, "/changes/guest")
 
 
@@ -828,8 +828,8 @@ def test_changes_open_a_table_that_has_them_and_lead_to_the_others(tmp_path: Pat
         assert "Nothing changed." in (page := text(web, "/changes/shop", **asked))
         assert "Rows changed in bills (2), daily (4)." in page
         only = web.get("/changes/shop", params={**asked, "only": "corrections"}).text
-        assert "No past answer changed." in only
-        assert "Past answers changed in bills (1), daily (1)." in " ".join(Text(only).words)
+        assert "No correction." in only
+        assert "Corrections in bills (1), daily (1)." in " ".join(Text(only).words)
         assert '<a href="/changes/shop?table=daily&amp;knownAt=run%3A3&amp;only=corrections">daily</a>' in only
         both = {"comparedWith": "run:1", "table": "prices", "only": ""}
         assert "Rows also changed in bills (2), daily (4)." in text(web, "/changes/shop", **both)

@@ -23,7 +23,7 @@ from hindcast.common.errors import HindcastError, QueryError, UnknownError
 from hindcast.common.json_values import JsonObject, JsonValue
 from hindcast.common.python_values import list_rows
 from hindcast.common.settings import Settings
-from hindcast.contract import Contract, list_shapes
+from hindcast.contract import Contract, Window, list_shapes
 from hindcast.contract.shapes import PERIODS
 from hindcast.plan import closes, horizon, journal
 from hindcast.plan.runs import Run
@@ -135,6 +135,7 @@ def build_page(
         "comparedWith": other.isoformat() if other else None,
         "plane": plane.build_plane(source, crosshair, offered, even=request.scale != "time"),
         "answer": {"rows": _number_rows(answer.rows, answered, near), "total": answer.total},
+        "sides": _build_sides(history, crosshair, formatter, window) if other else None,
         "diff": _build_diff(history, crosshair, LineFormatter(warehouse, contract, table, marked)) if other else None,
         "why": why,
         "inputPlanes": input_planes.build_input_planes(settings, contract, name, why, as_of, past) if why else [],
@@ -269,6 +270,19 @@ def _number_rows(rows: Sequence[Row], shown: Sequence[JsonObject], near: RowSamp
     """Return rows with the `number` of their rectangle, None for those that are not drawn."""
     numbers = {repr(row): number for number, row in enumerate(near.rows)}
     return [{**fields, "number": numbers.get(repr(row))} for row, fields in zip(rows, shown, strict=True)]
+
+
+def _build_sides(
+    history: KeyHistory, crosshair: Crosshair, formatter: RowFormatter, window: Window | None
+) -> list[JsonValue]:
+    """Return the answer at each of the two known-ats, the earlier one first: its last row, and how many there are."""
+    sides: list[JsonValue] = []
+    for known in sorted(crosshair.known_ats):
+        answer = history.find_answer(crosshair.as_of, known, 1, window)
+        row = formatter.format_row(answer.rows[0]) if answer.rows else None
+        moment: JsonObject = {"knownAt": known.isoformat(), "knownBy": formatter.find_run(known)}
+        sides.append({**moment, "row": row, "total": answer.total})
+    return sides
 
 
 def _build_diff(history: KeyHistory, crosshair: Crosshair, formatter: LineFormatter) -> JsonObject:
