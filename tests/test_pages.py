@@ -986,3 +986,21 @@ def test_moments_keep_their_order_on_an_axis(even: bool) -> None:
 )
 def test_a_moment_is_as_short_as_it_can_be(moment: Any, words: str) -> None:
     assert format_moment(moment) == words
+
+
+def test_two_known_ats_show_both_answers_side_by_side(web: TestClient) -> None:
+    told = plane(web, "bills", "dave", knownAt="run:2", comparedWith="run:1")
+    assert [(it["knownBy"], it["total"], it["row"]["values"]["amount"]) for it in told["sides"]] == [
+        (1, 1, "6.00"),
+        (2, 1, "5.00"),
+    ]
+    asked = {"table": "bills", "key": "dave", "knownAt": "run:2", "comparedWith": "run:1"}
+    page = " ".join(web.get("/machine/shop", params=asked).text.split())
+    assert '<tr class="differs"><th scope="row">amount</th>' in page
+    assert '<tr><th scope="row">item</th>' in page
+    assert plane(web, "bills", "dave")["sides"] is None
+
+
+def test_before_there_was_a_row_the_side_says_so(web: TestClient) -> None:
+    asked = {"table": "prices", "key": "naan", "asOf": "2025-12-31", "comparedWith": "run:1"}
+    assert 'id="both"' not in web.get("/machine/shop", params=asked).text

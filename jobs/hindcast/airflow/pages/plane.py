@@ -186,13 +186,14 @@ def _format_axis(
 
 def _find_free_side(up: Axis, moment: datetime, height: float) -> float:
     """Return how far above (negative) or below its line the flag of a known-at begins, so that it covers no other run's
-    line; above, if it must cover one anyway.
+    line; above, if it must cover one anyway and there is room.
     """
     at = up.place(moment)
     gaps = [height * (place - at) for place, _ in up.knots[1:-1]]
-    is_free_above = all(not 0 < gap < FLAG for gap in gaps) and height * (1 - at) > FLAG - _HEADROOM
+    has_room = height * (1 - at) > FLAG - _HEADROOM
+    is_free_above = all(not 0 < gap < FLAG for gap in gaps)
     is_free_below = all(not -FLAG < gap < 0 for gap in gaps) and height * at > FLAG
-    return 1.0 if is_free_below and not is_free_above else -FLAG
+    return -FLAG if has_room and (is_free_above or not is_free_below) else 1.0
 
 
 FLAG = 18.0
