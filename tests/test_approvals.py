@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -16,13 +17,17 @@ from deltalake import write_deltalake
 from bare_runs import bare_run
 from hindcast.airflow import approval_tasks
 from hindcast.cli import main
+from hindcast.cli.commands import running
 from hindcast.common.errors import BusyError, RequestError, RunError
 from hindcast.common.settings import Settings, read_settings
 from hindcast.plan import journal, marks
 from hindcast.plan.marks import find_bound_contract
 from hindcast.plan.plans import Plan
-from hindcast.plan.purposes import Purpose, Release, ReleasedKeys, Replay
+from hindcast.plan.purposes import Approval, Purpose, Release, ReleasedKeys, Replay
+from hindcast.plan.runs import Abandoned, Run
 from hindcast.quality import approval, failing_rows, held_changes
+from hindcast.report import page
+from hindcast.report.run_report import RunReport
 from hindcast.runs import run_steps, special_runs
 from hindcast.store import table_creation
 from test_held_keys import MENU, T0, bind, contract, enter, held
@@ -281,3 +286,54 @@ def test_what_the_last_run_called_sensitive_is_hidden_until_the_next(
         (settings.schemas / "shop.yaml").write_text(SHOP.replace(", sensitive: [name]}", "}"))
         (settings.schemas / "guest.yaml").write_text(GUEST)
         assert list_shown(capsys) == [('{"id":"q1"}', '{"city":"Rome"}'), ("***", '{"n":1}')]
+
+
+def test_a_release_keeps_when_it_was_approved_and_why(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when its plan was abandoned, and is made again."""
+    planned: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(special_runs, "_plan_special_run", lambda _, *of: planned.append(of) or 2)
+    monkeypatch.setattr(run_steps, "execute_run", lambda *_: None)
+    answered, reason = T0 + timedelta(hours=2), "the menu says so"
+    approval_tasks.plan_release("restaurant", "fix-42", *ANSWER, answered.isoformat(), reason)
+    ((run_id, release, given),) = planned
+    assert (release.tables["menu"].by, release.tables["menu"].at, given) == ("ann", answered, reason)
+    stored = bare_run("restaurant", 2, T0 + timedelta(hours=1), run_id=run_id, purpose=release)
+    plan = Plan.from_json(json.loads(json.dumps(replace(stored.plan, reason=reason).as_json())))
+    assert (plan.approval, plan.reason) == (Approval("ann", answered), reason)
+    journal.append_entry(settings.warehouse, Run(plan))
+    journal.append_entry(settings.warehouse, Run(plan, Abandoned("lost")))
+    special_runs.run_planned_release(cast("Any", None), settings, "restaurant", "fix-42")
+    assert planned[1] == planned[0]
+
+
+def test_an_older_release_does_not_say_when_it_was_approved() -> None:
+    stored = {"until": T0.isoformat(), "keys": [CURRY], "by": "ann"}
+    assert ReleasedKeys.from_json(stored) == ReleasedKeys(T0, (CURRY,), "ann")
+    assert ReleasedKeys(T0, (CURRY,), "ann").as_json() == stored
+
+
+def test_a_rejection_keeps_its_reason(settings: Settings) -> None:
+    assert approval_tasks.reject("restaurant", *ANSWER, "a typo").is_done
+    rejected = failing_rows.list_entries(settings.warehouse, "restaurant").to_pylist()[-1]
+    assert (rejected["entry"], rejected["by"], rejected["reason"]) == ("rejected", "ann", "a typo")
+
+
+def test_the_file_of_a_report_says_who_approved_its_release() -> None:
+    """It is read without the journal."""
+    written = {"pipeline": "p", "run": 1, "knownAt": None, "topics": {}, "tables": {}, "reason": "it is right"}
+    approved = RunReport.from_json(written | {"approval": {"by": "ann", "at": T0.isoformat()}})
+    assert RunReport.from_json(approved.as_json()) == approved
+    shown = re.sub("</?time[^>]*>", "", page.render_page(approved))
+    assert "<dd>Approved by ann at 2026-01-01 00:00:00 UTC: it is right</dd>" in shown
+    assert "Approved by" not in page.render_page(RunReport.from_json(written))
+
+
+def test_a_command_gives_the_reason_of_a_decision(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(special_runs, "run_release", lambda *of: given.append(of) or RunReport("p", 1, "", None))
+    monkeypatch.setattr(running, "open_session", lambda *_: None)
+    assert main.main(["release", "restaurant.menu", "--by", "ann", "--reason", "it is right"]) == 0
+    ((*_, by, _, reason),) = given
+    assert (by, reason) == ("ann", "it is right")
+    assert main.main(["release", "restaurant.menu", "--reject", "--by", "ann", "--reason", "a typo"]) == 0
+    assert failing_rows.list_entries(settings.warehouse, "restaurant").to_pylist()[-1]["reason"] == "a typo"

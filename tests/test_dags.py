@@ -82,8 +82,11 @@ def choice(dag):
     approval = dag.get_task("approve")
     approval.offer(["menu one", "menu two"])
     asked = approval.serialized_params["keys"]
-    approval.validate_params_input({"keys": ["menu two"]})
-    return {"schema": asked["schema"], "value": asked["value"], "chosen": approval.params["keys"]}
+    reason = approval.serialized_params["reason"]
+    approval.validate_params_input({"keys": ["menu two"], "reason": None})
+    approval.validate_params_input({"keys": ["menu two"], "reason": "seen"})
+    chosen = approval.params["keys"]
+    return {"schema": asked["schema"], "value": asked["value"], "chosen": chosen, "reason": reason["schema"]["type"]}
 class Instance:
     # The instance of the task `approve`, of which other tasks ask what a person has answered.
     def __init__(self):
@@ -97,7 +100,8 @@ def answer(dag, option, user, params_input):
     approval, instance = dag.get_task("approve"), Instance()
     approval.do_branch = lambda context, branches_to_execute: branches_to_execute
     event = {"chosen_options": [option], "responded_by_user": user, "params_input": params_input}
-    ways = approval.execute_complete({"ti": instance}, {**event, "responded_at": datetime.now(UTC)})
+    ways = approval.execute_complete({"ti": instance}, {**event, "responded_at": datetime(2026, 1, 2, tzinfo=UTC)})
+    assert instance.pushed.pop("at") == "2026-01-02T00:00:00+00:00"
     return [ways, instance.pushed]
 def fail(dag, event):
     # The error of an event that is no answer.
@@ -108,7 +112,7 @@ def fail(dag, event):
 def answers(dag):
     if "approve" not in dag.task_ids:
         return None
-    ann, some = {"id": "1", "name": "ann"}, {"keys": ["menu two"]}
+    ann, some = {"id": "1", "name": "ann"}, {"keys": ["menu two"], "reason": " seen "}
     return [
         answer(dag, "Approve", ann, some),
         answer(dag, "Reject", ann, some),
@@ -274,17 +278,18 @@ def test_where_changes_can_be_held_back_a_second_dag_asks_for_their_release(dags
     choice = release["choice"]
     assert (choice["value"], choice["chosen"]) == ([], ["menu two"])
     assert (choice["schema"]["type"], choice["schema"]["examples"]) == (["array", "null"], ["menu one", "menu two"])
+    assert choice["reason"] == ["string", "null"]
     assert "restaurant__release" not in dags["dags"]
 
 
-def test_tasks_after_an_answer_are_told_who_gave_it_and_about_which_keys(dags: dict[str, Any]) -> None:
+def test_tasks_after_an_answer_are_told_who_gave_it_about_which_keys_and_why(dags: dict[str, Any]) -> None:
     every = ["menu one", "menu two"]
     assert dags["dags"]["gated__release"]["answers"] == [
-        [["plan"], {"by": "ann", "keys": ["menu two"]}],
-        [["reject"], {"by": "ann", "keys": ["menu two"]}],
-        [["plan"], {"by": "Airflow", "keys": every}],
-        [["plan"], {"by": "ann", "keys": every}],
-        [["reject"], {"by": "ann", "keys": every}],
+        [["plan"], {"by": "ann", "keys": ["menu two"], "reason": "seen"}],
+        [["reject"], {"by": "ann", "keys": ["menu two"], "reason": "seen"}],
+        [["plan"], {"by": "Airflow", "keys": every, "reason": ""}],
+        [["plan"], {"by": "ann", "keys": every, "reason": ""}],
+        [["reject"], {"by": "ann", "keys": every, "reason": ""}],
         "HITLTimeoutError",
     ]
 

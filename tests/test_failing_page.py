@@ -126,12 +126,14 @@ def shop_that_holds_a_price(folder: Path, run: int = 2) -> Iterator[Settings]:
         yield settings
 
 
-def end_run(settings: Settings, prices: dict[str, object], purpose: Purpose | None = None) -> None:
-    """Complete a third run, for this `purpose` if any, which says this of the table `prices`."""
+def end_run(
+    settings: Settings, prices: dict[str, object], purpose: Purpose | None = None, reason: str | None = None
+) -> None:
+    """Complete a third run, for this `purpose` and reason if any, which says this of the table `prices`."""
     contract = load(settings.schemas / "shop.yaml")
     planned = plan(contract, 2)
     planned = replace(planned, run=3, run_id="manual__3", known_at=RUNS[1] + timedelta(days=1))
-    run = Run(replace(planned, purpose=purpose or planned.purpose))
+    run = Run(replace(planned, purpose=purpose or planned.purpose, reason=reason))
     changed = {"opened": 0, "closed": 0, "corrected": 0} | prices
     known = {"run": 3, "runId": "manual__3", "knownAt": run.known_at.isoformat(), "tables": {"prices": changed}}
     made = report(contract, 2) | known
@@ -234,9 +236,22 @@ def test_the_time_machine_is_asked_for_the_key_of_a_failing_row(tmp_path: Path) 
             assert found == {"table": table, "key": asked}
 
 
-@pytest.mark.parametrize(("by", "named"), [("ann", "ann"), (None, "nobody named")])
+@pytest.mark.parametrize(
+    ("by", "answered", "reason", "words"),
+    [
+        (
+            "ann",
+            RUNS[1],
+            "it is <b>so</b>",
+            "ann at 2026-02-02 00:00:00 UTC: it is &lt;b&gt;so&lt;/b&gt;",
+        ),
+        ("ann", None, None, "ann"),
+        (None, None, None, "nobody named"),
+    ],
+    ids=["when and why", "of an older journal", "by nobody"],
+)
 def test_a_release_shows_the_rows_that_it_released_and_who_approved_them(
-    by: str | None, named: str, tmp_path: Path
+    by: str | None, answered: datetime | None, reason: str | None, words: str, tmp_path: Path
 ) -> None:
     """Also rows of other keys and of other changes of the key were held; these are not what was released."""
     key, period = '{"item":"naan"}', f'"validFrom":"{BEGIN}","validTo":null'
@@ -253,11 +268,13 @@ def test_a_release_shows_the_rows_that_it_released_and_who_approved_them(
         gate = replace(PRICE_GATE, checked=1, failing=1, detail="1 of 1")
         gate_results.append_results(settings.warehouse, "shop", 3, "prices", [gate])
         gates = [gate.as_json() | {"trend": [], "rows": "hindcast failing shop --run 3 --table prices"}]
-        purpose = Release({"prices": ReleasedKeys(RUNS[1], (key,), by)})
-        end_run(settings, {"opened": 1, "noLongerHeld": {"released": 1}, "gates": gates}, purpose)
+        purpose = Release({"prices": ReleasedKeys(RUNS[1], (key,), by, answered)})
+        end_run(settings, {"opened": 1, "noLongerHeld": {"released": 1}, "gates": gates}, purpose, reason)
         web = TestClient(build_app(PageAccess(lambda: None, lambda dag_id: None, lambda: frozenset(["shop"]))))  # noqa: ARG005
         report_page, quality_page = (web.get(path).text for path in ("/reports/shop/run-3.html", "/quality/shop"))
         fields = web.get("/quality/shop.json").json()
+        changes_page = web.get("/changes/shop?knownAt=run:3").text
+        earlier = web.get("/changes/shop?knownAt=run:2").text
         path = settings.schemas / "shop.yaml"
         path.write_text(path.read_text().replace("expect_column_values_to_be_between: {column: price, min_value: 1}",
                                                  "expect_column_values_to_not_be_null: {column: price}"))  # fmt: skip
@@ -268,9 +285,12 @@ def test_a_release_shows_the_rows_that_it_released_and_who_approved_them(
         assert "1 failing row, released; held back by" in " ".join(page.split())
         assert 'href="/reports/shop/run-2.html"' in page
         assert "<del>2.50</del> → <ins>0.50</ins>" in page
-    assert f"<dt>Release</dt><dd>approved by {named}</dd>" in report_page
-    assert f"Release approved by {named}" in quality_page
-    assert [run["release"] for run in fields["runs"]] == [{"by": by}, None, None]
+    for page in (report_page, quality_page, changes_page):
+        assert f"Approved by {words}" in re.sub("</?time[^>]*>", "", page)
+    assert "Approved by" not in earlier
+    assert "<dt>Reason</dt>" not in report_page, "it is beside who approved"
+    at = answered and answered.isoformat()
+    assert [run["release"] for run in fields["runs"]] == [{"by": by, "at": at, "reason": reason}, None, None]
     assert "on released rows" in quality_page
     assert "held back by" not in other_gate, "the gate of this number is another by now"
 

@@ -143,6 +143,7 @@ def test_an_odd_value_of_a_topics_plan_makes_it_none(settings: Settings, place: 
     "purpose",
     [
         Release({"prices": ReleasedKeys(T0, ('{"id": "a"}',), None)}),
+        Release({"prices": ReleasedKeys(T0, ('{"id": "a"}',), "ann", T0)}),
         Requeue(("prices",), "t", "bad", 0, (1, 2)),
         Erasure("prices", "abc", ("bills",)),
         Upgrade("prices", "in-place", "begin", "1", 3, ("bills",)),

@@ -330,12 +330,12 @@ def test_past_answers_by_table_and_age() -> None:
     report["tables"]["bills"]["newlyLeftOut"] = {"no_key": 0, "too_late": 2}
     report["tables"]["bills"]["closedUpTo"] = "2026-01-01T00:59:00+00:00"
     told = text(reports.render_page(report))
-    assert "5 past answers changed" in told
-    assert "Past answers under an hour under a day under a week under 30 days older" in told
+    assert "5 corrections" in told
+    assert "Corrections under an hour under a day under a week under 30 days older" in told
     assert (
         "bills held back: 2 keys with 3 rows, 1 key newly left out: 2 too late "
         "windows closed up to 2026-01-01 00:59:00 UTC 45 5 5 3 1 0 0 1 "
-        "Rows opened or closed, but no past answer changed: orders (4,000 opened, 0 closed). Unchanged: menu." in told
+        "Rows opened or closed, but nothing corrected: orders (4,000 opened, 0 closed). Unchanged: menu." in told
     )
 
 
@@ -629,7 +629,7 @@ def test_without_scripts_the_page_can_be_read(browser: WebDriver, tmp_path: Path
     for words in (
         "2 keys of bills are held back",
         "12 = 10 accepted + 2 expired",
-        "5 past answers changed",
+        "5 corrections",
         "2 of 40 rows fail, for example -3.00, -2.50",
         "hindcast failing restaurant 3 bills 1",
         "hindcast report restaurant 3 --format json",

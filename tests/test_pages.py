@@ -294,7 +294,8 @@ def test_a_diff_between_two_known_ats(web: TestClient) -> None:
     assert plane(web, "bills", "dave", knownAt="run:1", comparedWith="run:2")["diff"] == told
     prices = {"table": "prices", "key": "naan", "knownAt": "run:2", "comparedWith": "run:1"}
     of_key = plane(web, **prices)["diff"]["lines"]
-    assert of_key == twin(web, "/changes/shop", **prices)["lines"], "3.00 until 00:01 is no other answer"
+    of_table = [{**line, "causes": []} for line in twin(web, "/changes/shop", **prices)["lines"]]
+    assert [{**line, "causes": []} for line in of_key] == of_table, "3.00 until 00:01 is no other answer"
     shown = web.get("/machine/shop", params=prices).text
     assert '<del>3.00</del> <span class="arrow-to" aria-hidden="true">→</span> <ins>2.50</ins>' in shown
     assert "1 change, from" in str(Text(shown))
@@ -767,7 +768,7 @@ def test_a_known_at_compared_with_itself_differs_in_nothing(web: TestClient) -> 
 def test_what_a_run_changed_is_a_line_for_each_key_and_period(web: TestClient) -> None:
     page = text(web, "/changes/shop")
     assert "What run 2 changed in shop.prices" in page
-    assert "1 change of 1 key; no past answer among them." in page
+    assert "1 change of 1 key; no correction among them." in page
     assert "naan 3.00 → 2.50" in " ".join(page.split())
     assert "shop.prices, partition 0, offset 2" in page
     [line] = twin(web, "/changes/shop", knownAt="run:2")["lines"]
@@ -778,9 +779,9 @@ def test_what_a_run_changed_is_a_line_for_each_key_and_period(web: TestClient) -
     assert twin(web, "/changes/shop", comparedWith="run:1")["lines"] == [line]
     assert twin(web, "/changes/shop", knownAt="run:1", comparedWith="run:2")["lines"] == [line], "in either order"
     assert "What run 1 changed" in text(web, "/changes/shop", knownAt="run:1")
-    assert "No past answer changed." in text(web, "/changes/shop", only="corrections")
+    assert "No correction." in text(web, "/changes/shop", only="corrections")
     assert "abandoned" not in page
-    assert "1 past answer" in text(web, "/changes/shop", table="bills")
+    assert "1 correction" in text(web, "/changes/shop", table="bills")
     assert "No run has been completed yet." in text(web, "/changes/guest")
 
 
@@ -828,8 +829,8 @@ def test_changes_open_a_table_that_has_them_and_lead_to_the_others(tmp_path: Pat
         assert "Nothing changed." in (page := text(web, "/changes/shop", **asked))
         assert "Rows changed in bills (2), daily (4)." in page
         only = web.get("/changes/shop", params={**asked, "only": "corrections"}).text
-        assert "No past answer changed." in only
-        assert "Past answers changed in bills (1), daily (1)." in " ".join(Text(only).words)
+        assert "No correction." in only
+        assert "Corrections in bills (1), daily (1)." in " ".join(Text(only).words)
         assert '<a href="/changes/shop?table=daily&amp;knownAt=run%3A3&amp;only=corrections">daily</a>' in only
         both = {"comparedWith": "run:1", "table": "prices", "only": ""}
         assert "Rows also changed in bills (2), daily (4)." in text(web, "/changes/shop", **both)
@@ -986,3 +987,21 @@ def test_moments_keep_their_order_on_an_axis(even: bool) -> None:
 )
 def test_a_moment_is_as_short_as_it_can_be(moment: Any, words: str) -> None:
     assert format_moment(moment) == words
+
+
+def test_two_known_ats_show_both_answers_side_by_side(web: TestClient) -> None:
+    told = plane(web, "bills", "dave", knownAt="run:2", comparedWith="run:1")
+    assert [(it["knownBy"], it["total"], it["row"]["values"]["amount"]) for it in told["sides"]] == [
+        (1, 1, "6.00"),
+        (2, 1, "5.00"),
+    ]
+    asked = {"table": "bills", "key": "dave", "knownAt": "run:2", "comparedWith": "run:1"}
+    page = " ".join(web.get("/machine/shop", params=asked).text.split())
+    assert '<tr class="differs"><th scope="row">amount</th>' in page
+    assert '<tr><th scope="row">item</th>' in page
+    assert plane(web, "bills", "dave")["sides"] is None
+
+
+def test_before_there_was_a_row_the_side_says_so(web: TestClient) -> None:
+    asked = {"table": "prices", "key": "naan", "asOf": "2025-12-31", "comparedWith": "run:1"}
+    assert 'id="both"' not in web.get("/machine/shop", params=asked).text

@@ -13,13 +13,15 @@ from unittest.mock import Mock
 import pytest
 from fastapi.testclient import TestClient
 
-from hindcast.airflow.pages import drawing, quality_pictures, run_reports
+from hindcast.airflow.pages import drawing, quality, quality_pictures, run_reports
 from hindcast.airflow.pages.access import PageAccess
 from hindcast.airflow.pages.routes import build_app
 from hindcast.common.errors import TableError
+from hindcast.common.lengths import format_age
 from hindcast.common.settings import Settings
 from hindcast.contract import load
 from hindcast.plan import journal
+from hindcast.plan.purposes import Release, ReleasedKeys
 from hindcast.plan.runs import Completed, Run
 from hindcast.store import tables
 from warehouses import RUNS, at, place, plan, report, row, shop, version, write
@@ -49,8 +51,10 @@ def fill_air(settings: Settings) -> None:
         ]
         ages = {"older": 2} if run == 1 else {"under an hour": 4, "older": 1}
         changed = {"opened": 10 * run, "closed": run - 1, "corrected": run, "ages": ages, "gates": gates}
-        topic = {"topic": "weather", "offsets": 9, "late": 3 * run, "partitions": []}
-        made = report(contract, run) | {"tables": {"weather": changed}, "topics": {"weather": topic}}
+        late_by = {"median": 60 * run, "p95": 3600, "largest": 7200 * run}
+        topic = {"topic": "weather", "offsets": 9, "late": 3 * run, "partitions": [], "lateBy": late_by}
+        calm = {"topic": "calm", "offsets": 2 - run, "late": 0, "partitions": []}
+        made = report(contract, run) | {"tables": {"weather": changed}, "topics": {"calm": calm, "weather": topic}}
         journal.append_entry(settings.warehouse, Run(plan(contract, run)))
         journal.append_entry(settings.warehouse, Run(plan(contract, run), Completed(made)))
     noon = (RUNS[-1] - timedelta(minutes=74) - datetime(2026, 1, 1, tzinfo=UTC)) / timedelta(minutes=1)
@@ -134,7 +138,7 @@ def test_only_the_gates_that_failed_most_often_are_drawn(web: TestClient, monkey
 
 def test_late_records_and_rows_are_bars_and_ages_a_histogram(web: TestClient) -> None:
     pictures = read_pictures(web)
-    (late,), (rows,), (ages,) = pictures["late"], pictures["rows"], pictures["ages"]
+    (late, _), (rows,), (ages,) = pictures["late"], pictures["rows"], pictures["ages"]
     assert late["words"] == "Late records, oldest run first: 3, 6"
     assert [bar["height"] for bar in late["up"]] == [11, 22]
     assert rows["words"] == "Rows added, oldest run first: 10, 20; removed: 0, 1"
@@ -148,10 +152,31 @@ def test_late_records_and_rows_are_bars_and_ages_a_histogram(web: TestClient) ->
     assert "+20 \N{MINUS SIGN}1 in the last run" in page
 
 
-def test_freshness_is_how_long_before_the_last_run_the_newest_row_begins(web: TestClient) -> None:
+def test_topics_have_how_late_their_records_were(web: TestClient) -> None:
+    """In the last run that read any and in all; what runs have measured each gives bounds for all of them."""
+    found = {it["name"]: (it["run"], it["last"], it["all"]) for it in read_pictures(web)["late"]}
+    assert found == {
+        "weather": (
+            2,
+            "6 of 9 late: median 2 min, 95 % at most 1 h, largest 4 h",
+            "9 of 18 late: median 1 min to 2 min, 95 % at most 1 h, largest 4 h",
+        ),
+        "calm": (1, "none late", "none late"),
+    }
+    assert [*found] == ["weather", "calm"], "topics with late records come first"
+    page = web.get("/quality/air").text
+    assert "run 2: 6 of 9 late: median 2 min" in page
+    (prices,) = read_pictures(web, "shop")["late"]
+    assert prices["last"] == "1 of 1 late; by how much was not measured", "an older program wrote the report"
+
+
+def test_the_newest_row_of_a_table_has_its_age(web: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quality_pictures, "datetime", Mock(now=lambda _: RUNS[-1] + timedelta(hours=2)))
     (fresh,) = read_pictures(web)["fresh"]
     assert fresh["behind"] == "1 h 14 min before run 2"
-    assert "2026-02-01 22:46</time>, 1 h 14 min before run 2" in web.get("/quality/air").text
+    page = web.get("/quality/air").text
+    assert ', 1 h 14 min before run 2">2026-02-01 22:46</time>, 3 h 14 min ago' in page
+    assert '<a href="/machine/air?table=weather">weather</a>: newest row from' in page
     assert [it["name"] for it in read_pictures(web, "shop")["fresh"]][:2] == ["prices", "orders"]
 
 
@@ -197,7 +222,7 @@ def test_runs_without_a_report_have_no_pictures(web: TestClient) -> None:
     ],
 )
 def test_ages_for_people(length: timedelta, words: str) -> None:
-    assert quality_pictures.format_age(length) == words
+    assert format_age(length) == words
 
 
 def test_bars_are_seen_unless_they_are_of_nothing() -> None:
@@ -205,3 +230,40 @@ def test_bars_are_seen_unless_they_are_of_nothing() -> None:
     assert drawing.scale_lengths([], 20) == []
     assert drawing.scale_lengths([0, 0], 20) == [0, 0]
     assert [it["text"] for it in drawing.place_labels([str(n) for n in range(10_000, 10_020)])][-1] == "10019"
+
+
+def list_questions(page: str) -> list[list[str]]:
+    """The links of each list of questions, as text and address."""
+    lists = page.split('<ul class="questions"')[1:]
+    return [re.findall(r'<a href="([^"]+)">([^<]+\?)</a>', part.split("</ul>")[0]) for part in lists]
+
+
+def test_each_question_is_a_link_from_the_first_page_and_from_that_of_a_pipeline(web: TestClient) -> None:
+    """What no run answers is not asked."""
+    asked = [
+        ("/changes/shop?knownAt=run:2", "What did run 2 change?"),
+        ("/machine/shop", "Why is a value what it is?"),
+        ("/quality/shop#late", "How late are records?"),
+        ("/quality/shop#fresh", "Which tables are fresh?"),
+    ]
+    assert asked in list_questions(web.get("/quality").text)
+    assert list_questions(web.get("/quality/shop").text) == [asked]
+    for address, _ in asked:
+        answer = web.get(address)
+        assert answer.status_code == 200
+        assert "#" not in address or f'id="{address.partition("#")[2]}"' in answer.text
+
+
+def test_failures_and_approvals_are_asked_for_in_the_last_run_that_has_them(tmp_path: Path) -> None:
+    with shop(tmp_path) as settings:
+        contract = load(settings.schemas / "shop.yaml")
+        past = journal.read_runs(settings.warehouse, "shop")
+        first, second = (quality.build_run_entry(settings, run, lambda _: False) for run in past)
+        failed = replace(first, outcome=replace(first.outcome, gates={"failed": 1}))
+        release = Release({"prices": ReleasedKeys(RUNS[1], ("{}",), "ann")})
+        approved = replace(failed, run=replace(past[0], plan=replace(plan(contract, 1), purpose=release)))
+        own = {"run": 1, "report": "run-1.html"}
+        assert quality.find_answers([failed, second])["failed"] == own
+        assert quality.find_answers([failed, second])["approved"] is None
+        assert quality.find_answers([approved, second])["approved"] == own
+        assert quality.find_answers([replace(failed, report=None)])["failed"] is None

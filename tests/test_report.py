@@ -39,6 +39,7 @@ def test_fates_and_changes_are_counted(restaurant: Pipeline) -> None:
         "late": 2,
         "partitions": [{"partition": 0, "start": 0, "end": 4, "fates": {"accepted": 4}}],
         "withoutValue": 0,
+        "lateBy": {"median": 2.0, "p95": 2.0, "largest": 2.0},
     }
     assert second["topics"]["menu"]["late"] == 1
     changes = {

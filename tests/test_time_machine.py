@@ -12,6 +12,7 @@ from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from deltalake import DeltaTable
@@ -19,7 +20,7 @@ from fastapi.testclient import TestClient
 
 from hindcast.airflow.pages import drawing, rendering, value_colours
 from hindcast.airflow.pages.moment_labels import label_moments
-from hindcast.airflow.pages.plane import Crosshair, PlaneSource, build_plane
+from hindcast.airflow.pages.plane import Crosshair, PlaneSource, _find_free_side, build_plane
 from hindcast.common.python_values import list_rows
 from hindcast.common.settings import Settings
 from hindcast.contract import find
@@ -356,3 +357,15 @@ def test_planes_of_inputs_hide_what_is_hidden_and_whose_rows_may_not_be_read(tmp
         assert opened == [[1], [None]], "a run of another pipeline has no number here"
         names, text = ask("reader")
         assert (names, "Ann" in text) == (["questions"], False)
+
+
+@pytest.mark.parametrize(
+    ("places", "at", "side"),
+    [([0.1, 0.9], 0.5, -18), ([0.5, 0.53], 0.5, 1), ([0.47, 0.5, 0.53], 0.5, -18), ([], 1.0, 1), ([0.97], 1.0, 1)],
+    ids=["free", "a run above", "runs on both sides", "at the top", "at the top, a run below"],
+)
+def test_the_flag_of_a_cursor_covers_no_line_of_another_run(places: list[float], at: float, side: float) -> None:
+    moments = {place: RUNS[0] + timedelta(hours=n) for n, place in enumerate([*places, at])}
+    knots = [(0.0, T0), *((place, moments[place]) for place in sorted(moments)), (1.0, T0)]
+    axis = Mock(place=lambda _: at, knots=knots)
+    assert _find_free_side(axis, moments[at], 380) == side

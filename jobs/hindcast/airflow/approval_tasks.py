@@ -63,8 +63,8 @@ def release(pipeline: str, name: str, spark: SparkSession) -> None:
         print(report_text.format_report(report))
 
 
-def reject(pipeline: str, until: str, by: str, labels: str) -> PokeReturnValue:
-    """Record that what is held stays held, as a sensor; not done while `held_changes.reject_keys` has to wait.
+def reject(pipeline: str, until: str, by: str, labels: str, reason: str = "") -> PokeReturnValue:
+    """Record that what is held stays held, and why, as a sensor; not done while `held_changes.reject_keys` has to wait.
 
     It fails as `plan_release` does.
     """
@@ -77,7 +77,8 @@ def reject(pipeline: str, until: str, by: str, labels: str) -> PokeReturnValue:
         settings = read_settings()
         keys = _read_chosen_keys(settings, pipeline, until, by, labels)
         try:
-            rejected = held_changes.reject_keys(settings.warehouse, pipeline, keys, by, datetime.fromisoformat(until))
+            moment = datetime.fromisoformat(until)
+            rejected = held_changes.reject_keys(settings.warehouse, pipeline, keys, by, moment, reason or None)
         except BusyError as busy:
             print(busy)
             return PokeReturnValue(is_done=False)
@@ -102,11 +103,13 @@ def _read_chosen_keys(settings: Settings, pipeline: str, until: str, by: str, la
     return approval.choose_keys(find_bound_contract(settings, pipeline), datetime.fromisoformat(until), labels)
 
 
-def plan_release(pipeline: str, name: str, until: str, by: str, labels: str) -> PokeReturnValue:
+def plan_release(
+    pipeline: str, name: str, until: str, by: str, labels: str, at: str = "", reason: str = ""
+) -> PokeReturnValue:
     """Store the plan of the release `name`, as a sensor, and return its run's number once that is done.
 
     Not done while another run of the pipeline is under way; no other begins before this one (`plan`). It fails if
-    nobody (`by`) has answered, or not about any keys (`labels`, a JSON list).
+    nobody (`by`) has answered, or not about any keys (`labels`, a JSON list). `at`, `reason`: when that was, and why.
     """
     from airflow.sdk import PokeReturnValue
 
@@ -118,8 +121,10 @@ def plan_release(pipeline: str, name: str, until: str, by: str, labels: str) -> 
         connections.apply_connection()
         settings = read_settings()
         keys = _read_chosen_keys(settings, pipeline, until, by, labels)
+        looked_at, answered = datetime.fromisoformat(until), datetime.fromisoformat(at) if at else None
+        answer = keys, by, looked_at, answered, reason or None
         try:
-            number = special_runs.plan_release(settings, pipeline, name, keys, by, datetime.fromisoformat(until))
+            number = special_runs.plan_release(settings, pipeline, name, *answer)
         except BusyError as busy:
             print(busy)
             return PokeReturnValue(is_done=False)

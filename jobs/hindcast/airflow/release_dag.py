@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from airflow.providers.standard.operators.hitl import HITLBranchOperator
@@ -26,6 +26,8 @@ def create_release_dag(settings: Settings, contract: Contract) -> DAG:
     until = "{{ ti.xcom_pull(task_ids='held')['until'] }}"
     by = "{{ ti.xcom_pull(task_ids='approve', key='by') or '' }}"
     keys = "{{ ti.xcom_pull(task_ids='approve', key='keys') | tojson }}"
+    at = "{{ ti.xcom_pull(task_ids='approve', key='at') or '' }}"
+    reason = "{{ ti.xcom_pull(task_ids='approve', key='reason') or '' }}"
     step = list_step_options(settings, contract)
     # It waits for longer than a step may take, because nobody answers a second time.
     patience = {**PATIENCE, "timeout": 2 * _find_longest_timeout(settings, contract).total_seconds()}
@@ -44,13 +46,13 @@ def create_release_dag(settings: Settings, contract: Contract) -> DAG:
             body=text,
             options=["Approve", "Reject"],
             options_mapping={"Approve": "plan", "Reject": "reject"},
-            params={"keys": _keys_to_choose([])},
+            params=_build_form([]),
             execution_timeout=None,
         )
         plan = task.sensor(task_id="plan", doc_md=PLAN, **patience)(
             read_contracts_of(settings, approval_tasks.plan_release)
         )
-        planned = plan(contract.pipeline, "{{ run_id }}", until, by, keys)
+        planned = plan(contract.pipeline, "{{ run_id }}", until, by, keys, at, reason)
         # The keys, which are values of records, are in the plan: not on the command line of spark-submit.
         release = create_spark_task(settings, "release", "release", contract.pipeline, "{{ run_id }}", **step)
         outlets = [assets.pipeline_alias(contract.pipeline)]
@@ -60,7 +62,7 @@ def create_release_dag(settings: Settings, contract: Contract) -> DAG:
         reject = task.sensor(task_id="reject", doc_md=REJECT, **patience)(
             read_contracts_of(settings, approval_tasks.reject)
         )
-        held >> approve >> [planned, reject(contract.pipeline, until, by, keys)]
+        held >> approve >> [planned, reject(contract.pipeline, until, by, keys, reason)]
         planned >> release >> report(contract.pipeline, "{{ run_id }}")
     return dag
 
@@ -85,8 +87,24 @@ def _keys_to_choose(labels: list[str]) -> Param:
     )
 
 
+def _build_form(labels: list[str]) -> dict[str, Param]:
+    """Return the form's fields: the keys that can be chosen, and the reason."""
+    reason = Param(
+        None,
+        source="task",
+        type=["string", "null"],
+        title="Reason",
+        description="Why you approve or reject (optional). It is kept, and shown wherever the release is.",
+    )
+    return {"keys": _keys_to_choose(labels), "reason": reason}
+
+
+MAX_REASON = 1_000
+"""How many characters of a reason are kept."""
+
+
 class Approval(HITLBranchOperator):
-    """The task that asks a person to approve or reject, and for which keys; it passes on the keys and who answered."""
+    """The task that asks a person to approve or reject, for which keys and why; it passes on who answered what when."""
 
     def execute(self, context: Context) -> Any:
         """Ask, offering the keys that are held now."""
@@ -95,12 +113,22 @@ class Approval(HITLBranchOperator):
 
     def offer(self, labels: list[str]) -> None:
         """Set the keys that the form offers."""
-        self.params = ParamsDict({"keys": _keys_to_choose(labels)})
+        self.params = ParamsDict(_build_form(labels))
 
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:
         """Continue after the answer; raise Airflow's error if there was none."""
         if "error" not in event:
             context["ti"].xcom_push("by", (event["responded_by_user"] or {}).get("name") or "Airflow")
-            chosen = (event["params_input"] or {}).get("keys")
+            context["ti"].xcom_push("at", _format_moment(event.get("responded_at")))
+            given = event["params_input"] or {}
+            context["ti"].xcom_push("reason", str(given.get("reason") or "").strip()[:MAX_REASON])
+            chosen = given.get("keys")
+            # A program need not give a reason, nor had an older form the field; the operator refuses what lacks one.
+            event = {**event, "params_input": {"reason": None, **given}} if given else event
             context["ti"].xcom_push("keys", chosen or context["ti"].xcom_pull(task_ids="held")["keys"])
         return super().execute_complete(context, dict(event))
+
+
+def _format_moment(moment: datetime | str | None) -> str:
+    """Return when a person answered, as Airflow's event has it, in ISO 8601; empty if it does not."""
+    return moment.isoformat() if isinstance(moment, datetime) else moment or ""

@@ -155,6 +155,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     release.add_argument("--reject", action="store_true", help="record that it was reviewed and stays held")
     release.add_argument("--by", metavar="NAME", help="who decides (default: the current user)")
+    release.add_argument("--reason", metavar="TEXT", help="the reason, kept with the decision and shown beside it")
     quarantine = add_row_format(add(reading.quarantine))
     quarantine.add_argument("pipeline")
     quarantine.add_argument("--topic", metavar="T", help="only records of this topic of the contract")

@@ -48,6 +48,31 @@ def has_intervals(expression: str, start: datetime) -> bool:
     return _find_problem(expression, start) is None
 
 
+def find_next(expression: str, after: datetime) -> datetime | None:
+    """Return the first moment of an expression after another one; None if there is none.
+
+    >>> find_next("@daily", datetime(2026, 1, 1, 3, tzinfo=UTC)).isoformat()
+    '2026-01-02T00:00:00+00:00'
+    """
+    from croniter import croniter  # type: ignore[import-untyped]  # as in `_find_problem`
+
+    try:
+        found: datetime = croniter(expression, after).get_next(datetime)
+    except (ArithmeticError, LookupError, TypeError, ValueError):
+        return None
+    return found
+
+
+def describe_times(expression: str) -> str:
+    """Return how often an expression means, in words.
+
+    >>> describe_times("@daily"), describe_times("17 * * * *")
+    ('every day', 'at 17 * * * *')
+    """
+    return _PRESET_WORDS.get(expression, f"at {expression}")
+
+
+_PRESET_WORDS = dict(zip(PRESETS, ("every hour", "every day", "every week", "every month", "every year"), strict=True))
 _FIELDS = 5
 _EXAMPLE = datetime(2026, 1, 1, tzinfo=UTC)
 _RANDOM_FIELD = re.compile("[HR](/|$)", re.IGNORECASE)
@@ -56,7 +81,7 @@ _LETTERS = set("0123456789*/,-LW#?ABCDEFGHIJKLMNOPQRSTUVWXYZ")
 
 def _find_problem(expression: str, start: datetime) -> str | None:
     """Return why Airflow would refuse an expression or find no interval from a start on, None if it would not."""
-    from croniter import croniter  # type: ignore[import-untyped]  # Airflow's own parser, installed with it
+    from croniter import croniter  # Airflow's own parser, installed with it
 
     try:
         first = croniter(expression, start).get_next(datetime)

@@ -13,6 +13,7 @@ from hindcast.contract import Contract
 from hindcast.kafka.topic_patterns import MemberPartition
 from hindcast.kafka.topics import OffsetRange, split_ranges
 from hindcast.plan.purposes import (
+    Approval,
     ArrivalInterval,
     Erasure,
     Purpose,
@@ -212,6 +213,14 @@ class Plan:
     def released_keys(self) -> Mapping[str, ReleasedKeys]:
         """By table, the keys whose held changes a person released; empty unless that is what the run is for."""
         return self.purpose.tables if isinstance(self.purpose, Release) else {}
+
+    @property
+    def approval(self) -> Approval | None:
+        """Who approved what the run releases, and when the last of them did; None if it is no release."""
+        if not (released := self.released_keys.values()):
+            return None
+        names = dict.fromkeys(keys.by for keys in released if keys.by)
+        return Approval(", ".join(names) or None, max((keys.at for keys in released if keys.at), default=None))
 
     @property
     def requeue(self) -> Requeue | None:

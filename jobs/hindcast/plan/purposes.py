@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from hindcast.common.json_values import JsonObject, JsonValue, StoredObject
 from hindcast.contract import Contract
@@ -51,11 +51,43 @@ class Replay:
 
 @dataclass(frozen=True)
 class ReleasedKeys:
-    """Keys of one table (JSON), released by a person who looked at their held changes at the moment `until`."""
+    """Keys of one table (JSON), released by a person who looked at their held changes at the moment `until`.
+
+    `at`: when that person answered; None in older plans.
+    """
 
     until: datetime
     keys: tuple[str, ...]
     by: str | None
+    at: datetime | None = None
+
+    def as_json(self) -> JsonObject:
+        """Return the form in the plan."""
+        answered: JsonObject = {"at": self.at.isoformat()} if self.at else {}
+        return {"until": self.until.isoformat(), "keys": list(self.keys), "by": self.by, **answered}
+
+    @classmethod
+    def from_json(cls, form: StoredObject) -> ReleasedKeys:
+        """Return the keys from their form in the plan."""
+        at = parse_moment(form["at"]) if form.get("at") is not None else None
+        return cls(parse_moment(form["until"]), _parse_list(form["keys"]), parse_optional_text(form.get("by")), at)
+
+
+class Approval(NamedTuple):
+    """Who approved a release (None: nobody was named), and when (None: not known)."""
+
+    by: str | None
+    at: datetime | None = None
+
+    def as_json(self) -> JsonObject:
+        """Return the form in the report."""
+        return {"by": self.by, "at": self.at.isoformat() if self.at else None}
+
+    @classmethod
+    def from_json(cls, form: StoredObject) -> Approval:
+        """Return the approval from its form in the report."""
+        at = form.get("at")
+        return cls(parse_optional_text(form.get("by")), None if at is None else parse_moment(at))
 
 
 @dataclass(frozen=True)
@@ -71,12 +103,7 @@ class Release:
 
     def as_json(self) -> JsonObject:
         """Return the plan's field for it."""
-        return {
-            "releases": {
-                name: {"until": released.until.isoformat(), "keys": list(released.keys), "by": released.by}
-                for name, released in self.tables.items()
-            }
-        }
+        return {"releases": {name: released.as_json() for name, released in self.tables.items()}}
 
 
 @dataclass(frozen=True)
@@ -161,14 +188,7 @@ Purpose: TypeAlias = Replay | Release | Requeue | Erasure | Upgrade
 def parse_purpose(plan: StoredObject) -> Purpose:
     """Return the purpose of a plan from its form in the journal; TypeError or ValueError for an odd value."""
     if (releases := plan.get("releases")) is not None:
-        return Release(
-            {
-                name: ReleasedKeys(
-                    parse_moment(of["until"]), _parse_list(of["keys"]), parse_optional_text(of.get("by"))
-                )
-                for name, of in releases.items()
-            }
-        )
+        return Release({name: ReleasedKeys.from_json(form) for name, form in releases.items()})
     if requeue := plan.get("requeues"):
         partition = requeue.get("partition")
         return Requeue(

@@ -276,13 +276,18 @@ _ENDED_QUERY = """
 
 
 def reject_keys(
-    warehouse: str, pipeline: str, keys: Mapping[str, Sequence[str]], by: str, until: datetime
+    warehouse: str,
+    pipeline: str,
+    keys: Mapping[str, Sequence[str]],
+    by: str,
+    until: datetime,
+    reason: str | None = None,
 ) -> dict[str, list[str]]:
     """Write that a person looked at the held changes of some keys (JSON) by table and rejected them; return these keys.
 
-    `until`: when they were looked at. A key whose change has changed since, or that is no longer held, is left out.
-    BusyError, before anything is written, while something is being forgotten, or a release of one of the keys has not
-    ended.
+    `reason`: why; `until`: when they were looked at. A key whose change has changed since, or that is no longer held,
+    is left out. BusyError, before anything is written, while something is being forgotten, or a release of one of the
+    keys has not ended.
     """
     failing, chosen = failing_table(warehouse, pipeline), {name: set(some) for name, some in keys.items()}
     try:
@@ -290,7 +295,7 @@ def reject_keys(
             _refuse_open_release(warehouse, pipeline, chosen)
             now = row_reader.read_next_moment(tables.open_table(failing))
             rows = [
-                {**unit._asdict(), "at": now, "entry": "rejected", "by": by}
+                {**unit._asdict(), "at": now, "entry": "rejected", "by": by, "reason": reason}
                 for unit in _list_units(warehouse, pipeline, _HELD_UNITS_QUERY, None)
                 if unit.key in chosen.get(unit.table, ()) and unit.at <= until
             ]

@@ -75,7 +75,7 @@ class Changes(NamedTuple):
 
     A line has `key`, a struct, and the period, `change` (added, changed, removed), `corrected`, the structs `before`
     and `after` with the values (null where there was, or is, no row), `source`, the places of the records of the new
-    row, and `changedAt`, the known-at of the run that made it so.
+    row, `former`, those of the old one, and `changedAt`, the known-at of the run that made it so.
     """
 
     table: Table
@@ -145,7 +145,7 @@ def _choose_pairs(engine: DuckDBPyConnection, question: ChangeQuestion, where: s
 
 LINES = """
     SELECT coalesce(a.k, b.k) AS k, coalesce(a.i, b.i) AS i, pairs.p0, pairs.p1, a.v AS before, b.v AS after,
-           b.s AS source, corrected, size,
+           b.s AS source, a.s AS former, corrected, size,
            coalesce(b.opened, a.closed) AS "changedAt",
            CASE WHEN o IS NULL THEN 'added' WHEN n IS NULL THEN 'removed' ELSE 'changed' END AS change
     FROM ({pairs}) AS pairs LEFT JOIN old AS a ON a.rowid = o LEFT JOIN new AS b ON b.rowid = n
@@ -346,7 +346,9 @@ class ComparedColumns:
     def line_columns(self) -> str:
         """What is returned of a line."""
         periods = [f"p{n} AS {quote_name(name)}" for n, name in enumerate(self._periods)]
-        return ", ".join(["k AS key", *periods, "change", "corrected", "before", "after", "source", "changedAt"])
+        return ", ".join(
+            ["k AS key", *periods, "change", "corrected", "before", "after", "source", "former", "changedAt"]
+        )
 
     @property
     def number_columns(self) -> dict[str, pa.DataType]:

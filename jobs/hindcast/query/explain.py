@@ -14,9 +14,9 @@ from hindcast.contract import Contract, Join, Shape, View, list_shapes
 from hindcast.contract.expressions import resolve
 from hindcast.contract.sensitive import redact_message
 from hindcast.contract.shapes import PERIODS, resolve_all
-from hindcast.plan import definitions, horizon, journal
+from hindcast.plan import definitions, horizon, journal, marks
 from hindcast.plan.runs import find_last_derived
-from hindcast.query import key_history
+from hindcast.query import key_history, value_sentences
 from hindcast.query.explain_aggregate import explain_aggregate
 from hindcast.query.explain_limits import NotExplainedError, limit_explanations, refuse_unfit
 from hindcast.query.holds import Hold, HoldFinder
@@ -37,7 +37,8 @@ def explain_row(
     readable: Collection[str],
     holds: HoldFinder | None = None,
 ) -> JsonObject:
-    """Return why a row (with lineage) was what it was, as known at `known`: `text`, and `parts`, the input rows.
+    """Return why a row (with lineage) was what it was, as known at `known`: `text`, and `parts`, the input rows;
+    `sentences`: how its values came about, where that can be said.
 
     Rows of other pipelines are included only if those are `readable`. If a change of the row is held back (`holds`),
     the inputs are those that it was made of before.
@@ -49,12 +50,34 @@ def explain_row(
         notes = _describe_hold(hold, has_inputs=bool(parts))
         if parts:
             notes += _describe_redefinition(settings.warehouse, contract, name, _find_known_at(row, known, hold))
-        return {"text": text[:1].upper() + text[1:] + notes, "parts": shown}
+        sentences: list[JsonValue] = [*_describe_values(settings, contract, name, row, parts)]
+        return {"sentences": sentences, "text": text[:1].upper() + text[1:] + notes, "parts": shown}
     except NotExplainedError as error:
         cause = str(error)
     except Exception as error:  # noqa: BLE001  # sqlglot and DuckDB do not know all of Spark's SQL; a table may be damaged
         cause = redact_message(contract, name, describe_cause(error) if str(error).strip() else type(error).__name__)
     return {"text": f"The row cannot be explained: {cause}", "parts": []}
+
+
+def find_input_rows(
+    settings: Settings, contract: Contract, name: str, row: Row, known: datetime, readable: Collection[str]
+) -> Sequence[InputRows]:
+    """Return the input rows that a row of a view (with lineage) is made of, as known at `known`; NotExplainedError if
+    that takes too long.
+    """
+    return _explain_found_row(settings, contract, name, row, known, readable, None)[1]
+
+
+def _describe_values(
+    settings: Settings, contract: Contract, name: str, row: Row, parts: Sequence[InputRows]
+) -> list[str]:
+    """Return how the values of a row came about (value_sentences.py); none for one of a topic or of a group."""
+    view = contract.views.get(name)
+    if view is None or view.aggregate is not None or not parts:
+        return []
+    hidden = marks.find_hidden_columns(settings, contract, name)
+    expressions = resolve_all(view.select, view, list_shapes(contract))
+    return value_sentences.describe_values(settings.warehouse, contract, row, expressions, parts, hidden)
 
 
 def _describe_hold(hold: Hold | None, *, has_inputs: bool) -> str:

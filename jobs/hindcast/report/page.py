@@ -113,12 +113,15 @@ def render_page(
     """Return the HTML page of a report (`report.build_report`), also of a stopped run.
 
     With `failing_rows` (gates with their rows, for failing.html) it leads to the pages in Airflow, which are at `root`.
-    `release`: who approved the held changes that the run releases (run_reports.describe_release).
+    `release`: who approved the held changes that the run releases, when and why (run_reports.describe_release), if an
+    older report does not say so.
 
     JSON has no NaN and no infinity: the page and the JSON that it offers have them as strings, as in show.as_json.
     """
     plain = json.loads(json.dumps(report.as_json()), parse_constant=str)
     report = RunReport.from_json(plain)
+    if report.approval is not None:
+        release = {**report.approval.as_json(), "reason": report.reason}
     gates, topics, tables = summarize_gates(report), summarize_topics(report), summarize_tables(report)
     style, theme, script = map(read_source, ("page.css", "theme.js", "page.js"))
     counts, failing = Counter(gate.outcome for gate in gates), [gate for gate in gates if gate.has_failed]
@@ -235,7 +238,7 @@ def read_source(name: str) -> str:
 
 def read_fixed_text() -> str:
     """Return what every page contains, whatever its report says: its template, style and script."""
-    return "\n".join(map(read_source, ("page.html", "head.html", "page.css", "theme.js", "page.js")))
+    return "\n".join(map(read_source, ("page.html", "head.html", "approval.html", "page.css", "theme.js", "page.js")))
 
 
 def policy_hash(text: str) -> str:

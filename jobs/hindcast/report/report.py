@@ -15,7 +15,7 @@ from hindcast.contract.bound import BoundContract
 from hindcast.contract.definition import list_fields
 from hindcast.contract.sensitive import REDACTED, find_sensitive_columns
 from hindcast.contract.types import format_duration
-from hindcast.ingest import ledger
+from hindcast.ingest import late_delays, ledger
 from hindcast.kafka import topic_patterns
 from hindcast.plan import definitions, horizon, journal, marks
 from hindcast.plan.definitions import ContractChange
@@ -87,6 +87,7 @@ def build_report(
         reports,
         _rerun_commands(contract, plan, find_sensitive_columns(contract), variables),
         rehearsed=plan.rehearsed_interval,
+        approval=plan.approval,
     )
     return report_size.cut_report(report)
 
@@ -116,6 +117,7 @@ def _report_topic(warehouse: str, contract: Contract, plan: Plan, name: str, not
         requeue_note.still if requeue_note else {},
         locate_ties(kafka, topic_plan, tied) if tied else {},
         ahead=log_note.ahead if log_note else 0,
+        delays=late_delays.measure_delays(log, plan.run) if late else None,
     )
 
 

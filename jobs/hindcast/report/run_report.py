@@ -12,8 +12,9 @@ from typing import Literal
 
 from hindcast.common.json_values import JsonObject, JsonValue, StoredObject
 from hindcast.common.step_events import StepFields
+from hindcast.ingest.late_delays import LateDelays
 from hindcast.plan.definitions import ContractChange
-from hindcast.plan.purposes import ArrivalInterval, Erasure, Replay, parse_purpose
+from hindcast.plan.purposes import Approval, ArrivalInterval, Erasure, Replay, parse_purpose
 from hindcast.plan.runs import refuse_odd_counts
 from hindcast.quality.gate_results import TrackedResult
 from hindcast.quality.overdue import OverdueKeys
@@ -60,11 +61,11 @@ class TopicReport:
 
     `offsets`: how many it ingested; None in a report that only lists partitions. `late`: accepted records behind stream
     time. `without_value`: records of a stream without a value. `before_horizon`: records dated before the horizon.
-    `decided_anew`: earlier records whose fate the current contract changed, by the new fate. `requeued`: by fate, the
-    malformed records that it decoded again, and `still`, those that are malformed still. `ties`: as for
-    `report.locate_ties`. `ahead`: records with an arrival that the run could not know of. In a report that would be too
-    large (report_size.py), `partitions_left_out`: how many ranges are not listed; `all_fates`: the number of all
-    offsets by fate.
+    `delays`: by how much late records were late; None in older reports. `decided_anew`: earlier records whose fate the
+    current contract changed, by the new fate. `requeued`: by fate, the malformed records that it decoded again, and
+    `still`, those that are malformed still. `ties`: as for `report.locate_ties`. `ahead`: records with an arrival that
+    the run could not know of. In a report that would be too large (report_size.py), `partitions_left_out`: how many
+    ranges are not listed; `all_fates`: the number of all offsets by fate.
     """
 
     topic: str
@@ -80,6 +81,7 @@ class TopicReport:
     partitions_left_out: int = 0
     all_fates: Mapping[str, int] = field(default_factory=dict)
     ahead: int = 0
+    delays: LateDelays | None = None
 
     @property
     def fates(self) -> dict[str, int]:
@@ -101,6 +103,7 @@ class TopicReport:
             "partitionsLeftOut": self.partitions_left_out or None,
             "fates": self.all_fates or None,
             "arrivalsAhead": self.ahead or None,
+            "lateBy": self.delays.as_json() if self.delays else None,
         }
         return {
             "topic": self.topic,
@@ -132,6 +135,7 @@ class TopicReport:
             counts["partitionsLeftOut"] or 0,
             by_fate["fates"],
             counts["arrivalsAhead"] or 0,
+            LateDelays.from_json(delays) if (delays := topic.get("lateBy")) else None,
         )
 
 
@@ -283,7 +287,8 @@ class RunReport:
 
     `contract`: how the contract changed since the run before (definitions.py). `abandoned`: what runs wrote that were
     abandoned since (abandoned_runs.py). `again`: the commands that do the same again. `rebuilt`: it was made from logs
-    and tables after the journal was lost. `rehearsed`: the interval of arrival of a rehearsed run.
+    and tables after the journal was lost. `rehearsed`: the interval of arrival of a rehearsed run. `approval`:
+    who approved what a release published, and when; `reason` says why.
     """
 
     pipeline: str
@@ -303,6 +308,7 @@ class RunReport:
     again: str = ""
     rebuilt: bool = False
     rehearsed: ArrivalInterval | None = None
+    approval: Approval | None = None
 
     @property
     def held_keys(self) -> dict[str, HeldKeys]:
@@ -334,6 +340,7 @@ class RunReport:
             "givenUp": [run.as_json() for run in self.abandoned] or None,
             "rebuilt": self.rebuilt or None,
             **Replay(arrival=self.rehearsed).as_json(),
+            "approval": self.approval.as_json() if self.approval else None,
         }
         return {
             "pipeline": self.pipeline,
@@ -372,6 +379,7 @@ class RunReport:
             report.get("again") or "",
             bool(report.get("rebuilt")),
             rehearsed.arrival if isinstance(rehearsed := parse_purpose(rehearses), Replay) else None,
+            Approval.from_json(approval) if (approval := report.get("approval")) else None,
         )
 
 

@@ -134,7 +134,7 @@ def summarize_topics(report: RunReport) -> list[TopicSummary]:
         requeued = ", ".join(f"{n:,} {fate}" for fate, n in (topic.requeued or {}).items())
         still = topic.still.get("records") or 0
         notes = {
-            f"{topic.late:,} late": topic.late,
+            f"{topic.late:,} late{f': {topic.delays.describe()}' if topic.delays else ''}": topic.late,
             f"{topic.without_value or 0:,} without a value": topic.without_value,
             f"{topic.before_horizon:,} dated before the horizon": topic.before_horizon,
             f"{topic.ahead:,} with an arrival ahead of the run": topic.ahead,

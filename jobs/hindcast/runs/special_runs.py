@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 
 from pyspark.sql import SparkSession
 
@@ -30,15 +30,17 @@ def run_release(
     keys: Mapping[str, Sequence[str]],
     by: str,
     until: datetime,
+    reason: str | None = None,
 ) -> RunReport:
     """Do a run that ingests nothing and publishes changes that were held back; return its report.
 
     What is new in tables of other pipelines is published too, like in any run.
 
-    `keys`: by table the keys to release, as `held_changes.find_held_keys` returns them; `by`: who released them;
-    `until`: when that person looked at them. What has changed since then is held again.
+    `keys`: by table the keys to release, as `held_changes.find_held_keys` returns them; `by`: who releases them now,
+    and for what `reason`; `until`: when that person looked at them. What has changed since then is held again.
     """
-    return run_steps.execute_run(spark, settings, pipeline, plan_release(settings, pipeline, run_id, keys, by, until))
+    number = plan_release(settings, pipeline, run_id, keys, by, until, datetime.now(UTC), reason)
+    return run_steps.execute_run(spark, settings, pipeline, number)
 
 
 def run_planned_release(spark: SparkSession, settings: Settings, pipeline: str, run_id: str) -> RunReport:
@@ -47,8 +49,8 @@ def run_planned_release(spark: SparkSession, settings: Settings, pipeline: str, 
     The journal has the keys: command lines, which others can read, do not. If the plan was abandoned, or the contract
     has changed since, the release is planned again. Raise RunError if there is no plan of a release.
     """
-    purpose = Release(find_release(settings.warehouse, pipeline, run_id).plan.released_keys)
-    number = _plan_checked_release(settings, pipeline, run_id, purpose)
+    plan = find_release(settings.warehouse, pipeline, run_id).plan
+    number = _plan_checked_release(settings, pipeline, run_id, Release(plan.released_keys), plan.reason)
     return run_steps.execute_run(spark, settings, pipeline, number)
 
 
@@ -62,25 +64,38 @@ def find_release(warehouse: str, pipeline: str, run_id: str) -> Run:
 
 
 def plan_release(
-    settings: Settings, pipeline: str, run_id: str, keys: Mapping[str, Sequence[str]], by: str, until: datetime
+    settings: Settings,
+    pipeline: str,
+    run_id: str,
+    keys: Mapping[str, Sequence[str]],
+    by: str,
+    until: datetime,
+    at: datetime | None = None,
+    reason: str | None = None,
 ) -> int:
     """Store the plan of a release, or find that of an earlier attempt; return the run's number.
 
-    Raise RequestError for a table that the contract does not have.
+    `at`: when the person answered; the others as for `run_release`. Raise RequestError for a table that the contract
+    does not have.
     """
-    released = {name: ReleasedKeys(until, tuple(some), by) for name, some in keys.items() if some}
-    return _plan_checked_release(settings, pipeline, run_id, Release(released), keys)
+    released = {name: ReleasedKeys(until, tuple(some), by, at) for name, some in keys.items() if some}
+    return _plan_checked_release(settings, pipeline, run_id, Release(released), reason, keys)
 
 
 def _plan_checked_release(
-    settings: Settings, pipeline: str, run_id: str, purpose: Release, tables_asked: Iterable[str] = ()
+    settings: Settings,
+    pipeline: str,
+    run_id: str,
+    purpose: Release,
+    reason: str | None,
+    tables_asked: Iterable[str] = (),
 ) -> int:
     """Store the plan of a release and return the run's number; RequestError for a table that the contract lacks."""
     contract = find_bound_contract(settings, pipeline)
     if gone := sorted({*purpose.tables, *tables_asked} - {*contract.topics, *contract.views}):
         fix = "put it back into the contract, or release only changes of other tables"
         raise RequestError(f"the contract has no table {', '.join(gone)}", where=pipeline, fix=fix)
-    return _plan_special_run(contract, run_id, purpose)
+    return _plan_special_run(contract, run_id, purpose, reason)
 
 
 def run_requeue(spark: SparkSession, settings: Settings, pipeline: str, run_id: str, request: Requeue) -> RunReport:
@@ -112,7 +127,9 @@ def run_upgrade(spark: SparkSession, settings: Settings, pipeline: str, run_id: 
     return run_steps.execute_run(spark, settings, pipeline, _plan_special_run(contract, run_id, request))
 
 
-def _plan_special_run(contract: BoundContract, run_id: str, instead: Release | Requeue | Upgrade) -> int:
+def _plan_special_run(
+    contract: BoundContract, run_id: str, instead: Release | Requeue | Upgrade, reason: str | None = None
+) -> int:
     """Store the plan of a run that does something `instead` of replaying (`planner.ensure_plan`); return its number.
 
     Raise ContractError as `run_steps.plan_run` does, except for an upgrade.
@@ -122,6 +139,6 @@ def _plan_special_run(contract: BoundContract, run_id: str, instead: Release | R
         if not isinstance(instead, Upgrade):  # it may adopt a table that is nobody's yet
             run_steps.refuse_unfit_contract(contract)
         run_steps.write_missing_page(contract.settings, contract.pipeline)
-        plan = planner.ensure_plan(contract, run_id, instead=instead)
+        plan = planner.ensure_plan(contract, run_id, reason=reason, instead=instead)
         run_steps.record_plan(plan)
     return plan.run

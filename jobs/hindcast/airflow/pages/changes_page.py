@@ -7,7 +7,7 @@ One line for each key and period: the old values and the new, with the record th
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Annotated, Literal
@@ -15,12 +15,13 @@ from typing import Annotated, Literal
 import duckdb
 from fastapi import Query
 
-from hindcast.airflow.pages import known_ats, marks
+from hindcast.airflow.pages import known_ats, marks, run_reports
 from hindcast.airflow.pages.change_lines import LineFormatter
 from hindcast.airflow.pages.reading_limits import SlowReportError, limit_report
 from hindcast.airflow.pages.time_machine import QuestionError
 from hindcast.common.errors import PlatformError, QueryError, UnknownError
 from hindcast.common.json_values import JsonObject, JsonValue
+from hindcast.common.lengths import format_length
 from hindcast.common.python_values import list_rows
 from hindcast.common.settings import Settings
 from hindcast.contract import Contract
@@ -28,6 +29,7 @@ from hindcast.contract.shapes import PERIODS
 from hindcast.plan import journal
 from hindcast.plan.runs import Completed, Run, find_last_completed
 from hindcast.query import changes, read, show
+from hindcast.query.change_causes import Cause, CauseFinder
 from hindcast.query.changes import ChangeQuestion, Changes, SideLimit
 from hindcast.query.explain_limits import EngineLimitError, open_limited_engine
 from hindcast.query.turns import TurnError, Turns
@@ -77,7 +79,9 @@ class _Answer:
     counts: Mapping[str, RowCounts | None]
 
 
-def build_page(settings: Settings, contract: Contract, request: ChangesRequest) -> JsonObject:
+def build_page(
+    settings: Settings, contract: Contract, readable: Collection[str], request: ChangesRequest
+) -> JsonObject:
     """Return the fields of a pipeline's page; QuestionError for a question that cannot be answered."""
     fields = _list_fields(settings, contract, request)
     answer = _find_answer(settings, contract, request, (request.page - 1) * LINES_PER_PAGE, LINES_PER_PAGE)
@@ -85,6 +89,8 @@ def build_page(settings: Settings, contract: Contract, request: ChangesRequest) 
         return fields
     question, (table, lines, counts) = answer.question, answer.found
     formatter = LineFormatter(settings.warehouse, contract, table, frozenset(question.hidden))
+    rows = list_rows(lines)
+    causes = CauseFinder(settings, contract, table, question, readable).find_causes(rows)
     return (
         fields
         | _list_tables(answer.counts)
@@ -94,11 +100,15 @@ def build_page(settings: Settings, contract: Contract, request: ChangesRequest) 
             "periods": [*PERIODS[table.kind]],
             "runs": [run.number for run in answer.runs],
             "alone": answer.is_one_run,
+            "release": run_reports.describe_release(answer.runs[0]) if answer.is_one_run else None,
             "abandoned": _find_abandoned_runs(settings, contract, answer) if answer.is_one_run else [],
             "earlier": question.earlier.isoformat(),
             "later": question.later.isoformat(),
             "period": [moment.isoformat() for moment in question.period or ()],
-            "lines": [formatter.format_line(line) for line in list_rows(lines)],
+            "lines": [
+                {**formatter.format_line(line), "causes": [_format_cause(cause) for cause in found]}
+                for line, found in zip(rows, causes, strict=True)
+            ],
             "first": question.first,
             "total": counts.lines,
             "keys": counts.keys,
@@ -106,6 +116,12 @@ def build_page(settings: Settings, contract: Contract, request: ChangesRequest) 
             "more": question.first + lines.num_rows < counts.lines,
         }
     )
+
+
+def _format_cause(cause: Cause) -> JsonObject:
+    """Return the record that caused a change as JSON; `late`: by how much, in words (None: not known)."""
+    late = None if cause.late is None else format_length(cause.late) + " late" if cause.late else "not late"
+    return {**cause.place, "name": cause.name, "late": late}
 
 
 def _find_abandoned_runs(settings: Settings, contract: Contract, answer: _Answer) -> list[JsonValue]:

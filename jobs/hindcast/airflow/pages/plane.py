@@ -134,6 +134,7 @@ def build_plane(
         "asOf": across.place(crosshair.as_of),
         "knownAt": [up.place(moment) for moment in crosshair.known_ats],
         "flags": [as_of, *flags],
+        "flagSides": [_find_free_side(up, moment, height) for moment in crosshair.known_ats],
         "closes": [_place_close(close, across, up) for close in closes],
         "colours": {"column": colouring.column, "legend": [[*entry] for entry in colouring.legend]},
     }
@@ -181,6 +182,24 @@ def _format_axis(
         run = [f"run:{runs[moment]}"] if moment in runs else []
         knots.append([round(place, 5), moment.isoformat(), label, *run])
     return {"common": common, "ticks": ticks, "knots": knots}
+
+
+def _find_free_side(up: Axis, moment: datetime, height: float) -> float:
+    """Return how far above (negative) or below its line the flag of a known-at begins, so that it covers no other run's
+    line; above, if it must cover one anyway and there is room.
+    """
+    at = up.place(moment)
+    gaps = [height * (place - at) for place, _ in up.knots[1:-1]]
+    has_room = height * (1 - at) > FLAG - _HEADROOM
+    is_free_above = all(not 0 < gap < FLAG for gap in gaps)
+    is_free_below = all(not -FLAG < gap < 0 for gap in gaps) and height * at > FLAG
+    return -FLAG if has_room and (is_free_above or not is_free_below) else 1.0
+
+
+FLAG = 18.0
+"""How high the flag of a cursor is, with its distance from the line."""
+_HEADROOM = 12.0
+"""How far above the plane a flag may reach."""
 
 
 def _place_close(close: Close, across: Axis, up: Axis) -> JsonObject:

@@ -11,7 +11,15 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TypeAlias, TypeVar
 
-from hindcast.airflow.pages import catalog, drawing, failing_changes, quality_pictures, reading_limits, run_reports
+from hindcast.airflow.pages import (
+    catalog,
+    drawing,
+    failing_changes,
+    freshness,
+    quality_pictures,
+    reading_limits,
+    run_reports,
+)
 from hindcast.airflow.pages.failing_changes import FailingRows
 from hindcast.airflow.pages.run_reports import RunOutcome
 from hindcast.common.errors import HindcastError, TableError
@@ -124,9 +132,8 @@ def _build_overview_line(
         with reading_limits.limit_opening(contract.pipeline, seconds):
             past = journal.read_runs(settings.warehouse, contract.pipeline)
         has_new_marks = build_mark_check(settings, contract, past)
-        return _format_line(
-            contract, about, [build_run_entry(settings, run, has_new_marks) for run in past[-MAX_RUNS:]]
-        )
+        entries = [build_run_entry(settings, run, has_new_marks) for run in past[-MAX_RUNS:]]
+        return _format_line(contract, about, entries, fresh=_judge_freshness(settings, contract, past, entries))
     except HindcastError as error:
         return _format_line(contract, about, [], error)
     except Exception as error:  # noqa: BLE001  # any error must stay within this pipeline's entry
@@ -139,17 +146,23 @@ def _build_overview_line(
 
 
 def _format_line(
-    contract: Contract, about: str, runs: Sequence[RunEntry], error: HindcastError | None = None
+    contract: Contract,
+    about: str,
+    runs: Sequence[RunEntry],
+    error: HindcastError | None = None,
+    fresh: JsonObject | None = None,
 ) -> JsonObject:
-    """Return an entry of the overview; `error`: why the pipeline's runs are not known."""
+    """Return an entry of the overview; `error`: why the pipeline's runs are not known. `fresh`: whether it is."""
     problems = [_format_problem(error)] if error else [problem for run in runs for problem in run.problems]
     ended = [run for run in runs if run.run.has_report]
     return {
         "pipeline": contract.pipeline,
         "description": about,
         "last": ended[-1].as_json() if ended else None,
+        "fresh": fresh,
         "runs": [run.as_json() for run in runs],
         "trends": build_trends(ended),
+        "answers": find_answers(runs),
         "waiting": count_waiting(runs),
         "problems": [problem for n, problem in enumerate(problems) if problem not in problems[:n]],
     }
@@ -171,11 +184,22 @@ def build_pipeline_page(settings: Settings, contract: Contract, before: int | No
         "pictures": quality_pictures.build_pictures(settings, contract, shown[-MAX_RUNS:]),
         "earlier": shown[-MAX_RUNS].number if len(shown) > MAX_RUNS else None,
         "total": len(past),
+        "answers": find_answers(entries),
         "waiting": count_waiting(entries) if before is None else None,
+        "fresh": _judge_freshness(settings, contract, past, entries) if before is None else None,
         "gatesOf": ended[-1] if ended else None,
         "gates": gates,
         "problems": problems,
     }
+
+
+def _judge_freshness(
+    settings: Settings, contract: Contract, past: Sequence[Run], entries: Sequence[RunEntry]
+) -> JsonObject | None:
+    """Return whether a pipeline is fresh, given the entries of its last runs; None before the first run."""
+    completed = [entry for entry in reversed(entries) if entry.run.state == "completed"]
+    changes = [(entry.run, entry.outcome.has_changed) for entry in completed]
+    return freshness.find_freshness(settings, contract, past, changes)
 
 
 def build_mark_check(settings: Settings, contract: Contract, past: Sequence[Run]) -> Callable[[Run], bool]:
@@ -226,6 +250,22 @@ def count_waiting(runs: Sequence[RunEntry]) -> int | None:
     if not completed:
         return 0
     return completed[-1].outcome.counts["held"] if completed[-1].outcome.has_counts else None
+
+
+def find_answers(runs: Sequence[RunEntry]) -> JsonObject:
+    """Return which of some runs answer what people ask: the last that changed anything (`changed`), the last in which a
+    gate failed (`failed`) and the last release (`approved`): its number and report; None for what none of them answers.
+    """
+
+    def find_last(is_answer: Callable[[RunEntry], bool]) -> JsonObject | None:
+        last = next((entry for entry in reversed(runs) if entry.report and is_answer(entry)), None)
+        return {"run": last.run.number, "report": last.report} if last else None
+
+    return {
+        "changed": find_last(lambda it: it.run.state == "completed" and bool(it.outcome.has_changed)),
+        "failed": find_last(lambda it: bool({*it.outcome.gates} & {"failed", "error"})),
+        "approved": find_last(lambda it: run_reports.describe_release(it.run) is not None),
+    }
 
 
 def build_trends(runs: Sequence[RunEntry]) -> list[JsonObject]:

@@ -13,16 +13,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hindcast.airflow.pages import drawing, run_reports
+from hindcast.airflow.pages.freshness import format_ago
 from hindcast.common.errors import HindcastError
 from hindcast.common.json_values import JsonObject, JsonValue
+from hindcast.common.lengths import format_age
+from hindcast.common.plurals import format_count
 from hindcast.common.settings import Settings
 from hindcast.contract import Contract, list_shapes
 from hindcast.contract.shapes import PERIODS
+from hindcast.ingest import late_delays
 from hindcast.plan.runs import Run
 from hindcast.quality.expectations import format_gate
 from hindcast.quality.gate_results import TrackedResult
 from hindcast.query.cut_values import cut_text
-from hindcast.report.run_report import RunReport
+from hindcast.report.run_report import RunReport, TopicReport
 from hindcast.report.summaries import OUTCOMES, SIGNS
 from hindcast.store import tables
 from hindcast.store.commit_notes import AGES
@@ -97,22 +101,43 @@ def _count_outcomes(by_run: dict[int, str]) -> list[int]:
 
 
 def draw_late(numbers: Sequence[int], reports: Sequence[RunReport]) -> list[JsonValue]:
-    """Return a line for each topic that had late records: how many, as a bar for each run."""
-    counts = {
-        name: [report.topics[name].late if name in report.topics else 0 for report in reports]
-        for name in dict.fromkeys(name for report in reports for name in report.topics)
-    }
-    lines: list[JsonValue] = [
-        {
-            "name": name,
-            "up": _draw_bars(numbers, late, max(late), "late"),
-            "words": f"Late records, oldest run first: {_join_counts(late)}",
-            "last": f"{late[-1]:,} in the last run",
-        }
-        for name, late in counts.items()
-        if any(late)
-    ]
-    return lines[:MAX_LINES]
+    """Return a line for each topic: how many of its records were late, as a bar for each run, and by how much, in the
+    last run that read any and in all of these; topics with late records first.
+    """
+    lines: list[tuple[int, JsonObject]] = []
+    for name in dict.fromkeys(name for report in reports for name in report.topics):
+        topics = [report.topics.get(name, TopicReport(name)) for report in reports]
+        late, read = [topic.late for topic in topics], [n for n, topic in enumerate(topics) if topic.offsets]
+        last = read[-1] if read else None
+        lines.append(
+            (
+                sum(late),
+                {
+                    "name": name,
+                    "up": _draw_bars(numbers, late, max(late), "late"),
+                    "words": f"Late records, oldest run first: {_join_counts(late)}",
+                    "last": "no new records" if last is None else _describe_late([topics[last]]),
+                    "run": None if last is None else numbers[last],
+                    "all": _describe_late(topics),
+                },
+            )
+        )
+    shown: list[JsonValue] = [line for _, line in sorted(lines, key=lambda it: not it[0])]
+    return shown[:MAX_LINES]
+
+
+def _describe_late(topics: Sequence[TopicReport]) -> str:
+    """Return how many of the records that runs read of a topic were late, and by how much."""
+    late, total = sum(topic.late for topic in topics), sum(topic.offsets or 0 for topic in topics)
+    if not late:
+        return "none late"
+    known = [topic.delays for topic in topics if topic.late and topic.delays]
+    unknown = sum(1 for topic in topics if topic.late) - len(known)
+    count = f"{late:,} of {total:,} late" if total else f"{late:,} late"
+    if not known:
+        return f"{count}; by how much was not measured"
+    runs = f" (not measured in {format_count(unknown, 'older run')})" if unknown else ""
+    return f"{count}: {late_delays.describe_ranges(known)}{runs}"
 
 
 def draw_rows(numbers: Sequence[int], reports: Sequence[RunReport]) -> list[JsonValue]:
@@ -164,7 +189,8 @@ def _name_age(age: str) -> str:
 
 
 def list_newest(settings: Settings, contract: Contract, last: Run) -> list[JsonValue]:
-    """Return for each table when its newest row begins, and how long that was before or after the last run.
+    """Return for each table when its newest row begins, and how long ago that was, and how long before or after
+    the last run.
 
     The statistics of the table's files tell; a table without them is left out.
     """
@@ -178,7 +204,8 @@ def list_newest(settings: Settings, contract: Contract, last: Run) -> list[JsonV
         if newest is not None:
             behind = last.known_at - newest
             words = f"{format_age(abs(behind))} {'before' if behind >= timedelta(0) else 'after'} run {last.number}"
-            lines.append({"name": name, "newest": newest.isoformat(), "behind": words})
+            ago = format_ago(newest, datetime.now(UTC))
+            lines.append({"name": name, "newest": newest.isoformat(), "ago": ago, "behind": words})
     return lines
 
 
@@ -204,14 +231,6 @@ def find_newest(table: Table, column: str, known_at: datetime) -> datetime | Non
         files = files.filter(pc.invert(is_later))
     newest: datetime | None = pc.max(files.column(name)).as_py()
     return newest and newest.astimezone(UTC)
-
-
-def format_age(length: timedelta) -> str:
-    """Return how long something is ago, in its two largest units: `3 h 20 min`."""
-    minutes = int(length.total_seconds()) // 60
-    days, hours = minutes // 1440, minutes // 60 % 24
-    parts = [(days, "d"), (hours, "h"), (0 if days else minutes % 60, "min")]
-    return " ".join(f"{n:,} {unit}" for n, unit in parts if n) or "less than 1 min"
 
 
 def _draw_bars(numbers: Sequence[int], counts: Sequence[int], most: int, words: str) -> list[JsonValue]:

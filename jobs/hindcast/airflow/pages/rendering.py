@@ -169,6 +169,7 @@ def load_templates() -> Environment:
         "number": "{:,}".format,
         "cell": format_value,
         "minute": _format_minute,
+        "cell_of": lambda row, name: format_value(parse_object(row["values"]).get(name)) if row else "no row",
         "number_columns": find_number_columns,
         "number_cells": lambda lines: find_number_columns([_list_cells(line) for line in lines]),
     }

@@ -114,7 +114,7 @@ def build_app(access: PageAccess) -> FastAPI:
     def one_changes(dag_id: str, asked: ChangesRequest = of_changes, readable: frozenset[str] = may) -> JsonObject:
         settings = read_settings()
         contract = marks.load_marked_contract(settings, dag_id, readable)
-        return changes_page.build_page(settings, contract, asked)
+        return changes_page.build_page(settings, contract, readable, asked)
 
     @_add_page(anyone, "/closes", "pipelines.html")
     def all_closes(readable: frozenset[str] = may) -> JsonObject:

@@ -55,6 +55,11 @@ class RunOutcome:
     gates: dict[str, int]
     has_counts: bool = True
 
+    @property
+    def has_changed(self) -> bool | None:
+        """Whether the run changed any row; None if that is not known."""
+        return bool(self.counts["opened"] or self.counts["closed"]) if self.has_counts else None
+
     def as_json(self) -> JsonObject:
         """Return the outcome as the pages have it."""
         return {"kind": self.kind, "sentence": self.sentence, "brief": self.brief, **self.counts, "gates": self.gates}
@@ -150,11 +155,11 @@ def find_release(settings: Settings, contract: Contract, number: int) -> JsonObj
 
 
 def describe_release(run: Run) -> JsonObject | None:
-    """Return who approved what a run releases (`by`: None if nobody was named); None if it is no release."""
-    if not (released := run.plan.released_keys):
+    """Return who approved what a run releases (`by`: None if nobody was named), when and why; None for another run."""
+    if (approval := run.plan.approval) is None:
         return None
-    names = dict.fromkeys(keys.by for keys in released.values() if keys.by)
-    return {"by": cut_text(", ".join(names)) if names else None}
+    texts = {"by": approval.by, "reason": run.plan.reason}
+    return {**approval.as_json(), **{name: text and cut_text(text) for name, text in texts.items()}}
 
 
 def read_report(settings: Settings, run: Run) -> RunReport | None:

@@ -13,7 +13,7 @@ from typing import Literal
 
 import pyarrow.compute as pc
 
-from hindcast.airflow.pages import input_planes, known_ats, marks, plane, table_view
+from hindcast.airflow.pages import freshness, input_planes, known_ats, marks, plane, table_view
 from hindcast.airflow.pages.change_lines import LineFormatter
 from hindcast.airflow.pages.plane import Crosshair, PlaneSource
 from hindcast.airflow.pages.row_formatter import RowFormatter
@@ -23,7 +23,7 @@ from hindcast.common.errors import HindcastError, QueryError, UnknownError
 from hindcast.common.json_values import JsonObject, JsonValue
 from hindcast.common.python_values import list_rows
 from hindcast.common.settings import Settings
-from hindcast.contract import Contract, list_shapes
+from hindcast.contract import Contract, Window, list_shapes
 from hindcast.contract.shapes import PERIODS
 from hindcast.plan import closes, horizon, journal
 from hindcast.plan.runs import Run
@@ -135,6 +135,7 @@ def build_page(
         "comparedWith": other.isoformat() if other else None,
         "plane": plane.build_plane(source, crosshair, offered, even=request.scale != "time"),
         "answer": {"rows": _number_rows(answer.rows, answered, near), "total": answer.total},
+        "sides": _build_sides(history, crosshair, formatter, window) if other else None,
         "diff": _build_diff(history, crosshair, LineFormatter(warehouse, contract, table, marked)) if other else None,
         "why": why,
         "inputPlanes": input_planes.build_input_planes(settings, contract, name, why, as_of, past) if why else [],
@@ -163,8 +164,11 @@ def _build_table(
     except (QueryError, UnknownError) as error:
         raise QuestionError(error, fields, field) from None
     keys = _list_keys(table, past)
+    fresh = freshness.find_freshness(
+        settings, contract, past, freshness.list_table_changes(past, table.name), table.name
+    )
     if sample is None:
-        return {"suggested": [] if keys else _suggest_any(table), "keys": keys}
+        return {"suggested": [] if keys else _suggest_any(table), "keys": keys, "fresh": fresh}
     trimmed = horizon.read_horizon(table)
     kept = closes.list_kept(warehouse, pipeline)
     moments = known_ats.list_moments(past, kept, trimmed.moment if trimmed else None)
@@ -181,6 +185,7 @@ def _build_table(
     return {
         "suggested": [],
         "keys": keys,
+        "fresh": fresh,
         "kind": table.kind,
         "knownAt": known.isoformat(),
         "knownBy": formatter.find_run(known),
@@ -265,6 +270,19 @@ def _number_rows(rows: Sequence[Row], shown: Sequence[JsonObject], near: RowSamp
     """Return rows with the `number` of their rectangle, None for those that are not drawn."""
     numbers = {repr(row): number for number, row in enumerate(near.rows)}
     return [{**fields, "number": numbers.get(repr(row))} for row, fields in zip(rows, shown, strict=True)]
+
+
+def _build_sides(
+    history: KeyHistory, crosshair: Crosshair, formatter: RowFormatter, window: Window | None
+) -> list[JsonValue]:
+    """Return the answer at each of the two known-ats, the earlier one first: its last row, and how many there are."""
+    sides: list[JsonValue] = []
+    for known in sorted(crosshair.known_ats):
+        answer = history.find_answer(crosshair.as_of, known, 1, window)
+        row = formatter.format_row(answer.rows[0]) if answer.rows else None
+        moment: JsonObject = {"knownAt": known.isoformat(), "knownBy": formatter.find_run(known)}
+        sides.append({**moment, "row": row, "total": answer.total})
+    return sides
 
 
 def _build_diff(history: KeyHistory, crosshair: Crosshair, formatter: LineFormatter) -> JsonObject:

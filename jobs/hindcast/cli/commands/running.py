@@ -299,17 +299,15 @@ def release(arguments: argparse.Namespace, settings: Settings) -> int:
         for name in ([table] if table else sorted(held))
     }
     if arguments.reject:
-        rejected = held_changes.reject_keys(warehouse, pipeline, keys, by, looked_at)
+        rejected = held_changes.reject_keys(warehouse, pipeline, keys, by, looked_at, arguments.reason)
         if not rejected:
             print(f"{pipeline}: what was held has changed meanwhile; nothing was rejected")
         for name, keys_of_table in rejected.items():
             print(f"{pipeline}.{name}: {format_count(len(keys_of_table), 'key')} held, rejected by {by}")
         return 0
-    run_id = journal.new_run_id("release")
-    _print_report(
-        special_runs.run_release(open_session(settings, pipeline), settings, pipeline, run_id, keys, by, looked_at),
-        arguments.format,
-    )
+    run_id, session = journal.new_run_id("release"), open_session(settings, pipeline)
+    answer = keys, by, looked_at, arguments.reason
+    _print_report(special_runs.run_release(session, settings, pipeline, run_id, *answer), arguments.format)
     return 0
 
 

@@ -1,0 +1,69 @@
+"""By how much the late records of a run were late: each by how far it is dated before the stream time that it met."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import NamedTuple
+
+from hindcast.bitemporal.predicates import ColumnBound
+from hindcast.common.json_values import JsonObject, StoredObject
+from hindcast.common.lengths import format_length
+from hindcast.store import duckdb_reader, odd_tables, tables
+from hindcast.store.tables import Table
+
+
+class LateDelays(NamedTuple):
+    """The median delay of the late records of a run, the delay that 95 % of them do not exceed, and the largest."""
+
+    median: timedelta
+    p95: timedelta
+    largest: timedelta
+
+    def as_json(self) -> JsonObject:
+        """Return the form in reports: in seconds."""
+        return {name: length.total_seconds() for name, length in self._asdict().items()}
+
+    @classmethod
+    def from_json(cls, delays: StoredObject) -> LateDelays:
+        """Return the delays from their form in reports; ValueError for those that are not in order."""
+        lengths = cls(*(timedelta(seconds=delays[name]) for name in cls._fields))
+        if not timedelta(0) <= lengths.median <= lengths.p95 <= lengths.largest:
+            raise ValueError("the delays of late records are not in order")
+        return lengths
+
+    def describe(self) -> str:
+        """Return the delays in words: `median 5 min, 95 % at most 2 h, largest 3 h`."""
+        median, p95, largest = map(format_length, self)
+        return f"by {largest}" if median == largest else f"median {median}, 95 % at most {p95}, largest {largest}"
+
+
+def describe_ranges(delays: Sequence[LateDelays]) -> str:
+    """Return what the delays of several runs say of all their late records together: between the least and the greatest
+    median lies their median, and so does what 95 % of them do not exceed; the largest is known.
+    """
+    if len({*delays}) == 1:
+        return delays[0].describe()
+    texts = []
+    for words, lengths in (("median", [it.median for it in delays]), ("95 % at most", [it.p95 for it in delays])):
+        ends = [*dict.fromkeys(map(format_length, (min(lengths), max(lengths))))]
+        texts.append(f"{words} {' to '.join(ends)}")
+    return ", ".join([*texts, f"largest {format_length(max(it.largest for it in delays))}"])
+
+
+def measure_delays(log: Table, run: int) -> LateDelays | None:
+    """Return the delays of the late records that a run ingested of a topic; None if none was late."""
+    if (delta_table := tables.open_table(log)) is None:
+        return None
+    with odd_tables.refuse_unreadable_rows(log), duckdb_reader.open_engine(delta_table) as engine:
+        duckdb_reader.register_rows(engine, delta_table, [ColumnBound("run", run, run)])
+        ((shares, largest),) = engine.execute(_DELAYS, [run]).fetchall()
+    return None if largest is None else LateDelays(*(timedelta(microseconds=n) for n in (*shares, largest)))
+
+
+_DELAYS = """
+    SELECT quantile_disc(delay, [0.5, 0.95]), max(delay) FROM (
+        SELECT date_diff('microsecond', "timestamp", streamTime) AS delay FROM rows
+        WHERE run = ? AND "timestamp" < streamTime
+    )
+"""

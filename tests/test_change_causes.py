@@ -1,0 +1,87 @@
+"""What caused a change: the input record that became known, not the record of the row, and how late it was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from hindcast.airflow.pages.access import PageAccess
+from hindcast.airflow.pages.routes import build_app
+from hindcast.common.settings import Settings
+from hindcast.contract import load
+from hindcast.query import change_causes
+from hindcast.store import tables
+from test_ledger_limits import LOG, log_row, write_rows
+from warehouses import RUNS, at, place, row, shop, version, write
+
+
+@pytest.fixture(name="settings", scope="module")
+def fill_settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
+    """Run 2 ingested a price that was an hour late, which changed a bill."""
+    with shop(tmp_path_factory.mktemp("shop")) as settings:
+        new = {"run": 2, "systemFrom": RUNS[1], "timestamp": at(1), "streamTime": at(61)}
+        old = {"run": 1, "systemFrom": RUNS[0], "timestamp": at(0), "streamTime": None}
+        log = tables.log_table(settings.warehouse, "shop", "prices")
+        write_rows(log, LOG, [log_row(2, **new), *(log_row(n, **old) for n in (0, 1))])
+        write_rows(tables.log_table(settings.warehouse, "shop", "orders"), LOG, [log_row(0, **old)])
+        yield settings
+
+
+@pytest.fixture(name="web")
+def open_web(settings: Settings) -> TestClient:
+    assert settings.schemas.exists()
+    return TestClient(build_app(PageAccess(lambda: None, lambda: None, lambda: frozenset({"shop"}))))
+
+
+def read_causes(web: TestClient, table: str, run: int = 2) -> list[tuple[Any, ...]]:
+    lines = web.get(f"/changes/shop.json?table={table}&knownAt=run:{run}").json()["lines"]
+    return [(it["change"], *((c["topic"], c["offset"], c["late"]) for c in it["causes"])) for it in lines]
+
+
+def test_a_bill_is_changed_by_the_price_that_came_late(web: TestClient) -> None:
+    """Not by its order, whose record it has."""
+    assert read_causes(web, "bills") == [("changed", ("shop.prices", 2, "1 h late"))]
+    page = " ".join(web.get("/changes/shop?table=bills&knownAt=run:2").text.split())
+    assert '<th scope="col">Caused by</th>' in page
+    assert "shop.prices, partition 0, offset 2; 1 h late" in page
+
+
+def test_a_row_of_a_topic_is_caused_by_its_own_record(web: TestClient) -> None:
+    assert read_causes(web, "prices") == [("changed", ("shop.prices", 2, "1 h late"))]
+
+
+def test_a_new_row_of_a_join_is_caused_by_its_event_and_what_it_looked_up(web: TestClient) -> None:
+    (line,) = read_causes(web, "bills", 1)
+    assert line == ("added", ("orders", 0, "not late"), ("shop.prices", 0, "not late"))
+
+
+def test_nothing_is_named_that_is_not_known(web: TestClient, settings: Settings) -> None:
+    """A version that is new again though its record is old: another one has moved its end."""
+    contract = load(settings.schemas / "shop.yaml")
+    again = version(2, None, 5, 9, item="soup", price=1, note="", **place(1))
+    write(settings, contract, "prices", [again])
+    assert ("added",) in read_causes(web, "prices")
+    assert "not known" in web.get("/changes/shop?table=prices&knownAt=run:2").text
+
+
+def test_a_group_is_caused_by_its_new_members(web: TestClient) -> None:
+    """By how much a record was late is not known without its log."""
+    assert read_causes(web, "cities", 1) == [("added", ("people", 0, None))]
+
+
+def test_a_page_does_without_causes_that_take_too_long(web: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(change_causes, "SECONDS", 0.0)
+    monkeypatch.setattr(change_causes, "LINE_SECONDS", 0.0)
+    assert read_causes(web, "bills") == [("changed",)]
+
+
+def test_a_pair_of_events_is_caused_by_those_that_are_new(web: TestClient, settings: Settings) -> None:
+    own = {"customer": "dave", "page": "menu", "timestamp": at(1), **place(8)}
+    contract = load(settings.schemas / "shop.yaml")
+    write(settings, contract, "visits", [row(2, **own)])
+    pair = {"customer": "dave", "item": "naan", "page": "menu", "timestamp": at(2), **place(0)}
+    write(settings, contract, "met", [row(2, **pair) | {"_rightPartition": 0, "_rightOffset": 8}])
+    assert read_causes(web, "met") == [("added", ("visits", 8, None))]
