@@ -1,0 +1,41 @@
+"""Give a table of a pipeline to another pipeline: one commit, which changes the table's name and its transaction ids.
+
+A table's name in Delta's metadata begins with that of its pipeline, and so do the application ids of the commits of
+runs (`Table.app_id`). The commit repeats each id under the new name, with its version: a run that has committed does
+not commit again. No row and no file changes. The table stays where it is, on a disk.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from deltalake import DeltaTable
+
+from hindcast.common.json_values import JsonObject
+from hindcast.store import delta_log, files
+
+
+def rename_table(path: str, former: str, pipeline: str, properties: Mapping[str, str] | None = None) -> None:
+    """Give the table at a path, of the pipeline `former`, to another `pipeline`, with more table properties.
+
+    Do nothing with a table that is not of the former one: it was renamed before.
+    """
+    delta_table = DeltaTable(path)
+    _, dot, name = (delta_table.metadata().name or "").partition(".")
+    if delta_table.metadata().name != f"{former}{dot}{name}":
+        return
+    metadata: JsonObject = {}
+    ids: dict[str, int] = {}
+    start = f"hindcast/{former}/"
+    for kind, action in delta_log.read_actions(delta_table, ("metaData", "txn")):
+        if kind == "metaData" and action["id"]:
+            metadata = action
+        elif kind == "txn" and str(action["appId"]).startswith(start):
+            ids[f"hindcast/{pipeline}/{str(action['appId']).removeprefix(start)}"] = int(str(action["version"]))
+    kept = {field: value for field, value in metadata.items() if value is not None}
+    configuration = {**delta_table.metadata().configuration, **(properties or {})}
+    renamed: JsonObject = {**kept, "name": f"{pipeline}.{name}", "configuration": configuration}
+    has_known_features = files.has_known_features(delta_table)
+    note = json.dumps({"renamedFrom": former})
+    delta_log.commit_actions(delta_table, [{"metaData": renamed}], ids, note, checkpoint=has_known_features)
