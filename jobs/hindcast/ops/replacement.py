@@ -124,8 +124,8 @@ def _plan_replacement(settings: Settings, former: BoundContract, new: BoundContr
         if yaml.load(contracts[path] or "", Loader=ContractLoader)["pipeline"] != name:  # noqa: S506  # a safe loader
             fix = "write pipeline: and the name on a line of its own"
             raise RequestError("its pipeline cannot be renamed", where=str(own), fix=fix)
-    renamed = {former: archive, new: former.pipeline}
-    hashes = {it.hash: it.model_copy(update={"pipeline": name}).hash for it, name in renamed.items()}
+    renamed = (former, archive), (new, former.pipeline)
+    hashes = {it.hash: it.model_copy(update={"pipeline": name}).hash for it, name in renamed}
     return Replacement(former.pipeline, new.pipeline, archive, contracts, hashes)
 
 

@@ -127,8 +127,8 @@ def _find_offsets(
         return []
     with duckdb_reader.open_engine(log) as engine:
         duckdb_reader.register_rows(engine, log)
-        text = f'SELECT "offset" FROM rows WHERE "partition" = ? AND {condition}'  # noqa: S608  # own names
         if among is not None:
             engine.register("among", pa.table({"o": pa.array(among, pa.int64())}))
-            text = f'{text} AND {kept} AND "offset" IN (SELECT o FROM among)'
-        return [offset for (offset,) in engine.sql(f"{text} ORDER BY 1", params=[place.number]).fetchall()]
+            condition += f' AND {kept} AND "offset" IN (FROM among)'
+        text = f'SELECT "offset" FROM rows WHERE "partition" = ? AND {condition} ORDER BY 1'  # noqa: S608  # own names
+        return [offset for (offset,) in engine.sql(text, params=[place.number]).fetchall()]
