@@ -1,33 +1,22 @@
-"""A rehearsed pipeline takes the place of the one that it was rehearsed beside: `hindcast rehearse PIPELINE --replace`."""
+"""A rehearsed pipeline takes the place of another (`hindcast rehearse PIPELINE --replace NAME`), and goes on."""
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from hindcast.cli.main import main
-from hindcast.common.errors import BusyError, RequestError
-from hindcast.common.settings import Settings, read_settings
-from hindcast.ops import journal_rebuild, replacement, retention
+from hindcast.ops import journal_rebuild, retention
 from hindcast.ops.erase import forget, records
-from hindcast.plan import closes, journal, replacements
-from hindcast.plan.plans import Plan
-from hindcast.plan.runs import Abandoned, Run
-from hindcast.report import page
-from hindcast.store import table_renaming, tables
-from hindcast.store.tables import Table
-from pipelines import Pipeline, at, pipeline, wrong
+from pipelines import at, pipeline, wrong
 from test_rehearsal import CONTRACT, define_bills, known_bills, rehearse, send, sent
-from test_rehearsal_into import MOMENTS, KilledError, beside
+from test_rehearsal_into import MOMENTS, beside
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.connect
@@ -82,7 +71,8 @@ def test_the_rehearsed_pipeline_goes_on_from_kafka_like_one_that_was_rehearsed_i
         assert f"to undo this: hindcast run {ARCHIVE}" in shown
         assert main(["rehearse", p.name, "--replace", "then", "--format", "json"]) == 0
         assert json.loads(capsys.readouterr().out)["wasDone"] is True
-        assert not then.path.exists() and not (tmp_path / "warehouse" / "then").exists()
+        assert not then.path.exists()
+        assert not (tmp_path / "warehouse" / "then").exists()
         assert p.path.read_text(encoding="utf-8") == text.replace(
             "pipeline: hindsight", "pipeline: hindsight  # a copy"
         )
@@ -113,7 +103,12 @@ def test_the_rehearsed_pipeline_goes_on_from_kafka_like_one_that_was_rehearsed_i
         for path in (tmp_path / "var" / "reports" / p.name).glob("run-*.json"):
             assert json.loads(path.read_text(encoding="utf-8"))["pipeline"] == p.name
             assert "then" not in path.with_suffix(".html").read_text(encoding="utf-8").split("<title>")[1][:60]
-        for command in (["query", "hindsight.bills"], ["runs", p.name], ["report", p.name], ["upgrade", p.name]):
+        for command in (
+            ["query", "hindsight.bills"],
+            ["runs", p.name],
+            ["report", p.name],
+            ["upgrade", "hindsight.bills"],
+        ):
             assert main(command) == 0, command
         for one in (p, twin):
             forget.forget_records(spark, one.contract, records.parse_request(one.contract, "orders", "eve", ()))
