@@ -22,7 +22,7 @@ from pydantic import TypeAdapter, ValidationError
 from hindcast.common.errors import BusyError, HindcastError, PlatformError, RequestError
 from hindcast.common.settings import Settings
 from hindcast.contract.bound import BoundContract
-from hindcast.contract.folder import list_contract_files
+from hindcast.contract.folder import list_contract_files, try_find
 from hindcast.contract.types import Name
 from hindcast.ops import contract_copies, replacement_checks
 from hindcast.plan import journal, notices, replacements
@@ -59,7 +59,7 @@ def replace_pipeline(settings: Settings, pipeline: str, by: str) -> Replaced:
     if by == pipeline:
         raise RequestError("--replace names the pipeline itself", where=pipeline, fix="name the one that is rehearsed")
     begun = replacements.find_replacement(settings.warehouse, pipeline)
-    if begun is None and (done := _find_done(settings, pipeline, by)) is not None:
+    if begun is None and (done := _find_done(settings, warehouse, pipeline, by)) is not None:
         return Replaced(done, was_done=True)
     if begun is None:  # before there is a mark, what makes no sense leaves no trace
         _check_replacement(settings, pipeline, by)
@@ -74,10 +74,11 @@ def replace_pipeline(settings: Settings, pipeline: str, by: str) -> Replaced:
     return Replaced(begun)
 
 
-def _find_done(settings: Settings, pipeline: str, by: str) -> Replacement | None:
-    """Return the replacement that gave a pipeline its tables, if it was by this one, of which nothing else is left."""
+def _find_done(settings: Settings, warehouse: Path, pipeline: str, by: str) -> Replacement | None:
+    """Return the replacement that gave a pipeline its tables, if it was by this one, of which nothing is left."""
     delta_table = tables.open_table(journal.runs_table(settings.warehouse, pipeline))
-    if delta_table is None or (Path(settings.warehouse.removeprefix("file://")) / by).exists():
+    is_left = (warehouse / by).exists() or try_find(settings.schemas, by, settings.choice) is not None
+    if delta_table is None or is_left:
         return None
     fields = tables.parse_property(delta_table, PROPERTY, json.loads) or {}
     return Replacement(pipeline, by, str(fields["archive"])) if fields.get("by") == by else None
@@ -125,15 +126,15 @@ def _plan_replacement(settings: Settings, former: BoundContract, new: BoundContr
 def _find_name(settings: Settings, pipeline: str) -> str:
     """Return the first name that is free of contracts, tables and reports: `fares_replaced_1`."""
     taken = {path.stem for path in list_contract_files(settings.schemas)}
-    for folder in (Path(settings.warehouse.removeprefix("file://")), settings.reports):
-        taken |= {path.name for path in folder.glob(f"{pipeline}_replaced_*")}
+    for folder in (replacements.find_folder(settings.warehouse), settings.reports):
+        taken |= {path.name for path in folder.glob(f"{pipeline}_replaced_*")} if folder else set()
     number = 1
     while (name := f"{pipeline}_replaced_{number}") in taken:
         number += 1
     try:
         TypeAdapter(Name).validate_python(name)
     except ValidationError:
-        fix = "rename the pipeline's tables by a rehearsal into a shorter name, and use that one"
+        fix = "rehearse it into a shorter name, and use that one"
         raise RequestError(f"its name is too long for {name}", where=pipeline, fix=fix) from None
     return name
 

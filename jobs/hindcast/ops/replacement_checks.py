@@ -73,8 +73,8 @@ def _refuse_readers(settings: Settings, *pipelines: str) -> None:
             continue
         for name, source in contract.inputs.items():
             if source.table.partition(".")[0] in pipelines:
-                found = f"reads {source.table}: its rows follow from what that knew, and when"
-                fix = f"take the input out of {contract.pipeline}; put it back later, under another name"
+                found = f"reads {source.table}, so its rows depend on what that table knew, and when"
+                fix = f"remove the input from {contract.pipeline}; read it afterwards in a pipeline of another name"
                 raise RequestError(found, where=f"{contract.pipeline}.{name}", fix=fix)
 
 

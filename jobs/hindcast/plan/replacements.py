@@ -54,13 +54,16 @@ def find_replacement(warehouse: str, pipeline: str) -> Replacement | None:
     if (folder := find_folder(warehouse)) is None:
         return None
     path = folder / FOLDER / f"{pipeline}.json"
+    if not os.path.lexists(path):  # false, and no error, for what cannot be a name
+        return None
     try:
         return Replacement(**json.loads(path.read_bytes()))
     except FileNotFoundError:
         return None
     except (OSError, TypeError, ValueError) as error:
         found = f"cannot be read: {type(error).__name__}: {error}"
-        raise TableError(found, where=str(path), fix="give it back its content, or its permissions") from None
+        fix = "give the permission to read it, or restore it from a backup"
+        raise TableError(found, where=str(path), fix=fix) from None
 
 
 def refuse_replacing(warehouse: str, pipeline: str) -> None:

@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping
 
 from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
 
 from hindcast.common.json_values import JsonObject
 from hindcast.store import delta_log, files
@@ -19,11 +20,14 @@ from hindcast.store import delta_log, files
 def rename_table(path: str, former: str, pipeline: str, properties: Mapping[str, str] | None = None) -> None:
     """Give the table at a path, of the pipeline `former`, to another `pipeline`, with more table properties.
 
-    Do nothing with a table that is not of the former one: it was renamed before.
+    Do nothing with a table that is not of the former one, as it was renamed before, nor with one without a commit.
     """
-    delta_table = DeltaTable(path)
-    _, dot, name = (delta_table.metadata().name or "").partition(".")
-    if delta_table.metadata().name != f"{former}{dot}{name}":
+    try:
+        delta_table = DeltaTable(path)
+    except TableNotFoundError:  # whoever created it was killed
+        return
+    owner, _, name = (delta_table.metadata().name or "").partition(".")
+    if owner != former:
         return
     metadata: JsonObject = {}
     ids: dict[str, int] = {}
