@@ -115,18 +115,10 @@ def test_the_rehearsed_pipeline_goes_on_from_kafka_like_one_that_was_rehearsed_i
         assert_like_the_twin()
         shutil.rmtree(tmp_path / "warehouse" / p.name / "runs")
         assert journal_rebuild.rebuild_journal(p.warehouse, p.contract) == [n for n, _ in twin.states()]
-        assert p.run("after")["topics"]["orders"]["fates"] in ({}, None) or p.fates("orders") == twin.fates("orders")
-
-        # And back again: the archive reads first what is new.
+        for one in (p, twin):
+            one.run("after")
+        assert p.fates("orders") == twin.fates("orders")
+        assert p.believed("bills") == twin.believed("bills")
         assert main(["rehearse", p.name, "--replace", ARCHIVE]) == 1
-        assert f"hindcast run {ARCHIVE}" in capsys.readouterr().err
-        archive.run()
-        forget.forget_records(spark, archive.contract, records.parse_request(archive.contract, "orders", "eve", ()))
-        assert main(["rehearse", p.name, "--replace", ARCHIVE]) == 0
-        assert p.path.read_text(encoding="utf-8") == old_text
-        assert [amount for _, amount in known_bills(p, None)] == [
-            amount / 10 for _, amount in known_bills(beside(p, "hindsight_replaced_2"), None)
-        ]
-        p.send("orders", ("ivy", {"item": "curry", "quantity": 2}, 8, sent(34)))
-        p.run()
-        assert wrong(p) == []
+        assert f"hindcast run {ARCHIVE}" in capsys.readouterr().err, "it lacks what came since"
+        assert wrong(archive) == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,9 +22,9 @@ from hindcast.plan.replacements import Replacement
 from hindcast.plan.runs import Abandoned, Run
 from hindcast.store import delta_log
 from hindcast.store.folder import WarehouseFolder
-from pipelines import T0, Pipeline, at, pipeline
+from pipelines import T0, Pipeline, at, pipeline, wrong
 from test_journal import run_of
-from test_rehearsal import CONTRACT, send
+from test_rehearsal import CONTRACT, define_bills, known_bills, send, sent
 from test_rehearsal_into import MOMENTS, KilledError
 
 if TYPE_CHECKING:
@@ -136,9 +137,9 @@ def test_killed_before_any_step_the_same_command_finishes_it(
             it.replace(f"{old}/", f"{new}/") for it in before["reports"] if it.startswith(f"{old}/")
         ]
     assert len(seen) > 30
-    # Of equal steps in a row the first, the second and the last.
+    beside = [tuple(seen[max(n - 1, 0) : n + 2]) for n in range(len(seen))]
     for number, name in enumerate(seen, 1):
-        if seen[max(number - 3, 0) : number + 1] == [name] * 4:
+        if beside[: number - 1].count(beside[number - 1]) > 1:  # of steps that follow each other alike, two will do
             continue
         with copy_of(rehearsed, folder) as settings:
             with die_before(number, []), pytest.raises(KilledError):
@@ -149,6 +150,42 @@ def test_killed_before_any_step_the_same_command_finishes_it(
                 assert f"if it was killed: {COMMAND}" in capsys.readouterr().err
             assert main(["rehearse", "hindsight", "--replace", "then"]) == 0, number
             assert snapshot(settings) == expected, (number, name)
+
+
+def test_the_former_pipeline_takes_its_place_back_and_goes_on(
+    rehearsed: Pipeline, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "here"
+    with copy_of(rehearsed, folder) as settings:
+        before = snapshot(settings)
+        assert main(["rehearse", "hindsight", "--replace", "then"]) == 0
+        capsys.readouterr()
+        assert main(["rehearse", "hindsight", "--replace", "then"]) == 0
+        assert "then took the place of hindsight before; nothing was done" in capsys.readouterr().out
+        assert main(["rehearse", "hindsight", "--replace", "hindsight_replaced_1"]) == 0
+        after = snapshot(settings)
+        for what in ("hindsight", "hindsight runs", "hindsight.yaml"):
+            assert after[what] == before[what], what
+        assert after["hindsight_replaced_2 runs"] == before["then runs"]
+        assert "hindsight_replaced_1" not in after
+
+        p, archive = copy(rehearsed), copy(rehearsed)
+        p.folder = archive.folder = folder
+        archive.name = "hindsight_replaced_2"
+        bills = p.history("bills")
+        p.send("orders", ("gus", {"item": "curry", "quantity": 2}, 7, sent(31)))
+        p.run("next")
+        assert len(p.history("bills")) == len(bills) + 1
+        assert known_bills(p, None)[-1] == ("gus", 20)
+        assert wrong(p) == []
+        assert main(["rehearse", "hindsight", "--replace", "hindsight_replaced_2"]) == 1
+        assert "up to offset 5, and hindsight_replaced_2 ends at offset 4" in capsys.readouterr().err
+        archive.run("next")
+        assert main(["rehearse", "hindsight", "--replace", "hindsight_replaced_2"]) == 0
+        p.run("last")
+        assert known_bills(p, at(30)) == define_bills(30)
+        assert known_bills(p, None)[-1] == ("gus", 20)
+        assert wrong(p) == []
 
 
 def test_what_prevents_a_replacement_is_refused_and_leaves_no_trace(
@@ -179,7 +216,7 @@ def test_what_prevents_a_replacement_is_refused_and_leaves_no_trace(
         (schemas / "reader.yaml").unlink()
 
         with patch.context() as stored:
-            stored.setenv("HINDCAST_WAREHOUSE", "s3://bucket/warehouse")
+            stored.setenv("HINDCAST_WAREHOUSE", "s3a://bucket/warehouse")
             assert main(["rehearse", "hindsight", "--replace", "then"]) == 1
             assert "in an object store, where no folder can be renamed" in capsys.readouterr().err
 
