@@ -210,7 +210,8 @@ def append_entry(warehouse: str, run: Run, *, date: Callable[[Run], Run] = lambd
         dated = date(run)
         row = _entry_row(dated, clock.now(), next_sequence(past))
         refuse_large_entry(pipeline, run.number, run.state, row["detail"])
-        _commit_rows(table, delta_table, [row], "append", planned)
+        refuse_replacing(warehouse, pipeline)  # again, as the journal was opened meanwhile: see `commit_nothing`
+        _commit_rows(delta_table, [row], "append", planned)
 
     retry_commit(append, table.path)
     return dated
@@ -230,8 +231,8 @@ def replace_entries(warehouse: str, pipeline: str, entries: Sequence[Run], witho
             kept = [row for row in load_rows(table, delta_table, _ARROW.names) if row["run"] not in numbers]
         first = next_sequence(_read_entries(table, delta_table))
         rows = [*kept, *(_entry_row(run, at, first + n) for n, run in enumerate(entries))]
+        refuse_replacing(warehouse, pipeline)
         _commit_rows(
-            table,
             delta_table,
             rows,
             "overwrite",
@@ -302,14 +303,9 @@ def retry_commit(commit: Callable[[], None], where: str) -> None:
 
 
 def _commit_rows(
-    table: Table,
-    delta_table: DeltaTable,
-    rows: list[EntryRow],
-    mode: Literal["append", "overwrite"],
-    ids: list[Transaction],
+    delta_table: DeltaTable, rows: list[EntryRow], mode: Literal["append", "overwrite"], ids: list[Transaction]
 ) -> None:
     """Write rows after exactly the version of the journal that was read, else raise CommitFailedError."""
-    refuse_replacing(table.warehouse, table.pipeline)  # after the journal was opened: see `commit_nothing`
     data = pa.Table.from_pylist(rows, schema=_ARROW)
     properties = CommitProperties(app_transactions=ids, max_commit_retries=0)
     write_deltalake(delta_table, data, mode=mode, commit_properties=properties)
