@@ -111,6 +111,11 @@ def build_parser() -> argparse.ArgumentParser:
         "--into", metavar="NAME", help="from the logs of PIPELINE, into the tables of another pipeline, NAME"
     )
     rehearse.add_argument(
+        "--replace",
+        metavar="NAME",
+        help="let the pipeline NAME take the place of PIPELINE, which gets another name",
+    )
+    rehearse.add_argument(
         "--end", dest="ends", action="store_true", help="end the rehearsal, by a run by the clock that replays nothing"
     )
     preview = add_format(add(running.preview))

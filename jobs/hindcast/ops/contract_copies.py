@@ -32,9 +32,9 @@ def copy_contract(settings: Settings, pipeline: str, name: str) -> Path | None:
         TypeAdapter(Name).validate_python(name)
     except ValidationError:
         raise RequestError("no pipeline can be called so", where=name, fix=f"write for example {pipeline}_2") from None
-    source = find_owners(try_load_all(settings.schemas, settings.choice))[pipeline]
+    source = find_contract_file(settings, pipeline)
     target = source.with_name(f"{name}.yaml")
-    _write_new_file(target, _rename_pipeline(source, name), name)
+    _write_new_file(target, rename_pipeline(source, name), name)
     try:
         find(settings.schemas, name, settings.choice)
     except ContractError as error:
@@ -43,7 +43,12 @@ def copy_contract(settings: Settings, pipeline: str, name: str) -> Path | None:
     return target
 
 
-def _rename_pipeline(source: Path, name: str) -> str:
+def find_contract_file(settings: Settings, pipeline: str) -> Path:
+    """Return the file of the contract of a pipeline that has one."""
+    return find_owners(try_load_all(settings.schemas, settings.choice))[pipeline]
+
+
+def rename_pipeline(source: Path, name: str) -> str:
     """Return the text of a contract with another name of its pipeline; all else stays, also an anchor of the name."""
     root, text = compose_node(source), bounds.read_text(source)
     keys = [key for key, _ in root.value if key.value == "pipeline"] if isinstance(root, yaml.MappingNode) else []

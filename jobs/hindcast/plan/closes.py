@@ -32,6 +32,7 @@ from hindcast.common.errors import (
 )
 from hindcast.common.json_values import JsonValue
 from hindcast.plan import journal
+from hindcast.plan.replacements import refuse_replacing
 from hindcast.store import tables
 
 PROPERTY = "hindcast.closes"
@@ -231,6 +232,7 @@ def _change_closes(warehouse: str, pipeline: str, change: Callable[[list[Close]]
         delta_table = tables.open_latest(table)
         if delta_table is None:
             raise QueryError("no run has been completed yet", where=table.path, fix=f"hindcast run {pipeline}")
+        refuse_replacing(warehouse, pipeline)  # after the journal was opened: see `journal.commit_nothing`
         closes = _parse_closes(delta_table)
         if (changed := change(closes)) != closes:
             text, alone = json.dumps([it.as_json() for it in changed]), CommitProperties(max_commit_retries=0)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import datetime
@@ -37,6 +37,7 @@ from hindcast.kafka.topic_patterns import MemberPartitions
 from hindcast.plan.entries import JournalEntry, find_contradictions, next_sequence, refuse_entry
 from hindcast.plan.journal_rows import EntryRow, LargeJournalError, load_rows, parse_entry, refuse_large_entry
 from hindcast.plan.parsed_journals import JournalLimits, ParsedJournals
+from hindcast.plan.replacements import refuse_replacing
 from hindcast.plan.runs import (
     MALFORMED,
     Run,
@@ -47,6 +48,7 @@ from hindcast.plan.runs import (
     parse_plan,
 )
 from hindcast.store.commit_once import commit_repeatable
+from hindcast.store.delta_log import commit_actions
 from hindcast.store.odd_tables import refuse_unreadable_rows
 from hindcast.store.table_creation import arrow_schema, ensure_table, explain_write_error
 from hindcast.store.tables import ENDED_RUNS_NUMBER, NO_MARKS, Table, open_latest, open_table, read_marks
@@ -117,6 +119,7 @@ def read_planned_runs(warehouse: str, pipeline: str) -> tuple[list[Run], list[in
     Of a journal that this process has read only what is new is read. Raise TableError for one that takes too much
     memory, UnreadJournalError if `limit_reading` left no time to read it to its end.
     """
+    refuse_replacing(warehouse, pipeline)
     table = runs_table(warehouse, pipeline)
     if (delta_table := open_table(table)) is None:
         return [], []
@@ -200,12 +203,14 @@ def append_entry(warehouse: str, run: Run, *, date: Callable[[Run], Run] = lambd
 
     def append() -> None:
         nonlocal dated
+        refuse_replacing(warehouse, pipeline)
         delta_table = ensure_table(table, SCHEMA)
         past = _read_entries(table, delta_table)
         refuse_entry(past, pipeline, run.number, run.run_id, run.state, run.plan.numbers)
         dated = date(run)
         row = _entry_row(dated, clock.now(), next_sequence(past))
         refuse_large_entry(pipeline, run.number, run.state, row["detail"])
+        refuse_replacing(warehouse, pipeline)  # again, as the journal was opened meanwhile: see `commit_nothing`
         _commit_rows(delta_table, [row], "append", planned)
 
     retry_commit(append, table.path)
@@ -226,6 +231,7 @@ def replace_entries(warehouse: str, pipeline: str, entries: Sequence[Run], witho
             kept = [row for row in load_rows(table, delta_table, _ARROW.names) if row["run"] not in numbers]
         first = next_sequence(_read_entries(table, delta_table))
         rows = [*kept, *(_entry_row(run, at, first + n) for n, run in enumerate(entries))]
+        refuse_replacing(warehouse, pipeline)
         _commit_rows(
             delta_table,
             rows,
@@ -234,6 +240,45 @@ def replace_entries(warehouse: str, pipeline: str, entries: Sequence[Run], witho
         )
 
     retry_commit(overwrite, table.path)
+
+
+def commit_nothing(warehouse: str, pipeline: str) -> None:
+    """Commit to the journal, so that every commit fails that was prepared before: its writer looks at all again."""
+    table = runs_table(warehouse, pipeline)
+
+    def commit() -> None:
+        if (delta_table := open_latest(table)) is not None:
+            commit_actions(delta_table, [], {}, "{}")
+
+    retry_commit(commit, table.path)
+
+
+def rename_entries(path: str, former: str, pipeline: str, hashes: Mapping[str, str]) -> None:
+    """Let the entries of the journal at a path, of the pipeline `former`, be of another `pipeline`, in one commit.
+
+    `hashes`: of contracts that are renamed with it, the new hash by the old one. Numbers, times and order stay.
+    """
+    delta_table = DeltaTable(path)
+    folder = path.rstrip("/").rpartition("/")[0]
+    table = runs_table(*folder.rpartition("/")[::2])
+    rows = list(load_rows(table, delta_table, _ARROW.names))
+    renamed = [row | {"detail": _rename_detail(row["detail"], former, pipeline, hashes)} for row in rows]
+    if renamed != rows:
+        data = pa.Table.from_pylist(renamed, schema=_ARROW)
+        write_deltalake(delta_table, data, mode="overwrite", commit_properties=CommitProperties(max_commit_retries=0))
+
+
+def _rename_detail(text: str, former: str, pipeline: str, hashes: Mapping[str, str]) -> str:
+    """Return a plan or report with another pipeline, and with the hash of its contract under that name."""
+    detail = json.loads(text)
+    if not isinstance(detail, dict) or detail.get("pipeline") != former:
+        return text
+    detail["pipeline"] = pipeline
+    if isinstance(contract := detail.get("contract"), str):
+        detail["contract"] = hashes.get(contract, contract)
+    if isinstance(fields := detail.get("definition"), list):
+        detail["definition"] = [["pipeline", pipeline] if it == ["pipeline", former] else it for it in fields]
+    return json.dumps(detail)
 
 
 def mark_ended_runs(warehouse: str, pipeline: str) -> None:

@@ -26,6 +26,7 @@ from hindcast.common.errors import BusyError, show_briefly
 from hindcast.contract.types import format_duration
 from hindcast.plan import journal
 from hindcast.plan.lease import FOLDER, Lease, read_notice
+from hindcast.plan.replacements import refuse_replacing
 from hindcast.store import commit_once, table_creation, tables
 from hindcast.store.folder import WarehouseFolder
 
@@ -49,6 +50,7 @@ def post_notice(warehouse: str, pipeline: str, what: str) -> Iterator[str]:
         return
     table_creation.refuse_read_only(runs_table)
     with _keep_posted(warehouse, pipeline, what) as own:
+        refuse_replacing(warehouse, pipeline)
         refuse_forgetting(warehouse, pipeline, what)
         yield own
 

@@ -86,17 +86,34 @@ def read_file_entries(delta_table: DeltaTable, paths: Container[str], fields: Se
 
 def _read_entries(filesystem: FileSystem, version: int, fields: Sequence[str]) -> Iterator[FileEntry]:
     """Yield the entries of files in Delta's log up to a version; of a file the last one counts."""
+    columns = [f"add.{name}" for name in dict.fromkeys(("path", *fields))]
+    yield from (add for _, add in _read_actions(filesystem, version, columns) if add["path"])
+
+
+def read_actions(delta_table: DeltaTable, kinds: Sequence[str]) -> Iterator[tuple[str, JsonObject]]:
+    """Yield the actions of these kinds in Delta's log up to the version of a table, oldest first; with their kind.
+
+    Of what they say last nothing is left out: a checkpoint has it.
+    """
+    yield from _read_actions(open_filesystem(delta_table), delta_table.version(), kinds)
+
+
+def _read_actions(filesystem: FileSystem, version: int, columns: Sequence[str]) -> Iterator[tuple[str, JsonObject]]:
+    """Yield actions in Delta's log up to a version with their kind; of those in a checkpoint only some `columns`."""
     names = {info.base_name for info in filesystem.get_file_info(FileSelector("_delta_log"))}
     start, parts = _find_checkpoint(names, version)
-    columns = [f"add.{name}" for name in dict.fromkeys(("path", *fields))]
+    kinds = dict.fromkeys(column.partition(".")[0] for column in columns)
     for name in parts:
         with filesystem.open_input_file(f"_delta_log/{name}") as file:
-            adds = pq.ParquetFile(file).read(columns=columns).column("add").to_pylist(maps_as_pydicts="strict")
-        yield from (add for add in adds if add and add["path"])
+            rows = pq.ParquetFile(file).read(columns=list(columns))
+        for kind in kinds.keys() & {*rows.column_names}:
+            actions = rows.column(kind).to_pylist(maps_as_pydicts="strict")
+            yield from ((kind, action) for action in actions if action)
     for number in range(start + 1, version + 1):
         with filesystem.open_input_stream(f"_delta_log/{number:020}.json") as file:
             lines = file.read().decode().split("\n")  # other ends of lines are parts of texts
-        yield from (action["add"] for line in lines if line and "add" in (action := json.loads(line)))
+        for action in (json.loads(line) for line in lines if line):
+            yield from ((kind, action[kind]) for kind in kinds if kind in action)
 
 
 def _find_checkpoint(names: set[str], version: int) -> tuple[int, list[str]]:

@@ -55,7 +55,13 @@ def rehearse(arguments: argparse.Namespace, settings: Settings) -> int:
     from hindcast.runs import rehearsal
 
     pipeline = arguments.pipeline
-    if arguments.ends and (arguments.start or arguments.end or arguments.earlier or arguments.into):
+    others = arguments.start or arguments.end or arguments.earlier or arguments.into
+    if arguments.replace is not None:
+        if others or arguments.ends:
+            fix = "rehearse first; then replace"
+            raise RequestError("--replace goes alone: it rehearses nothing", where=pipeline, fix=fix)
+        return _replace_pipeline(arguments, settings)
+    if arguments.ends and others:
         raise RequestError("--end goes alone: it rehearses nothing", where=pipeline, fix="rehearse first, then end it")
     if arguments.ends:
         return _end_rehearsal(arguments, settings)
@@ -114,6 +120,27 @@ def _open_logs(settings: Settings, pipeline: str, into: str) -> LoggedTopics:
         print(f"{into}: its contract is that of {pipeline}, in {written}", file=sys.stderr)
     logged_topics.refuse_earlier_start(logs, load_contract(settings, into))
     return logs
+
+
+def _replace_pipeline(arguments: argparse.Namespace, settings: Settings) -> int:
+    """Let a rehearsed pipeline take the place of another, and print where that one is now."""
+
+    from hindcast.ops import replacement
+
+    done, was_done = replacement.replace_pipeline(settings, arguments.pipeline, arguments.replace)
+    place = f"{settings.warehouse.rstrip('/')}/{done.archive}"
+    if arguments.format == "json":
+        fields = {"pipeline": done.pipeline, "by": done.by, "archive": done.archive, "folder": place}
+        print(json.dumps({**fields, "wasDone": was_done}, indent=2))
+        return 0
+    before = f"{done.by} took the place of {done.pipeline} before; nothing was done"
+    now = f"its tables, runs, reports and contract are those that were {done.by}"
+    print(f"{done.pipeline}: {before if was_done else now}")
+    print(f"  what it was is the pipeline {done.archive}, in {place}")
+    print(
+        f"  to undo this: hindcast run {done.archive}, then hindcast rehearse {done.pipeline} --replace {done.archive}"
+    )
+    return 0
 
 
 def _end_rehearsal(arguments: argparse.Namespace, settings: Settings) -> int:
