@@ -6,7 +6,7 @@ RUN mkdir -p /usr/share/man/man1 \
  && apt-get update \
  && apt-get install --yes --no-install-recommends binutils openjdk-17-jdk-headless \
  && rm -rf /var/lib/apt/lists/* \
- && jlink --output /opt/java --no-header-files --no-man-pages --add-modules java.se,jdk.charsets,jdk.crypto.ec,\
+ && jlink --output /opt/java --compress=2 --no-header-files --no-man-pages --add-modules java.se,jdk.charsets,jdk.crypto.ec,\
 jdk.httpserver,jdk.incubator.vector,jdk.jcmd,jdk.localedata,jdk.management.agent,jdk.naming.dns,jdk.net,jdk.nio.mapmode,\
 jdk.security.auth,jdk.security.jgss,jdk.unsupported,jdk.zipfs \
  && cp --dereference --remove-destination /etc/ssl/certs/java/cacerts /opt/java/lib/security/cacerts \

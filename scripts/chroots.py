@@ -1,7 +1,7 @@
 """Run a command in a folder as if that were the root of a machine: with mounts, processes and privileges of its own.
 
 As containers are, by the programs of util-linux. The mounts are in a namespace of the command's own: they end when its
-last process does, however it ends. Needs root. Standard library only.
+last process does, however it ends, and all of its processes end with ours. Needs root. Standard library only.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import NamedTuple
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 KINDS = {"shm": "tmpfs -o mode=1777,size=64m shm", "pts": "devpts -o newinstance,ptmxmode=0666 devpts"}
 STREAMS = {"fd": "", "stdin": "/0", "stdout": "/1", "stderr": "/2"}
-NO_PRIVILEGES = ("--no-new-privs", "--bounding-set=-all", "--inh-caps=-all", "--ambient-caps=-all")
+END_WITH_PARENT = "--pdeathsig=KILL"
+NO_PRIVILEGES = (END_WITH_PARENT, "--no-new-privs", "--bounding-set=-all", "--inh-caps=-all", "--ambient-caps=-all")
 
 
 class User(NamedTuple):
@@ -104,5 +105,5 @@ def run_in_chroot(chroot: Chroot, command: list[str], environ: Mapping[str, str]
     chroot.make_mount_points()
     entered = chroot.enter_command(command, environ, user, workdir, privileged=chroot.find_user(user).uid == 0)
     script = f"set -eu\n{chroot.mount_script()}\nexec {shlex.join(entered)}"
-    isolated = ["unshare", "--mount", "--pid", "--ipc", "--fork", "--kill-child", "bash", "-c", script]
-    return subprocess.run(isolated, stdin=subprocess.DEVNULL, check=False).returncode
+    isolated = ["setpriv", END_WITH_PARENT, "unshare", "--mount", "--pid", "--ipc", "--fork", "--kill-child"]
+    return subprocess.run([*isolated, "bash", "-c", script], stdin=subprocess.DEVNULL, check=False).returncode

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from chroots import Chroot
+from chroots import END_WITH_PARENT, Chroot
 
 CGROUPS = Path("/sys/fs/cgroup")
 KINDS = ("memory", "pids", "cpu")
@@ -38,7 +38,18 @@ class Container:
         join = [f"echo 0 > {shlex.quote(str(folder / 'cgroup.procs'))}" for folder in cgroups]
         setup = [*join, f"hostname {shlex.quote(name)}", chroot.mount_script()]
         lines = ["set -eu", "read -r _", *setup, f"exec {shlex.join(entered)} < /dev/null"]
-        isolated = ["unshare", "--mount", "--net", "--pid", "--uts", "--ipc", "--fork", "--kill-child"]
+        isolated = [
+            "setpriv",
+            END_WITH_PARENT,
+            "unshare",
+            "--mount",
+            "--net",
+            "--pid",
+            "--uts",
+            "--ipc",
+            "--fork",
+            "--kill-child",
+        ]
         with log.open("ab") as output:
             self.process = subprocess.Popen(
                 [*isolated, "bash", "-c", "\n".join(lines)], stdin=subprocess.PIPE, stdout=output, stderr=output
@@ -77,7 +88,7 @@ class Container:
     def read_usage(self) -> dict[str, int]:
         """Return the most memory that it had at once, in bytes, and how often it met its limit, if it has cgroups."""
         wanted = {"peak": "memory.max_usage_in_bytes", "failures": "memory.failcnt"}
-        found = {name: folder / file for name, file in wanted.items() for folder in self.cgroups}
+        found = {name: folder / file for name, file in wanted.items() for folder in self.cgroups[:1]}
         return {name: int(path.read_text(encoding="utf-8")) for name, path in found.items() if path.exists()}
 
 

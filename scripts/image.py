@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -66,6 +67,8 @@ def main(arguments: list[str]) -> int:
         )
         return 1
     os.umask(0o022)
+    for kind in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(kind, signal.default_int_handler)
     try:
         folder = asked.folder.resolve()
         image = build_image(folder, built=asked.built)

@@ -31,6 +31,12 @@ NETWORK_FILES = ("/etc/resolv.conf", "/etc/pip.conf")
 SLIM = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/info/*", "/usr/share/locale/*", "/usr/share/lintian/*")
 """What Docker's Debian leaves out of each package."""
 
+CLEAN = """Dir::Cache::pkgcache "";
+Dir::Cache::srcpkgcache "";
+DPkg::Post-Invoke { "rm -f /var/cache/apt/archives/*.deb /var/cache/apt/*.bin"; };
+"""
+"""How Docker's Debian keeps no packages that are installed."""
+
 
 class ImageError(Exception):
     """What failed, and what to do about it."""
@@ -77,6 +83,7 @@ def make_base(folder: Path) -> Image:
     _check(["debootstrap", "--variant=minbase", include, RELEASE, str(folder), mirrors[RELEASE]], "see the lines above")
     sources = [f"deb {uri} {name} main" for name, uri in mirrors.items() if name.startswith(RELEASE)]
     (folder / "etc/apt/sources.list").write_text("\n".join(sources) + "\n", encoding="utf-8")
+    (folder / "etc/apt/apt.conf.d/docker-clean").write_text(CLEAN, encoding="utf-8")
     slim = "".join(f"path-exclude {pattern}\n" for pattern in SLIM)
     (folder / "etc/dpkg/dpkg.cfg.d/docker").write_text(slim, encoding="utf-8")
     for path in (path for pattern in SLIM for path in folder.glob(pattern.lstrip("/"))):
@@ -202,15 +209,13 @@ class Builder:
 
     def _copy_from_stage(self, source: Path, place: Path, *, into: bool) -> None:
         """Copy a file or what a folder has; links, rights and times stay as they are, the owner is root."""
-        if source.is_dir():
-            place.mkdir(parents=True, exist_ok=True)
-            source = source / "."
-        elif into:
+        if source.is_dir() or into:
             place.mkdir(parents=True, exist_ok=True)
         else:
             place.parent.mkdir(parents=True, exist_ok=True)
         kept = "--preserve=mode,timestamps,links"
-        subprocess.run(["cp", "--recursive", "--no-dereference", kept, str(source), str(place)], check=True)
+        what = f"{source}/." if source.is_dir() else str(source)  # what a folder has, not the folder
+        subprocess.run(["cp", "--recursive", "--no-dereference", kept, what, str(place)], check=True)
 
     def _copy_from_context(self, step: Step, source: str, place: Path, *, into: bool) -> None:
         files = self.ignored.list_files(self.context, source)

@@ -57,6 +57,7 @@ class StandIn:
     """What is run in place of an image that is not ours. Commands that are empty are those of the file."""
 
     image: Image
+    entrypoint: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
     check: tuple[str, ...] = ()
     mounts: tuple[Mount, ...] = ()
@@ -78,19 +79,23 @@ def make_stand_ins(ours: Image, postgres: Image, store: Path, folder: Path, kafk
     return {
         "kafka": StandIn(
             ours,
-            ("bash", "-euc", START_KAFKA),
-            ("python", "-c", ASK_KAFKA),
-            (Mount(jars, "/opt/kafka/libs", read_only=True), Mount(config, "/etc/kafka.properties", read_only=True)),
+            command=("bash", "-euc", START_KAFKA),
+            check=("python", "-c", ASK_KAFKA),
+            mounts=(
+                Mount(jars, "/opt/kafka/libs", read_only=True),
+                Mount(config, "/etc/kafka.properties", read_only=True),
+            ),
             user="hindcast",
         ),
         "postgres": StandIn(
             postgres,
-            ("bash", "-euc", START_POSTGRES),
+            command=("bash", "-euc", START_POSTGRES),
             tmpfs=("/tmp", "/run/postgresql"),  # noqa: S108  # a container's
             environ={"PGDATA": "/var/lib/postgresql/data"},
         ),
         "object-store": StandIn(
             ours,
+            entrypoint=("versitygw",),
             check=("python", "-c", ASK_STORE),
             mounts=(Mount(store, "/usr/local/bin/versitygw", read_only=True),),
         ),
@@ -144,14 +149,11 @@ class Composition:
             raise ImageError(f"{name} has no `read_only: true` in docker-compose.yaml\n  what to do: add it there")
         chroot = Chroot(image.root, tuple(mounts), tmpfs, read_only=True)
         chroot.make_mount_points()
-        command = list(stand_in.command) if stand_in and stand_in.command else self._command_of_file(name)
+        of_file = [*(stand_in.entrypoint if stand_in else image.entrypoint), *map(str, service.get("command", ()))]
+        command = list(stand_in.command) if stand_in and stand_in.command else of_file
         entered = self._enter(name, command, chroot)
         limits = service["deploy"]["resources"]["limits"]
         self.running[replica] = self.network.start(replica, chroot, entered, limits)
-
-    def _command_of_file(self, name: str) -> list[str]:
-        program = ["versitygw"] if name == "object-store" else list(self.image.entrypoint)
-        return [*program, *map(str, self.services[name]["command"])]
 
     def _enter(self, name: str, command: list[str], chroot: Chroot) -> list[str]:
         service, stand_in = self.services[name], self.stand_ins.get(name)
