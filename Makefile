@@ -52,8 +52,8 @@ test-versions: setup ## the package as a wheel in environments of its own, and t
 test-image: setup ## the image built by the Dockerfile's own steps, its services started, a pipeline run; as root, on Debian (20 minutes)
 	@$(BIN)/python scripts/image.py
 
-test-celery: setup ## the same with Airflow's CeleryExecutor, Redis and a worker (20 minutes)
-	@$(BIN)/python scripts/image.py --celery
+test-celery: setup ## a pipeline in that image with Airflow's CeleryExecutor, Redis and a worker (ten minutes)
+	@$(BIN)/python scripts/image.py --built --celery
 
 object-store: setup ## what a warehouse on S3 needs: Spark's commits as conditional writes
 	@$(PYTHON) scripts/object_store.py
