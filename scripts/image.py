@@ -46,7 +46,7 @@ from hindcast_local.api import AirflowClient
 url, password, pipeline = sys.argv[1:]
 web = AirflowClient(url, ("admin", password))
 web.unpause(pipeline, 300)
-run = web.wait(pipeline)
+run = web.wait(pipeline, seconds=1800)
 for task in web.tasks(pipeline, run):
     print("     ", task["task_id"], task["state"], f"{task['duration'] or 0:.0f} s", flush=True)
 """
