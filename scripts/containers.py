@@ -73,14 +73,17 @@ class Container:
         except subprocess.TimeoutExpired:
             return subprocess.CompletedProcess(entered, 124, "", f"no answer in {seconds:.0f} s")
 
-    def stop(self) -> None:
-        """End the command by SIGTERM, or by SIGKILL if it goes on; its namespaces and mounts end with it."""
+    def terminate(self) -> None:
+        """Ask the command to end, by SIGTERM."""
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
         with contextlib.suppress(OSError):
             for pid in children.read_text(encoding="utf-8").split():
                 os.kill(int(pid), signal.SIGTERM)
+
+    def stop(self, seconds: float) -> None:
+        """Return when the command has ended, by SIGKILL if it goes on; its namespaces and mounts end with it."""
         try:
-            self.process.wait(STOP_SECONDS)
+            self.process.wait(seconds)
         except subprocess.TimeoutExpired:
             self.process.kill()  # and with it, by --kill-child, all of its processes
             self.process.wait()
@@ -110,8 +113,11 @@ class Network:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for container in reversed(self.containers):
-            container.stop()
+        for container in self.containers:
+            container.terminate()
+        end = time.monotonic() + STOP_SECONDS
+        for container in self.containers:
+            container.stop(max(end - time.monotonic(), 0))
             _remove_groups(container.cgroups)
         self.switch.kill()
         self.switch.wait()
