@@ -4,7 +4,7 @@ BIN := .venv/bin
 TESTS ?= not long
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-hindsight up down test test-long test-connect test-browser test-cluster test-observed test-versions object-store mutate docs bench bench-quick bench-forms bench-increment bench-bitemporal bench-gates bench-airflow bench-pages bench-readings bench-scale bench-decoding check fix lock audit clean
+.PHONY: help setup demo demo-hindsight up down test test-long test-connect test-browser test-cluster test-observed test-versions test-image test-celery object-store mutate docs bench bench-quick bench-forms bench-increment bench-bitemporal bench-gates bench-airflow bench-pages bench-readings bench-scale bench-decoding check fix lock audit clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -48,6 +48,12 @@ test-observed: setup ## those of metrics and lineage, with the packages that the
 
 test-versions: setup ## the package as a wheel in environments of its own, and the lowest versions that it accepts (three minutes)
 	@$(BIN)/python -m pytest tests/test_installed.py
+
+test-image: setup ## the image built by the Dockerfile's own steps, its services started, a pipeline run; as root, on Debian (20 minutes)
+	@$(BIN)/python scripts/image.py
+
+test-celery: setup ## a pipeline in that image with Airflow's CeleryExecutor, Redis and a worker (ten minutes)
+	@$(BIN)/python scripts/image.py --built --celery
 
 object-store: setup ## what a warehouse on S3 needs: Spark's commits as conditional writes
 	@$(PYTHON) scripts/object_store.py

@@ -1,6 +1,8 @@
 """The log store by which Spark's commits in an object store are conditional writes (jobs/java), compiled into .venv.
 
 python3 scripts/object_store.py        what `make object-store` runs, after `make setup`
+
+`--without-archive` leaves out the class-data archive, as the Dockerfile does.
 """
 
 from __future__ import annotations
@@ -23,14 +25,14 @@ def main() -> int:
     """Exit code 0 when it is there."""
     place = Place(ROOT, dict(os.environ))
     try:
-        bring_up(place.venv, [compiler(place), log_store(place)])
+        bring_up(place.venv, [compiler(place), log_store(place, archive="--without-archive" not in sys.argv)])
     except SetupError as error:
         print(f"object-store: {error}", file=sys.stderr)
         return 1
     return 0
 
 
-def log_store(place: Place) -> Part:
+def log_store(place: Place, *, archive: bool) -> Part:
     """The jar, and what Spark's class path goes into, which has it from now on: the class-data archive and settings."""
     jar = place.venv / "jars" / "object-store" / "hindcast-log-store.jar"
     sources = sorted((ROOT / "jobs" / "java").rglob("*.java"))
@@ -41,10 +43,11 @@ def log_store(place: Place) -> Part:
             jars = [*(place.pyspark / "jars").glob("*.jar"), *(place.jars / "spark").glob("*.jar")]
             compiled(place, sources, jars, classes)
             jar.parent.mkdir(parents=True, exist_ok=True)
-            with zipfile.ZipFile(jar, "w") as archive:
+            with zipfile.ZipFile(jar, "w") as written:
                 for found in sorted(classes.rglob("*.class")):
-                    archive.write(found, found.relative_to(classes).as_posix())
-        setup_parts.make_archive(place)
+                    written.write(found, found.relative_to(classes).as_posix())
+        if archive:
+            setup_parts.make_archive(place)
         setup_parts.make_conf(place)
 
     made_from = [place.ivy, *(source.read_text(encoding="utf-8") for source in sources)]

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import cluster
+import compose_file
 import yaml
 
 from hindcast.common.session import spark_environment, venv_folder
@@ -42,18 +43,6 @@ LISTENS = {
 """The port on which a service listens in its container."""
 
 
-def resolved(text: str, variables: Mapping[str, str]) -> str:
-    """A text of the file as Compose has it: variables replaced, `$$` a dollar. KeyError for one that is required."""
-
-    def value(found: re.Match[str]) -> str:
-        if found[0] == "$$":
-            return "$"
-        name, default = found[1], found[2]
-        return variables[name] if default is None else variables.get(name, default)
-
-    return re.sub(r"\$\$|\$\{(\w+)(?::\?[^}]*|:-([^}]*))\}", value, text)
-
-
 class Services:
     """Those of the file that a test has started."""
 
@@ -71,7 +60,7 @@ class Services:
 
     def placed(self, text: str, service: str) -> str:
         """A text of the file, as it has to be for a process of this machine."""
-        text = resolved(str(text), self.variables)
+        text = compose_file.replace_variables(str(text), self.variables)
         text = text.replace("/opt/hindcast/var", str(self.folder / "var")).replace(
             "/opt/hindcast/.venv", str(venv_folder())
         )
