@@ -11,11 +11,12 @@ import pytest
 from deltalake import DeltaTable
 
 from hindcast.cli import main
-from hindcast.common.errors import TableError
+from hindcast.common.errors import BusyError, TableError
 from hindcast.common.settings import read_settings
 from hindcast.ingest import ledger
 from hindcast.ops import journal_rebuild
 from hindcast.plan import journal
+from hindcast.plan.runs import Run
 from hindcast.quality import held_changes
 from hindcast.report import report
 from hindcast.runs import run_steps
@@ -123,6 +124,27 @@ def test_a_rebuilding_gives_no_number_away_before_it_has_ended(copy: Pipeline, m
     assert journal_rebuild.rebuild_journal(copy.warehouse, copy.contract) == [1, 2]
     assert DeltaTable(place).version() == before + 1
     assert copy.states() == [(1, "completed"), (2, "abandoned")]
+
+
+def test_a_rebuilding_replaces_no_entry_of_a_run_that_was_planned_meanwhile(
+    copy: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, read_ranges = journal.runs_table(copy.warehouse, copy.name).path, journal_rebuild.ledger.read_ingested_ranges
+    complete = journal.read_runs(copy.warehouse, copy.name)
+    DeltaTable(place).delete("run > 1")
+
+    def plan(*arguments: Any) -> Any:
+        monkeypatch.setattr(journal_rebuild.ledger, "read_ingested_ranges", read_ranges)
+        journal.append_entry(copy.warehouse, Run(complete[1].plan))
+        journal.append_entry(copy.warehouse, complete[1])
+        return read_ranges(*arguments)
+
+    monkeypatch.setattr(journal_rebuild.ledger, "read_ingested_ranges", plan)
+    with pytest.raises(BusyError, match="run 2 was planned or ended while the journal was rebuilt") as refused:
+        journal_rebuild.rebuild_journal(copy.warehouse, copy.contract)
+    assert refused.value.fix == f"repeat it: hindcast ledger {copy.name} --rebuild"
+    assert journal_rebuild.rebuild_journal(copy.warehouse, copy.contract) == []
+    assert copy.states() == [(1, "completed"), (2, "completed")]
 
 
 class KilledError(BaseException):

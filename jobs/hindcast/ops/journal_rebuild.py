@@ -43,7 +43,9 @@ def rebuild_journal(warehouse: str, contract: BoundContract) -> list[int]:
     Runs of which the journal says the same as the logs stay as they are; entries that contradict each other
     (`journal.find_damage`) are put in order. If all agree, nothing is written. Runs without a plan are removed by the
     commit that writes the others again: until then no other run can take their numbers, since none can be planned.
+    Raise BusyError if one of the runs was planned or has ended meanwhile.
     """
+    before = journal.read_entries(warehouse, contract.pipeline)
     planned, unplanned = journal.read_planned_runs(warehouse, contract.pipeline)
     known = {run.number: run for run in planned}
     ingested = {
@@ -98,7 +100,7 @@ def rebuild_journal(warehouse: str, contract: BoundContract) -> list[int]:
                 outcome = _rebuild_report(warehouse, contract, plans[number])
         entries += [Run(plans[number]), Run(plans[number], outcome)]
     if entries or unplanned:
-        journal.replace_entries(warehouse, contract.pipeline, entries, without=unplanned)
+        journal.replace_entries(warehouse, contract.pipeline, entries, unplanned, before)
     return sorted([*rebuilt, *disordered])
 
 
