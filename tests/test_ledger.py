@@ -7,19 +7,23 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from pyspark.sql.types import LongType, StructField, StructType
 
 from hindcast.cli import main
 from hindcast.common.errors import BusyError, TableError
 from hindcast.common.settings import read_settings
 from hindcast.ingest import ledger
 from hindcast.ops import journal_rebuild
-from hindcast.plan import journal
+from hindcast.plan import committed_runs, journal
 from hindcast.plan.runs import Run
 from hindcast.quality import held_changes
 from hindcast.report import report
 from hindcast.runs import run_steps
+from hindcast.store import table_creation
+from hindcast.store.tables import Table
 from pipelines import RESTAURANT, Pipeline, pipeline, wrong
 
 if TYPE_CHECKING:
@@ -173,6 +177,16 @@ def test_no_run_takes_a_number_that_a_table_or_log_has(copy: Pipeline, lost: str
         assert refused.value.fix == f"hindcast ledger {copy.name} --rebuild"
         assert main.main(["ledger", copy.name, "--rebuild"]) == 0
         assert run_steps.plan_run(read_settings(), copy.name, "next") == 3
+
+
+@pytest.mark.parametrize("name", ["fates/menu", "base/menu", "emitted/bills"])
+def test_also_of_a_run_that_committed_to_nothing_else_no_run_takes_the_number(copy: Pipeline, name: str) -> None:
+    copy.write(RESTAURANT.replace("    join:", "    semantics: kafka\n    join:"))
+    table = Table(copy.warehouse, copy.name, name, "emitted" if name.startswith("emitted") else "log")
+    made = table_creation.ensure_table(table, StructType([StructField("run", LongType())]))
+    ids = CommitProperties(app_transactions=[Transaction(table.app_id(), 4)])
+    write_deltalake(made, pa.table({"run": pa.array([], pa.int64())}), mode="append", commit_properties=ids)
+    assert committed_runs.find_last_commit(copy.contract) == (4, table.path)
 
 
 def test_two_pipelines_share_a_topic(broker: str, tmp_path: Path) -> None:
