@@ -82,6 +82,7 @@ def test_what_kafka_lost_is_rehearsed_from_the_logs_and_goes_on_in_kafka(
         shown = capsys.readouterr()
         assert f"then: its contract is that of hindsight, in {beside(p, 'then').path}" in shown.err
         assert "then, run 1 (rehearse__" in shown.out
+        assert f"again: hindcast rehearse hindsight --into then --from {at(0).isoformat()} " in shown.out
         then = beside(p, "then")
         for table in ("menu", "orders", "bills"):
             assert rows_of(then, table) == rows_of(twin, table), table
