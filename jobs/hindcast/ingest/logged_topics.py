@@ -124,7 +124,7 @@ class LoggedTopics(NamedTuple):
     ) -> Iterator[duckdb.DuckDBPyRelation]:
         """Yield the records of a topic's log that pass a condition: `_COLUMNS`, and Kafka's own timestamp as `stamped`.
 
-        Not those that were forgotten, nor offsets without a record. Raise RequestError if the log was trimmed meanwhile.
+        Not those that were forgotten, nor offsets without a record. Raise RequestError if the log was trimmed since.
         """
         table = tables.log_table(self.warehouse, self.pipeline, logged.entry)
         if (log := tables.open_table(table)) is None:
