@@ -57,6 +57,20 @@ def test_one_replaces_no_file_and_leaves_none_of_its_own(tmp_path: Path) -> None
     assert sorted(path.name for path in tmp_path.iterdir()) == ["later.yaml", "shop.yaml", "then.yaml"]
 
 
+def test_two_processes_at_once_make_the_same_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings, link = settings_of(tmp_path), os.link
+    (tmp_path / "shop.yaml").write_text(SHOP, encoding="utf-8")
+
+    def copy_before(*paths: Path) -> None:
+        monkeypatch.setattr(os, "link", link)
+        assert contract_copies.copy_contract(settings, "shop", "then") == tmp_path / "then.yaml"
+        link(*paths)
+
+    monkeypatch.setattr(os, "link", copy_before)
+    assert contract_copies.copy_contract(settings, "shop", "then") is None
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["shop.yaml", "then.yaml"]
+
+
 def test_a_file_system_without_links_has_copies_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise PermissionError(1, "Operation not permitted")

@@ -7,18 +7,23 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from pyspark.sql.types import LongType, StructField, StructType
 
 from hindcast.cli import main
-from hindcast.common.errors import TableError
+from hindcast.common.errors import BusyError, TableError
 from hindcast.common.settings import read_settings
 from hindcast.ingest import ledger
 from hindcast.ops import journal_rebuild
-from hindcast.plan import journal
+from hindcast.plan import committed_runs, journal
+from hindcast.plan.runs import Run
 from hindcast.quality import held_changes
 from hindcast.report import report
 from hindcast.runs import run_steps
+from hindcast.store import table_creation
+from hindcast.store.tables import Table
 from pipelines import RESTAURANT, Pipeline, pipeline, wrong
 
 if TYPE_CHECKING:
@@ -125,6 +130,27 @@ def test_a_rebuilding_gives_no_number_away_before_it_has_ended(copy: Pipeline, m
     assert copy.states() == [(1, "completed"), (2, "abandoned")]
 
 
+def test_a_rebuilding_replaces_no_entry_of_a_run_that_was_planned_meanwhile(
+    copy: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, read_ranges = journal.runs_table(copy.warehouse, copy.name).path, journal_rebuild.ledger.read_ingested_ranges
+    complete = journal.read_runs(copy.warehouse, copy.name)
+    DeltaTable(place).delete("run > 1")
+
+    def plan(*arguments: Any) -> Any:
+        monkeypatch.setattr(journal_rebuild.ledger, "read_ingested_ranges", read_ranges)
+        journal.append_entry(copy.warehouse, Run(complete[1].plan))
+        journal.append_entry(copy.warehouse, complete[1])
+        return read_ranges(*arguments)
+
+    monkeypatch.setattr(journal_rebuild.ledger, "read_ingested_ranges", plan)
+    with pytest.raises(BusyError, match="run 2 was planned or ended while the journal was rebuilt") as refused:
+        journal_rebuild.rebuild_journal(copy.warehouse, copy.contract)
+    assert refused.value.fix == f"repeat it: hindcast ledger {copy.name} --rebuild"
+    assert journal_rebuild.rebuild_journal(copy.warehouse, copy.contract) == []
+    assert copy.states() == [(1, "completed"), (2, "completed")]
+
+
 class KilledError(BaseException):
     """Stands for the death of the process: nothing of ours handles it."""
 
@@ -151,6 +177,16 @@ def test_no_run_takes_a_number_that_a_table_or_log_has(copy: Pipeline, lost: str
         assert refused.value.fix == f"hindcast ledger {copy.name} --rebuild"
         assert main.main(["ledger", copy.name, "--rebuild"]) == 0
         assert run_steps.plan_run(read_settings(), copy.name, "next") == 3
+
+
+@pytest.mark.parametrize("name", ["fates/menu", "base/menu", "emitted/bills"])
+def test_also_of_a_run_that_committed_to_nothing_else_no_run_takes_the_number(copy: Pipeline, name: str) -> None:
+    copy.write(RESTAURANT.replace("    join:", "    semantics: kafka\n    join:"))
+    table = Table(copy.warehouse, copy.name, name, "emitted" if name.startswith("emitted") else "log")
+    made = table_creation.ensure_table(table, StructType([StructField("run", LongType())]))
+    ids = CommitProperties(app_transactions=[Transaction(table.app_id(), 4)])
+    write_deltalake(made, pa.table({"run": pa.array([], pa.int64())}), mode="append", commit_properties=ids)
+    assert committed_runs.find_last_commit(copy.contract) == (4, table.path)
 
 
 def test_two_pipelines_share_a_topic(broker: str, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from hindcast.cli.main import main
+from hindcast.common.errors import RequestError
 from hindcast.ingest import logged_topics, record_tasks
 from hindcast.kafka import produce
 from hindcast.kafka.cluster import Cluster
@@ -81,6 +82,7 @@ def test_what_kafka_lost_is_rehearsed_from_the_logs_and_goes_on_in_kafka(
         shown = capsys.readouterr()
         assert f"then: its contract is that of hindsight, in {beside(p, 'then').path}" in shown.err
         assert "then, run 1 (rehearse__" in shown.out
+        assert f"again: hindcast rehearse hindsight --into then --from {at(0).isoformat()} " in shown.out
         then = beside(p, "then")
         for table in ("menu", "orders", "bills"):
             assert rows_of(then, table) == rows_of(twin, table), table
@@ -153,7 +155,10 @@ def test_what_makes_no_sense_is_refused_before_anything_is_written(
         found = refusal("--into", "then", *MOMENTS)
         assert "hindsight, topic elsewhere: has no log of this topic" in found
         assert f"it has {p.kafka('menu')}, {p.kafka('orders')}; rehearse other topics from Kafka" in found
+        logs = logged_topics.open_logged_topics(p.contract, journal.read_runs(p.warehouse, p.name))
         retention.trim_pipeline(spark, p.contract)
+        with pytest.raises(RequestError, match="the log was trimmed during the rehearsal"):
+            list(logs.read_batches(p.kafka("menu"), logs.read_offset_ranges(p.kafka("menu"))))
         assert "the log was trimmed up to" in refusal("--into", "then", *MOMENTS)
 
 

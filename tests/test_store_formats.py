@@ -51,6 +51,12 @@ def test_a_plain_tables_format_is_told_by_its_columns(there: dict[str, str], for
     assert store_formats.recognise_format(there, KEY, VALUE) == (form, wrong)
 
 
+def test_a_table_that_a_downgrade_has_not_rewritten_is_not_within_the_older_format() -> None:
+    assert store_formats.is_within_format("timestamped", ["item", "price", "timestamp"])
+    assert not store_formats.is_within_format("latest", ["item", "price", "timestamp"])
+    assert not store_formats.is_within_format("versioned", ["item", "price", "validFrom", "validTo", "systemFrom"])
+
+
 ROWS: dict[str, tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]] = {
     "latest": ([("curry", 8)], [("curry", 8, UNKNOWN_TIME, None)]),
     "timestamped": (

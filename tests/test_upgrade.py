@@ -6,21 +6,22 @@ import re
 import shutil
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from deltalake import DeltaTable
 from pyspark.errors import PySparkException
 
+import crashes
 import upgrades
 from crashes import killed
 from hindcast.cli import main
-from hindcast.common.errors import QueryError, RequestError, TableError
+from hindcast.common.errors import BusyError, QueryError, RequestError, TableError
 from hindcast.ops.upgrade import downgrade, upgrade
 from hindcast.ops.verify.verify import verify_tables
-from hindcast.plan import journal, planner
+from hindcast.plan import journal, notices, planner
 from hindcast.query import spark_functions
-from hindcast.runs import shadow_table
+from hindcast.runs import run_steps, shadow_table
 from hindcast.store import files, row_reader, tables
 from pipelines import RESTAURANT, Pipeline, at, pipeline, tell, wrong
 from upgrades import ADOPTED, BILLS, HISTORY, RECORDS, StopError, ordered, watched
@@ -363,6 +364,54 @@ def test_a_downgrade_that_is_stopped_is_finished_by_the_same_command_or_undone_b
         assert upgrades.history(p) == whole
         p.run("last")
         assert upgrades.history(p) == whole
+
+
+def test_a_downgrade_and_a_run_at_the_same_time_lose_nothing(
+    spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notices, "BEAT", 0.05)
+    planned, real_mark, real_losses = list[int](), downgrade.mark_older_format, downgrade.describe_losses
+
+    with pipeline(spark, broker, tmp_path, RESTAURANT.partition("  orders:")[0]) as p:
+
+        def mark(*arguments: Any) -> None:
+            if planned:
+                real_mark(*arguments)
+                return
+            planned.append(run_steps.plan_run(p.settings, p.name, "amid"))
+
+            def mark_late(place: str) -> None:
+                if place == "before committing to menu in run 2":
+                    real_mark(*arguments)
+
+            with pytest.MonkeyPatch.context() as patch:
+                crashes.watched(mark_late, patch.setattr)
+                with pytest.raises(TableError, match="has the older store format versioned"):
+                    run_steps.execute_run(spark, p.settings, p.name, planned[0])
+
+        def losses(*arguments: Any) -> list[str]:
+            with pytest.raises(TableError, match="has the older store format versioned"):
+                p.run("refused")
+            with pytest.raises(BusyError, match="the downgrade of menu of the same tables is under way"):
+                downgraded(spark, p, "latest")
+            return real_losses(*arguments)
+
+        monkeypatch.setattr(downgrade, "mark_older_format", mark)
+        monkeypatch.setattr(downgrade, "describe_losses", losses)
+        p.send("menu", ("curry", {"price": 8}, 0))
+        p.run("first")
+        p.send("menu", ("curry", {"price": 9}, 2))
+        with pytest.raises(BusyError, match=r"run 2 \(amid\) has not ended"):
+            downgraded(spark, p, "versioned")
+        run_steps.execute_run(spark, p.settings, p.name, planned[0])
+        whole = [("curry", 8, 0, 2, 2, None), ("curry", 8, 0, None, 1, 2), ("curry", 9, 2, None, 2, None)]
+        assert upgrades.history(p) == ordered(whole)
+        with pytest.raises(RequestError, match="has no room for 1 rows that are no longer current"):
+            downgraded(spark, p, "versioned")
+        assert upgrades.history(p) == ordered(whole)
+        assert tables.read_older_format(upgrades.opened(p)) is None
+        assert p.run("last")["state"] == "completed"
+        assert wrong(p) == []
 
 
 def downgraded(spark: SparkSession, p: Pipeline, form: str) -> list[str]:

@@ -20,7 +20,7 @@ from hindcast.bitemporal.predicates import Question
 from hindcast.common.settings import read_settings
 from hindcast.contract import find
 from hindcast.ops.upgrade import downgrade, upgrade
-from hindcast.plan import journal
+from hindcast.plan import journal, notices
 from hindcast.plan.marks import find_bound_contract
 from hindcast.query import read
 from hindcast.runs import shadow_table, special_runs, store_migration
@@ -243,6 +243,7 @@ def main(pipeline: str, to: str, seen: str) -> None:
             os.killpg(0, signal.SIGKILL)
 
     watched(die)
+    notices.DEAD_AFTER = 6.0
     contract = find_bound_contract(read_settings(), pipeline)
     if to in upgrade.MODES:
         upgrade.upgrade_table(spark, contract, "menu", to)

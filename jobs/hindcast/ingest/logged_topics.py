@@ -26,7 +26,7 @@ from hindcast.kafka.topics import OffsetRange
 from hindcast.plan import taken_offsets
 from hindcast.plan.runs import Run
 from hindcast.plan.taken_offsets import TakenOffsets
-from hindcast.store import duckdb_reader, table_columns, tables
+from hindcast.store import commit_ids, duckdb_reader, table_columns, tables
 
 _AT_ONCE, _BYTES, _MEMORY = 2_048, 32 << 20, 1 << 30
 """So many records are read at once, and a batch has about so many bytes; sorting more than `_MEMORY` takes the disk."""
@@ -35,7 +35,8 @@ _COLUMNS = ("partition", "offset", "timestampType", "key", "value", "headers")
 
 class LoggedTopic(NamedTuple):
     """A topic of Kafka in the log of a pipeline's `entry`: Kafka's id of it, and by its partitions the offsets that the
-    log has, and the numbers of these partitions there. `since`: the `from` of the entry, where the log begins.
+    log has, and the numbers of these partitions there. `since`: the `from` of the entry, where the log begins. `trim`:
+    the number of the log's last trim.
     """
 
     entry: str
@@ -43,6 +44,7 @@ class LoggedTopic(NamedTuple):
     since: datetime | None
     ranges: dict[int, OffsetRange]
     numbers: dict[int, int]
+    trim: int
 
 
 class LoggedTopics(NamedTuple):
@@ -122,11 +124,14 @@ class LoggedTopics(NamedTuple):
     ) -> Iterator[duckdb.DuckDBPyRelation]:
         """Yield the records of a topic's log that pass a condition: `_COLUMNS`, and Kafka's own timestamp as `stamped`.
 
-        Not those that were forgotten, nor offsets without a record.
+        Not those that were forgotten, nor offsets without a record. Raise RequestError if the log was trimmed since.
         """
-        log = tables.open_table(tables.log_table(self.warehouse, self.pipeline, logged.entry))
-        if log is None:
+        table = tables.log_table(self.warehouse, self.pipeline, logged.entry)
+        if (log := tables.open_table(table)) is None:
             raise RequestError("the log is gone", where=f"{self.pipeline}, {logged.entry}", fix="rehearse from Kafka")
+        if commit_ids.read_last_run(log, table.app_id(trim_ledger.PART)) != logged.trim:
+            found = "the log was trimmed during the rehearsal: it lacks records that the rehearsal needs"
+            raise RequestError(found, where=f"{self.pipeline}.{logged.entry}", fix=_FROM_KAFKA)
         columns = {*table_columns.column_types(log)}
         own = [name if name in columns else f"NULL AS {name}" for name in _COLUMNS[2:]]
         stamped = 'coalesce("recordTimestamp", "timestamp")' if "recordTimestamp" in columns else '"timestamp"'
@@ -148,6 +153,7 @@ def open_logged_topics(contract: BoundContract, past: list[Run]) -> LoggedTopics
     """
     found: dict[str, list[LoggedTopic]] = {}
     for name in contract.topics:
+        trim = tables.read_last_run(tables.log_table(contract.warehouse, contract.pipeline, name), trim_ledger.PART)
         _refuse_incomplete(contract, name)
         state = taken_offsets.find_taken(contract, name, past)
         if state is None or not state.taken.after:
@@ -157,7 +163,7 @@ def open_logged_topics(contract: BoundContract, past: list[Run]) -> LoggedTopics
         own: dict[str, LoggedTopic] = {}
         for number, offsets in taken.ranges.items():
             member = taken.members.get(number, MemberPartition(kafka, number, taken.topic_id))
-            logged = own.setdefault(member.topic, LoggedTopic(name, member.topic_id, taken.since, {}, {}))
+            logged = own.setdefault(member.topic, LoggedTopic(name, member.topic_id, taken.since, {}, {}, trim))
             logged.ranges[member.partition] = OffsetRange(taken.start_offsets.get(number, offsets.end), offsets.end)
             logged.numbers[member.partition] = number
         for topic, logged in own.items():
@@ -194,13 +200,15 @@ def _choose_log(pipeline: str, topic: str, logs: Sequence[LoggedTopic]) -> Logge
 
 
 def _refuse_incomplete(contract: BoundContract, name: str) -> None:
-    fix = "rehearse from Kafka, under another name and without --into"
     if (trim := trim_ledger.read_log_trim(tables.log_table(contract.warehouse, contract.pipeline, name))) is not None:
         found = f"the log was trimmed up to {trim.horizon.isoformat()}: records that had arrived by then are gone"
-        raise RequestError(found, where=f"{contract.pipeline}.{name}", fix=fix)
+        raise RequestError(found, where=f"{contract.pipeline}.{name}", fix=_FROM_KAFKA)
     if initial_rows.has_initial_rows(contract, name):
         found = "the table began with rows of a table that was adopted: no log says when they arrived"
-        raise RequestError(found, where=f"{contract.pipeline}.{name}", fix=fix)
+        raise RequestError(found, where=f"{contract.pipeline}.{name}", fix=_FROM_KAFKA)
+
+
+_FROM_KAFKA = "rehearse from Kafka, under another name and without --into"
 
 
 def _refuse_missing_offsets(contract: BoundContract, name: str, state: TakenOffsets, past: list[Run]) -> None:

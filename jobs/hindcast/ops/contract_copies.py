@@ -24,9 +24,7 @@ def copy_contract(settings: Settings, pipeline: str, name: str) -> Path | None:
     Nothing but the name differs. Return None, and write nothing, if there is a contract of that name. Raise
     RequestError if its file exists and has another contract, or if the copy would not load.
     """
-    if (known := try_find(settings.schemas, name, settings.choice)) is not None:
-        if isinstance(known, ContractError):
-            raise known
+    if _has_contract(settings, name):
         return None
     try:
         TypeAdapter(Name).validate_python(name)
@@ -34,7 +32,17 @@ def copy_contract(settings: Settings, pipeline: str, name: str) -> Path | None:
         raise RequestError("no pipeline can be called so", where=name, fix=f"write for example {pipeline}_2") from None
     source = find_contract_file(settings, pipeline)
     target = source.with_name(f"{name}.yaml")
+<<<<<<< HEAD
     _write_new_file(target, rename_pipeline(source, name), name)
+=======
+    try:
+        _write_new_file(target, _rename_pipeline(source, name))
+    except FileExistsError:
+        if _has_contract(settings, name):  # another process has made the same copy
+            return None
+        found = f"exists, and is not the contract of {name}"
+        raise RequestError(found, where=str(target), fix="rename it, or take another name") from None
+>>>>>>> wF
     try:
         find(settings.schemas, name, settings.choice)
     except ContractError as error:
@@ -43,12 +51,24 @@ def copy_contract(settings: Settings, pipeline: str, name: str) -> Path | None:
     return target
 
 
+<<<<<<< HEAD
 def find_contract_file(settings: Settings, pipeline: str) -> Path:
     """Return the file of the contract of a pipeline that has one."""
     return find_owners(try_load_all(settings.schemas, settings.choice))[pipeline]
 
 
 def rename_pipeline(source: Path, name: str) -> str:
+=======
+def _has_contract(settings: Settings, name: str) -> bool:
+    """Return whether there is a contract of a pipeline `name`; raise ContractError for one that does not load."""
+    known = try_find(settings.schemas, name, settings.choice)
+    if isinstance(known, ContractError):
+        raise known
+    return known is not None
+
+
+def _rename_pipeline(source: Path, name: str) -> str:
+>>>>>>> wF
     """Return the text of a contract with another name of its pipeline; all else stays, also an anchor of the name."""
     root, text = compose_node(source), bounds.read_text(source)
     keys = [key for key, _ in root.value if key.value == "pipeline"] if isinstance(root, yaml.MappingNode) else []
@@ -71,18 +91,15 @@ def _build_copy_error(source: Path, name: str, problem: str) -> RequestError:
     return RequestError(f"cannot be copied by itself: {problem}", where=str(source), fix=fix)
 
 
-def _write_new_file(target: Path, text: str, name: str) -> None:
-    """Write the contract of a pipeline `name` into a file that is there as a whole, or not at all.
+def _write_new_file(target: Path, text: str) -> None:
+    """Write a contract into a file that is there as a whole, or not at all.
 
-    Raise RequestError if there is one. Nothing takes the file for a contract under its first name.
+    Raise FileExistsError if there is one. Nothing takes the file for a contract under its first name.
     """
     temporary = target.with_name(f".{target.name}.{token_hex(4)}")
     try:
         temporary.write_text(text, encoding="utf-8")
         _rename_to_new(temporary, target)
-    except FileExistsError:
-        found = f"exists, and is not the contract of {name}"
-        raise RequestError(found, where=str(target), fix="rename it, or take another name") from None
     finally:
         temporary.unlink(missing_ok=True)
 

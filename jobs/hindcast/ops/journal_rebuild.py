@@ -31,7 +31,6 @@ from hindcast.report import report
 from hindcast.report.run_report import RunReport
 from hindcast.store import commit_history, commit_ids, tables
 from hindcast.store.commit_notes import IdlePartition, LogNote
-from hindcast.store.tables import Table
 
 _REASON = "its journal was rebuilt"
 """Why a run is abandoned that may have been completed, or certainly was not."""
@@ -43,7 +42,9 @@ def rebuild_journal(warehouse: str, contract: BoundContract) -> list[int]:
     Runs of which the journal says the same as the logs stay as they are; entries that contradict each other
     (`journal.find_damage`) are put in order. If all agree, nothing is written. Runs without a plan are removed by the
     commit that writes the others again: until then no other run can take their numbers, since none can be planned.
+    Raise BusyError if one of the runs was planned or has ended meanwhile.
     """
+    before = journal.read_entries(warehouse, contract.pipeline)
     planned, unplanned = journal.read_planned_runs(warehouse, contract.pipeline)
     known = {run.number: run for run in planned}
     ingested = {
@@ -61,7 +62,7 @@ def rebuild_journal(warehouse: str, contract: BoundContract) -> list[int]:
     known_ats |= rebuilt_runs.date_last_commits(warehouse, contract, planned_ats | known_ats)
     purposes = rebuilt_runs.find_purposes(warehouse, contract, proofs, ingesting)
     numbers = sorted({*known_ats, *known})
-    uncertain, ended = max(numbers, default=0), _find_ended_runs(warehouse, contract)
+    uncertain, ended = max(numbers, default=0), _find_ended_runs(contract)
     committed = committed_runs.find_last_commit(contract).run
     last = max([committed, *ended, *removing, rebuilt_runs.find_last_entry(warehouse, contract.pipeline)])
     if last > uncertain:  # no other run can have its number
@@ -98,7 +99,7 @@ def rebuild_journal(warehouse: str, contract: BoundContract) -> list[int]:
                 outcome = _rebuild_report(warehouse, contract, plans[number])
         entries += [Run(plans[number]), Run(plans[number], outcome)]
     if entries or unplanned:
-        journal.replace_entries(warehouse, contract.pipeline, entries, without=unplanned)
+        journal.replace_entries(warehouse, contract.pipeline, entries, unplanned, before)
     return sorted([*rebuilt, *disordered])
 
 
@@ -129,11 +130,9 @@ def has_malformed_report(run: Run) -> bool:
     return False
 
 
-def _find_ended_runs(warehouse: str, contract: Contract) -> set[int]:
+def _find_ended_runs(contract: BoundContract) -> set[int]:
     """Return the last run whose commits each table of a contract refuses (`commit_ids.end_run`)."""
-    names = [*contract.topics, *contract.views, *(f"logs/{name}" for name in contract.topics)]
-    own = (Table(warehouse, contract.pipeline, name, "log") for name in names)
-    opened = ((table, tables.open_table(table)) for table in own)
+    opened = ((table, tables.open_table(table)) for table in committed_runs.list_run_tables(contract))
     return {commit_ids.read_ended_run(it, table.app_id()) for table, it in opened if it is not None}
 
 

@@ -31,7 +31,7 @@ from deltalake.exceptions import DeltaError
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
 from hindcast.common import clock
-from hindcast.common.errors import RunError, TableError, show_briefly
+from hindcast.common.errors import BusyError, RunError, TableError, show_briefly
 from hindcast.contract import Contract
 from hindcast.kafka.topic_patterns import MemberPartitions
 from hindcast.plan.entries import JournalEntry, find_contradictions, next_sequence, refuse_entry
@@ -217,10 +217,23 @@ def append_entry(warehouse: str, run: Run, *, date: Callable[[Run], Run] = lambd
     return dated
 
 
-def replace_entries(warehouse: str, pipeline: str, entries: Sequence[Run], without: Iterable[int] = ()) -> None:
+def read_entries(warehouse: str, pipeline: str) -> list[JournalEntry]:
+    """Return the entries of the journal without their details, unordered; none before the first run."""
+    table = runs_table(warehouse, pipeline)
+    return [] if (delta_table := open_table(table)) is None else _read_entries(table, delta_table)
+
+
+def replace_entries(
+    warehouse: str,
+    pipeline: str,
+    entries: Sequence[Run],
+    without: Iterable[int] = (),
+    before: Sequence[JournalEntry] | None = None,
+) -> None:
     """Replace all entries of the runs that `entries` are about, in one commit; old versions stay in Delta's history.
 
-    Entries of the runs `without` are removed.
+    Entries of the runs `without` are removed. `before`: the entries that the caller has read (None: not checked). Raise
+    BusyError if these runs have others since: nothing is written then.
     """
     numbers, at = {*without, *(run.number for run in entries)}, clock.now()
     table = runs_table(warehouse, pipeline)
@@ -229,7 +242,12 @@ def replace_entries(warehouse: str, pipeline: str, entries: Sequence[Run], witho
         delta_table = ensure_table(table, SCHEMA)
         with _refuse_odd_entries(table):
             kept = [row for row in load_rows(table, delta_table, _ARROW.names) if row["run"] not in numbers]
-        first = next_sequence(_read_entries(table, delta_table))
+        current = _read_entries(table, delta_table)
+        changes = {*current} ^ {*before} if before is not None else set()
+        if changed := sorted(entry.run for entry in changes if entry.run in numbers):
+            found = f"run {changed[0]} was planned or ended while the journal was rebuilt; nothing was written"
+            raise BusyError(found, where=table.path, fix=f"repeat it: {repair_command(pipeline)}")
+        first = next_sequence(current)
         rows = [*kept, *(_entry_row(run, at, first + n) for n, run in enumerate(entries))]
         refuse_replacing(warehouse, pipeline)
         _commit_rows(

@@ -196,7 +196,7 @@ def propose_plan(
     warehouse = contract.warehouse
     if only is not None:
         _refuse_alone(contract, only, past)
-    purpose = instead or Replay(only, rehearsed.interval if rehearsed is not None else None)
+    purpose = instead or (Replay(only) if rehearsed is None else Replay(only, rehearsed.interval, rehearsed.logs))
     known_at, is_ahead = _next_known_at(contract, past, purpose, consented=ahead)
     upto = rehearsals.date_run(contract, past, purpose)
     kept = past[-1].plan.as_of_system_times if only is not None else {}

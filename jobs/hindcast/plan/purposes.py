@@ -36,16 +36,18 @@ class ArrivalInterval:
 class Replay:
     """Ingest records and derive tables; with `only`, of one topic, input or view, and of all below it.
 
-    A rehearsed run takes the records of an interval of `arrival`, and is known at its end (rehearsals.py).
+    A rehearsed run takes the records of an interval of `arrival`, and is known at its end (rehearsals.py). `logs`: the
+    pipeline from whose logs it takes them; None: from Kafka.
     """
 
     only: str | None = None
     arrival: ArrivalInterval | None = None
+    logs: str | None = None
 
     def as_json(self) -> JsonObject:
         """Return the plan's field for it; none for a run about all tables."""
         if self.arrival is not None:
-            return {"rehearses": self.arrival.as_json()}
+            return {"rehearses": {**self.arrival.as_json(), **({"logs": self.logs} if self.logs else {})}}
         return {"only": self.only} if self.only else {}
 
 
@@ -213,7 +215,7 @@ def parse_purpose(plan: StoredObject) -> Purpose:
             _parse_list(upgrade.get("without", ())),
         )
     if rehearsed := plan.get("rehearses"):
-        return Replay(arrival=ArrivalInterval.from_json(rehearsed))
+        return Replay(None, ArrivalInterval.from_json(rehearsed), parse_optional_text(rehearsed.get("logs")))
     return Replay(parse_optional_text(plan.get("only")))
 
 

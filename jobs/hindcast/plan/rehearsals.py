@@ -28,10 +28,13 @@ _LIMITS = {"max_malformed", "max_record_bytes", "on_gap", "expect", "hold", "sen
 
 
 class RehearsedOffsets(NamedTuple):
-    """An interval of arrival, and by topic and partition the first offset that did not arrive in it."""
+    """An interval of arrival, and by topic and partition the first offset that did not arrive in it. `logs`: the
+    pipeline whose logs have the records; None: Kafka has them.
+    """
 
     interval: ArrivalInterval
     ends: Mapping[str, Mapping[int, int]]
+    logs: str | None = None
 
 
 def name_run(interval: ArrivalInterval) -> str:

@@ -20,7 +20,7 @@ from hindcast.kafka import topic_patterns
 from hindcast.plan import definitions, horizon, journal, marks
 from hindcast.plan.definitions import ContractChange
 from hindcast.plan.plans import Plan, TopicPlan
-from hindcast.plan.purposes import Requeue
+from hindcast.plan.purposes import Replay, Requeue
 from hindcast.plan.runs import Completed, Run
 from hindcast.quality import gate_results, held_changes
 from hindcast.quality.gate_results import TrackedResult
@@ -183,7 +183,9 @@ def _rerun_commands(contract: Contract, plan: Plan, hidden: Mapping[str, frozens
     if (interval := plan.rehearsed_interval) is not None:
         since, until = (moment.isoformat() for moment in (interval.since, interval.until))
         length = format_duration(-(-(interval.until - interval.since) // _MILLISECOND) * _MILLISECOND)  # as one run
-        return f"hindcast rehearse {pipeline} --from {since} --to {until} --every '{length}'{chosen}"
+        logs = plan.purpose.logs if isinstance(plan.purpose, Replay) else None
+        names = f"{logs} --into {pipeline}" if logs else pipeline
+        return f"hindcast rehearse {names} --from {since} --to {until} --every '{length}'{chosen}"
     until = f" --until {plan.interval_end.isoformat()}" if plan.interval_end else ""
     return f"hindcast run {pipeline}{until}" + (f" --only {plan.only}" if plan.only else "") + chosen
 

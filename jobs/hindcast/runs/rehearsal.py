@@ -21,6 +21,7 @@ from hindcast.contract.bound import BoundContract
 from hindcast.contract.closing import Closing
 from hindcast.contract.types import parse_duration
 from hindcast.ingest import arrival_bounds
+from hindcast.ingest.logged_topics import LoggedTopics
 from hindcast.kafka import topic_patterns
 from hindcast.kafka.topic_patterns import TopicSource
 from hindcast.plan import inputs, journal, notices, planner, rehearsals
@@ -169,7 +170,8 @@ def _find_offsets(
             fix = "let it begin earlier; or say that such records are known at the end of the first interval: --earlier"
             fix += ", or in Airflow's form With earlier records"
             raise RequestError(found, where=f"{place}, offset {offset}", fix=fix)
+    logs = given.pipeline if isinstance(given, LoggedTopics) else None
     return [
-        RehearsedOffsets(interval, {name: ends[n] for name, ends in bounds.items()})
+        RehearsedOffsets(interval, {name: ends[n] for name, ends in bounds.items()}, logs)
         for n, interval in enumerate(intervals)
     ]

@@ -256,12 +256,15 @@ def _record_table_step(
     """Record a step about one table (common/step_events.py); yield the contract and the plan that it works for.
 
     The step commits only while its run has not ended: a slow one may have been abandoned, and later runs may be done.
+    And only to a table that runs write: it may have been downgraded since.
     """
     with step_events.record_step(name, pipeline, run, table):
         contract, plan = _load_plan(settings, pipeline, run)
         step_events.record_begin(run_id=plan.run_id)
         refuse_ended = partial(journal.read_active_run, settings.warehouse, pipeline, run)
-        with progress.report_progress(spark), commit_once.add_commit_guard(refuse_ended):
+        refuse_downgrade = partial(store_migration.refuse_downgrade, contract, plan, table)
+        guards = commit_once.add_commit_guard(refuse_ended), commit_once.add_commit_guard(refuse_downgrade)
+        with progress.report_progress(spark), guards[0], guards[1]:
             yield contract, plan
 
 

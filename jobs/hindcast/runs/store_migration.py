@@ -55,6 +55,13 @@ def refuse_unready(contract: BoundContract) -> None:
                 )
 
 
+def refuse_downgrade(contract: BoundContract, plan: Plan, name: str) -> None:
+    """Raise TableError if a downgrade has marked the table of a topic, perhaps after a run was planned."""
+    is_upgrade = plan.upgrade is not None and plan.upgrade.table == name
+    if name in contract.topics and contract.topics[name].read == "table" and not is_upgrade:
+        table_creation.refuse_older_format(locate_own_table(contract, name))
+
+
 def begin_upgrade(spark: SparkSession, contract: BoundContract, plan: Plan, name: str) -> None:
     """Convert the table of a topic to one that runs write, if the run is an upgrade of it."""
     if plan.upgrade is None or plan.upgraded_table != name:

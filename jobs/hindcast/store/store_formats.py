@@ -144,7 +144,8 @@ def user_columns(names: Collection[str]) -> list[str]:
 
 def is_within_format(form: str, columns: Collection[str]) -> bool:
     """Return whether a table with these columns has nothing beyond an older format."""
-    return not {*columns} & ({*ADDED_COLUMNS} - {*FORMATS[form]})
+    ours = {*ADDED_COLUMNS, *itertools.chain(*FORMATS.values())}
+    return not {*columns} & (ours - {*FORMATS[form]})
 
 
 def older_rows_query(form: str) -> tuple[str, dict[str, str]]:
