@@ -32,17 +32,13 @@ def copy_contract(settings: Settings, pipeline: str, name: str) -> Path | None:
         raise RequestError("no pipeline can be called so", where=name, fix=f"write for example {pipeline}_2") from None
     source = find_contract_file(settings, pipeline)
     target = source.with_name(f"{name}.yaml")
-<<<<<<< HEAD
-    _write_new_file(target, rename_pipeline(source, name), name)
-=======
     try:
-        _write_new_file(target, _rename_pipeline(source, name))
+        _write_new_file(target, rename_pipeline(source, name))
     except FileExistsError:
         if _has_contract(settings, name):  # another process has made the same copy
             return None
         found = f"exists, and is not the contract of {name}"
         raise RequestError(found, where=str(target), fix="rename it, or take another name") from None
->>>>>>> wF
     try:
         find(settings.schemas, name, settings.choice)
     except ContractError as error:
@@ -51,14 +47,11 @@ def copy_contract(settings: Settings, pipeline: str, name: str) -> Path | None:
     return target
 
 
-<<<<<<< HEAD
 def find_contract_file(settings: Settings, pipeline: str) -> Path:
     """Return the file of the contract of a pipeline that has one."""
     return find_owners(try_load_all(settings.schemas, settings.choice))[pipeline]
 
 
-def rename_pipeline(source: Path, name: str) -> str:
-=======
 def _has_contract(settings: Settings, name: str) -> bool:
     """Return whether there is a contract of a pipeline `name`; raise ContractError for one that does not load."""
     known = try_find(settings.schemas, name, settings.choice)
@@ -67,8 +60,7 @@ def _has_contract(settings: Settings, name: str) -> bool:
     return known is not None
 
 
-def _rename_pipeline(source: Path, name: str) -> str:
->>>>>>> wF
+def rename_pipeline(source: Path, name: str) -> str:
     """Return the text of a contract with another name of its pipeline; all else stays, also an anchor of the name."""
     root, text = compose_node(source), bounds.read_text(source)
     keys = [key for key, _ in root.value if key.value == "pipeline"] if isinstance(root, yaml.MappingNode) else []
