@@ -121,6 +121,20 @@ def test_the_text_of_a_value_in_json_is_its_bytes(tmp_path: Path) -> None:
     assert [it["partition"] for it in told] == [2] * 4
 
 
+def test_header_values_in_json_keep_their_digits(tmp_path: Path) -> None:
+    digits = "12345678901234567890.123456789012345"
+    headers = [
+        f'{{"n": {digits}, "e": 1e3, "o": {{"a": 1.10, "a":  2}}, "t": "1.10"}}',
+        f'[{{"key": "n", "value": {digits}}}, {{"value": [1.0], "key": "n"}}, {{"key": "t"}}]',
+    ]
+    lines = [f'{{"offset": {n}, "key": "a", "headers": {text}}}' for n, text in enumerate(headers)]
+    archives.write_json_file(archives.place(tmp_path, "menu", 0, 0, "json"), lines)
+    assert [it.headers for it in read(open_partition(tmp_path))] == [
+        [("n", digits.encode()), ("e", b"1e3"), ("o", b'{"a": 1.10, "a":  2}'), ("t", b"1.10")],
+        [("n", digits.encode()), ("n", b"[1.0]"), ("t", None)],
+    ]
+
+
 def test_rows_that_are_values_have_offsets_by_their_number_or_a_field(tmp_path: Path) -> None:
     text = CONTRACT.replace("{item: string}", "{item: string, size: int}")
     path = archives.place(tmp_path, "menu", 0, 10, "json")
@@ -351,7 +365,11 @@ GOOD = '{"offset": 0, "key": "a", "value": {}}\n'
             1,
             "it is not a timestamp in ISO 8601",
         ),
-        (GOOD + '{"offset": 1, "key": "a", "headers": 3}', 1, "its headers cannot be read"),
+        (GOOD + '{"offset": 1, "key": "a", "headers": 3}', 1, "its headers cannot be read: Expected `object`"),
+        (GOOD + '{"offset": 1, "key": "a", "headers": [["h", "x"]]}', 1, "its headers cannot be read: Expected `object`"),
+        (GOOD + '{"offset": 1, "key": "a", "headers": [{"key": null}]}', 1, "a header's name is text, and this one is N"),
+        (GOOD + '{"offset": 1, "key": "a", "headers": [{"key": 1}]}', 1, "a header's name is text, and this one is '1'"),
+        (GOOD + '{"offset": 1, "key": "a", "headers": {"h": 1, "h": 1}}', 1, "the object repeats a name"),
         (GOOD + '{"offset": 1, "key": "\\ud800"}', 1, "truncated"),
         (GOOD + '{"offset": 1, "value": ' + "[" * 100_000 + "}", 1, "maximum recursion"),
         (GOOD.encode() + b'{"\xff": 1}', 1, "can't decode byte 0xff"),

@@ -6,13 +6,12 @@ import io
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow.fs import FileSystem
 
 from hindcast.archives.avro_files import read_avro_rows
-from hindcast.archives.row_values import JsonText
+from hindcast.archives.row_values import JsonText, parse_text, split_fields
 from hindcast.contract.archive import ArchiveFormat
 from hindcast.store import parquet_footers
 
@@ -96,24 +95,6 @@ def _read_lines(stream: io.BufferedReader) -> Iterator[str]:
         text = line.decode().strip()
         if text not in ("", "[", "]"):
             yield text.removesuffix(",")
-
-
-def split_fields(line: str) -> Mapping[str, Any]:
-    """Return the fields of an object in JSON: texts, None, and the `JsonText` of other values, as it is written.
-
-    Raise ValueError for what is no object.
-    """
-    return {name: parse_text(bytes(raw).decode()) for name, raw in _FIELDS.decode(line).items()}
-
-
-def parse_text(text: str) -> str | None:
-    """Return what a text in JSON, or null, says; of another value the `JsonText`."""
-    if text.startswith('"'):
-        return str(_ANY.decode(text))
-    return None if text == "null" else JsonText(text)
-
-
-_FIELDS, _ANY = msgspec.json.Decoder(dict[str, msgspec.Raw]), msgspec.json.Decoder()
 
 
 def _read_parquet(file: pa.NativeFile, wanted: WantedRows | None) -> Iterator[tuple[int, Mapping[str, Any]]]:
