@@ -342,6 +342,72 @@ def test_row_groups_before_what_is_asked_for_are_passed_over(tmp_path: Path, mor
         read(reader, 120)
 
 
+def test_values_of_parquet_that_python_has_no_form_for_are_texts(tmp_path: Path) -> None:
+    """Only they: the other values of the row, and the rows beside, are as ever."""
+    far = 253_402_300_800_000
+    kind = pa.struct(
+        [
+            *(("at", pa.timestamp("ms", "UTC")), ("day", pa.date32()), ("times", pa.list_(pa.timestamp("us")))),
+            *(("more", pa.map_(pa.string(), pa.timestamp("s"))), ("n", pa.int32())),
+        ]
+    )
+    good = {"at": 0, "day": 0, "times": [0, None], "more": [("a", 0)], "n": 1}
+    bad = {"at": far, "day": 2_932_897, "times": [0, -far * 1_000], "more": [("a", far), ("b", None)], "n": 1}
+    table = pa.table(
+        {
+            "key": ["a"] * 3,
+            "value": pa.array([good, bad, good], kind),
+            "timestamp": pa.array([1, far, 2], pa.timestamp("ms", "UTC")),
+        }
+    )
+    pq.write_table(table, archives.place(tmp_path, "menu", 0, 0, "parquet"))
+    found = read(open_partition(tmp_path, "format: parquet"))
+    assert [it.timestamp for it in found] == [1_000, far * 1_000, 2_000]
+    assert found[0].value == found[2].value
+    assert json.loads(found[0].value or b"")["day"] == "1970-01-01"
+    assert json.loads(found[1].value or b"") == {
+        "at": str(far),
+        "day": "2932897",
+        "times": ["1970-01-01T00:00:00", str(-far)],
+        "more": {"a": f"{far}000", "b": None},
+        "n": 1,
+    }
+
+
+def test_a_file_of_parquet_is_read_in_batches_of_few_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However large its row groups are, and what its dictionaries have; a row that is too large is named."""
+    from hindcast.archives import parquet_files
+
+    read_batches, sizes = pq.ParquetFile.iter_batches, []
+
+    def note_batches(*args: Any, **how: Any) -> Any:
+        for batch in read_batches(*args, **how):
+            sizes.append((batch.num_rows, batch.nbytes))
+            yield batch
+
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", note_batches)
+    monkeypatch.setattr(parquet_files, "BATCH_BYTES", 10_000_000)
+    monkeypatch.setattr(parquet_files, "ROW_BYTES", 3_000_000)
+    path = archives.place(tmp_path, "menu", 0, 0, "parquet")
+    large = [bytes([n]) * 1_000_000 for n in range(1, 31)]
+    plain = pa.table({"value": pa.array(large, pa.binary())})
+    repeated = pa.table({"value": pa.array([b"x" * 1_000_000] * 200, pa.binary()).dictionary_encode()})
+    for table, dictionaries in ((plain, False), (plain, True), (repeated, True)):
+        pq.write_table(table, path, compression="zstd", use_dictionary=dictionaries)
+        assert sum(it.value is not None for it in read(open_partition(tmp_path, "format: parquet"))) == len(table)
+        assert max(size for _, size in sizes) <= 11_000_000, (len(table), dictionaries)
+    sizes.clear()
+    pq.write_table(pa.table({"value": ["x" * 100] * 2_000}), path)
+    assert len(read(open_partition(tmp_path, "format: parquet"), end=2_000)) == 2_000
+    assert sizes[0][0] == 1_024, "small rows are read together"
+    monkeypatch.setattr(parquet_files, "BATCH_BYTES", 1_000_000)
+    for rows, number in (([b"y"] * 7 + [b"x" * 4_000_000] + [b"y"] * 9, 7), ([b"x" * 4_000_000], 0)):
+        pq.write_table(pa.table({"value": pa.array(rows, pa.binary())}), path)
+        with pytest.raises(TopicError, match=r"a row has 4,000,\d+ bytes; one has at most 3,000,000") as refused:
+            read(open_partition(tmp_path, "format: parquet"))
+        assert f"row {number} (the first is 0)" in refused.value.where
+
+
 GOOD = '{"offset": 0, "key": "a", "value": {}}\n'
 
 

@@ -12,8 +12,9 @@ import pyarrow as pa
 from pyarrow.fs import FileSystem
 
 from hindcast.archives import file_rows, named_files, row_values
-from hindcast.archives.file_rows import Row, WantedRows
+from hindcast.archives.file_rows import Row
 from hindcast.archives.named_files import ArchiveFile
+from hindcast.archives.parquet_files import WantedRows
 from hindcast.common.errors import TopicError, show_briefly
 from hindcast.contract import Topic
 from hindcast.contract.archive import Archive

@@ -77,6 +77,11 @@ def write_json(value: Any) -> str:
             raise ValueError(f"JSON has no form for a {type(value).__name__}")
 
 
+def write_millis(units: int, per_second: int) -> str:
+    """Return a timestamp that Python has no form for, in units since 1970, as the text of its milliseconds."""
+    return str(units * 1_000 // per_second)
+
+
 def parse_integer(value: Any) -> int | None:
     """Return a whole number; None for null. Raise ValueError for anything else."""
     if value is None or (isinstance(value, int) and not isinstance(value, bool)):
@@ -91,7 +96,7 @@ def parse_timestamp(value: Any) -> int | None:
 
     Raise ValueError for anything else.
     """
-    if isinstance(value, str) and not isinstance(value, JsonText):
+    if isinstance(value, str) and not isinstance(value, JsonText) and not value.removeprefix("-").isdecimal():
         try:
             value = datetime.fromisoformat(value)
         except ValueError:
