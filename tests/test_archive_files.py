@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -372,6 +373,90 @@ def test_values_of_parquet_that_python_has_no_form_for_are_texts(tmp_path: Path)
         "more": {"a": f"{far}000", "b": None},
         "n": 1,
     }
+
+
+def write_bytes_of_avro(path: Path, schema: Any, *blocks: tuple[int, bytes]) -> None:
+    """A container file of blocks: their numbers of rows, and their bytes."""
+
+    def number(it: int) -> bytes:
+        it, told = it << 1 if it >= 0 else (~it << 1) + 1, b""
+        while it > 127:
+            told, it = told + bytes([it & 127 | 128]), it >> 7
+        return told + bytes([it])
+
+    text, sync = json.dumps(schema).encode(), b"S" * 16
+    head = b"Obj\x01\x02" + number(11) + b"avro.schema" + number(len(text)) + text + b"\0" + sync
+    path.write_bytes(head + b"".join(number(n) + number(len(it)) + it + sync for n, it in blocks))
+
+
+def test_values_of_avro_that_python_has_no_form_for_are_texts(tmp_path: Path) -> None:
+    kinds = [("int", "date"), ("long", "timestamp-millis"), ("long", "local-timestamp-micros")]
+    fields = [{"name": it, "type": {"type": kind, "logicalType": it}} for kind, it in kinds]
+    value = {"type": "record", "name": "V", "fields": fields}
+    path = archives.place(tmp_path, "menu", 0, 0, "avro")
+    schema = {"type": "record", "name": "R", "fields": [{"name": "value", "type": value}]}
+    write_bytes_of_avro(path, schema, (2, b"\x02\x02\x02" + (b"\xff" * 4 + b"\x0f") + 2 * (b"\xff" * 9 + b"\x01")))
+    found = [json.loads(it.value or b"") for it in read(open_partition(tmp_path, "format: avro"))]
+    assert [*found[0].values()] == ["1970-01-02", "1970-01-01T00:00:00.001000+00:00", "1970-01-01T00:00:00.000001"]
+    assert [*found[1].values()] == [str(-(1 << 31)), str(-(1 << 63)), str(-(1 << 63) // 1_000)]
+
+
+@pytest.mark.parametrize("format_", ["parquet", "avro"])
+def test_floats_of_32_bits_have_their_own_digits(tmp_path: Path, format_: str) -> None:
+    texts = ["0.1", "16777216.0", "3.4028235e+38", "-1e-45", "NaN", "Infinity"]
+    values = [{"x": float(it), "l": [float(it), None], "m": {"a": float(it)}} for it in texts]
+    path = archives.place(tmp_path, "menu", 0, 0, format_)
+    if format_ == "avro":
+        fields = [
+            {"name": "x", "type": "float"},
+            {"name": "l", "type": {"type": "array", "items": ["null", "float"]}},
+            {"name": "m", "type": {"type": "map", "values": "float"}},
+        ]
+        value = {"type": "record", "name": "V", "fields": fields}
+        schema = {"type": "record", "name": "R", "fields": [{"name": "value", "type": value}]}
+        write_avro(path, [{"value": it} for it in values], schema=schema)
+    else:
+        x = pa.float32()
+        kind = pa.struct([("x", x), ("l", pa.list_(x)), ("m", pa.map_(pa.string(), x))])
+        pq.write_table(pa.table({"value": pa.array(values, kind)}), path)
+    found = [it.value for it in read(open_partition(tmp_path, f"format: {format_}"))]
+    assert found == [f'{{"x": {it}, "l": [{it}, null], "m": {{"a": {it}}}}}'.encode() for it in texts]
+
+
+@pytest.mark.parametrize(
+    ("schema", "rows", "data", "found"),
+    [
+        ({"type": "array", "items": "null"}, 1, b"\x02\x80\x80\x80\x08\0", "a block claims 8,388,610 rows and"),
+        ("null", 1 << 40, b"", "a block claims 1,099,511,627,776 rows and items of lists; 8,388,608 are read at most"),
+        ("int", -1, b"", "a block claims -1 rows"),
+        ({"type": "record", "name": "R", "fields": [3]}, 1, b"", "the file's schema is none of Avro: 'int' object is not"),
+        ({"type": "record", "name": "R", "fields": [{"name": "key"}]}, 1, b"", "is none of Avro: 'type'"),
+        ({"type": "bytes", "logicalType": "decimal", "scale": None}, 1, b"", "the file's schema is none of Avro: int() arg"),
+    ],
+)
+def test_avro_that_claims_much_or_has_an_odd_schema_is_named(
+    tmp_path: Path, schema: Any, rows: int, data: bytes, found: str
+) -> None:
+    path = archives.place(tmp_path, "menu", 0, 0, "avro")
+    write_bytes_of_avro(path, schema, (rows, data))
+    more = "format: avro, rows: value"
+    with pytest.raises(TopicError, match=re.escape(found)) as refused:
+        for _ in open_partition(tmp_path, more, CONTRACT.replace("table", "stream")).read_records(OffsetRange(0, 9)):
+            pass
+    assert path.name in refused.value.where
+
+
+def test_keys_beside_that_are_all_null_have_no_bytes(tmp_path: Path) -> None:
+    archives.write_json_file(archives.place(tmp_path, "menu", 0, 0, "json"), ["{}", "{}"])
+    write_avro(archives.place(tmp_path, "menu", 0, 0, "keys.avro"), [None, None], schema="null")
+    assert [it.key for it in read(open_partition(tmp_path, "format: json, rows: value, keys: avro"))] == [None, None]
+
+
+def test_a_timestamp_that_is_a_text_of_digits_is_milliseconds(tmp_path: Path) -> None:
+    told = {"1712011211234": 1_712_011_211_234_000, "-5": -5_000, "20260101": 20_260_101_000, "1970-01-01": 0}
+    lines = [f'{{"offset": {n}, "key": "a", "timestamp": "{text}"}}' for n, text in enumerate(told)]
+    archives.write_json_file(archives.place(tmp_path, "menu", 0, 0, "json"), lines)
+    assert [it.timestamp for it in read(open_partition(tmp_path))] == [*told.values()]
 
 
 def test_a_file_of_parquet_is_read_in_batches_of_few_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
