@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -69,6 +70,7 @@ def test_a_store_is_read_as_a_folder_is(tmp_path: Path) -> None:
         assert read(open_partition(tmp_path, f"format: {format_}", where="file://")) == read(
             open_partition(tmp_path, f"format: {format_}")
         ), format_
+    assert sorted(named_files.list_store_paths(f"file://{tmp_path}")) == sorted(named_files.list_paths(str(tmp_path)))
     (tmp_path / "empty").mkdir()
     with pytest.raises(TopicError, match="the archive has no file of the topic in json"):
         open_partition(tmp_path / "empty", where="file://")
@@ -90,12 +92,41 @@ def test_files_of_a_topic_are_those_with_its_name_however_sinks_name_them(tmp_pa
     with pytest.raises(TopicError, match="the archive has no file of the topic in json") as refused:
         named_files.list_files(archive, "dessert")
     assert refused.value.where == f"archive {tmp_path}, topic dessert"
-    gone = archive.model_copy(update={"path": str(tmp_path / "gone")})
-    with pytest.raises(TopicError, match="the archive cannot be listed"):
-        named_files.list_files(gone, "menu")
+    for place in (f"{tmp_path}/gone", f"file://{tmp_path}/gone", "hdfs://nowhere/topics", "file://"):
+        gone = archive.model_copy(update={"path": place})
+        with pytest.raises(TopicError, match="the archive cannot be listed") as refused:
+            named_files.list_files(gone, "menu")
+        assert refused.value.where == f"archive {place}, topic menu"
     (tmp_path / f"menu+0+{1 << 63}.json").touch()
     with pytest.raises(TopicError, match="is beyond all offsets of Kafka"):
         named_files.list_files(archive, "menu")
+
+
+def test_links_and_names_that_are_no_text_are_passed_over(tmp_path: Path) -> None:
+    """A link may lead out of the folder, or around in it."""
+    secret = tmp_path / "secret.json"
+    secret.write_text("{}")
+    folder = tmp_path / "there"
+    (folder / "day").mkdir(parents=True)
+    for name in ("menu+0+1+4.json", "day/menu+0+5+0000000009.json"):
+        (folder / name).write_text("")
+    (folder / "menu+0+20.json").symlink_to(secret)
+    (folder / "menu+0+21.json").symlink_to(folder / "nowhere")
+    for name in ("a", "b", "day/c"):
+        (folder / name).symlink_to(folder, target_is_directory=True)
+    os.mkfifo(folder / "menu+0+22.json")
+    odd = os.fsencode(folder) + b"/\xe9t\xe9"
+    Path(os.fsdecode(odd)).mkdir()
+    Path(os.fsdecode(odd + b"/notes-\xe9.txt")).touch()
+    for where in ("", "file://"):
+        archive = load_topic(folder, where=where).archive
+        assert archive is not None
+        found = named_files.list_files(archive, "menu")
+        assert [it.path for it in found[0]] == ["menu+0+1+4.json", "day/menu+0+5+0000000009.json"]
+    Path(os.fsdecode(odd + b"/menu+0+30.json")).touch()
+    with pytest.raises(TopicError, match="the file is in a folder whose name is not UTF-8 text") as refused:
+        named_files.list_files(archive, "menu")
+    assert refused.value.where == rf"file://{folder}, \xe9t\xe9/menu+0+30.json"
 
 
 def test_the_text_of_a_value_in_json_is_its_bytes(tmp_path: Path) -> None:
@@ -596,6 +627,11 @@ def test_bytes_in_a_format_without_text_are_those_of_kafka(tmp_path: Path) -> No
         ("format: json, rows: value, key_in_value: true, keys: json", CONTRACT, "keys are in the values and in files"),
         ("format: orc", CONTRACT, "orc"),
         ("format: json, path: there", CONTRACT.replace("path: PATH, ", "PATH, "), "'there' is not a whole path"),
+        (
+            "format: json",
+            CONTRACT.replace("path: PATH", "path: ftp://PATH"),
+            "a path that begins with 'ftp' is not read",
+        ),
         (
             "format: json, rows: value, key_in_value: true",
             CONTRACT.replace("    archive", "    value_format: avro\n    archive"),
