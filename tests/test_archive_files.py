@@ -23,6 +23,7 @@ from hindcast.archives import archived_records, named_files, row_values
 from hindcast.archives.archived_records import PartitionReader
 from hindcast.common.errors import ContractError, TopicError
 from hindcast.contract import Topic, load
+from hindcast.formats.text import TextColumn
 from hindcast.kafka.topics import OffsetRange
 from pipelines import at
 
@@ -460,9 +461,19 @@ def test_floats_of_32_bits_have_their_own_digits(tmp_path: Path, format_: str) -
         ({"type": "array", "items": "null"}, 1, b"\x02\x80\x80\x80\x08\0", "a block claims 8,388,610 rows and"),
         ("null", 1 << 40, b"", "a block claims 1,099,511,627,776 rows and items of lists; 8,388,608 are read at most"),
         ("int", -1, b"", "a block claims -1 rows"),
-        ({"type": "record", "name": "R", "fields": [3]}, 1, b"", "the file's schema is none of Avro: 'int' object is not"),
+        (
+            {"type": "record", "name": "R", "fields": [3]},
+            1,
+            b"",
+            "the file's schema is none of Avro: 'int' object is not",
+        ),
         ({"type": "record", "name": "R", "fields": [{"name": "key"}]}, 1, b"", "is none of Avro: 'type'"),
-        ({"type": "bytes", "logicalType": "decimal", "scale": None}, 1, b"", "the file's schema is none of Avro: int() arg"),
+        (
+            {"type": "bytes", "logicalType": "decimal", "scale": None},
+            1,
+            b"",
+            "the file's schema is none of Avro: int() arg",
+        ),
     ],
 )
 def test_avro_that_claims_much_or_has_an_odd_schema_is_named(
@@ -475,6 +486,27 @@ def test_avro_that_claims_much_or_has_an_odd_schema_is_named(
         for _ in open_partition(tmp_path, more, CONTRACT.replace("table", "stream")).read_records(OffsetRange(0, 9)):
             pass
     assert path.name in refused.value.where
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "text"),
+    [
+        ("date", date(2026, 1, 2), "2026-01-02"),
+        ("timestamp", at(0.5), "2026-01-01T00:00:00.500000+00:00"),
+        ('"decimal(8,2)"', Decimal("1.50"), "1.50"),
+        ("boolean", True, "true"),
+    ],
+)
+def test_a_key_whose_format_is_text_has_no_quotes(tmp_path: Path, kind: str, value: Any, text: str) -> None:
+    """Whether it is a field of the value or of the record; it is what the format reads."""
+    path = archives.place(tmp_path, "menu", 0, 0, "parquet")
+    pq.write_table(pa.table({"item": [value], "key": [value], "price": [1]}), path)
+    contract = CONTRACT.replace("{item: string}", f"{{item: {kind}}}")
+    for more in ("format: parquet, rows: value, key_in_value: true", "format: parquet"):
+        (record,) = read(open_partition(tmp_path, more, contract))
+        assert record.key == text.encode()
+    found, _ = TextColumn(kind.strip('"'), "").read(pa.array([record.key]))
+    assert found.to_pylist() == [value]
 
 
 def test_keys_beside_that_are_all_null_have_no_bytes(tmp_path: Path) -> None:
@@ -548,9 +580,21 @@ GOOD = '{"offset": 0, "key": "a", "value": {}}\n'
             "it is not a timestamp in ISO 8601",
         ),
         (GOOD + '{"offset": 1, "key": "a", "headers": 3}', 1, "its headers cannot be read: Expected `object`"),
-        (GOOD + '{"offset": 1, "key": "a", "headers": [["h", "x"]]}', 1, "its headers cannot be read: Expected `object`"),
-        (GOOD + '{"offset": 1, "key": "a", "headers": [{"key": null}]}', 1, "a header's name is text, and this one is N"),
-        (GOOD + '{"offset": 1, "key": "a", "headers": [{"key": 1}]}', 1, "a header's name is text, and this one is '1'"),
+        (
+            GOOD + '{"offset": 1, "key": "a", "headers": [["h", "x"]]}',
+            1,
+            "its headers cannot be read: Expected `object`",
+        ),
+        (
+            GOOD + '{"offset": 1, "key": "a", "headers": [{"key": null}]}',
+            1,
+            "a header's name is text, and this one is N",
+        ),
+        (
+            GOOD + '{"offset": 1, "key": "a", "headers": [{"key": 1}]}',
+            1,
+            "a header's name is text, and this one is '1'",
+        ),
         (GOOD + '{"offset": 1, "key": "a", "headers": {"h": 1, "h": 1}}', 1, "the object repeats a name"),
         (GOOD + '{"offset": 1, "key": "\\ud800"}', 1, "truncated"),
         (GOOD + '{"offset": 1, "value": ' + "[" * 100_000 + "}", 1, "maximum recursion"),

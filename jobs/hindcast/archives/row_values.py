@@ -31,12 +31,17 @@ class JsonText(str):
     __slots__ = ()
 
 
-def encode_value(value: Any, *, is_base64: bool) -> bytes | None:
-    """Return the bytes of a key, value or header; None for null. Raise ValueError for what has none."""
+def encode_value(value: Any, *, is_base64: bool, is_text: bool = False) -> bytes | None:
+    """Return the bytes of a key, value or header; None for null. Raise ValueError for what has none.
+
+    `is_text`: dates and timestamps are texts, not texts in JSON.
+    """
     if value is None or isinstance(value, bytes):
         return value
     if isinstance(value, JsonText):
         return value.encode()
+    if is_text and isinstance(value, date | time):
+        return value.isoformat().encode()
     if not isinstance(value, str):
         return write_json(value).encode()
     if not is_base64:
