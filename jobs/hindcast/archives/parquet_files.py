@@ -76,12 +76,12 @@ def _replace_types(schema: pa.Schema, floats: pa.DataType) -> pa.Schema:
 
 def _count_rows(file: pa.NativeFile, group: pq.RowGroupMetaData) -> int:
     """Return how many rows of a group a batch may have; raise ValueError if some row is too large."""
-    mean = group.total_byte_size // max(group.num_rows, 1)
+    mean: int = group.total_byte_size // max(group.num_rows, 1)
     _refuse_large_row(mean)
     most = mean
     for column in (group.column(n) for n in range(group.num_columns)):
         if column.physical_type in _TEXTS:
-            most += _measure_dictionary(file, column) * -(-column.num_values // max(group.num_rows, 1))
+            most += _measure_dictionary(file, column) * -(-int(column.num_values) // max(group.num_rows, 1))
     return min(max(BATCH_BYTES // max(most, 1), 1), _MOST_ROWS)
 
 

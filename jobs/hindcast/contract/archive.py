@@ -22,7 +22,7 @@ def _parse_folder(value: ContractValue) -> ContractValue:
     if isinstance(value, str) and not (value.startswith("/") or "://" in value):
         raise ValueError(f"{format_value(value)} is not a whole path; write /archive/topics or s3://bucket/topics")
     if isinstance(value, str) and "://" in value and (scheme := value.partition("://")[0]) not in _SCHEMES:
-        raise ValueError(f"a path that begins with {scheme!r:.40} is not read; write one with {', '.join(_SCHEMES)}")
+        raise ValueError(f"a path that begins with {scheme!r:.40} is not read; write one of {', '.join(_SCHEMES)}")
     return value
 
 
