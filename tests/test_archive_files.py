@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import re
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -21,6 +23,7 @@ from hindcast.archives import archived_records, named_files, row_values
 from hindcast.archives.archived_records import PartitionReader
 from hindcast.common.errors import ContractError, TopicError
 from hindcast.contract import Topic, load
+from hindcast.formats.text import TextColumn
 from hindcast.kafka.topics import OffsetRange
 from pipelines import at
 
@@ -68,6 +71,7 @@ def test_a_store_is_read_as_a_folder_is(tmp_path: Path) -> None:
         assert read(open_partition(tmp_path, f"format: {format_}", where="file://")) == read(
             open_partition(tmp_path, f"format: {format_}")
         ), format_
+    assert sorted(named_files.list_store_paths(f"file://{tmp_path}")) == sorted(named_files.list_paths(str(tmp_path)))
     (tmp_path / "empty").mkdir()
     with pytest.raises(TopicError, match="the archive has no file of the topic in json"):
         open_partition(tmp_path / "empty", where="file://")
@@ -89,12 +93,41 @@ def test_files_of_a_topic_are_those_with_its_name_however_sinks_name_them(tmp_pa
     with pytest.raises(TopicError, match="the archive has no file of the topic in json") as refused:
         named_files.list_files(archive, "dessert")
     assert refused.value.where == f"archive {tmp_path}, topic dessert"
-    gone = archive.model_copy(update={"path": str(tmp_path / "gone")})
-    with pytest.raises(TopicError, match="the archive cannot be listed"):
-        named_files.list_files(gone, "menu")
+    for place in (f"{tmp_path}/gone", f"file://{tmp_path}/gone", "hdfs://nowhere/topics", "file://"):
+        gone = archive.model_copy(update={"path": place})
+        with pytest.raises(TopicError, match="the archive cannot be listed") as refused:
+            named_files.list_files(gone, "menu")
+        assert refused.value.where == f"archive {place}, topic menu"
     (tmp_path / f"menu+0+{1 << 63}.json").touch()
     with pytest.raises(TopicError, match="is beyond all offsets of Kafka"):
         named_files.list_files(archive, "menu")
+
+
+def test_links_and_names_that_are_no_text_are_passed_over(tmp_path: Path) -> None:
+    """A link may lead out of the folder, or around in it."""
+    secret = tmp_path / "secret.json"
+    secret.write_text("{}")
+    folder = tmp_path / "there"
+    (folder / "day").mkdir(parents=True)
+    for name in ("menu+0+1+4.json", "day/menu+0+5+0000000009.json"):
+        (folder / name).write_text("")
+    (folder / "menu+0+20.json").symlink_to(secret)
+    (folder / "menu+0+21.json").symlink_to(folder / "nowhere")
+    for name in ("a", "b", "day/c"):
+        (folder / name).symlink_to(folder, target_is_directory=True)
+    os.mkfifo(folder / "menu+0+22.json")
+    odd = os.fsencode(folder) + b"/\xe9t\xe9"
+    Path(os.fsdecode(odd)).mkdir()
+    Path(os.fsdecode(odd + b"/notes-\xe9.txt")).touch()
+    for where in ("", "file://"):
+        archive = load_topic(folder, where=where).archive
+        assert archive is not None
+        found = named_files.list_files(archive, "menu")
+        assert [it.path for it in found[0]] == ["menu+0+1+4.json", "day/menu+0+5+0000000009.json"]
+    Path(os.fsdecode(odd + b"/menu+0+30.json")).touch()
+    with pytest.raises(TopicError, match="the file is in a folder whose name is not UTF-8 text") as refused:
+        named_files.list_files(archive, "menu")
+    assert refused.value.where == rf"file://{folder}, \xe9t\xe9/menu+0+30.json"
 
 
 def test_the_text_of_a_value_in_json_is_its_bytes(tmp_path: Path) -> None:
@@ -119,6 +152,20 @@ def test_the_text_of_a_value_in_json_is_its_bytes(tmp_path: Path) -> None:
     assert [it["timestampType"] for it in told] == [1, 1, -1, -1]
     assert told[2]["timestamp"] == datetime(1969, 12, 31, 23, 59, 59, 999_000, tzinfo=UTC), "Kafka's -1"
     assert [it["partition"] for it in told] == [2] * 4
+
+
+def test_header_values_in_json_keep_their_digits(tmp_path: Path) -> None:
+    digits = "12345678901234567890.123456789012345"
+    headers = [
+        f'{{"n": {digits}, "e": 1e3, "o": {{"a": 1.10, "a":  2}}, "t": "1.10"}}',
+        f'[{{"key": "n", "value": {digits}}}, {{"value": [1.0], "key": "n"}}, {{"key": "t"}}]',
+    ]
+    lines = [f'{{"offset": {n}, "key": "a", "headers": {text}}}' for n, text in enumerate(headers)]
+    archives.write_json_file(archives.place(tmp_path, "menu", 0, 0, "json"), lines)
+    assert [it.headers for it in read(open_partition(tmp_path))] == [
+        [("n", digits.encode()), ("e", b"1e3"), ("o", b'{"a": 1.10, "a":  2}'), ("t", b"1.10")],
+        [("n", digits.encode()), ("n", b"[1.0]"), ("t", None)],
+    ]
 
 
 def test_rows_that_are_values_have_offsets_by_their_number_or_a_field(tmp_path: Path) -> None:
@@ -328,6 +375,187 @@ def test_row_groups_before_what_is_asked_for_are_passed_over(tmp_path: Path, mor
         read(reader, 120)
 
 
+def test_values_of_parquet_that_python_has_no_form_for_are_texts(tmp_path: Path) -> None:
+    """Only they: the other values of the row, and the rows beside, are as ever."""
+    far = 253_402_300_800_000
+    kind = pa.struct(
+        [
+            *(("at", pa.timestamp("ms", "UTC")), ("day", pa.date32()), ("times", pa.list_(pa.timestamp("us")))),
+            *(("more", pa.map_(pa.string(), pa.timestamp("s"))), ("n", pa.int32())),
+        ]
+    )
+    good = {"at": 0, "day": 0, "times": [0, None], "more": [("a", 0)], "n": 1}
+    bad = {"at": far, "day": 2_932_897, "times": [0, -far * 1_000], "more": [("a", far), ("b", None)], "n": 1}
+    table = pa.table(
+        {
+            "key": ["a"] * 3,
+            "value": pa.array([good, bad, good], kind),
+            "timestamp": pa.array([1, far, 2], pa.timestamp("ms", "UTC")),
+        }
+    )
+    pq.write_table(table, archives.place(tmp_path, "menu", 0, 0, "parquet"))
+    found = read(open_partition(tmp_path, "format: parquet"))
+    assert [it.timestamp for it in found] == [1_000, far * 1_000, 2_000]
+    assert found[0].value == found[2].value
+    assert json.loads(found[0].value or b"")["day"] == "1970-01-01"
+    assert json.loads(found[1].value or b"") == {
+        "at": str(far),
+        "day": "2932897",
+        "times": ["1970-01-01T00:00:00", str(-far)],
+        "more": {"a": f"{far}000", "b": None},
+        "n": 1,
+    }
+
+
+def write_bytes_of_avro(path: Path, schema: Any, *blocks: tuple[int, bytes]) -> None:
+    """A container file of blocks: their numbers of rows, and their bytes."""
+
+    def number(it: int) -> bytes:
+        it, told = it << 1 if it >= 0 else (~it << 1) + 1, b""
+        while it > 127:
+            told, it = told + bytes([it & 127 | 128]), it >> 7
+        return told + bytes([it])
+
+    text, sync = json.dumps(schema).encode(), b"S" * 16
+    head = b"Obj\x01\x02" + number(11) + b"avro.schema" + number(len(text)) + text + b"\0" + sync
+    path.write_bytes(head + b"".join(number(n) + number(len(it)) + it + sync for n, it in blocks))
+
+
+def test_values_of_avro_that_python_has_no_form_for_are_texts(tmp_path: Path) -> None:
+    kinds = [("int", "date"), ("long", "timestamp-millis"), ("long", "local-timestamp-micros")]
+    fields = [{"name": it, "type": {"type": kind, "logicalType": it}} for kind, it in kinds]
+    value = {"type": "record", "name": "V", "fields": fields}
+    path = archives.place(tmp_path, "menu", 0, 0, "avro")
+    schema = {"type": "record", "name": "R", "fields": [{"name": "value", "type": value}]}
+    write_bytes_of_avro(path, schema, (2, b"\x02\x02\x02" + (b"\xff" * 4 + b"\x0f") + 2 * (b"\xff" * 9 + b"\x01")))
+    found = [json.loads(it.value or b"") for it in read(open_partition(tmp_path, "format: avro"))]
+    assert [*found[0].values()] == ["1970-01-02", "1970-01-01T00:00:00.001000+00:00", "1970-01-01T00:00:00.000001"]
+    assert [*found[1].values()] == [str(-(1 << 31)), str(-(1 << 63)), str(-(1 << 63) // 1_000)]
+
+
+@pytest.mark.parametrize("format_", ["parquet", "avro"])
+def test_floats_of_32_bits_have_their_own_digits(tmp_path: Path, format_: str) -> None:
+    texts = ["0.1", "16777216.0", "3.4028235e+38", "-1e-45", "NaN", "Infinity"]
+    values = [{"x": float(it), "l": [float(it), None], "m": {"a": float(it)}} for it in texts]
+    path = archives.place(tmp_path, "menu", 0, 0, format_)
+    if format_ == "avro":
+        fields = [
+            {"name": "x", "type": "float"},
+            {"name": "l", "type": {"type": "array", "items": ["null", "float"]}},
+            {"name": "m", "type": {"type": "map", "values": "float"}},
+        ]
+        value = {"type": "record", "name": "V", "fields": fields}
+        schema = {"type": "record", "name": "R", "fields": [{"name": "value", "type": value}]}
+        write_avro(path, [{"value": it} for it in values], schema=schema)
+    else:
+        x = pa.float32()
+        kind = pa.struct([("x", x), ("l", pa.list_(x)), ("m", pa.map_(pa.string(), x))])
+        pq.write_table(pa.table({"value": pa.array(values, kind)}), path)
+    found = [it.value for it in read(open_partition(tmp_path, f"format: {format_}"))]
+    assert found == [f'{{"x": {it}, "l": [{it}, null], "m": {{"a": {it}}}}}'.encode() for it in texts]
+
+
+@pytest.mark.parametrize(
+    ("schema", "rows", "data", "found"),
+    [
+        ({"type": "array", "items": "null"}, 1, b"\x02\x80\x80\x80\x08\0", "a block claims 8,388,610 rows and"),
+        ("null", 1 << 40, b"", "a block claims 1,099,511,627,776 rows and items of lists; 8,388,608 are read at most"),
+        ("int", -1, b"", "a block claims -1 rows"),
+        (
+            {"type": "record", "name": "R", "fields": [3]},
+            1,
+            b"",
+            "the file's schema is none of Avro: 'int' object is not",
+        ),
+        ({"type": "record", "name": "R", "fields": [{"name": "key"}]}, 1, b"", "is none of Avro: 'type'"),
+        (
+            {"type": "bytes", "logicalType": "decimal", "scale": None},
+            1,
+            b"",
+            "the file's schema is none of Avro: int() arg",
+        ),
+    ],
+)
+def test_avro_that_claims_much_or_has_an_odd_schema_is_named(
+    tmp_path: Path, schema: Any, rows: int, data: bytes, found: str
+) -> None:
+    path = archives.place(tmp_path, "menu", 0, 0, "avro")
+    write_bytes_of_avro(path, schema, (rows, data))
+    more = "format: avro, rows: value"
+    with pytest.raises(TopicError, match=re.escape(found)) as refused:
+        for _ in open_partition(tmp_path, more, CONTRACT.replace("table", "stream")).read_records(OffsetRange(0, 9)):
+            pass
+    assert path.name in refused.value.where
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "text"),
+    [
+        ("date", date(2026, 1, 2), "2026-01-02"),
+        ("timestamp", at(0.5), "2026-01-01T00:00:00.500000+00:00"),
+        ('"decimal(8,2)"', Decimal("1.50"), "1.50"),
+        ("boolean", True, "true"),
+    ],
+)
+def test_a_key_whose_format_is_text_has_no_quotes(tmp_path: Path, kind: str, value: Any, text: str) -> None:
+    """Whether it is a field of the value or of the record; it is what the format reads."""
+    path = archives.place(tmp_path, "menu", 0, 0, "parquet")
+    pq.write_table(pa.table({"item": [value], "key": [value], "price": [1]}), path)
+    contract = CONTRACT.replace("{item: string}", f"{{item: {kind}}}")
+    for more in ("format: parquet, rows: value, key_in_value: true", "format: parquet"):
+        (record,) = read(open_partition(tmp_path, more, contract))
+        assert record.key == text.encode()
+    found, _ = TextColumn(kind.strip('"'), "").read(pa.array([record.key]))
+    assert found.to_pylist() == [value]
+
+
+def test_keys_beside_that_are_all_null_have_no_bytes(tmp_path: Path) -> None:
+    archives.write_json_file(archives.place(tmp_path, "menu", 0, 0, "json"), ["{}", "{}"])
+    write_avro(archives.place(tmp_path, "menu", 0, 0, "keys.avro"), [None, None], schema="null")
+    assert [it.key for it in read(open_partition(tmp_path, "format: json, rows: value, keys: avro"))] == [None, None]
+
+
+def test_a_timestamp_that_is_a_text_of_digits_is_milliseconds(tmp_path: Path) -> None:
+    told = {"1712011211234": 1_712_011_211_234_000, "-5": -5_000, "20260101": 20_260_101_000, "1970-01-01": 0}
+    lines = [f'{{"offset": {n}, "key": "a", "timestamp": "{text}"}}' for n, text in enumerate(told)]
+    archives.write_json_file(archives.place(tmp_path, "menu", 0, 0, "json"), lines)
+    assert [it.timestamp for it in read(open_partition(tmp_path))] == [*told.values()]
+
+
+def test_a_file_of_parquet_is_read_in_batches_of_few_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However large its row groups are, and what its dictionaries have; a row that is too large is named."""
+    from hindcast.archives import parquet_files
+
+    read_batches, sizes = pq.ParquetFile.iter_batches, []
+
+    def note_batches(*args: Any, **how: Any) -> Any:
+        for batch in read_batches(*args, **how):
+            sizes.append((batch.num_rows, batch.nbytes))
+            yield batch
+
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", note_batches)
+    monkeypatch.setattr(parquet_files, "BATCH_BYTES", 10_000_000)
+    monkeypatch.setattr(parquet_files, "ROW_BYTES", 3_000_000)
+    path = archives.place(tmp_path, "menu", 0, 0, "parquet")
+    large = [bytes([n]) * 1_000_000 for n in range(1, 31)]
+    plain = pa.table({"value": pa.array(large, pa.binary())})
+    repeated = pa.table({"value": pa.array([b"x" * 1_000_000] * 200, pa.binary()).dictionary_encode()})
+    for table, dictionaries in ((plain, False), (plain, True), (repeated, True)):
+        pq.write_table(table, path, compression="zstd", use_dictionary=dictionaries)
+        assert sum(it.value is not None for it in read(open_partition(tmp_path, "format: parquet"))) == len(table)
+        assert max(size for _, size in sizes) <= 11_000_000, (len(table), dictionaries)
+    sizes.clear()
+    pq.write_table(pa.table({"value": ["x" * 100] * 2_000}), path)
+    assert len(read(open_partition(tmp_path, "format: parquet"), end=2_000)) == 2_000
+    assert sizes[0][0] == 1_024, "small rows are read together"
+    monkeypatch.setattr(parquet_files, "BATCH_BYTES", 1_000_000)
+    for rows, number in (([b"y"] * 7 + [b"x" * 4_000_000] + [b"y"] * 9, 7), ([b"x" * 4_000_000], 0)):
+        pq.write_table(pa.table({"value": pa.array(rows, pa.binary())}), path)
+        with pytest.raises(TopicError, match=r"a row has 4,000,\d+ bytes; one has at most 3,000,000") as refused:
+            read(open_partition(tmp_path, "format: parquet"))
+        assert f"row {number} (the first is 0)" in refused.value.where
+
+
 GOOD = '{"offset": 0, "key": "a", "value": {}}\n'
 
 
@@ -351,7 +579,23 @@ GOOD = '{"offset": 0, "key": "a", "value": {}}\n'
             1,
             "it is not a timestamp in ISO 8601",
         ),
-        (GOOD + '{"offset": 1, "key": "a", "headers": 3}', 1, "its headers cannot be read"),
+        (GOOD + '{"offset": 1, "key": "a", "headers": 3}', 1, "its headers cannot be read: Expected `object`"),
+        (
+            GOOD + '{"offset": 1, "key": "a", "headers": [["h", "x"]]}',
+            1,
+            "its headers cannot be read: Expected `object`",
+        ),
+        (
+            GOOD + '{"offset": 1, "key": "a", "headers": [{"key": null}]}',
+            1,
+            "a header's name is text, and this one is N",
+        ),
+        (
+            GOOD + '{"offset": 1, "key": "a", "headers": [{"key": 1}]}',
+            1,
+            "a header's name is text, and this one is '1'",
+        ),
+        (GOOD + '{"offset": 1, "key": "a", "headers": {"h": 1, "h": 1}}', 1, "the object repeats a name"),
         (GOOD + '{"offset": 1, "key": "\\ud800"}', 1, "truncated"),
         (GOOD + '{"offset": 1, "value": ' + "[" * 100_000 + "}", 1, "maximum recursion"),
         (GOOD.encode() + b'{"\xff": 1}', 1, "can't decode byte 0xff"),
@@ -427,6 +671,11 @@ def test_bytes_in_a_format_without_text_are_those_of_kafka(tmp_path: Path) -> No
         ("format: json, rows: value, key_in_value: true, keys: json", CONTRACT, "keys are in the values and in files"),
         ("format: orc", CONTRACT, "orc"),
         ("format: json, path: there", CONTRACT.replace("path: PATH, ", "PATH, "), "'there' is not a whole path"),
+        (
+            "format: json",
+            CONTRACT.replace("path: PATH", "path: ftp://PATH"),
+            "a path that begins with 'ftp' is not read",
+        ),
         (
             "format: json, rows: value, key_in_value: true",
             CONTRACT.replace("    archive", "    value_format: avro\n    archive"),

@@ -184,6 +184,39 @@ def test_what_neither_has_is_refused_or_recorded(spark: SparkSession, broker: st
         assert wrong(other) == []
 
 
+def test_a_partition_without_files_lacks_what_kafka_has_no_longer(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    """Also where a stream with `from` may begin before what Kafka has."""
+    text = CONTRACT.replace("    arrival: header sent\n", "")
+    with pipeline(spark, broker, tmp_path, text, partitions=2) as p:
+        place, kafka = tmp_path / "archive", p.kafka("menu")
+        for partition in range(2):
+            own = [produce.ProducerRecord(b"k%d" % partition, b'{"price": 1}', at(n), ()) for n in range(10)]
+            produce.send_records(broker, kafka, own, partition=partition)
+        write_json(archives.place(place, kafka, 0, 0, "json"), archives.read_kafka(p, "menu", 0)[:6])
+        for partition in range(2):
+            retain_from(p, "menu", 6, partition)
+        stream = text.replace("table", "stream").replace("    max_", "    from: 2026-01-01T00:00:0SECOND\n    max_")
+        other = again(p, archived(place, text))
+        for refused_text in (text, stream.replace("SECOND", "2")):
+            other.write(archived(place, refused_text))
+            with pytest.raises(TopicError, match="offsets 0 to 5 are gone from Kafka: neither") as refused:
+                other.run("first")
+            assert refused.value.where == f"topic {kafka}, partition 1"
+        other.write(archived(place, text).replace("    max_malformed", "    on_gap: record\n    max_malformed"))
+        other.run("first")
+        (gone,) = (row for row in other.raw("logs/menu") if row["fate"] == "gone")
+        assert (gone["partition"], gone["offset"], gone["offsets"]) == (1, 0, 6)
+        assert len(other.raw("logs/menu")) == 15
+        assert wrong(other) == []
+        late = again(p, archived(place, stream.replace("SECOND", "7")).replace("pipeline: again", "pipeline: late"))
+        late.run("first")
+        assert sorted((row["partition"], row["offset"]) for row in late.raw("logs/menu")) == [
+            (partition, offset) for partition in range(2) for offset in (7, 8, 9)
+        ]
+
+
 def test_an_archive_may_be_named_later_and_removed_when_its_records_are_in_the_log(
     spark: SparkSession, broker: str, tmp_path: Path
 ) -> None:

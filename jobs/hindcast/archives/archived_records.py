@@ -12,8 +12,9 @@ import pyarrow as pa
 from pyarrow.fs import FileSystem
 
 from hindcast.archives import file_rows, named_files, row_values
-from hindcast.archives.file_rows import Row, WantedRows
+from hindcast.archives.file_rows import Row
 from hindcast.archives.named_files import ArchiveFile
+from hindcast.archives.parquet_files import WantedRows
 from hindcast.common.errors import TopicError, show_briefly
 from hindcast.contract import Topic
 from hindcast.contract.archive import Archive
@@ -84,7 +85,7 @@ class RecordForm(NamedTuple):
         it, fields = self.archive, row.fields
         if it.rows == "value":
             timestamp = _parse_field(row_values.parse_timestamp, fields, it.timestamp) if it.timestamp else None
-            value = row_values.encode_value(row.whole, is_base64=False)
+            value = row_values.encode_value(row.whole, is_base64=False, is_text=self.value_format == "string")
             key = self._make_key(fields) if it.key_in_value else self._encode(row.key, "key", self.key_format)
             return ArchivedRecord(offset, timestamp, key, value, self._read_headers(row.headers))
         if "key" not in fields and "value" not in fields:
@@ -106,7 +107,7 @@ class RecordForm(NamedTuple):
         if format_ not in _TEXT_FORMATS and not is_bytes:
             raise ValueError(f"its {part} is not bytes, and {part}_format is {format_}: archive the bytes of Kafka")
         try:
-            return row_values.encode_value(value, is_base64=is_base64)
+            return row_values.encode_value(value, is_base64=is_base64, is_text=format_ == "string")
         except ValueError as error:
             raise ValueError(f"its {part} cannot be read: {error}") from error
 
@@ -116,7 +117,7 @@ class RecordForm(NamedTuple):
         if all(value is None for value in values.values()):
             return None
         if self.key_format == "string":
-            return row_values.encode_value(next(iter(values.values())), is_base64=False)
+            return row_values.encode_value(next(iter(values.values())), is_base64=False, is_text=True)
         return row_values.write_json(values).encode()
 
 

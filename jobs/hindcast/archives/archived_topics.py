@@ -41,6 +41,10 @@ class TopicArchive(NamedTuple):
     files: dict[int, list[ArchiveFile]]
     kafka_starts: dict[int, int]
 
+    def find_first(self, partition: int) -> int:
+        """Return the first offset of a partition's files; 0 without files."""
+        return self.files[partition][0].first if partition in self.files else 0
+
 
 class ArchivedTopics:
     """The topics of a cluster, of which some have `archives`."""
@@ -70,6 +74,8 @@ class ArchivedTopics:
     def read_offset_ranges(self, topic: str) -> dict[int, OffsetRange]:
         """Return the offsets of each partition: from the first of its archive, or of Kafka, to Kafka's end.
 
+        A partition without any file begins at 0: what Kafka has no longer is missing.
+
         Raise TopicError if the archive has a partition that the topic has not, or goes on after Kafka ends.
         """
         held = self._cluster.read_offset_ranges(topic)
@@ -88,15 +94,14 @@ class ArchivedTopics:
                 raise TopicError(found, where=where, fix=fix)
         for partition, offsets in held.items():
             archive.kafka_starts.setdefault(partition, offsets.start)
-        firsts = {p: files[0].first for p, files in archive.files.items()}
-        return {p: OffsetRange(min(r.start, firsts.get(p, r.start)), r.end) for p, r in held.items()}
+        return {p: OffsetRange(min(r.start, archive.find_first(p)), r.end) for p, r in held.items()}
 
     def find_archived_ranges(self, topic: str) -> dict[int, OffsetRange]:
         """Return by partition the offsets that are not in Kafka, from the first of the archive to Kafka's first."""
         if topic not in self.archives:
             return {}
         starts = self._find_kafka_starts(topic)
-        firsts = {p: files[0].first for p, files in self.archives[topic].files.items()}
+        firsts = {p: self.archives[topic].find_first(p) for p in starts}
         return {p: OffsetRange(first, starts[p]) for p, first in firsts.items() if first < starts[p]}
 
     def find_archive_gaps(self, topic: str) -> dict[int, OffsetRange]:
@@ -104,7 +109,7 @@ class ArchivedTopics:
         gaps = {}
         for partition, (first, end) in self.find_archived_ranges(topic).items():
             reader = self._open_partition(topic, partition)
-            if reader.files[-1].first < end and (last := max(reader.find_end(end), first)) < end:
+            if all(it.first < end for it in reader.files[-1:]) and (last := max(reader.find_end(end), first)) < end:
                 gaps[partition] = OffsetRange(last, end)
         return gaps
 
@@ -113,15 +118,21 @@ class ArchivedTopics:
     ) -> dict[int, int | None]:
         """Return per partition the first offset whose timestamp is from `moment` to `latest`; None if there is none.
 
-        `taken`: archived offsets before these are passed over.
+        `taken`: archived offsets before these are passed over. Of offsets that are missing directly before the first
+        one that was found, nobody knows the timestamps: it is the first of them.
         """
         offsets = self._cluster.find_offsets_for_time(topic, moment, latest)
         for partition, (first, end) in self.find_archived_ranges(topic).items():
             left = OffsetRange(max(first, (taken or {}).get(partition, first)), end)
+            reached = left.start
             for record in self._open_partition(topic, partition).read_records(left):
                 if record.timestamp is not None and moment <= _build_moment(record.timestamp) <= latest:
                     offsets[partition] = record.offset
                     break
+                reached = record.offset + 1
+            else:
+                if offsets[partition] == end:
+                    offsets[partition] = min(reached, end)
         return offsets
 
     def read_batches(
@@ -147,7 +158,8 @@ class ArchivedTopics:
 
     def _open_partition(self, topic: str, partition: int) -> PartitionReader:
         archive = self.archives[topic]
-        return PartitionReader(self._open_filesystem(topic), archive.form, topic, partition, archive.files[partition])
+        files = archive.files.get(partition, [])
+        return PartitionReader(self._open_filesystem(topic), archive.form, topic, partition, files)
 
 
 @contextmanager

@@ -7,6 +7,8 @@
 | bytes, fixed; with `decimal` | bytes; a Decimal with all its digits |
 | date, timestamp-millis, timestamp-micros | a date, a datetime in UTC |
 | local-timestamp-millis, -micros | a datetime without a zone |
+| a date or timestamp that Python has no form for | the text of its days, or milliseconds, since 1970 |
+| float | the float of 64 bits with the same digits |
 | other logical types | as the type beneath |
 | union | the value of its branch |
 """
@@ -20,13 +22,17 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 import zstandard
 
+from hindcast.archives.row_values import write_millis
 from hindcast.contract.avro import parse_json
 
 BLOCK_BYTES = 256 << 20
 """A block has at most so many bytes, compressed or not."""
+MOST_ITEMS = 8 << 20
+"""A block has at most so many rows and items of lists and maps."""
 _MAGIC, _SYNC = b"Obj\x01", 16
 _MOST_DEPTH, _VARINT = 64, 10
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -40,7 +46,7 @@ class AvroBytes:
     """Bytes of Avro, read from their beginning to their end."""
 
     def __init__(self, data: bytes) -> None:
-        self._data, self._place = data, 0
+        self._data, self._place, self._items = data, 0, 0
 
     @property
     def size_left(self) -> int:
@@ -74,9 +80,14 @@ class AvroBytes:
             if count < 0:
                 count = -count
                 self.read_long()
-            if count > self.size_left:
-                raise ValueError(f"Avro has a list of {count:,} items in {self.size_left:,} bytes")
-            yield from range(count)
+            yield from self.count_items(count)
+
+    def count_items(self, count: int) -> Iterator[int]:
+        """Yield the numbers of rows or items; raise ValueError if the bytes have too many: they may take no bytes."""
+        self._items += count
+        if count < 0 or self._items > MOST_ITEMS:
+            raise ValueError(f"a block claims {self._items:,} rows and items of lists; {MOST_ITEMS:,} are read at most")
+        yield from range(count)
 
 
 def read_avro_rows(file: pa.NativeFile) -> Iterator[Any]:
@@ -93,13 +104,14 @@ def read_avro_rows(file: pa.NativeFile) -> Iterator[Any]:
             names[name] = header.read_bytes()
     if "avro.schema" not in names:
         raise ValueError("the container file of Avro has no schema")
-    decode = _SchemaReader().build(parse_json(names["avro.schema"].decode()), "", 0)
+    try:
+        decode = _SchemaReader().build(parse_json(names["avro.schema"].decode()), "", 0)
+    except (TypeError, KeyError) as error:
+        raise ValueError(f"the file's schema is none of Avro: {error}") from error
     codec, sync = names.get("avro.codec", b"null").decode(), header.read(_SYNC)
     while (rows := header.read_long_or_end()) is not None:
         data = AvroBytes(_decompress(codec, header.read_bytes()))
-        if not 0 <= rows <= data.size_left:
-            raise ValueError(f"a block claims {rows:,} rows in {data.size_left:,} bytes")
-        for _ in range(rows):
+        for _ in data.count_items(rows):
             yield decode(data)
         if data.size_left or header.read(_SYNC) != sync:
             raise ValueError("a block does not end where it says")
@@ -254,14 +266,26 @@ def _decode_logical(schema: Mapping[str, Any], plain: Decode) -> Decode:
             scale = int(schema.get("scale", 0))
             return lambda data: _build_decimal(plain(data), scale)
         case "date", "int":
-            return lambda data: date.fromordinal(_FIRST_DAY + plain(data))
+            return lambda data: _build_date(plain(data))
         case "timestamp-millis" | "timestamp-micros" as name, "long":
-            unit = timedelta(milliseconds=1) if name.endswith("millis") else timedelta(microseconds=1)
-            return lambda data: _EPOCH + plain(data) * unit
+            return lambda data: _build_moment(plain(data), _UNITS[name[-6:]], _EPOCH)
         case "local-timestamp-millis" | "local-timestamp-micros" as name, "long":
-            unit = timedelta(milliseconds=1) if name.endswith("millis") else timedelta(microseconds=1)
-            return lambda data: _LOCAL + plain(data) * unit
+            return lambda data: _build_moment(plain(data), _UNITS[name[-6:]], _LOCAL)
     return plain
+
+
+def _build_date(days: int) -> date | str:
+    try:
+        return date.fromordinal(_FIRST_DAY + days)
+    except (ValueError, OverflowError):
+        return str(days)
+
+
+def _build_moment(units: int, per_second: int, epoch: datetime) -> datetime | str:
+    try:
+        return epoch + timedelta(microseconds=units * 1_000_000 // per_second)
+    except OverflowError:
+        return write_millis(units, per_second)
 
 
 def _build_decimal(data: bytes, scale: int) -> Decimal:
@@ -271,13 +295,19 @@ def _build_decimal(data: bytes, scale: int) -> Decimal:
     return Decimal((int(unscaled < 0), tuple(map(int, str(abs(unscaled)))), -scale))
 
 
+def _read_float(data: AvroBytes) -> float:
+    """Return the float of 64 bits with the same digits as one of 32 bits has, by its shortest text."""
+    return float(str(np.frombuffer(data.read(4), "<f4")[0]))
+
+
 _DECIMAL_BYTES = 128
+_UNITS = {"millis": 1_000, "micros": 1_000_000}
 _PRIMITIVES: dict[str, Decode] = {
     "null": lambda _: None,
     "boolean": lambda data: data.read(1) != b"\x00",
     "int": AvroBytes.read_long,
     "long": AvroBytes.read_long,
-    "float": lambda data: struct.unpack("<f", data.read(4))[0],
+    "float": _read_float,
     "double": lambda data: struct.unpack("<d", data.read(8))[0],
     "bytes": AvroBytes.read_bytes,
     "string": lambda data: data.read_bytes().decode(),

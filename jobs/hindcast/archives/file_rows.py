@@ -6,19 +6,16 @@ import io
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-import msgspec
-import pyarrow as pa
-import pyarrow.parquet as pq
 from pyarrow.fs import FileSystem
 
 from hindcast.archives.avro_files import read_avro_rows
-from hindcast.archives.row_values import JsonText
+from hindcast.archives.parquet_files import WantedRows, read_parquet_rows
+from hindcast.archives.row_values import JsonText, parse_text, split_fields
 from hindcast.contract.archive import ArchiveFormat
-from hindcast.store import parquet_footers
 
 LINE_BYTES = 64 << 20
 """A line of JSON has at most so many bytes."""
-_ROWS, _BUFFER = 1_024, 1 << 20
+_BUFFER = 1 << 20
 _COMPRESSIONS = {"gz": "gzip", "zst": "zstd"}
 
 
@@ -33,23 +30,6 @@ class Row(NamedTuple):
     whole: Any
     key: Any = None
     headers: Any = None
-
-
-class WantedRows(NamedTuple):
-    """The rows from an offset on, of a file with this first offset; their own are in a field, or follow the first."""
-
-    field: str | None
-    first: int
-    start: int
-
-    def has_any(self, group: pq.RowGroupMetaData, end: int) -> bool:
-        """Return whether a row group of Parquet may have some, whose last row has the number `end` - 1."""
-        if self.field is None:
-            return self.first + end > self.start
-        columns = (group.column(n) for n in range(group.num_columns))
-        found = next((it.statistics for it in columns if it.path_in_schema == self.field), None)
-        greatest = found.max if found is not None and found.has_min_max else None
-        return not isinstance(greatest, int) or greatest >= self.start
 
 
 def read_rows(
@@ -68,7 +48,7 @@ def read_rows(
                 yield Row(number, fields, whole)
         return
     with files.open_input_file(path) as file:
-        rows = _read_parquet(file, wanted) if format_ == "parquet" else enumerate(read_avro_rows(file))
+        rows = read_parquet_rows(file, wanted) if format_ == "parquet" else enumerate(read_avro_rows(file))
         for number, row in rows:
             yield Row(number, row if isinstance(row, dict) else {}, row)
 
@@ -96,34 +76,3 @@ def _read_lines(stream: io.BufferedReader) -> Iterator[str]:
         text = line.decode().strip()
         if text not in ("", "[", "]"):
             yield text.removesuffix(",")
-
-
-def split_fields(line: str) -> Mapping[str, Any]:
-    """Return the fields of an object in JSON: texts, None, and the `JsonText` of other values, as it is written.
-
-    Raise ValueError for what is no object.
-    """
-    return {name: parse_text(bytes(raw).decode()) for name, raw in _FIELDS.decode(line).items()}
-
-
-def parse_text(text: str) -> str | None:
-    """Return what a text in JSON, or null, says; of another value the `JsonText`."""
-    if text.startswith('"'):
-        return str(_ANY.decode(text))
-    return None if text == "null" else JsonText(text)
-
-
-_FIELDS, _ANY = msgspec.json.Decoder(dict[str, msgspec.Raw]), msgspec.json.Decoder()
-
-
-def _read_parquet(file: pa.NativeFile, wanted: WantedRows | None) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Yield rows with their numbers."""
-    metadata = parquet_footers.decode_metadata(file)
-    opened, end = pq.ParquetFile(file, metadata=metadata), 0
-    for group in range(metadata.num_row_groups):
-        number, end = end, end + metadata.row_group(group).num_rows
-        if wanted is not None and not wanted.has_any(metadata.row_group(group), end):
-            continue
-        for batch in opened.iter_batches(_ROWS, row_groups=[group], use_threads=False):
-            yield from enumerate(batch.to_pylist(maps_as_pydicts="strict"), number)
-            number += batch.num_rows

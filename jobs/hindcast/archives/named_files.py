@@ -2,17 +2,22 @@
 
 topics/orders/partition=0/orders+0+0000000100.json            Confluent's
 topics/orders/year=2026/month=01/orders+0+0000000100.parquet  the same with a time partitioner
+orders+0+0000000100+0000000199.avro                           Confluent's for HDFS, with the last offset
 orders-0-100.gz                                               Aiven's
 """
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Sequence
+import stat
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
+from urllib.parse import unquote
 
+from deltalake.exceptions import DeltaError
 from deltalake.fs import DeltaStorageHandler
-from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileType, LocalFileSystem, PyFileSystem, SubTreeFileSystem
+from pyarrow.fs import FileSelector, FileSystem, FileType, LocalFileSystem, PyFileSystem, SubTreeFileSystem
 
 from hindcast.common.errors import TopicError
 from hindcast.contract.archive import Archive, ArchiveFormat
@@ -65,26 +70,29 @@ def list_files(archive: Archive, topic: str) -> dict[int, list[ArchiveFile]]:
     formats = {side: getattr(archive, side) for side in SIDES}
     beside = {side: _compile_name(topic, format_, rf"\.{side}") for side, format_ in formats.items() if format_}
     try:
-        entries = open_filesystem(archive).get_file_info(FileSelector("", recursive=True))
-    except (OSError, ValueError) as error:
+        paths = list_paths(archive.path)
+    except (OSError, ValueError, DeltaError) as error:
         found = f"the archive cannot be listed: {type(error).__name__}: {error}"
         raise TopicError(found, where=where, fix=f"check topics.{topic}.archive.path, and our rights there") from error
     files: dict[int, list[ArchiveFile]] = {}
     sides: dict[str, dict[str, str]] = {}
-    for entry in entries:
+    for path in paths:
         for side, name in beside.items():
-            if entry.type == FileType.File and (match := name.fullmatch(entry.base_name)):
-                sides.setdefault(_find_stem(entry, match), {})[side] = entry.path
-    for entry in entries:
-        match = named.fullmatch(entry.base_name) if entry.type == FileType.File else None
-        if match is None:
+            if match := name.fullmatch(path.rpartition("/")[2]):
+                sides.setdefault(_find_stem(path, match), {})[side] = path
+    for path in paths:
+        if (match := named.fullmatch(path.rpartition("/")[2])) is None:
             continue
+        if re.search("[\ud800-\udfff]", path):
+            shown = os.fsencode(path).decode(errors="backslashreplace")
+            found = "the file is in a folder whose name is not UTF-8 text"
+            raise TopicError(found, where=f"{archive.path}, {shown}", fix="rename the folder, or move it out")
         partition, first = int(match[1] or match[2]), int(match[3])
         if first > _MOST_OFFSET:
             found = f"the file's first offset {first} is beyond all offsets of Kafka"
-            raise TopicError(found, where=f"{archive.path}, {entry.path}", fix="remove the file, or give it its name")
-        own = sides.get(_find_stem(entry, match), {})
-        files.setdefault(partition, []).append(ArchiveFile(partition, first, entry.path, **own))
+            raise TopicError(found, where=f"{archive.path}, {path}", fix="remove the file, or give it its name")
+        own = sides.get(_find_stem(path, match), {})
+        files.setdefault(partition, []).append(ArchiveFile(partition, first, path, **own))
     if not files:
         found = f"the archive has no file of the topic in {archive.format}"
         fix = f"files are named {topic}+0+0000000000.{archive.format}; check the archive's path and format"
@@ -92,14 +100,41 @@ def list_files(archive: Archive, topic: str) -> dict[int, list[ArchiveFile]]:
     return {partition: sorted(own) for partition, own in sorted(files.items())}
 
 
+def list_paths(place: str) -> list[str]:
+    """Return the paths of all files below a place, in it."""
+    scheme, _, folder = place.rpartition("://")
+    if scheme in ("", "file"):
+        return [*_walk_folder(unquote(folder) if scheme else folder)]
+    return list_store_paths(place)
+
+
+def list_store_paths(place: str) -> list[str]:
+    """Return the paths of all files below a place in a store."""
+    entries = PyFileSystem(DeltaStorageHandler(place)).get_file_info(FileSelector("", recursive=True))
+    return [it.path for it in entries if it.type == FileType.File]
+
+
+def _walk_folder(root: str) -> Iterator[str]:
+    """Yield the paths of all files below a folder; links are not followed, as they may lead out of it, or around."""
+
+    def refuse(error: OSError) -> None:
+        raise error
+
+    for folder, _, names in os.walk(root, onerror=refuse):
+        inner = os.path.relpath(folder, root)
+        for name in names:
+            if stat.S_ISREG(os.lstat(f"{folder}/{name}").st_mode):
+                yield name if inner == "." else f"{inner}/{name}"
+
+
 def _compile_name(topic: str, format_: ArchiveFormat, side: str = "") -> re.Pattern[str]:
     """Return what matches the names of a topic's files, with their partitions and first offsets."""
-    return re.compile(rf"{re.escape(topic)}(?:\+([0-9]+)\+|-([0-9]+)-)([0-9]+){side}{_ENDINGS[format_]}")
+    return re.compile(rf"{re.escape(topic)}(?:\+([0-9]+)\+|-([0-9]+)-)([0-9]+)(?:\+[0-9]+)?{side}{_ENDINGS[format_]}")
 
 
-def _find_stem(entry: FileInfo, name: re.Match[str]) -> str:
+def _find_stem(path: str, name: re.Match[str]) -> str:
     """Return a file's path up to its first offset: files of the same rows have the same."""
-    return str(entry.path)[: len(entry.path) - len(entry.base_name) + name.end(3)]
+    return path[: len(path) - len(name.string) + name.end(3)]
 
 
 def select_files(files: Sequence[ArchiveFile], start: int, end: int) -> list[ArchiveFile]:

@@ -20,6 +20,8 @@ from decimal import Decimal
 from json.encoder import encode_basestring
 from typing import Any
 
+import msgspec
+
 from hindcast.kafka.record_batches import Headers
 
 
@@ -29,12 +31,17 @@ class JsonText(str):
     __slots__ = ()
 
 
-def encode_value(value: Any, *, is_base64: bool) -> bytes | None:
-    """Return the bytes of a key, value or header; None for null. Raise ValueError for what has none."""
+def encode_value(value: Any, *, is_base64: bool, is_text: bool = False) -> bytes | None:
+    """Return the bytes of a key, value or header; None for null. Raise ValueError for what has none.
+
+    `is_text`: dates and timestamps are texts, not texts in JSON.
+    """
     if value is None or isinstance(value, bytes):
         return value
     if isinstance(value, JsonText):
         return value.encode()
+    if is_text and isinstance(value, date | time):
+        return value.isoformat().encode()
     if not isinstance(value, str):
         return write_json(value).encode()
     if not is_base64:
@@ -75,6 +82,11 @@ def write_json(value: Any) -> str:
             raise ValueError(f"JSON has no form for a {type(value).__name__}")
 
 
+def write_millis(units: int, per_second: int) -> str:
+    """Return a timestamp that Python has no form for, in units since 1970, as the text of its milliseconds."""
+    return str(units * 1_000 // per_second)
+
+
 def parse_integer(value: Any) -> int | None:
     """Return a whole number; None for null. Raise ValueError for anything else."""
     if value is None or (isinstance(value, int) and not isinstance(value, bool)):
@@ -89,7 +101,7 @@ def parse_timestamp(value: Any) -> int | None:
 
     Raise ValueError for anything else.
     """
-    if isinstance(value, str) and not isinstance(value, JsonText):
+    if isinstance(value, str) and not isinstance(value, JsonText) and not value.removeprefix("-").isdecimal():
         try:
             value = datetime.fromisoformat(value)
         except ValueError:
@@ -110,7 +122,7 @@ def parse_headers(value: Any, *, is_base64: bool) -> Headers | None:
     None for null. Raise ValueError for anything else.
     """
     if isinstance(value, JsonText):
-        value = json.loads(value)
+        value = _split_headers(str(value))
     match value:
         case None:
             return None
@@ -122,9 +134,40 @@ def parse_headers(value: Any, *, is_base64: bool) -> Headers | None:
                 raise ValueError("a header is an object with key and value")
         case _:
             raise ValueError("headers are a list of objects with key and value, or an object")
-    return [(str(name), encode_value(it, is_base64=is_base64)) for name, it in pairs]
+    for name, _ in pairs:
+        if type(name) is not str:
+            raise ValueError(f"a header's name is text, and this one is {name!r:.100}")
+    return [(name, encode_value(it, is_base64=is_base64)) for name, it in pairs]
 
 
+def _split_headers(text: str) -> Any:
+    """Return headers in JSON, with what is no text as it is written."""
+    if text.startswith("["):
+        return [split_fields(bytes(it).decode()) for it in _ITEMS.decode(text)]
+    names = json.loads(text, object_pairs_hook=lambda pairs: [name for name, _ in pairs], parse_int=str)
+    fields = split_fields(text)
+    if len(names) > len(fields):
+        raise ValueError("the object repeats a name; headers that do are a list of objects with key and value")
+    return fields
+
+
+def split_fields(line: str) -> Mapping[str, Any]:
+    """Return the fields of an object in JSON: texts, None, and the `JsonText` of other values, as it is written.
+
+    Raise ValueError for what is no object.
+    """
+    return {name: parse_text(bytes(raw).decode()) for name, raw in _FIELDS.decode(line).items()}
+
+
+def parse_text(text: str) -> str | None:
+    """Return what a text in JSON, or null, says; of another value the `JsonText`."""
+    if text.startswith('"'):
+        return str(_ANY.decode(text))
+    return None if text == "null" else JsonText(text)
+
+
+_FIELDS, _ANY = msgspec.json.Decoder(dict[str, msgspec.Raw]), msgspec.json.Decoder()
+_ITEMS = msgspec.json.Decoder(list[msgspec.Raw])
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MOST_MILLIS = (2**63 - 1) // 1000
 _DIGITS = 20

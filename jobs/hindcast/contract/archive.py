@@ -10,13 +10,19 @@ from pydantic import BeforeValidator, Field
 
 from hindcast.contract.types import ContractModel, ContractValue, ExactText, Flag, format_value
 
+_SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss", "file")
+
 ArchiveFormat = Literal["parquet", "avro", "json"]
 
 
 def _parse_folder(value: ContractValue) -> ContractValue:
-    """Return the path of a folder unchanged; raise ValueError for one that depends on where a process runs."""
+    """Return the path of a folder unchanged; raise ValueError for one that depends on where a process runs, or in a
+    store that is not read.
+    """
     if isinstance(value, str) and not (value.startswith("/") or "://" in value):
         raise ValueError(f"{format_value(value)} is not a whole path; write /archive/topics or s3://bucket/topics")
+    if isinstance(value, str) and "://" in value and (scheme := value.partition("://")[0]) not in _SCHEMES:
+        raise ValueError(f"a path that begins with {scheme!r:.40} is not read; write one of {', '.join(_SCHEMES)}")
     return value
 
 
