@@ -149,6 +149,11 @@ def results_table(warehouse: str, pipeline: str) -> Table:
 
 def append_results(warehouse: str, pipeline: str, run: int, name: str, results: Sequence[GateResult]) -> None:
     """Append the results of one table's gates in a run; do nothing if there are none."""
+    append_all_results(warehouse, pipeline, [(run, name, result) for result in results])
+
+
+def append_all_results(warehouse: str, pipeline: str, results: Sequence[tuple[int, str, GateResult]]) -> None:
+    """Append results of gates in one commit, each with its run and table; do nothing if there are none."""
     if not results:
         return
     delta_table = ensure_table(results_table(warehouse, pipeline), SCHEMA)
@@ -168,7 +173,7 @@ def append_results(warehouse: str, pipeline: str, run: int, name: str, results: 
             "observed": result.observed,
             "detail": gate_rows.cut_detail(result.detail),
         }
-        for result in results
+        for run, name, result in results
     ]
     try:
         write_deltalake(delta_table, pa.Table.from_pylist(rows, schema=_ARROW_SCHEMA), mode="append")

@@ -29,7 +29,7 @@ from hindcast.plan.purposes import ArrivalInterval
 from hindcast.plan.rehearsals import RehearsedOffsets
 from hindcast.plan.runs import Run
 from hindcast.report.run_report import RunReport
-from hindcast.runs import run_steps
+from hindcast.runs import pass_obstacles, rehearsal_pass, run_steps
 
 MOST_RUNS = 10_000
 """The most runs of one rehearsal."""
@@ -80,23 +80,35 @@ def rehearse_runs(
     *,
     with_earlier: bool = False,
     given: TopicSource | None = None,
+    in_passes: bool = True,
 ) -> Iterator[RunReport]:
     """Make the runs of these intervals of arrival, which are in order, and yield the report of each.
 
     Those that a rehearsal has completed are left out. `with_earlier`: what arrived before the first interval belongs
-    to it. Raises RequestError, before anything is written, if the pipeline cannot be rehearsed so; and whatever error a
-    run raises: the runs before it stay, and the same call goes on after them.
+    to it. `in_passes`: many are made together where they can be (rehearsal_pass.py). Raises RequestError, before
+    anything is written, if the pipeline cannot be rehearsed so; and whatever error a run raises: the runs before it
+    stay, and the same call goes on after them.
     """
     with progress.report_progress(spark):
+        yield from rehearsal_pass.finish_open_pass(spark, settings, pipeline)
         runs = _divide_topics(spark, settings, pipeline, intervals, with_earlier=with_earlier, given=given)
+    contract, done = find_bound_contract(settings, pipeline), 0
+    in_passes = in_passes and pass_obstacles.find_obstacle(contract) is None
     with ExitStack() as notice:
-        for done, run in enumerate(runs):
+        while done < len(runs):
             step_events.add_fields(runs=len(runs), runs_done=done)
-            name = rehearsals.name_run(run.interval)
-            number = run_steps.plan_run(settings, pipeline, name, rehearsed=run, given=given)
-            if run is runs[0]:  # without a run a pipeline has no place for a notice
+            if in_passes and len(left := runs[done:]) > 1:
+                made = rehearsal_pass.make_runs(spark, settings, pipeline, left, given)
+                yield from made
+                done += len(made)
+                if made:
+                    continue
+            name = rehearsals.name_run(runs[done].interval)
+            number = run_steps.plan_run(settings, pipeline, name, rehearsed=runs[done], given=given)
+            if not done:  # without a run a pipeline has no place for a notice
                 notice.enter_context(notices.post_rehearsal(settings.warehouse, pipeline))
             yield run_steps.execute_run(spark, settings, pipeline, number, given)
+            done += 1
 
 
 def plan_requested_run(spark: SparkSession, settings: Settings, pipeline: str, run_id: str, request: str) -> int:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import chain
 from typing import TypeVar
 
 from deltalake import DeltaTable
 
 from hindcast.common.json_values import StoredObject
 from hindcast.store import delta_log
-from hindcast.store.commit_notes import NOTE_ERRORS, parse_note
+from hindcast.store.commit_notes import NOTE_ERRORS, parse_note, split_note
 from hindcast.store.odd_tables import refuse_unreadable_rows
 from hindcast.store.tables import PINNED_TABLES, Table, open_table
 
@@ -29,7 +30,7 @@ def read_notes(table: Table, parse: Callable[[StoredObject], Note], limit: int =
         with refuse_unreadable_rows(table):
             commits = _read_commits(delta_table, most)
         notes = dict[int, Note]()
-        for note in map(parse_note, commits):
+        for note in chain.from_iterable(map(split_note, map(parse_note, commits))):
             if type(note.get("run")) is int and note["run"] not in notes:
                 with suppress(*NOTE_ERRORS):  # written by somebody else
                     notes[note["run"]] = parse(note)
