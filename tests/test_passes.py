@@ -87,9 +87,7 @@ def send_histories(p: Pipeline, chance: random.Random, count: int) -> None:
 def rehearse(p: Pipeline, since: float, until: float, every: str, *, in_passes: bool) -> list[Any]:
     assert p.spark is not None
     intervals = [*rehearsal.list_intervals(at(since), at(until), every)]
-    made = rehearsal.rehearse_runs(
-        p.spark, read_settings(), p.name, intervals, with_earlier=True, in_passes=in_passes
-    )
+    made = rehearsal.rehearse_runs(p.spark, read_settings(), p.name, intervals, with_earlier=True, in_passes=in_passes)
     return [report.as_json() for report in made]
 
 

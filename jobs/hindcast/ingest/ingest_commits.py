@@ -205,9 +205,7 @@ class TopicIngest(NamedTuple):
 
         times = [self.reached.read_stream_times(spark, contract, name, part) for part in parts]
         arrivals = [self.reached.read_arrivals(contract, name, part) for part in parts]
-        segments = topic_segments.read_segments(
-            spark, self.topics, contract, plan, name, Origin(read, times, arrivals)
-        )
+        segments = topic_segments.read_segments(spark, self.topics, contract, plan, name, Origin(read, times, arrivals))
         counts = record_counts.count_records(
             segments,
             place=partial(topic_patterns.describe_partition, kafka, topic_plan.members),

@@ -350,7 +350,5 @@ def _select_accepted(
         taken = pc.and_(taken, records.column(MARK).is_null())
     records = records.select(columns).filter(taken)
     divided = {} if division is None else division.find_values(partition, records.column("offset").to_numpy())
-    more = [
-        divided[name] if name in divided else pa.repeat(value, records.num_rows) for name, value in values.items()
-    ]
+    more = [divided[name] if name in divided else pa.repeat(value, records.num_rows) for name, value in values.items()]
     return pa.table([*records.columns, *more], schema=schema)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from hindcast import __version__
+from hindcast.common.errors import RunError
 from hindcast.contract.bound import BoundContract
 from hindcast.kafka.topic_patterns import TopicSource
 from hindcast.kafka.topics import OffsetRange
@@ -51,8 +53,7 @@ def divide_plan(plan: Plan, rehearsed: Sequence[RehearsedOffsets]) -> list[Plan]
 def _cut_topic(topic: TopicPlan, starts: Mapping[int, OffsetRange], ends: Mapping[int, int]) -> TopicPlan:
     """Return the part of a topic's plan from where the run before ended."""
     ranges = {
-        p: OffsetRange(r.start, max(r.start, min(ends.get(p, r.start), topic.ranges[p].end)))
-        for p, r in starts.items()
+        p: OffsetRange(r.start, max(r.start, min(ends.get(p, r.start), topic.ranges[p].end))) for p, r in starts.items()
     }
     return replace(topic, ranges=ranges, chunk=0, offsets_left=None)
 
@@ -66,6 +67,23 @@ def join_plans(plans: Sequence[Plan]) -> Plan:
         return replace(topic, ranges={p: OffsetRange(starts[p].start, r.end) for p, r in topic.ranges.items()})
 
     return replace(last, topics={name: join_ranges(name, topic) for name, topic in last.topics.items()})
+
+
+def cut_pass(plans: Sequence[Plan], count: int) -> list[Plan]:
+    """Return the plans of a pass of the first of these runs."""
+    return [replace(plan, pass_numbers=(plans[0].run, plans[count - 1].run)) for plan in plans[:count]]
+
+
+def refuse_other_contract(contract: BoundContract, begun: Run) -> None:
+    """Raise RunError if a pass that was begun cannot be finished by this contract, or this version of Hindcast."""
+    plan, fix = begun.plan, f"put it back and repeat the hindcast rehearse; or hindcast abandon {contract.pipeline}"
+    where = f"{contract.pipeline}, run {begun.number} ({begun.run_id})"
+    if plan.contract != contract.hash:
+        raise RunError("the contract was changed while the rehearsal was under way", where=where, fix=fix)
+    if not planner.is_of_this_version(plan):
+        found = f"the run was begun by Hindcast {plan.version}, and this is {__version__}"
+        fix = f"finish it with {plan.version}; or hindcast abandon {contract.pipeline}"
+        raise RunError(found, where=where, fix=fix)
 
 
 def is_in_order(contract: BoundContract, past: Sequence[Run], rehearsed: RehearsedOffsets) -> bool:

@@ -213,21 +213,36 @@ def read_results(warehouse: str, pipeline: str, run: int) -> dict[str, list[Trac
 
     Gates of a table that are equal share a trend. A detail that is very long is cut.
     """
+    return read_all_results(warehouse, pipeline, [run])[run]
+
+
+def read_all_results(warehouse: str, pipeline: str, runs: Sequence[int]) -> dict[int, dict[str, list[TrackedResult]]]:
+    """Return the results of some runs, which are in order, as `read_results` does of one."""
     table = results_table(warehouse, pipeline)
     delta_table = open_table(table)
     if delta_table is None:
-        return {}
-    rows = gate_rows.load_last_tries(table, delta_table, run - TREND_RUNS + 1, run)
+        return {run: {} for run in runs}
+    every = gate_rows.load_last_tries(table, delta_table, runs[0] - TREND_RUNS + 1, runs[-1])
+    found = {}
+    for run in runs:
+        within = pc.and_(pc.greater(every["run"], run - TREND_RUNS), pc.less_equal(every["run"], run))
+        found[run] = _parse_results(table, every.filter(within), run)
+    return found
+
+
+def _parse_results(table: Table, rows: pa.Table, run: int) -> dict[str, list[TrackedResult]]:
+    """Return the results of a run by table, given those of the last runs."""
+    place = table.warehouse, table.pipeline
     own = rows.filter(pc.equal(rows["run"], run))
     gate_rows.refuse_excess(table, own)
     trends, results = _list_trends(rows, own), dict[str, list[TrackedResult]]()
     for row, trend in sorted(zip(own.to_pylist(), trends, strict=True), key=lambda pair: str(pair[0]["table"])):
-        kwargs = _parse_parameters(row["kwargs"], warehouse, pipeline)
+        kwargs = _parse_parameters(row["kwargs"], *place)
         texts = {"on_failure": row["onFailure"], "detail": gate_rows.cut_detail(str(row["detail"]))}
         try:
             result = TrackedResult.from_json({**row, **texts, "kwargs": kwargs, "trend": trend})
         except TypeError:
-            raise _build_odd_value_error("the outcome", str(row["outcome"]), warehouse, pipeline) from None
+            raise _build_odd_value_error("the outcome", str(row["outcome"]), *place) from None
         results.setdefault(row["table"], []).append(result)
     return results
 

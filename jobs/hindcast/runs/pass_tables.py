@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -13,7 +14,6 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
 from hindcast.bitemporal.intervals import to_micros
-from hindcast.common import step_events
 from hindcast.contract import list_shapes
 from hindcast.contract.bound import BoundContract
 from hindcast.contract.shapes import PERIODS, PLACE_COLUMNS
@@ -26,6 +26,7 @@ from hindcast.engine.sweeps import FOREVER
 from hindcast.engine.version_ties import TiesOfKeys
 from hindcast.ingest.ingest_commits import IngestedRecords
 from hindcast.ingest.run_division import RunDivision
+from hindcast.plan import passes
 from hindcast.plan.inputs import locate_own_table
 from hindcast.plan.plans import Plan
 from hindcast.plan.runs import Run
@@ -41,14 +42,19 @@ class NoPassError(Exception):
     """The tables of a pipeline have no increments that a pass could make."""
 
 
-class Pass(NamedTuple):
-    """A pass: the plans of its runs, that of one run with the offsets of all (`joined`), and the run before."""
+@dataclass(frozen=True)
+class Pass:
+    """A pass: the plans of its runs, and the run before them (`seen`), which all tables include."""
 
     spark: SparkSession
     contract: BoundContract
     plans: Sequence[Plan]
-    joined: Plan
     seen: Run
+
+    @cached_property
+    def joined(self) -> Plan:
+        """The plan of one run with the offsets of all."""
+        return passes.join_plans(self.plans)
 
 
 PassRecords: TypeAlias = Mapping[str, TaskRows | DataFrame]
@@ -93,25 +99,24 @@ def derive_changes(of: Pass, records: PassRecords) -> dict[str, TableChange]:
     from hindcast.engine import task
 
     with task.refuse_too_large():
-        passes = _open_passes(of, records)
+        opened = _open_passes(of, records)
         for date in range(len(of.plans)):
-            step_events.add_fields(runs=len(of.plans), runs_done=date)
             changed: dict[str, DateChange] = {}
-            for name, one in passes.items():
+            for name, one in opened.items():
                 changed[name] = one.derive_date(date, changed)
-    return {name: _summarize_pass(of, name, one) for name, one in passes.items()}
+    return {name: _summarize_pass(of, name, one) for name, one in opened.items()}
 
 
 def _open_passes(of: Pass, records: PassRecords) -> dict[str, EventsPass | VersionsPass | ViewPass]:
     """Return the tables of a pipeline before the first date, in the order in which they need each other."""
-    passes: dict[str, EventsPass | VersionsPass | ViewPass] = {}
+    opened: dict[str, EventsPass | VersionsPass | ViewPass] = {}
     for name in of.contract.topics:
-        passes[name] = _open_topic(of, name, records[name])
+        opened[name] = _open_topic(of, name, records[name])
     for name in of.contract.ordered_views:
         form = _plan_view(of, name)
-        inputs = {i: passes[i].table for i in of.contract.views[name].inputs}
-        passes[name] = ViewPass(form, inputs, _read_stored(of, form.view))
-    return passes
+        inputs = {i: opened[i].table for i in of.contract.views[name].inputs}
+        opened[name] = ViewPass(form, inputs, _read_stored(of, form.view))
+    return opened
 
 
 def _read_stored(of: Pass, side: KernelInput) -> pa.Table:

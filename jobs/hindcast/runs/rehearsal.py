@@ -89,26 +89,38 @@ def rehearse_runs(
     anything is written, if the pipeline cannot be rehearsed so; and whatever error a run raises: the runs before it
     stay, and the same call goes on after them.
     """
-    with progress.report_progress(spark):
-        yield from rehearsal_pass.finish_open_pass(spark, settings, pipeline)
-        runs = _divide_topics(spark, settings, pipeline, intervals, with_earlier=with_earlier, given=given)
-    contract, done = find_bound_contract(settings, pipeline), 0
-    in_passes = in_passes and pass_obstacles.find_obstacle(contract) is None
     with ExitStack() as notice:
+        if journal.read_runs(settings.warehouse, pipeline):  # without a run a pipeline has no place for a notice
+            notice.enter_context(notices.post_rehearsal(settings.warehouse, pipeline))
+        yield from rehearsal_pass.finish_open_pass(spark, settings, pipeline, given)
+        with progress.report_progress(spark):
+            runs = _divide_topics(spark, settings, pipeline, intervals, with_earlier=with_earlier, given=given)
+        contract, done = find_bound_contract(settings, pipeline), 0
+        in_passes = in_passes and pass_obstacles.find_obstacle(contract) is None
         while done < len(runs):
             step_events.add_fields(runs=len(runs), runs_done=done)
-            if in_passes and len(left := runs[done:]) > 1:
+            left, made = runs[done:], list[RunReport]()
+            if in_passes and len(left) > 1:
                 made = rehearsal_pass.make_runs(spark, settings, pipeline, left, given)
-                yield from made
-                done += len(made)
-                if made:
-                    continue
-            name = rehearsals.name_run(runs[done].interval)
-            number = run_steps.plan_run(settings, pipeline, name, rehearsed=runs[done], given=given)
-            if not done:  # without a run a pipeline has no place for a notice
-                notice.enter_context(notices.post_rehearsal(settings.warehouse, pipeline))
-            yield run_steps.execute_run(spark, settings, pipeline, number, given)
-            done += 1
+            yield from made or [_make_run(spark, settings, pipeline, left[0], given, notice)]
+            done += len(made) or 1
+
+
+def _make_run(
+    spark: SparkSession,
+    settings: Settings,
+    pipeline: str,
+    rehearsed: RehearsedOffsets,
+    given: TopicSource | None,
+    notice: ExitStack,
+) -> RunReport:
+    """Make a run of its own, and post the notice of the rehearsal in its first run; return its report."""
+    is_first = not journal.read_runs(settings.warehouse, pipeline)
+    name = rehearsals.name_run(rehearsed.interval)
+    number = run_steps.plan_run(settings, pipeline, name, rehearsed=rehearsed, given=given)
+    if is_first:
+        notice.enter_context(notices.post_rehearsal(settings.warehouse, pipeline))
+    return run_steps.execute_run(spark, settings, pipeline, number, given)
 
 
 def plan_requested_run(spark: SparkSession, settings: Settings, pipeline: str, run_id: str, request: str) -> int:

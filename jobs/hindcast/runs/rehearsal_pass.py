@@ -7,17 +7,14 @@ by the same steps: what it has committed stays, and its records are those of the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
 
 from hindcast.archives import archived_topics
-from hindcast.common import step_events
+from hindcast.common import progress, step_events
 from hindcast.common.settings import Settings
-from hindcast.contract.bound import BoundContract
 from hindcast.ingest import pass_ingest, quarantine
 from hindcast.kafka.topic_patterns import TopicSource
 from hindcast.plan import journal, passes
@@ -28,7 +25,7 @@ from hindcast.plan.runs import Completed, Run
 from hindcast.quality import gates_by_date
 from hindcast.report import page, report
 from hindcast.report.run_report import RunReport
-from hindcast.runs import pass_obstacles, pass_publishing, pass_tables
+from hindcast.runs import pass_obstacles, pass_publishing, pass_tables, run_steps
 from hindcast.runs.pass_publishing import DateGates
 from hindcast.runs.pass_tables import NoPassError, Pass
 from hindcast.runs.topic_records import TopicRecords
@@ -50,93 +47,100 @@ def make_runs(
     rehearsed: Sequence[RehearsedOffsets],
     given: TopicSource | None = None,
 ) -> list[RunReport]:
-    """Make some of the next rehearsed runs in one pass, as many as its memory takes; return their reports.
+    """Make the next rehearsed runs in one pass, as many as can be made together; return their reports.
 
     None if the first of them has to be a run of its own.
     """
     contract, past = find_bound_contract(settings, pipeline), journal.read_runs(settings.warehouse, pipeline)
-    if not passes.is_in_order(contract, past, rehearsed[0]):
+    is_next = passes.is_in_order(contract, past, rehearsed[0])
+    if not is_next or pass_obstacles.find_state_obstacle(spark, contract, past) is not None:
         return []
-    if pass_obstacles.find_state_obstacle(spark, contract, past) is not None:
-        return []
+    run_steps.refuse_unfit_contract(contract)
     plans = passes.propose_pass(contract, past, rehearsed, given)
     if any(topic.earlier for plan in plans for topic in plan.topics.values()):
         return []
     count = passes.count_dates(plans, settings.chunk)
     while count > 1:
-        plans = plans[:count]
-        plans = [replace(plan, pass_numbers=(plans[0].run, plans[-1].run)) for plan in plans]
+        cut = passes.cut_pass(plans, count)
         try:
-            return _make_pass(spark, settings, contract, plans, past, given, is_planned=False)
-        except CutPassError as cut:
-            step_events.add_fields(runs=len(rehearsed))
-            count = cut.dates
+            return _make_pass(spark, settings, Pass(spark, contract, cut, past[-1]), given, is_planned=False)
+        except CutPassError as error:
+            count = error.dates
     return []
 
 
-def finish_open_pass(spark: SparkSession, settings: Settings, pipeline: str) -> list[RunReport]:
-    """Finish the pass that was begun before; return the reports of its runs, none if there is none."""
+def finish_open_pass(
+    spark: SparkSession, settings: Settings, pipeline: str, given: TopicSource | None = None
+) -> list[RunReport]:
+    """Finish the pass that was begun before; return the reports of its runs, none if there is none.
+
+    Raise RunError if the contract was changed meanwhile, or another version of Hindcast began it.
+    """
     contract, past = find_bound_contract(settings, pipeline), journal.read_runs(settings.warehouse, pipeline)
     if not (begun := passes.find_open_pass(past)):
         return []
-    plans = [run.plan for run in begun]
-    before = [run for run in past if run.number < plans[0].run]
-    return _make_pass(spark, settings, contract, plans, before, None, is_planned=True)
+    passes.refuse_other_contract(contract, begun[0])
+    before = [run for run in past if run.number < begun[0].number]
+    of = Pass(spark, contract, [run.plan for run in begun], before[-1])
+    return _make_pass(spark, settings, of, given, is_planned=True)
 
 
 def _make_pass(
-    spark: SparkSession,
-    settings: Settings,
-    contract: BoundContract,
-    plans: list[Plan],
-    past: list[Run],
-    given: TopicSource | None,
-    *,
-    is_planned: bool,
+    spark: SparkSession, settings: Settings, of: Pass, given: TopicSource | None, *, is_planned: bool
 ) -> list[RunReport]:
-    joined = passes.join_plans(plans)
-    own = Pass(spark, contract, plans, joined, past[-1])
-    with archived_topics.open_source(contract, given) as source:
-        topics = {
-            name: pass_ingest.read_topic(spark, source, contract, plans, joined, name)
-            for name in contract.topics
-            if not _is_logged(contract, plans, name)
-        }
-        refused = [date for topic in topics.values() if (date := topic.find_refused_date()) is not None]
-        if refused and not is_planned:
-            raise CutPassError(min(refused), "more records are malformed than the contract allows")
-        records = {
-            name: topics[name].accepted if name in topics else _read_logged(own, name) for name in contract.topics
-        }
-        try:
-            changes = pass_tables.derive_changes(own, records)
-        except NoPassError as error:
-            raise CutPassError(0, str(error)) from error
-        asked = {
-            name: pass_publishing.count_gates(spark, contract, pass_publishing.stage_change(change, plans))
-            for name, change in changes.items()
-        }
-        if not is_planned:
-            _refuse_failing_dates(plans, asked.values())
-            journal.append_entries(contract.warehouse, [Run(plan) for plan in plans])
-        with _guard_commits(contract, plans):
-            for name, topic in topics.items():
-                if joined.topics[name].parts:
-                    topic.commit(plans)
-                log = tables.log_table(contract.warehouse, contract.pipeline, name)
-                quarantine.update_quarantine(spark, contract, name, log, name)
-            for name, gates in asked.items():
-                table = changes[name].table
-                if tables.read_last_run(table) < plans[-1].run:
-                    pass_publishing.commit_change(spark, gates.staged, plans, tables.read_last_run(table))
-            pass_publishing.append_results(contract, plans, [*asked.values()])
-    return _complete_runs(settings, contract, plans)
+    """Make the runs of a pass, which are planned already or not; return their reports.
+
+    Raise CutPassError, before anything is written, if only some of them can be made together.
+    """
+    pipeline, first, last = of.contract.pipeline, of.plans[0], of.plans[-1]
+    with step_events.record_step("pass", pipeline, last.run):
+        step_events.record_begin(run_id=f"{first.run_id} to {last.run_id}")
+        with progress.report_progress(spark), archived_topics.open_source(of.contract, given) as source:
+            _publish_pass(of, source, is_planned=is_planned)
+        return _complete_runs(settings, of)
 
 
-def _is_logged(contract: BoundContract, plans: Sequence[Plan], name: str) -> bool:
+def _publish_pass(of: Pass, source: TopicSource, *, is_planned: bool) -> None:
+    """Derive what a pass changes, ask its gates, plan its runs and commit to logs and tables what is not there yet."""
+    contract, plans = of.contract, of.plans
+    topics = {
+        name: pass_ingest.read_topic(of.spark, source, contract, plans, of.joined, name)
+        for name in contract.topics
+        if not _is_logged(of, name)
+    }
+    refused = [date for topic in topics.values() if (date := topic.find_refused_date()) is not None]
+    if refused and not is_planned:
+        raise CutPassError(min(refused), "more of its records are malformed than the contract allows")
+    records = {name: topics[name].accepted if name in topics else _read_logged(of, name) for name in contract.topics}
+    try:
+        changes = pass_tables.derive_changes(of, records)
+    except NoPassError as error:
+        raise CutPassError(0, str(error)) from error
+    asked = {
+        name: pass_publishing.count_gates(of.spark, contract, pass_publishing.stage_change(change, plans))
+        for name, change in changes.items()
+    }
+    if not is_planned:
+        _refuse_failing_dates(plans, asked.values())
+        journal.append_entries(contract.warehouse, [Run(plan) for plan in plans])
+    refuse_ended = partial(journal.read_active_run, contract.warehouse, contract.pipeline, plans[-1].run)
+    with commit_once.add_commit_guard(refuse_ended):
+        for name in contract.topics:
+            log = tables.log_table(contract.warehouse, contract.pipeline, name)
+            if name in topics and of.joined.topics[name].parts:
+                topics[name].commit(plans)
+            quarantine.update_quarantine(of.spark, contract, name, log, name)
+        for name, gates in asked.items():
+            after = tables.read_last_run(changes[name].table)
+            if after < plans[-1].run:
+                pass_publishing.commit_change(of.spark, gates.staged, plans, after)
+        pass_publishing.append_results(contract, plans, [*asked.values()])
+
+
+def _is_logged(of: Pass, name: str) -> bool:
     """Return whether a pass has committed the records of a topic before."""
-    log = tables.log_table(contract.warehouse, contract.pipeline, name)
-    return tables.read_last_run(log) >= plans[0].run
+    log = tables.log_table(of.contract.warehouse, of.contract.pipeline, name)
+    return tables.read_last_run(log) >= of.plans[0].run
 
 
 def _refuse_failing_dates(plans: Sequence[Plan], asked: Iterable[DateGates]) -> None:
@@ -148,24 +152,17 @@ def _refuse_failing_dates(plans: Sequence[Plan], asked: Iterable[DateGates]) -> 
         raise CutPassError(dates, f"a gate fails rows of {first.isoformat()}")
 
 
-@contextmanager
-def _guard_commits(contract: BoundContract, plans: Sequence[Plan]) -> Iterator[None]:
-    """Let the block commit only while the runs of a pass have not ended."""
-    refuse_ended = partial(journal.read_active_run, contract.warehouse, contract.pipeline, plans[-1].run)
-    with commit_once.add_commit_guard(refuse_ended):
-        yield
-
-
 def _read_logged(of: Pass, name: str) -> DataFrame:
     """Return the accepted records of a pass that are in the log already, decoded."""
     rows = pass_ingest.read_logged(of.spark, of.contract, of.plans, name)
     return TopicRecords(of.spark, of.contract, of.joined, name).decode_log(rows)
 
 
-def _complete_runs(settings: Settings, contract: BoundContract, plans: Sequence[Plan]) -> list[RunReport]:
+def _complete_runs(settings: Settings, of: Pass) -> list[RunReport]:
     """Make the reports of the runs of a pass, and complete all of them; return the reports."""
-    reports = [report.build_report(settings.warehouse, contract, plan, variables=settings.variables) for plan in plans]
+    pipeline, plans = of.contract.pipeline, of.plans
+    reports = report.build_reports(settings.warehouse, of.contract, plans, variables=settings.variables)
     entries = [Run(plan, Completed(it.as_json())) for plan, it in zip(plans, reports, strict=True)]
     journal.append_entries(settings.warehouse, entries)
-    page.write_page(settings.reports, contract.pipeline, plans[-1].run, reports[-1])
+    page.write_page(settings.reports, pipeline, plans[-1].run, reports[-1])
     return reports
