@@ -6,15 +6,19 @@ import json
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from hindcast import read
+from hindcast.common.errors import HindcastError
 from hindcast.common.settings import read_settings
 from hindcast.ingest import ledger
 from hindcast.plan import journal
 from hindcast.runs import rehearsal
+from hindcast.store import delta_rs_writer
 from pipelines import Pipeline, at, pipeline, wrong
 from test_rehearsal import sent
 
@@ -139,3 +143,121 @@ def test_a_pass_leaves_what_runs_date_by_date_leave(spark: SparkSession, broker:
             assert len(rehearse(other, -30, 60, "10 seconds", in_passes=False)) == len(made)
             assert_alike(p, other)
         assert wrong(p) == []
+
+
+def test_several_passes_go_on_from_what_the_tables_have(
+    spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pass takes as many dates as `HINDCAST_CHUNK` has records; a date that a gate holds is a run of its own."""
+    chance = random.Random(5)  # noqa: S311  # any will do
+    monkeypatch.setenv("HINDCAST_CHUNK", "120")
+    with pipeline(spark, broker, tmp_path / "a", CONTRACT, partitions=2) as p:
+        send_histories(p, chance, 150)
+        p.send("menu", ("dish9", {"price": 200}, 5, sent(61)), ("dish9", None, 6, sent(75)))
+        for n in range(40):
+            p.send("orders", (f"late{n}", {"item": "dish1", "quantity": 1}, n, sent(61 + n)))
+        rehearse(p, -30, 110, "5 seconds", in_passes=True)
+        passes = [run.plan.pass_numbers for run in journal.read_runs(p.warehouse, p.name)]
+        assert len({*passes} - {None}) > 2
+        held = next(n for n, row in enumerate(passes, 1) if row is None and n > 1)
+        assert all(row is None for row in passes[held:]), "while something is held, dates are runs of their own"
+        with beside(p, tmp_path / "b") as other:
+            rehearse(other, -30, 110, "5 seconds", in_passes=False)
+            assert_alike(p, other)
+        p.send("orders", ("gus", {"item": "dish1", "quantity": 2}, 7))
+        p.run()
+        assert wrong(p) == []
+
+
+@pytest.mark.parametrize("bad", ["gate", "record"])
+def test_a_date_that_is_stopped_ends_the_rehearsal_there(
+    spark: SparkSession, broker: str, tmp_path: Path, bad: str
+) -> None:
+    chance = random.Random(6)  # noqa: S311  # any will do
+    with pipeline(spark, broker, tmp_path / "a", CONTRACT) as p:
+        send_histories(p, chance, 60)
+        value = {"item": None, "quantity": 1} if bad == "gate" else b"{"
+        p.send("orders", ("tom", value, 8, sent(73)))
+        p.send("orders", ("tim", {"item": "dish1", "quantity": 1}, 9, sent(94)))
+        with beside(p, tmp_path / "b") as other:
+            for one, in_passes in ((p, True), (other, False)):
+                with one.here(), pytest.raises(HindcastError):
+                    rehearse(one, -30, 100, "10 seconds", in_passes=in_passes)
+        assert {run.plan.pass_numbers for run in journal.read_runs(p.warehouse, p.name)} == {None, (2, 10)}
+        assert p.states()[-1] == (11, "stopped")
+        assert p.states() == other.states()
+        mended = CONTRACT.replace(
+            "- expect_column_values_to_not_be_null: {column: item}",
+            "- expect_column_values_to_not_be_null: {column: customer}",
+        )
+        mended = mended.replace("    read: stream\n", "    read: stream\n    max_malformed: 1\n")
+        for one, in_passes in ((p, True), (other, False)):
+            with one.here():
+                one.write(name_topics(p, mended))
+                rehearse(one, -30, 130, "10 seconds", in_passes=in_passes)
+        assert_alike(p, other)
+        assert wrong(p) == []
+
+
+def name_topics(p: Pipeline, text: str) -> str:
+    """A contract whose topics have the names in Kafka that those of a pipeline have."""
+    for name in ("menu", "orders", "stock"):
+        text = text.replace(f"  {name}:\n    read:", f"  {name}:\n    topic: {p.kafka(name)}\n    read:")
+    return text
+
+
+class Killed(BaseException):
+    """Ends a process at once."""
+
+
+def test_a_pass_that_is_killed_after_each_of_its_commits_goes_on(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    chance = random.Random(7)  # noqa: S311  # any will do
+    with pipeline(spark, broker, tmp_path / "a", CONTRACT, partitions=2) as p:
+        send_histories(p, chance, 60)
+        p.send("menu", ("odd", b"{", 8, sent(25)))
+        p.write(name_topics(p, CONTRACT.replace("    read: table\n", "    read: table\n    max_malformed: 1\n", 1)))
+        rehearse(p, -30, 0, "30 seconds", in_passes=True)
+        kills = 0
+        while True:
+            try:
+                with pytest.MonkeyPatch.context() as patch:
+                    kill_after_commit(patch)
+                    rehearse(p, -30, 60, "15 seconds", in_passes=True)
+            except Killed:
+                kills += 1
+                known = read.query(p.warehouse, p.contract, "bills", read.Question(known_at=at(0)))
+                states = {state for number, state in p.states() if number > 1}
+                assert states == {"planned"} or states == {"completed"}
+                assert known.num_rows == known_before(p, at(0)), "what was known before a pass can be asked for"
+            else:
+                break
+        assert kills > 10
+        with beside(p, tmp_path / "b") as other:
+            rehearse(other, -30, 0, "30 seconds", in_passes=False)
+            rehearse(other, -30, 60, "15 seconds", in_passes=False)
+            ours, theirs = list_everything(p), list_everything(other)
+            ours["gates"] = sorted({*ours["gates"]})  # a pass that goes on asks them again
+            assert ours == theirs
+            assert list_reports(p) == list_reports(other)
+        assert wrong(p) == []
+
+
+def kill_after_commit(patch: pytest.MonkeyPatch) -> None:
+    """Let the process be killed after its first commit to a table or the journal."""
+
+    def then_die(commit: Any) -> Any:
+        def dying(*arguments: Any, **options: Any) -> None:
+            commit(*arguments, **options)
+            raise Killed
+
+        return dying
+
+    patch.setattr(delta_rs_writer, "_commit_files", then_die(delta_rs_writer._commit_files))
+    patch.setattr(journal, "_commit_rows", then_die(journal._commit_rows))
+
+
+def known_before(p: Pipeline, moment: datetime) -> int:
+    rows = p.raw("bills")
+    return sum(row["systemFrom"] <= moment and (row["systemTo"] is None or row["systemTo"] > moment) for row in rows)

@@ -7,7 +7,7 @@ read twice: once to find where the intervals end, and by the runs.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from datetime import datetime, timedelta
 
@@ -30,6 +30,7 @@ from hindcast.plan.rehearsals import RehearsedOffsets
 from hindcast.plan.runs import Run
 from hindcast.report.run_report import RunReport
 from hindcast.runs import pass_obstacles, rehearsal_pass, run_steps
+from hindcast.runs.rehearsal_pass import CutPassError
 
 MOST_RUNS = 10_000
 """The most runs of one rehearsal."""
@@ -81,13 +82,14 @@ def rehearse_runs(
     with_earlier: bool = False,
     given: TopicSource | None = None,
     in_passes: bool = True,
+    tell: Callable[[str], None] = lambda _: None,
 ) -> Iterator[RunReport]:
     """Make the runs of these intervals of arrival, which are in order, and yield the report of each.
 
     Those that a rehearsal has completed are left out. `with_earlier`: what arrived before the first interval belongs
-    to it. `in_passes`: many are made together where they can be (rehearsal_pass.py). Raises RequestError, before
-    anything is written, if the pipeline cannot be rehearsed so; and whatever error a run raises: the runs before it
-    stay, and the same call goes on after them.
+    to it. `in_passes`: many are made together where they can be (rehearsal_pass.py); `tell` is told why they are not.
+    Raises RequestError, before anything is written, if the pipeline cannot be rehearsed so; and whatever error a run
+    raises: the runs before it stay, and the same call goes on after them.
     """
     with ExitStack() as notice:
         if journal.read_runs(settings.warehouse, pipeline):  # without a run a pipeline has no place for a notice
@@ -95,15 +97,34 @@ def rehearse_runs(
         yield from rehearsal_pass.finish_open_pass(spark, settings, pipeline, given)
         with progress.report_progress(spark):
             runs = _divide_topics(spark, settings, pipeline, intervals, with_earlier=with_earlier, given=given)
-        contract, done = find_bound_contract(settings, pipeline), 0
-        in_passes = in_passes and pass_obstacles.find_obstacle(contract) is None
+        obstacle = pass_obstacles.find_obstacle(find_bound_contract(settings, pipeline))
+        if obstacle is not None and len(runs) > 1:
+            tell(f"each of {len(runs):,} dates is a run by itself: {obstacle} (docs/hindsight.md)")
+        done, reasons = 0, set[str]()
         while done < len(runs):
             step_events.add_fields(runs=len(runs), runs_done=done)
             left, made = runs[done:], list[RunReport]()
-            if in_passes and len(left) > 1:
-                made = rehearsal_pass.make_runs(spark, settings, pipeline, left, given)
+            if in_passes and obstacle is None and len(left) > 1:
+                made, reason = _make_pass(spark, settings, pipeline, left, given)
+                if reason and reason not in reasons:
+                    tell(f"dates from {left[0].interval.until.isoformat()} on are runs by themselves: {reason}")
+                reasons.add(reason)
             yield from made or [_make_run(spark, settings, pipeline, left[0], given, notice)]
             done += len(made) or 1
+
+
+def _make_pass(
+    spark: SparkSession,
+    settings: Settings,
+    pipeline: str,
+    rehearsed: Sequence[RehearsedOffsets],
+    given: TopicSource | None,
+) -> tuple[list[RunReport], str]:
+    """Make the next runs in one pass; return their reports. None, and why, if the next date is a run by itself."""
+    try:
+        return rehearsal_pass.make_runs(spark, settings, pipeline, rehearsed, given), ""
+    except CutPassError as cut:
+        return [], cut.reason
 
 
 def _make_run(

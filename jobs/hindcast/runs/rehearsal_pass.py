@@ -49,24 +49,26 @@ def make_runs(
 ) -> list[RunReport]:
     """Make the next rehearsed runs in one pass, as many as can be made together; return their reports.
 
-    None if the first of them has to be a run of its own.
+    Raise CutPassError, with nothing written, if the first of them has to be a run of its own.
     """
     contract, past = find_bound_contract(settings, pipeline), journal.read_runs(settings.warehouse, pipeline)
-    is_next = passes.is_in_order(contract, past, rehearsed[0])
-    if not is_next or pass_obstacles.find_state_obstacle(spark, contract, past) is not None:
-        return []
+    if (obstacle := pass_obstacles.find_state_obstacle(spark, contract, past)) is not None:
+        raise CutPassError(0, obstacle)
+    if not passes.is_in_order(contract, past, rehearsed[0]):
+        raise CutPassError(0, f"something is known at {rehearsed[0].interval.until.isoformat()} already")
     run_steps.refuse_unfit_contract(contract)
     plans = passes.propose_pass(contract, past, rehearsed, given)
     if any(topic.earlier for plan in plans for topic in plan.topics.values()):
-        return []
+        raise CutPassError(0, "a topic begins earlier than before")
     count = passes.count_dates(plans, settings.chunk)
     while count > 1:
         cut = passes.cut_pass(plans, count)
         try:
             return _make_pass(spark, settings, Pass(spark, contract, cut, past[-1]), given, is_planned=False)
         except CutPassError as error:
-            count = error.dates
-    return []
+            if (count := error.dates) < 2:
+                raise CutPassError(0, error.reason) from error
+    raise CutPassError(0, f"the next date has more than {settings.chunk:,} records (HINDCAST_CHUNK), or is the last")
 
 
 def finish_open_pass(

@@ -40,6 +40,17 @@ def read_notes(table: Table, parse: Callable[[StoredObject], Note], limit: int =
     return {}
 
 
+def list_joined_runs(table: Table, limit: int = 1000) -> list[list[int]]:
+    """Return the runs of each of the last commits that several runs have in common, as a pass makes them."""
+    delta_table = open_table(table)
+    if delta_table is None:
+        return []
+    with refuse_unreadable_rows(table):
+        notes = [split_note(parse_note(commit)) for commit in _read_commits(delta_table, limit)]
+    numbers = ([run for note in some if type(run := note.get("run")) is int] for some in notes)
+    return [runs for runs in numbers if len(runs) > 1]
+
+
 def _read_commits(delta_table: DeltaTable, limit: int) -> Sequence[StoredObject]:
     """Return the last commits to a table, newest first; of a pinned table none that came later.
 
