@@ -38,7 +38,7 @@ def propose_pass(
 
 def divide_plan(plan: Plan, rehearsed: Sequence[RehearsedOffsets]) -> list[Plan]:
     """Return the plans of the runs of a pass, given the plan of one run with the offsets of all."""
-    first, starts = plan.run, {name: topic.ranges for name, topic in plan.topics.items()}
+    first, starts = plan.first_number, {name: topic.ranges for name, topic in plan.topics.items()}
     numbers = first, first + len(rehearsed) - 1
     plans = []
     for number, (interval, ends) in enumerate(rehearsed, first):

@@ -52,7 +52,7 @@ def find_state_obstacle(spark: SparkSession, contract: BoundContract, past: Sequ
     """
     last = past[-1] if past else None
     if last is None or last.plan.contract != contract.hash or not last.has_done_all_tables:
-        return "no run has made the tables by this contract yet"
+        return "it makes the tables by this contract"
     for name in (*contract.topics, *contract.views):
         table = locate_own_table(contract, name)
         if incremental_state.find_last_run_of_any_size(contract, table) is None:

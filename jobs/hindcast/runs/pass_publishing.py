@@ -19,7 +19,7 @@ from hindcast.plan.plans import Plan
 from hindcast.quality import gate_results, gates_by_date
 from hindcast.quality.gates_by_date import DateCounts
 from hindcast.runs.pass_tables import TableChange
-from hindcast.store import commit_notes, commits, delta_rs_writer, file_listing, files, table_columns, tables
+from hindcast.store import commit_notes, commits, delta_log, delta_rs_writer, file_listing, files, table_columns, tables
 from hindcast.store.files import DataFile
 from hindcast.store.tables import ARROW_TIMESTAMP
 
@@ -35,6 +35,13 @@ def stage_change(change: TableChange, plans: Sequence[Plan]) -> StagedPass:
     """Write the rows that a pass opens in a table to files, those of each belief in the order of their starts."""
     delta_table = DeltaTable(change.table.path)
     return StagedPass(change, tuple(files.write_files(delta_table, _list_parts(change, plans, delta_table))))
+
+
+def discard_files(staged: StagedPass) -> None:
+    """Remove the files of a pass that is not published."""
+    filesystem = delta_log.open_filesystem(DeltaTable(staged.change.table.path))
+    for file in staged.files:
+        filesystem.delete_file(file.path)
 
 
 def _list_parts(

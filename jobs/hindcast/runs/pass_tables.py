@@ -42,6 +42,14 @@ class NoPassError(Exception):
     """The tables of a pipeline have no increments that a pass could make."""
 
 
+class RefusedDateError(Exception):
+    """A date of a pass that a kernel cannot derive: its rows are too many, or Spark must evaluate an expression."""
+
+    def __init__(self, date: int, reason: str) -> None:
+        super().__init__(reason)
+        self.date = date
+
+
 @dataclass(frozen=True)
 class Pass:
     """A pass: the plans of its runs, and the run before them (`seen`), which all tables include."""
@@ -93,18 +101,38 @@ class TableChange(NamedTuple):
 
 
 def derive_changes(of: Pass, records: PassRecords) -> dict[str, TableChange]:
-    """Return what a pass changes in each table. NoPassError if one has no increments by a kernel, RefusalError if
-    one of them cannot evaluate an expression, or would take too much memory.
+    """Return what a pass changes in each table. NoPassError if one has no increments by a kernel, RefusedDateError for
+    the first date that one of them refuses.
     """
     from hindcast.engine import task
 
-    with task.refuse_too_large():
-        opened = _open_passes(of, records)
-        for date in range(len(of.plans)):
-            changed: dict[str, DateChange] = {}
-            for name, one in opened.items():
-                changed[name] = one.derive_date(date, changed)
+    date = 0
+    try:
+        with task.refuse_too_large():
+            opened = _open_passes(of, records)
+            for date in range(len(of.plans)):
+                changed: dict[str, DateChange] = {}
+                for name, one in opened.items():
+                    changed[name] = one.derive_date(date, changed)
+    except task.RefusalError as error:
+        raise RefusedDateError(date, f"no kernel derives it: {error}") from error
     return {name: _summarize_pass(of, name, one) for name, one in opened.items()}
+
+
+def plan_views(of: Pass) -> dict[str, ViewIncrement]:
+    """Return the increments of all views, in the order in which they need each other; NoPassError if one has none."""
+    for name, topic in of.contract.topics.items():
+        table = locate_own_table(of.contract, name)
+        if topic.read == "table" and increment_plans.plan_topic(of.contract, name, table, of.joined.known_at) is None:
+            raise NoPassError(f"no kernel derives {name} from new records")
+    forms = {name: _plan_view(of, name) for name in of.contract.ordered_views}
+    for name, form in forms.items():
+        is_known = isinstance(form, JoinIncrement) or derive_view.read_left_out(
+            locate_own_table(of.contract, name), of.seen
+        )
+        if not is_known:
+            raise NoPassError(f"what {name} has left out before is not known")
+    return forms
 
 
 def _open_passes(of: Pass, records: PassRecords) -> dict[str, EventsPass | VersionsPass | ViewPass]:
@@ -112,8 +140,7 @@ def _open_passes(of: Pass, records: PassRecords) -> dict[str, EventsPass | Versi
     opened: dict[str, EventsPass | VersionsPass | ViewPass] = {}
     for name in of.contract.topics:
         opened[name] = _open_topic(of, name, records[name])
-    for name in of.contract.ordered_views:
-        form = _plan_view(of, name)
+    for name, form in plan_views(of).items():
         inputs = {i: opened[i].table for i in of.contract.views[name].inputs}
         opened[name] = ViewPass(form, inputs, _read_stored(of, form.view))
     return opened
@@ -203,8 +230,7 @@ def _sum_left_out(of: Pass, table: Table, one: ViewPass) -> dict[int, LeftOut]:
     if isinstance(one.form, JoinIncrement):
         return {}
     total = derive_view.read_left_out(table, of.seen)
-    if total is None:
-        raise NoPassError(f"what {table.name} has left out before is not known")
+    total = total or NOTHING_LEFT_OUT
     found = {}
     for date in range(len(of.plans)):
         new = one.left_out.get(date, LeftOutRows())

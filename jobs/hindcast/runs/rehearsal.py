@@ -30,7 +30,6 @@ from hindcast.plan.rehearsals import RehearsedOffsets
 from hindcast.plan.runs import Run
 from hindcast.report.run_report import RunReport
 from hindcast.runs import pass_obstacles, rehearsal_pass, run_steps
-from hindcast.runs.rehearsal_pass import CutPassError
 
 MOST_RUNS = 10_000
 """The most runs of one rehearsal."""
@@ -100,31 +99,27 @@ def rehearse_runs(
         obstacle = pass_obstacles.find_obstacle(find_bound_contract(settings, pipeline))
         if obstacle is not None and len(runs) > 1:
             tell(f"each of {len(runs):,} dates is a run by itself: {obstacle} (docs/hindsight.md)")
-        done, reasons = 0, set[str]()
+        done, most, reasons = 0, len(runs), set[str]()
         while done < len(runs):
             step_events.add_fields(runs=len(runs), runs_done=done)
-            left, made = runs[done:], list[RunReport]()
+            left = runs[done : done + most]
             if in_passes and obstacle is None and len(left) > 1:
-                made, reason = _make_pass(spark, settings, pipeline, left, given)
-                if reason and reason not in reasons:
-                    tell(f"dates from {left[0].interval.until.isoformat()} on are runs by themselves: {reason}")
-                reasons.add(reason)
-            yield from made or [_make_run(spark, settings, pipeline, left[0], given, notice)]
-            done += len(made) or 1
+                made = rehearsal_pass.make_runs(spark, settings, pipeline, left, given)
+                yield from made.reports
+                done += len(made.reports)
+                # What is read of dates behind one that is a run by itself is read again.
+                most = max(LEAST_DATES, 2 * len(made.reports)) if made.was_read else len(runs)
+                if not made.reason:
+                    continue
+                if made.reason not in reasons:
+                    tell(f"{runs[done].interval.until.isoformat()} is a run by itself: {made.reason}")
+                reasons.add(made.reason)
+            yield _make_run(spark, settings, pipeline, runs[done], given, notice)
+            done += 1
 
 
-def _make_pass(
-    spark: SparkSession,
-    settings: Settings,
-    pipeline: str,
-    rehearsed: Sequence[RehearsedOffsets],
-    given: TopicSource | None,
-) -> tuple[list[RunReport], str]:
-    """Make the next runs in one pass; return their reports. None, and why, if the next date is a run by itself."""
-    try:
-        return rehearsal_pass.make_runs(spark, settings, pipeline, rehearsed, given), ""
-    except CutPassError as cut:
-        return [], cut.reason
+LEAST_DATES = 8
+"""So many dates a pass tries to make after one that had to be a run by itself."""
 
 
 def _make_run(

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 
 from hindcast.archives import archived_topics
 from hindcast.common import progress, step_events
+from hindcast.common.errors import RunError
 from hindcast.common.settings import Settings
 from hindcast.ingest import pass_ingest, quarantine
 from hindcast.kafka.topic_patterns import TopicSource
@@ -27,17 +29,27 @@ from hindcast.report import page, report
 from hindcast.report.run_report import RunReport
 from hindcast.runs import pass_obstacles, pass_publishing, pass_tables, run_steps
 from hindcast.runs.pass_publishing import DateGates
-from hindcast.runs.pass_tables import NoPassError, Pass
+from hindcast.runs.pass_tables import NoPassError, Pass, RefusedDateError
 from hindcast.runs.topic_records import TopicRecords
 from hindcast.store import commit_once, tables
 
 
-class CutPassError(Exception):
+class CutPass(NamedTuple):
     """A pass can make only some of its `dates`, the first ones; `reason` says why, in words."""
 
-    def __init__(self, dates: int, reason: str) -> None:
-        super().__init__(reason)
-        self.dates, self.reason = dates, reason
+    dates: int
+    reason: str
+
+
+class MadeRuns(NamedTuple):
+    """The reports of runs that a pass has made; and why the next date has to be a run by itself, if it has.
+
+    `was_read`: this was found by reading records.
+    """
+
+    reports: Sequence[RunReport]
+    reason: str = ""
+    was_read: bool = False
 
 
 def make_runs(
@@ -46,37 +58,39 @@ def make_runs(
     pipeline: str,
     rehearsed: Sequence[RehearsedOffsets],
     given: TopicSource | None = None,
-) -> list[RunReport]:
-    """Make the next rehearsed runs in one pass, as many as can be made together; return their reports.
-
-    Raise CutPassError, with nothing written, if the first of them has to be a run of its own.
-    """
+) -> MadeRuns:
+    """Make the next rehearsed runs in one pass, as many as can be made together; perhaps none."""
     contract, past = find_bound_contract(settings, pipeline), journal.read_runs(settings.warehouse, pipeline)
     if (obstacle := pass_obstacles.find_state_obstacle(spark, contract, past)) is not None:
-        raise CutPassError(0, obstacle)
+        return MadeRuns([], obstacle)
     if not passes.is_in_order(contract, past, rehearsed[0]):
-        raise CutPassError(0, f"something is known at {rehearsed[0].interval.until.isoformat()} already")
+        return MadeRuns([], f"something is known at {rehearsed[0].interval.until.isoformat()} already")
     run_steps.refuse_unfit_contract(contract)
     plans = passes.propose_pass(contract, past, rehearsed, given)
     if any(topic.earlier for plan in plans for topic in plan.topics.values()):
-        raise CutPassError(0, "a topic begins earlier than before")
-    count = passes.count_dates(plans, settings.chunk)
+        return MadeRuns([], "a topic begins earlier than before")
+    try:
+        pass_tables.plan_views(Pass(spark, contract, plans, past[-1]))
+    except NoPassError as error:
+        return MadeRuns([], str(error))
+    count, reason = passes.count_dates(plans, settings.chunk), ""
     while count > 1:
-        cut = passes.cut_pass(plans, count)
-        try:
-            return _make_pass(spark, settings, Pass(spark, contract, cut, past[-1]), given, is_planned=False)
-        except CutPassError as error:
-            if (count := error.dates) < 2:
-                raise CutPassError(0, error.reason) from error
-    raise CutPassError(0, f"the next date has more than {settings.chunk:,} records (HINDCAST_CHUNK), or is the last")
+        of = Pass(spark, contract, passes.cut_pass(plans, count), past[-1])
+        made = _make_pass(spark, settings, of, given, is_planned=False)
+        if not isinstance(made, CutPass):
+            return MadeRuns(made, reason, bool(reason))
+        count, reason = made
+    if reason:
+        return MadeRuns([], reason, was_read=True)
+    return MadeRuns([], f"it or the next date has more than {settings.chunk:,} records (HINDCAST_CHUNK)")
 
 
 def finish_open_pass(
     spark: SparkSession, settings: Settings, pipeline: str, given: TopicSource | None = None
-) -> list[RunReport]:
+) -> Sequence[RunReport]:
     """Finish the pass that was begun before; return the reports of its runs, none if there is none.
 
-    Raise RunError if the contract was changed meanwhile, or another version of Hindcast began it.
+    Raise RunError if the contract was changed meanwhile, or if it cannot be derived any more.
     """
     contract, past = find_bound_contract(settings, pipeline), journal.read_runs(settings.warehouse, pipeline)
     if not (begun := passes.find_open_pass(past)):
@@ -84,25 +98,29 @@ def finish_open_pass(
     passes.refuse_other_contract(contract, begun[0])
     before = [run for run in past if run.number < begun[0].number]
     of = Pass(spark, contract, [run.plan for run in begun], before[-1])
-    return _make_pass(spark, settings, of, given, is_planned=True)
+    made = _make_pass(spark, settings, of, given, is_planned=True)
+    if isinstance(made, CutPass):
+        where, fix = f"{pipeline}, runs {begun[0].number} to {begun[-1].number}", f"hindcast abandon {pipeline}"
+        raise RunError(f"cannot be finished together: {made.reason}", where=where, fix=fix)
+    return made
 
 
 def _make_pass(
     spark: SparkSession, settings: Settings, of: Pass, given: TopicSource | None, *, is_planned: bool
-) -> list[RunReport]:
+) -> Sequence[RunReport] | CutPass:
     """Make the runs of a pass, which are planned already or not; return their reports.
 
-    Raise CutPassError, before anything is written, if only some of them can be made together.
+    Or say, before anything is written, how many of them can be made together.
     """
     pipeline, first, last = of.contract.pipeline, of.plans[0], of.plans[-1]
     with step_events.record_step("pass", pipeline, last.run):
         step_events.record_begin(run_id=f"{first.run_id} to {last.run_id}")
         with progress.report_progress(spark), archived_topics.open_source(of.contract, given) as source:
-            _publish_pass(of, source, is_planned=is_planned)
-        return _complete_runs(settings, of)
+            cut = _publish_pass(of, source, is_planned=is_planned)
+        return cut or _complete_runs(settings, of)
 
 
-def _publish_pass(of: Pass, source: TopicSource, *, is_planned: bool) -> None:
+def _publish_pass(of: Pass, source: TopicSource, *, is_planned: bool) -> CutPass | None:
     """Derive what a pass changes, ask its gates, plan its runs and commit to logs and tables what is not there yet."""
     contract, plans = of.contract, of.plans
     topics = {
@@ -112,18 +130,21 @@ def _publish_pass(of: Pass, source: TopicSource, *, is_planned: bool) -> None:
     }
     refused = [date for topic in topics.values() if (date := topic.find_refused_date()) is not None]
     if refused and not is_planned:
-        raise CutPassError(min(refused), "more of its records are malformed than the contract allows")
+        return CutPass(min(refused), "more of its records are malformed than the contract allows")
     records = {name: topics[name].accepted if name in topics else _read_logged(of, name) for name in contract.topics}
     try:
         changes = pass_tables.derive_changes(of, records)
-    except NoPassError as error:
-        raise CutPassError(0, str(error)) from error
+    except RefusedDateError as error:
+        return CutPass(error.date, str(error))
     asked = {
         name: pass_publishing.count_gates(of.spark, contract, pass_publishing.stage_change(change, plans))
         for name, change in changes.items()
     }
     if not is_planned:
-        _refuse_failing_dates(plans, asked.values())
+        if (cut := _find_failing_date(plans, asked.values())) is not None:
+            for gates in asked.values():
+                pass_publishing.discard_files(gates.staged)
+            return cut
         journal.append_entries(contract.warehouse, [Run(plan) for plan in plans])
     refuse_ended = partial(journal.read_active_run, contract.warehouse, contract.pipeline, plans[-1].run)
     with commit_once.add_commit_guard(refuse_ended):
@@ -137,6 +158,7 @@ def _publish_pass(of: Pass, source: TopicSource, *, is_planned: bool) -> None:
             if after < plans[-1].run:
                 pass_publishing.commit_change(of.spark, gates.staged, plans, after)
         pass_publishing.append_results(contract, plans, [*asked.values()])
+    return None
 
 
 def _is_logged(of: Pass, name: str) -> bool:
@@ -145,13 +167,13 @@ def _is_logged(of: Pass, name: str) -> bool:
     return tables.read_last_run(log) >= of.plans[0].run
 
 
-def _refuse_failing_dates(plans: Sequence[Plan], asked: Iterable[DateGates]) -> None:
-    """Raise CutPassError if a gate fails rows of a date: that is a run of its own, which holds them or is stopped."""
+def _find_failing_date(plans: Sequence[Plan], asked: Iterable[DateGates]) -> CutPass | None:
+    """Return that a pass ends before the first date that some gate fails: a run by itself holds it or is stopped."""
     found = [date for gates in asked if (date := gates_by_date.find_first_failing(gates.counts)) is not None]
-    if found:
-        first = min(found)
-        dates = next(n for n, plan in enumerate(plans) if plan.known_at == first)
-        raise CutPassError(dates, f"a gate fails rows of {first.isoformat()}")
+    if not found:
+        return None
+    dates = next(n for n, plan in enumerate(plans) if plan.known_at == min(found))
+    return CutPass(dates, "a gate fails some of its rows")
 
 
 def _read_logged(of: Pass, name: str) -> DataFrame:
