@@ -23,7 +23,7 @@ def delays(*minutes: float) -> LateDelays:
 
 def test_the_late_records_of_one_run_are_measured(tmp_path: Path) -> None:
     log = tables.log_table(str(tmp_path), "shop", "prices")
-    assert measure_delays(log, 3) is None
+    assert measure_delays(log, 3, 3) == {}
     late = [log_row(n, timestamp=at(100 - n), streamTime=at(100)) for n in range(1, 21)]
     others = [
         log_row(30, timestamp=at(100), streamTime=at(100)),
@@ -31,9 +31,8 @@ def test_the_late_records_of_one_run_are_measured(tmp_path: Path) -> None:
         log_row(32, timestamp=at(0), streamTime=at(900), run=4),
     ]
     write_rows(log, LOG, [*late, *others])
-    assert measure_delays(log, 3) == delays(10, 19, 20)
-    assert measure_delays(log, 4) == delays(900, 900, 900)
-    assert measure_delays(log, 5) is None
+    assert measure_delays(log, 3, 5) == {3: delays(10, 19, 20), 4: delays(900, 900, 900)}
+    assert measure_delays(log, 5, 5) == {}
 
 
 def test_delays_are_described() -> None:

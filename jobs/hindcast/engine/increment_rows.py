@@ -114,14 +114,21 @@ def diff_rows(form: ViewIncrement, rows: Comparison, *, with_kept: bool = False)
 
     `with_kept`: also the current rows that stay, with the `_change` 'keep'.
     """
+    closes, opened = find_differences(form, rows)
+    current = _decode(rows.current.select(form.columns))
+    parts = [("close", current.filter(pa.array(closes))), ("open", opened)]
+    parts += [("keep", current.filter(pa.array(~closes & with_kept)))]
+    marked = [rows.append_column("_change", pa.repeat(change, rows.num_rows)) for change, rows in parts]
+    return pa.concat_tables(marked).combine_chunks()
+
+
+def find_differences(form: ViewIncrement, rows: Comparison) -> tuple[Booleans, pa.Table]:
+    """Return which of the current rows of a comparison close, and the rows to open."""
     compared = [column for column in form.columns if column in form.identity or not column.startswith("_")]
     current, derived = (_decode(side.select(form.columns)) for side in (rows.current, rows.derived))
     # rule: a row on both sides is neither closed nor opened
     stays, repeats = (closing.find_matching_rows(*pair, compared) for pair in ((current, derived), (derived, current)))
-    parts = [("close", current, ~stays), ("open", derived, ~repeats), ("keep", current, stays & with_kept)]
-    changed = [(change, side.filter(pa.array(mask))) for change, side, mask in parts]
-    marked = [rows.append_column("_change", pa.repeat(change, rows.num_rows)) for change, rows in changed]
-    return pa.concat_tables(marked).combine_chunks()
+    return ~stays, derived.filter(pa.array(~repeats))
 
 
 SIDE = "_side"

@@ -77,6 +77,13 @@ def widen_slice(span: TimeSlice, before: int, after: int) -> TimeSlice:
     return TimeSlice(move(span.start, -before), move(span.end, after))
 
 
+def read_current(side: KernelInput) -> pa.Table:
+    """Return all current rows: its key, columns and periods. TooManyRowsError as for `read_slice`."""
+    rows = _read_current_rows(side, [], [])
+    columns = list(dict.fromkeys((*side.key, *side.columns, *side.periods)))
+    return integer_encoding.decode_dictionaries(rows.select(columns), columns)
+
+
 def read_starts_after(side: KernelInput, end: datetime) -> pa.Table:
     """Return keys and periods of the versions that start at `end` or later, in the order of their starts."""
     start = side.periods[0]

@@ -19,8 +19,11 @@ from pyspark.sql import functions as F
 
 from hindcast.archives import archived_topics
 from hindcast.common import step_events
+from hindcast.common.json_values import JsonObject
+from hindcast.common.spark_workers import map_in_workers
 from hindcast.contract.bound import BoundContract
 from hindcast.ingest import quarantine, record_counts, topic_log, topic_segments
+from hindcast.ingest.run_division import RunDivision
 from hindcast.ingest.segments import Origin, Segments
 from hindcast.ingest.stream_times import ReachedOffsets
 from hindcast.kafka import gaps, topic_patterns
@@ -83,7 +86,7 @@ def ingest_topic(
     if to_do:
         counted = _read_counts(log, plan) if done >= first else Counter[str]()
         with archived_topics.open_source(contract, given) as source:
-            step = _TopicIngest(spark, source, contract, plan, name, log, chunks, ReachedOffsets())
+            step = TopicIngest(spark, source, contract, plan, name, log, chunks, ReachedOffsets())
             for number in to_do:
                 if len(chunks) > MAX_KEPT_CHUNKS or size > MAX_KEPT_BYTES:
                     ingested.clear()  # hold one chunk at a time
@@ -109,7 +112,7 @@ def _read_counts(log: Table, plan: Plan) -> Counter[str]:
     return Counter({name: getattr(note, name) for name in names} if note else {})
 
 
-def _list_idle_partitions(topic_plan: TopicPlan, chunk: int) -> tuple[IdlePartition, ...]:
+def list_idle_partitions(topic_plan: TopicPlan, chunk: int) -> tuple[IdlePartition, ...]:
     """Return the partitions of which nothing is in the log when a run has ingested this chunk, the first is 1."""
     taken = topic_plan.cut_after_chunks(chunk)
     starts = {p: taken.start_offsets.get(p) for p in taken.ranges}
@@ -120,7 +123,24 @@ def _list_idle_partitions(topic_plan: TopicPlan, chunk: int) -> tuple[IdlePartit
     )
 
 
-class _TopicIngest(NamedTuple):
+def _divide_rows(gap: DataFrame, division: RunDivision) -> DataFrame:
+    """Return rows of a log, each with the values of its run."""
+    return map_in_workers(gap, lambda batches: map(division.replace_values, batches), gap.schema)
+
+
+class ReadParts(NamedTuple):
+    """What was read of some ranges of a topic: the `segments` of their records, the ranges that are `lost`, those that
+    were `read`, what is `available`, and how many records each partition has.
+    """
+
+    segments: Segments
+    lost: Sequence[dict[int, OffsetRange]]
+    read: list[dict[int, OffsetRange]]
+    available: Mapping[int, OffsetRange]
+    counts: Counter[int]
+
+
+class TopicIngest(NamedTuple):
     """The context of the commits to a topic's log."""
 
     spark: SparkSession
@@ -138,9 +158,43 @@ class _TopicIngest(NamedTuple):
         Returns the accepted records, decoded, None if the commit was made before; and how many bytes all records take.
         `counted`: what the run has ingested and refused before; this adds to it.
         """
-        spark, contract, plan, name = self.spark, self.contract, self.plan, self.name
+        plan, name = self.plan, self.name
         chunk = len(self.chunks) - (plan.run - number)  # the first is 1
         parts, later = self.chunks[chunk - 1], self.chunks[chunk:]
+        topic, topic_plan = self.contract.topics[name], plan.topics[name]
+        to_come, planned = sum(map(count_offsets, later)), count_offsets(parts)
+        if len(self.chunks) > 1:
+            whole = sum(topic_plan.planned_counts.values())
+            step_events.add_fields(offsets_planned=whole, offsets_done=whole - to_come - planned)
+        read = self.read_parts(parts, counted, chunk=chunk, to_come=to_come)
+        note = LogNote(
+            *(plan.run, plan.run_id, counted["refused"], topic.valid_time),
+            idle=list_idle_partitions(topic_plan, chunk),
+            ahead=counted["ahead"],
+            rehearses=rehearsed.as_json() if (rehearsed := plan.rehearsed_interval) is not None else {},
+        )
+        if topic_plan.chunk:
+            note = replace(note, records=counted["records"], malformed=counted["malformed"], chunk=chunk)
+        is_new = self.commit_parts(read, number, note.as_json(), after, planned)
+        segments = read.segments
+        return (topic_segments.select_accepted(segments, plan, name) if is_new else None), segments.size
+
+    def read_parts(
+        self,
+        parts: list[dict[int, OffsetRange]],
+        counted: Counter[str],
+        *,
+        chunk: int = 1,
+        to_come: int = 0,
+        has_limit: bool = True,
+    ) -> ReadParts:
+        """Return the records of some ranges, at most one of a partition in each part; nothing is committed.
+
+        Raises TopicError if Kafka has lost offsets and the contract does not allow gaps, and RecordError if more
+        records of the run are malformed than it allows; not of several runs, each of which `has_limit` of its own.
+        `to_come`: how many offsets later chunks have.
+        """
+        spark, contract, plan, name = self.spark, self.contract, self.plan, self.name
         topic, topic_plan, kafka = contract.topics[name], plan.topics[name], contract.kafka_topic(name)
         source = topic_patterns.offset_source(self.topics, topic_plan.members, plan.run)
         available = source.read_offset_ranges(kafka)
@@ -151,49 +205,51 @@ class _TopicIngest(NamedTuple):
 
         times = [self.reached.read_stream_times(spark, contract, name, part) for part in parts]
         arrivals = [self.reached.read_arrivals(contract, name, part) for part in parts]
-        origin = Origin(read, times, arrivals)
-        field = f"topics.{name}.max_malformed"
-        written = planner.describe_written(contract.warehouse, contract, plan, chunk - 1, len(self.chunks))
-        place = partial(topic_patterns.describe_partition, kafka, topic_plan.members)
-        to_come = sum(map(count_offsets, later))
-        planned = count_offsets(parts)
-        if len(self.chunks) > 1:
-            whole = sum(topic_plan.planned_counts.values())
-            step_events.add_fields(offsets_planned=whole, offsets_done=whole - to_come - planned)
-        segments = topic_segments.read_segments(spark, self.topics, contract, plan, name, origin)
+        segments = topic_segments.read_segments(spark, self.topics, contract, plan, name, Origin(read, times, arrivals))
         counts = record_counts.count_records(
             segments,
-            place=place,
+            place=partial(topic_patterns.describe_partition, kafka, topic_plan.members),
             topic=topic,
-            field=field,
+            field=f"topics.{name}.max_malformed",
             before=counted,
             to_come=to_come,
-            written=written,
+            written=planner.describe_written(contract.warehouse, contract, plan, chunk - 1, len(self.chunks)),
             hidden=contract.has_sensitive_entry(kafka),
+            has_limit=has_limit,
         )
         for part, before, arrived in zip(parts, times, arrivals, strict=True):
             self.reached.advance(part, before, segments.latest, arrivals=(arrived, segments.latest_arrivals))
         if source.topic_id(kafka) != topic_plan.topic_id:
             raise recreated_topic_error(kafka, plan.run)
-        empty = [gaps.lost_rows(spark, missing, available) for missing in lost if missing]
-        empty += self._find_gap_rows(segments, read, counts)
-        recorded = topic_segments.select_log_rows(segments, plan, name)
+        return ReadParts(segments, lost, read, available, counts)
+
+    def commit_parts(
+        self,
+        found: ReadParts,
+        number: int,
+        note: JsonObject,
+        after: int,
+        planned: int,
+        division: RunDivision | None = None,
+    ) -> bool:
+        """Append what was read to the log in a commit; return whether this call made it.
+
+        `planned`: how many offsets the ranges have. `division`: among the runs of a pass, else of one run.
+        """
+        topic_plan = self.plan.topics[self.name]
+        empty = [gaps.lost_rows(self.spark, missing, found.available) for missing in found.lost if missing]
+        empty += self._find_gap_rows(found.segments, found.read, found.counts)
+        recorded = topic_segments.select_log_rows(found.segments, self.plan, self.name, division)
         rows: DataFrame | TaskRows = recorded
         if empty:
-            shared = topic_log.run_columns(topic_plan, plan)
-            rows = topic_log.union_frames([recorded.as_frame(), *(gap.withColumns(shared) for gap in empty)])
+            shared = topic_log.run_columns(topic_plan, self.plan)
+            between = [gap.withColumns(shared) for gap in empty]
+            if division is not None:
+                between = [_divide_rows(gap, division) for gap in between]
+            rows = topic_log.union_frames([recorded.as_frame(), *between])
         table_creation.ensure_table(self.log, table_creation.make_nullable(rows.schema))
-        note = LogNote(
-            *(plan.run, plan.run_id, counted["refused"], topic.valid_time),
-            idle=_list_idle_partitions(topic_plan, chunk),
-            ahead=counted["ahead"],
-            rehearses=rehearsed.as_json() if (rehearsed := plan.rehearsed_interval) is not None else {},
-        )
-        if topic_plan.chunk:
-            note = replace(note, records=counted["records"], malformed=counted["malformed"], chunk=chunk)
-        few = files.is_small(planned, segments.size)
-        is_new = commits.append_rows(rows, self.log, number, note.as_json(), after=after, few=few)
-        return (topic_segments.select_accepted(segments, plan, name) if is_new else None), segments.size
+        few = files.is_small(planned, found.segments.size)
+        return commits.append_rows(rows, self.log, number, note, after=after, few=few)
 
     def _find_gap_rows(
         self, segments: Segments, read: list[dict[int, OffsetRange]], read_counts: Mapping[int, int]

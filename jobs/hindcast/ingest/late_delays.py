@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import NamedTuple
 
@@ -51,19 +51,23 @@ def describe_ranges(delays: Sequence[LateDelays]) -> str:
     return ", ".join([*texts, f"largest {format_length(max(it.largest for it in delays))}"])
 
 
-def measure_delays(log: Table, run: int) -> LateDelays | None:
-    """Return the delays of the late records that a run ingested of a topic; None if none was late."""
+def measure_delays(log: Table, first: int, last: int) -> Mapping[int, LateDelays]:
+    """Return the delays of the late records of a topic that runs from `first` to `last` ingested, by run; none of a run
+    without.
+    """
     if (delta_table := tables.open_table(log)) is None:
-        return None
+        return {}
     with odd_tables.refuse_unreadable_rows(log), duckdb_reader.open_engine(delta_table) as engine:
-        duckdb_reader.register_rows(engine, delta_table, [ColumnBound("run", run, run)])
-        ((shares, largest),) = engine.execute(_DELAYS, [run]).fetchall()
-    return None if largest is None else LateDelays(*(timedelta(microseconds=n) for n in (*shares, largest)))
+        duckdb_reader.register_rows(engine, delta_table, [ColumnBound("run", first, last)])
+        found = engine.execute(_DELAYS, [first, last]).fetchall()
+    return {
+        run: LateDelays(*(timedelta(microseconds=n) for n in (*shares, largest))) for run, shares, largest in found
+    }
 
 
 _DELAYS = """
-    SELECT quantile_disc(delay, [0.5, 0.95]), max(delay) FROM (
-        SELECT date_diff('microsecond', "timestamp", streamTime) AS delay FROM rows
-        WHERE run = ? AND "timestamp" < streamTime
-    )
+    SELECT run, quantile_disc(delay, [0.5, 0.95]), max(delay) FROM (
+        SELECT run, date_diff('microsecond', "timestamp", streamTime) AS delay FROM rows
+        WHERE run BETWEEN ? AND ? AND "timestamp" < streamTime
+    ) GROUP BY run
 """

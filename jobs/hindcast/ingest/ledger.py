@@ -28,7 +28,7 @@ _REVISIONS = """
     WITH moved AS (
         SELECT run, "partition", any_value(systemFrom) AS knownAt, min("offset") AS first, max("offset") AS last,
                was, fate, count(*) AS n, count(*) FILTER ({requeued}) AS requeued
-        FROM rows WHERE ? IS NULL OR run = ? GROUP BY run, "partition", was, fate
+        FROM rows WHERE $1 IS NULL OR run BETWEEN $1 AND $2 GROUP BY run, "partition", was, fate
     )
     SELECT run, "partition", any_value(knownAt), min(first), max(last),
            list({{'was': was, 'fate': fate, 'n': n, 'requeued': requeued}} ORDER BY was, fate)
@@ -38,10 +38,11 @@ _MEMBERS = """
     SELECT DISTINCT "partition", topic, topicPartition, topicId FROM (
         SELECT run, "partition", topic, topicPartition, topicId FROM rows
         UNION ALL SELECT run, "partition", topic, topicPartition, topicId FROM trimmed
-    ) WHERE ? IS NULL OR run = ? ORDER BY "partition"
+    ) WHERE $1 IS NULL OR run BETWEEN $1 AND $2 ORDER BY "partition"
 """
 _DATED = """
-    SELECT count(*) FROM rows WHERE fate = 'accepted' AND "timestamp" < {moment} AND (? IS NULL OR run = ?)
+    SELECT count(*) FROM rows
+    WHERE fate = 'accepted' AND "timestamp" < {moment} AND ($1 IS NULL OR run BETWEEN $1 AND $2)
 """
 _BLOCK = 65_536
 """So many offsets are counted together, so that a query over millions of records keeps only their blocks."""
@@ -56,7 +57,7 @@ _PIECES = """
                fate = 'accepted' AND "value" IS NULL AND {not_forgotten} AS without
         FROM rows LEFT JOIN known ON rows.run = known.run AND rows."partition" = known."partition"
                                   AND "offset" >= known.first AND "offset" < known."after"
-        WHERE $1 IS NULL OR rows.run = $2
+        WHERE $1 IS NULL OR rows.run BETWEEN $1 AND $2
     ), blocks AS (
         SELECT run, "partition", known, block, fate, any_value(systemFrom) AS systemFrom, any_value(topicId) AS topicId,
                any_value(epoch) AS epoch, min("offset") AS first, max("offset" + offsets) AS "after", sum(offsets) AS n,
@@ -87,7 +88,7 @@ _PIECES = """
         UNION ALL BY NAME
         SELECT run, "partition", first AS known, 0 AS piece, fate, systemFrom, topicId, epoch, first, "after", n, late,
                without
-        FROM trimmed WHERE $1 IS NULL OR run = $2
+        FROM trimmed WHERE $1 IS NULL OR run BETWEEN $1 AND $2
     ), summed AS (
         SELECT run, "partition", known, piece, fate, any_value(systemFrom) AS knownAt, any_value(topicId) AS topicId,
                any_value(epoch) AS epoch, min(first) AS first, max("after") AS "after", sum(n) AS n, sum(late) AS late,
@@ -173,14 +174,16 @@ def read_ingested_ranges(
     run: int | None = None,
     open_engine: EngineFactory = duckdb_reader.open_engine,
     most: int | None = None,
+    until: int | None = None,
 ) -> list[IngestedRange]:
     """Return the ranges that a log has, or had before a trim, of one run or of all; by run, partition and offset.
 
     Empty if there is no log yet. `open_engine` opens what reads them; PlatformError if there are more than `most`.
+    `until`: of all runs from `run` to this one.
     """
     not_forgotten = erasure_marks.not_forgotten_sql(tables.open_table(log))
     query = _PIECES.format(not_forgotten=not_forgotten, fate=_KNOWN_FATE, most=trim_ledger.MAX_TEXT, block=_BLOCK)
-    return _query_table(log, query, run, IngestedRange, open_engine, most)
+    return _query_table(log, query, run, IngestedRange, open_engine, most, until)
 
 
 def count_dated_before(log: Table, run: int, moment: datetime) -> int:
@@ -254,20 +257,22 @@ def _query_table(
     build: Callable[..., R],
     open_engine: EngineFactory = duckdb_reader.open_engine,
     most: int | None = None,
+    until: int | None = None,
 ) -> list[R]:
-    """Return what `build` makes of each row of a query over a table, `rows`, and what was `trimmed` of it; of one run
-    or of all; [] without the table. PlatformError if there are more than `most` rows.
+    """Return what `build` makes of each row of a query over a table, `rows`, and what was `trimmed` of it; of one run,
+    of those `until` another one, or of all; [] without the table. PlatformError if there are more than `most` rows.
     """
     delta_table = tables.open_table(log)
     if delta_table is None:
         return []
     limit = None if most is None else most + 1
     with odd_tables.refuse_unreadable_rows(trim_ledger.trim_table(log)):
-        trimmed = trim_ledger.read_trim_counts(log, run, open_engine, limit)
+        trimmed = trim_ledger.read_trim_counts(log, run if until is None else None, open_engine, limit)
     with odd_tables.refuse_unreadable_rows(log), open_engine(delta_table) as engine:
-        duckdb_reader.register_rows(engine, delta_table, [] if run is None else [ColumnBound("run", run, run)])
+        last = run if until is None else until
+        duckdb_reader.register_rows(engine, delta_table, [] if run is None else [ColumnBound("run", run, last)])
         engine.register("trimmed", trimmed)
-        found = engine.execute(query if limit is None else f"{query} LIMIT {limit}", [run, run]).fetchall()
+        found = engine.execute(query if limit is None else f"{query} LIMIT {limit}", [run, last]).fetchall()
     if limit is not None and limit in (len(found), trimmed.num_rows):
         excess = f"has more than {most:,} ranges of offsets of a run, which is more than a page reads"
         raise PlatformError(excess, where=log.path, fix=f"hindcast ledger {log.pipeline} lists them")

@@ -29,11 +29,12 @@ def count_records(
     written: str,
     *,
     hidden: bool,
+    has_limit: bool = True,
 ) -> Counter[int]:
     """Return how many records each partition has.
 
-    Raises RecordError if more records of the run are malformed than the contract allows; of a share, perhaps only when
-    later offsets turn out to have no record. `place` describes a partition.
+    Raises RecordError if more records of the run are malformed than the contract allows, and it `has_limit`; of a
+    share, perhaps only when later offsets turn out to have no record. `place` describes a partition.
     `before`: how many `records` earlier commits of the run added, how many they `refused`, how many were `malformed`,
     and how many had an arrival `ahead` of the run; this adds to it. `to_come`: how many offsets later commits will add:
     a share is one of the whole run.
@@ -47,7 +48,7 @@ def count_records(
     before["ahead"] += sum(it.ahead for it in segments.starts)
     before["refused"] += sum(it.refused for it in segments.starts) + segments.count_expired()
     total, allowed = before["malformed"], limits.malformed_limit(topic, before["records"] + to_come)
-    if total > allowed:
+    if total > allowed and has_limit:
         if not malformed:
             raise RecordError(
                 f"{total} of the run's records do not decode, and the limit is {allowed}: all are in its earlier "

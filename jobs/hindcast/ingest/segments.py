@@ -19,10 +19,11 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type, to_arrow_schema
-from pyspark.sql.types import IntegerType, LongType, StructType
+from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
 from hindcast.ingest import arrivals, segment_packing
 from hindcast.ingest.erasure_marks import MARK
+from hindcast.ingest.run_division import RunDivision
 from hindcast.ingest.segment_fates import FateRule, SegmentStart, decide_fates, may_more_expire
 from hindcast.ingest.segment_packing import (
     COUNTS,
@@ -107,11 +108,17 @@ class Segments:
         others = sum(it.expired for it in self.starts.keys() - read.starts.keys())
         return others + int(pc.sum(collect_table(counts).column("n")).as_py())
 
-    def select_log_rows(self, values: Mapping[int, Mapping[str, pa.Scalar]], schema: StructType) -> TaskRows:
-        """Return the records as rows of the log, which have these columns. `values`: by partition, those of a run."""
-        return self.read_each(
-            schema.names, partial(_complete_rows, values, to_arrow_schema(schema, timezone="UTC")), schema
-        )
+    def select_log_rows(
+        self,
+        values: Mapping[int, Mapping[str, pa.Scalar]],
+        schema: StructType,
+        division: RunDivision | None = None,
+    ) -> TaskRows:
+        """Return the records as rows of the log, which have these columns. `values`: by partition, those of a run; of
+        records that are divided among several, the `division` gives what differs.
+        """
+        arrow = to_arrow_schema(schema, timezone="UTC")
+        return self.read_each(schema.names, partial(_complete_rows, values, division, arrow), schema)
 
     def select_places(self) -> TaskRows:
         """Return the `partition` and `offset` of each record."""
@@ -127,8 +134,11 @@ class Segments:
         record = records.filter(pc.equal(records.column("fate"), "malformed")).slice(0, 1).to_pylist()[0]
         return MalformedRecord(segment.partition, *(record[name] for name in MalformedRecord._fields[1:]))
 
-    def select_accepted(self, columns: Mapping[str, str], values: Mapping[str, pa.Scalar]) -> TaskRows:
-        """Return the accepted records: of their columns these, under other names, and `values` of the run.
+    def select_accepted(
+        self, columns: Mapping[str, str], values: Mapping[str, pa.Scalar], division: RunDivision | None = None
+    ) -> TaskRows:
+        """Return the accepted records: of their columns these, under other names, and `values` of the run, or of those
+        among which a `division` divides them.
 
         Forgotten ones are left out.
         """
@@ -139,7 +149,14 @@ class Segments:
         for name, value in values.items():
             schema.add(name, from_arrow_type(value.type))
         arrow = to_arrow_schema(schema, timezone="UTC")
-        return self.read_each((*columns, MARK), partial(_select_accepted, tuple(columns), values, arrow), schema)
+        read = partial(_select_accepted, tuple(columns), values, division, arrow)
+        return self.read_each((*columns, MARK), read, schema)
+
+    def count_fates_by_run(self, division: RunDivision) -> pa.Table:
+        """Return how many records each run of a division has of each fate: `date`, from 0, `fate` and `n`."""
+        schema = StructType().add("date", LongType()).add("fate", StringType()).add("n", LongType())
+        counts = collect_table(self.read_each(("offset",), partial(_count_by_run, division), schema))
+        return counts.group_by(["date", "fate"]).aggregate([("n", "sum")]).rename_columns(["date", "fate", "n"])
 
     def _select_segments(self, some: Collection[Segment]) -> Segments:
         """Return some of the segments; all if these are many."""
@@ -293,24 +310,45 @@ def _count_expired(records: pa.Table, _: int) -> pa.Table:
     return pa.table({"n": [pc.sum(pc.equal(records.column("fate"), "expired"), min_count=0).as_py()]})
 
 
+def _count_by_run(division: RunDivision, records: pa.Table, partition: int) -> pa.Table:
+    dates = division.find_dates(partition, records.column("offset").to_numpy())
+    rows = pa.table({"date": pa.array(dates), "fate": records.column("fate").cast(pa.string())})
+    return rows.group_by(["date", "fate"]).aggregate([([], "count_all")]).rename_columns(["date", "fate", "n"])
+
+
 def _complete_rows(
-    values: Mapping[int, Mapping[str, pa.Scalar]], schema: pa.Schema, records: pa.Table, partition: int
+    values: Mapping[int, Mapping[str, pa.Scalar]],
+    division: RunDivision | None,
+    schema: pa.Schema,
+    records: pa.Table,
+    partition: int,
 ) -> pa.Table:
     """Return records as rows of the log, with the values of their run."""
     has, count = {*records.column_names}, records.num_rows
+    divided = {} if division is None else division.find_values(partition, records.column("offset").to_numpy())
     columns = [
-        records.column(field.name) if field.name in has else pa.repeat(values[partition][field.name], count)
+        records.column(field.name)
+        if field.name in has
+        else divided[field.name].cast(field.type)
+        if field.name in divided
+        else pa.repeat(values[partition][field.name], count)
         for field in schema
     ]
     return pa.table(columns, schema=schema)
 
 
 def _select_accepted(
-    columns: Sequence[str], values: Mapping[str, pa.Scalar], schema: pa.Schema, records: pa.Table, _: int
+    columns: Sequence[str],
+    values: Mapping[str, pa.Scalar],
+    division: RunDivision | None,
+    schema: pa.Schema,
+    records: pa.Table,
+    partition: int,
 ) -> pa.Table:
     taken = pc.equal(records.column("fate"), "accepted")
     if MARK in records.column_names:
         taken = pc.and_(taken, records.column(MARK).is_null())
     records = records.select(columns).filter(taken)
-    more = [pa.repeat(value, records.num_rows) for value in values.values()]
+    divided = {} if division is None else division.find_values(partition, records.column("offset").to_numpy())
+    more = [divided[name] if name in divided else pa.repeat(value, records.num_rows) for name, value in values.items()]
     return pa.table([*records.columns, *more], schema=schema)

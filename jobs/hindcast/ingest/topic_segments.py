@@ -32,6 +32,7 @@ from hindcast.ingest import (
     stream_times,
     topic_log,
 )
+from hindcast.ingest.run_division import RunDivision
 from hindcast.ingest.schemas import SchemasById
 from hindcast.ingest.segment_fates import FateRule
 from hindcast.ingest.segments import Origin, Segments
@@ -156,8 +157,8 @@ def _has_forgotten(contract: BoundContract, name: str, origin: Origin) -> bool:
     return any(erasure_marks.has_passed(past, name, part) for part in origin.ranges)
 
 
-def select_log_rows(read: Segments, plan: Plan, name: str) -> TaskRows:
-    """Return the records of segments as rows of a topic's log."""
+def select_log_rows(read: Segments, plan: Plan, name: str, division: RunDivision | None = None) -> TaskRows:
+    """Return the records of segments as rows of a topic's log; `division`: among the runs of a pass, else of one."""
     topic_plan = plan.topics[name]
     one = {"offsets": pa.scalar(1, pa.int64())}
     shared_by_all = one | topic_log.run_values(topic_plan, plan)
@@ -169,14 +170,14 @@ def select_log_rows(read: Segments, plan: Plan, name: str) -> TaskRows:
     for column in dict.fromkeys((*_LOG_COLUMNS, *shared)):
         if column in types:
             schema.add(column, types[column])
-    return read.select_log_rows(values, schema)
+    return read.select_log_rows(values, schema, division)
 
 
-def select_accepted(read: Segments, plan: Plan, name: str) -> TaskRows:
+def select_accepted(read: Segments, plan: Plan, name: str, division: RunDivision | None = None) -> TaskRows:
     """Return the accepted records of segments, as tables are derived from them (`initial_rows.RECORD_COLUMNS`)."""
     columns = {"_key": "key", "_value": "value", **{it: it for it in ("timestamp", "partition", "offset")}}
     shared = topic_log.run_values(plan.topics[name], plan)
-    return read.select_accepted(columns, {it: shared[it] for it in ("epoch", "run")})
+    return read.select_accepted(columns, {it: shared[it] for it in ("epoch", "run")}, division)
 
 
 def _member_values(topic_plan: TopicPlan, partition: int) -> dict[str, pa.Scalar]:

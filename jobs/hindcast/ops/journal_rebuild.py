@@ -88,6 +88,7 @@ def rebuild_journal(warehouse: str, contract: BoundContract) -> list[int]:
         plans[number] = replace(plans[number], purpose=Replay(arrival=interval))
     rehearsed = {n: it for n, plan in plans.items() if (it := plan.rehearsed_interval) is not None}
     unfinished = rebuilt_runs.find_unfinished(rehearsed, ended)
+    unfinished |= rebuilt_runs.find_unfinished_passes(warehouse, contract)
     for number in rebuilt:
         outcome: Completed | Abandoned
         if number >= uncertain or number not in known_ats:

@@ -180,6 +180,15 @@ def find_unfinished(rehearsed: Mapping[int, ArrivalInterval], ended: Collection[
     return unfinished
 
 
+def find_unfinished_passes(warehouse: str, contract: Contract) -> set[int]:
+    """Return the runs of passes that were killed: not all tables have the commit of the pass (plan/passes.py)."""
+    own = [tables.locate_table(warehouse, contract, name) for name in (*contract.topics, *contract.views)]
+    logs = [tables.log_table(warehouse, contract.pipeline, name) for name in contract.topics]
+    reached = min((tables.read_last_run(table) for table in own if tables.open_table(table) is not None), default=0)
+    joined = (runs for table in (*own, *logs) for runs in commit_history.list_joined_runs(table))
+    return {run for runs in joined if max(runs) > reached for run in runs}
+
+
 def list_published_tables(warehouse: str, contract: Contract, run: int) -> tuple[str, ...]:
     """Return the tables that a run published, by the notes of its commits."""
     own = {name: tables.locate_table(warehouse, contract, name) for name in (*contract.topics, *contract.views)}

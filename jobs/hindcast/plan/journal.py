@@ -223,6 +223,31 @@ def read_entries(warehouse: str, pipeline: str) -> list[JournalEntry]:
     return [] if (delta_table := open_table(table)) is None else _read_entries(table, delta_table)
 
 
+def append_entries(warehouse: str, runs: Sequence[Run]) -> None:
+    """Append the entries of several runs to the journal in one commit: of all that they are planned, or what became of
+    each. Raise as `append_entry` does; nothing is written then.
+    """
+    pipeline, last = runs[0].plan.pipeline, runs[-1]
+    table = runs_table(warehouse, pipeline)
+    are_planned = last.state == "planned"
+    ids = [Transaction(_app_id(pipeline), last.number)] if are_planned else []
+
+    def append() -> None:
+        refuse_replacing(warehouse, pipeline)
+        delta_table = ensure_table(table, SCHEMA)
+        past = _read_entries(table, delta_table)
+        for run in runs[:1] if are_planned else runs:
+            refuse_entry(past, pipeline, run.number, run.run_id, run.state)
+        at, first = clock.now(), next_sequence(past)
+        rows = [_entry_row(run, at, first + n) for n, run in enumerate(runs)]
+        for run, row in zip(runs, rows, strict=True):
+            refuse_large_entry(pipeline, run.number, run.state, row["detail"])
+        refuse_replacing(warehouse, pipeline)  # again, as in `append_entry`
+        _commit_rows(delta_table, rows, "append", ids)
+
+    retry_commit(append, table.path)
+
+
 def replace_entries(
     warehouse: str,
     pipeline: str,

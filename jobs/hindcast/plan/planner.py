@@ -74,6 +74,7 @@ def ensure_plan(
     for run in open_runs:
         same = run.run_id == run_id and isinstance(run.plan.purpose, kind)
         same = same and (rehearsed is None or run.plan.rehearsed_interval == rehearsed.interval)
+        same = same and run.plan.pass_numbers is None
         if run.state == "stopped":
             continue
         if same and isinstance(instead, Release) and not instead.is_same_answer(run.plan.released_keys):
@@ -295,17 +296,21 @@ def describe_written(warehouse: str, contract: Contract, plan: Plan | None, done
 
 
 def abandon_run(warehouse: str, run: Run, reason: str) -> None:
-    """Abandon a run: what it committed stays, the rest is left to the next run.
+    """Abandon a run, with all others of its pass: what it committed stays, the rest is left to the next run.
 
     The journal entry lists the tables that the run `published`, because Delta's log drops its oldest commits. Then its
     steps can commit nothing more (`late_commits`).
     """
     pipeline, first = run.plan.pipeline, run.plan.first_number
-    past = journal.read_runs(warehouse, pipeline)
+    past, last = journal.read_runs(warehouse, pipeline), run.number
+    if run.plan.pass_numbers is not None:
+        first, last = run.plan.pass_numbers
     names = definitions.list_tables(past, run.plan.contract)
     published = [name for name in names if read_last_run(Table(warehouse, pipeline, name, "versions")) >= first]
-    journal.append_entry(warehouse, replace(run, outcome=Abandoned(reason, tuple(published), run.stop_error)))
-    ended_runs.refuse_late_commits(warehouse, past, run)
+    others = [other for other in past if first <= other.number <= last and not other.is_finished]
+    ended = [replace(it, outcome=Abandoned(reason, tuple(published), it.stop_error)) for it in others or [run]]
+    journal.append_entries(warehouse, ended)
+    ended_runs.refuse_late_commits(warehouse, past, others[-1] if others else run)
 
 
 def _plan_no_offsets(contract: BoundContract, name: str, taken: TopicPlan) -> TopicPlan:

@@ -146,6 +146,15 @@ class TopicPlan:
         )
 
 
+def _parse_pass(numbers: JsonValue) -> tuple[int, int] | None:
+    if numbers is None:
+        return None
+    if not isinstance(numbers, list):
+        raise TypeError("the numbers of a pass are not a list")
+    first, last = (parse_number(number, 1) for number in numbers)
+    return first, last
+
+
 def _parse_range(start: JsonValue, end: JsonValue) -> OffsetRange:
     return OffsetRange(parse_number(start), parse_number(end))
 
@@ -159,7 +168,7 @@ class Plan:
     `reason`: why there is this run, in a person's words. `decodings`: by topic, how the contract decodes records
     (`Topic.hash_decoding`). `definition`: the contract's fields with their texts, if no earlier plan has them
     (definitions.py). A run whose `purpose` is not `Replay` ingests no offsets. `version`: of the Hindcast that planned
-    it; empty in older plans.
+    it; empty in older plans. `pass_numbers`: the first and the last run of the pass that makes the run (passes.py).
     """
 
     pipeline: str
@@ -177,6 +186,7 @@ class Plan:
     ahead: bool = False
     definition: Mapping[str, str] = field(default_factory=dict)
     version: str = ""
+    pass_numbers: tuple[int, int] | None = None
 
     @cached_property
     def definition_digest(self) -> str:
@@ -262,6 +272,7 @@ class Plan:
             "definition": [list(field) for field in self.definition.items()],
             "numbers": self.numbers if self.numbers > 1 else None,
             "version": self.version,
+            "pass": self.pass_numbers,
         }
         return {
             "pipeline": self.pipeline,
@@ -299,4 +310,5 @@ class Plan:
             bool(document.get("ahead", False)),
             parse_definition(document.get("definition", ())),
             parse_optional_text(document.get("version")) or "",
+            _parse_pass(document.get("pass")),
         )

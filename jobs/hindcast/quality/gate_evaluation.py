@@ -13,6 +13,7 @@ from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from hindcast.common.errors import GateError, describe_cause, escape_controls, show_briefly
 from hindcast.common.json_values import JsonValue
@@ -80,6 +81,20 @@ def select_failing_rows(candidate: StagedChange, gate: Expectation) -> DataFrame
     if hasattr(expectation, "unexpected_rows_query"):
         query = expectation.unexpected_rows_query.format(batch=candidate.create_view(rows))
         return rows.sparkSession.sql(query)
+    return judge_rows(rows, expectation).where(FAILING).drop(FAILING)
+
+
+FAILING = "_failing"
+"""The column that says of a row whether it fails."""
+
+
+def judge_rows(rows: DataFrame, expectation: Implementation) -> DataFrame:
+    """Return those of some rows that a row-by-row gate looks at, and whether it fails each, in the column `FAILING`."""
+    from hindcast.quality.rules.base import ConditionRule
+
+    if isinstance(expectation, ConditionRule):
+        condition = f"coalesce({expectation.failing_condition().format()}, false)"
+        return rows.withColumn(FAILING, F.expr(condition))
     batch = _build_batch(rows)
     from great_expectations.validator.metric_configuration import MetricConfiguration
     from great_expectations.validator.validator import Validator
@@ -93,7 +108,14 @@ def select_failing_rows(candidate: StagedChange, gate: Expectation) -> DataFrame
     condition, domain, accessor = validator.get_metric(metric)
     records: DataFrame = engine.get_domain_records({**domain, **accessor})
     # A column first: conditions may be window functions.
-    return records.withColumn("_failing", condition).where("_failing").drop("_failing")
+    return records.withColumn(FAILING, condition)
+
+
+def describe_passed(number: int, gate: Expectation, checked: int) -> GateResult:
+    """Return the result of a row-by-row gate that has checked so many rows, none of which fails."""
+    if not checked:
+        return _build_result(number, gate, "unchecked", _NO_MEASUREMENT, _NOTHING_CHECKED)
+    return _build_result(number, gate, "passed", _measure_share(checked, 0))
 
 
 def find_presentable_rows(candidate: StagedChange, gate: Expectation) -> DataFrame:

@@ -149,6 +149,11 @@ def results_table(warehouse: str, pipeline: str) -> Table:
 
 def append_results(warehouse: str, pipeline: str, run: int, name: str, results: Sequence[GateResult]) -> None:
     """Append the results of one table's gates in a run; do nothing if there are none."""
+    append_all_results(warehouse, pipeline, [(run, name, result) for result in results])
+
+
+def append_all_results(warehouse: str, pipeline: str, results: Sequence[tuple[int, str, GateResult]]) -> None:
+    """Append results of gates in one commit, each with its run and table; do nothing if there are none."""
     if not results:
         return
     delta_table = ensure_table(results_table(warehouse, pipeline), SCHEMA)
@@ -168,7 +173,7 @@ def append_results(warehouse: str, pipeline: str, run: int, name: str, results: 
             "observed": result.observed,
             "detail": gate_result_rows.cut_detail(result.detail),
         }
-        for result in results
+        for run, name, result in results
     ]
     try:
         write_deltalake(delta_table, pa.Table.from_pylist(rows, schema=_ARROW_SCHEMA), mode="append")
@@ -208,21 +213,36 @@ def read_results(warehouse: str, pipeline: str, run: int) -> dict[str, list[Trac
 
     Gates of a table that are equal share a trend. A detail that is very long is cut.
     """
+    return read_all_results(warehouse, pipeline, [run])[run]
+
+
+def read_all_results(warehouse: str, pipeline: str, runs: Sequence[int]) -> dict[int, dict[str, list[TrackedResult]]]:
+    """Return the results of some runs, which are in order, as `read_results` does of one."""
     table = results_table(warehouse, pipeline)
     delta_table = open_table(table)
     if delta_table is None:
-        return {}
-    rows = gate_result_rows.load_last_tries(table, delta_table, run - TREND_RUNS + 1, run)
+        return {run: {} for run in runs}
+    every = gate_result_rows.load_last_tries(table, delta_table, runs[0] - TREND_RUNS + 1, runs[-1])
+    found = {}
+    for run in runs:
+        within = pc.and_(pc.greater(every["run"], run - TREND_RUNS), pc.less_equal(every["run"], run))
+        found[run] = _parse_results(table, every.filter(within), run)
+    return found
+
+
+def _parse_results(table: Table, rows: pa.Table, run: int) -> dict[str, list[TrackedResult]]:
+    """Return the results of a run by table, given those of the last runs."""
+    place = table.warehouse, table.pipeline
     own = rows.filter(pc.equal(rows["run"], run))
     gate_result_rows.refuse_excess(table, own)
     trends, results = _list_trends(rows, own), dict[str, list[TrackedResult]]()
     for row, trend in sorted(zip(own.to_pylist(), trends, strict=True), key=lambda pair: str(pair[0]["table"])):
-        kwargs = _parse_parameters(row["kwargs"], warehouse, pipeline)
+        kwargs = _parse_parameters(row["kwargs"], *place)
         texts = {"on_failure": row["onFailure"], "detail": gate_result_rows.cut_detail(str(row["detail"]))}
         try:
             result = TrackedResult.from_json({**row, **texts, "kwargs": kwargs, "trend": trend})
         except TypeError:
-            raise _build_odd_value_error("the outcome", str(row["outcome"]), warehouse, pipeline) from None
+            raise _build_odd_value_error("the outcome", str(row["outcome"]), *place) from None
         results.setdefault(row["table"], []).append(result)
     return results
 

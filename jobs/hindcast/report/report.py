@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import NamedTuple, TypeVar
 
 from hindcast.bitemporal import windows
 from hindcast.bitemporal.fates import FATES
@@ -16,6 +17,8 @@ from hindcast.contract.definition import list_fields
 from hindcast.contract.sensitive import REDACTED, find_sensitive_columns
 from hindcast.contract.types import format_duration
 from hindcast.ingest import late_delays, ledger
+from hindcast.ingest.late_delays import LateDelays
+from hindcast.ingest.ledger import FateRevision, IngestedRange
 from hindcast.kafka import topic_patterns
 from hindcast.plan import definitions, horizon, journal, marks
 from hindcast.plan.definitions import ContractChange
@@ -43,81 +46,135 @@ def build_report(
     `variables`: those of the contract that a command gave. Raise RunError if the fates of a partition do not add up to
     its planned offsets (docs/guarantees.md).
     """
-    names = (*contract.topics, *contract.views)
+    (report,) = build_reports(warehouse, contract, [plan], stopped, variables)
+    return report
+
+
+def build_reports(
+    warehouse: str, contract: Contract, plans: Sequence[Plan], stopped: str | None = None, variables: Variables = ()
+) -> list[RunReport]:
+    """Return the reports of a run, or of the runs of a pass, as `build_report` does; what they read is read once."""
+    runs, names = [plan.run for plan in plans], (*contract.topics, *contract.views)
     # A skipped table may not be a table of Hindcast yet.
     located = {
-        name: tables.locate_table(warehouse, contract, name) for name in names if name not in plan.skipped_tables
+        name: tables.locate_table(warehouse, contract, name) for name in names if name not in plans[0].skipped_tables
     }
     notes = {name: commit_history.read_notes(table, TableNote.from_json) for name, table in located.items()}
-    topics = {}
-    for name in plan.topics:
-        if name in contract.topics and name in located:
+    topics = {
+        name: _TopicFacts.read(warehouse, contract, plans, name)
+        for name in plans[0].topics
+        if name in contract.topics and name in located
+    }
+    completed = journal.read_completed_runs(warehouse, contract.pipeline)
+    gates = gate_results.read_all_results(warehouse, contract.pipeline, runs)
+    hidden = find_sensitive_columns(contract)
+    left_out = {name: it.left_out for name, it in (completed[-1].results if completed else {}).items()}
+    found = []
+    for plan in plans:
+        last = max((run.number for run in completed if run.number < plans[0].run), default=0)
+        own_topics = {}
+        for name, facts in topics.items():
             try:
-                topics[name] = _report_topic(warehouse, contract, plan, name, notes[name].get(plan.run))
+                own_topics[name] = _report_topic(contract, plan, name, notes[name].get(plan.run), facts)
             except RunError:
                 if stopped is None:
                     raise  # else it was not replayed yet
-    completed = journal.read_completed_runs(warehouse, contract.pipeline)
-    last = max((run.number for run in completed if run.number < plan.run), default=0)
-    held = held_changes.count_held(warehouse, contract.pipeline, plan.run, last)
-    overdue = read_overdue(warehouse, contract, plan.run, plan.known_at) if held else {}
-    ended = held_changes.count_ended(warehouse, contract.pipeline, plan.run)
-    gates = gate_results.read_results(warehouse, contract.pipeline, plan.run)
-    reports = {}
-    for name in names:
-        table = _report_changes(contract, plan, name, located.get(name), notes.get(name, {}), completed)
-        judged = gates.get(name) or _list_unchecked_gates(contract, name)
-        held_keys = HeldKeys(**held[name], overdue=overdue.get(name)) if name in held else None
-        own_gates = tuple(_report_gate(contract, plan, name, gate) for gate in judged)
-        reports[name] = replace(table, gates=own_gates, held=held_keys, ended=ended.get(name, {}))
-    report = RunReport(
-        contract.pipeline,
-        plan.run,
-        plan.run_id,
-        plan.known_at,
-        plan.interval_end,
-        plan.only,
-        plan.reason,
-        plan.erasure,
-        "completed" if stopped is None else "stopped",
-        stopped,
-        _describe_contract(warehouse, contract, plan),
-        abandoned_runs.find_abandoned_runs(warehouse, contract, plan.run),
-        topics,
-        reports,
-        _rerun_commands(contract, plan, find_sensitive_columns(contract), variables),
-        rehearsed=plan.rehearsed_interval,
-        approval=plan.approval,
-    )
-    return report_size.cut_report(report)
+        place = warehouse, contract.pipeline, plan.run
+        held, ended = {}, {}
+        if plan.pass_numbers is None:  # a pass is made only where nothing is held, and holds nothing
+            held, ended = held_changes.count_held(*place, last), held_changes.count_ended(*place)
+        overdue = read_overdue(warehouse, contract, plan.run, plan.known_at) if held else {}
+        reports = {}
+        for name in names:
+            table = _report_changes(contract, plan, name, located.get(name), notes.get(name, {}), left_out)
+            judged = gates[plan.run].get(name) or _list_unchecked_gates(contract, name)
+            held_keys = HeldKeys(**held[name], overdue=overdue.get(name)) if name in held else None
+            own_gates = tuple(_report_gate(contract, plan, name, gate) for gate in judged)
+            reports[name] = replace(table, gates=own_gates, held=held_keys, ended=ended.get(name, {}))
+        left_out |= {name: table.left_out for name, table in reports.items()}
+        report = RunReport(
+            contract.pipeline,
+            plan.run,
+            plan.run_id,
+            plan.known_at,
+            plan.interval_end,
+            plan.only,
+            plan.reason,
+            plan.erasure,
+            "completed" if stopped is None else "stopped",
+            stopped,
+            _describe_contract(warehouse, contract, plan) if plan is plans[0] else None,
+            abandoned_runs.find_abandoned_runs(warehouse, contract, plan.run) if plan is plans[0] else [],
+            own_topics,
+            reports,
+            _rerun_commands(contract, plan, hidden, variables),
+            rehearsed=plan.rehearsed_interval,
+            approval=plan.approval,
+        )
+        found.append(report_size.cut_report(report))
+    return found
 
 
-def _report_topic(warehouse: str, contract: Contract, plan: Plan, name: str, note: TableNote | None) -> TopicReport:
+class _TopicFacts(NamedTuple):
+    """What the log of a topic, and what stands beside it, say of some runs."""
+
+    log: Table
+    pieces: Mapping[int, Sequence[IngestedRange]]
+    revisions: Mapping[int, Sequence[FateRevision]]
+    requeues: Mapping[int, FatesNote]
+    log_notes: Mapping[int, LogNote]
+    frozen: datetime | None
+    delays: Mapping[int, LateDelays]
+
+    @classmethod
+    def read(cls, warehouse: str, contract: Contract, plans: Sequence[Plan], name: str) -> _TopicFacts:
+        """Return what is known of the runs of these plans."""
+        place, first, last = (warehouse, contract.pipeline, name), plans[0].run, plans[-1].run
+        log, fates = tables.log_table(*place), tables.fates_table(*place)
+        pieces = _group_by_run(ledger.read_ingested_ranges(log, first, until=last))
+        revisions = _group_by_run(ledger.read_fate_revisions(fates, first if first == last else None))
+        has_arrival, is_requeue = contract.topics[name].arrival is not None, any(plan.requeue for plan in plans)
+        requeues = commit_history.read_notes(fates, FatesNote.from_json) if is_requeue else {}
+        log_notes = commit_history.read_notes(log, LogNote.from_json) if has_arrival else {}
+        frozen = horizon.find_frozen_until(warehouse, contract, name)
+        is_late = any(piece.late for own in pieces.values() for piece in own)
+        delays = late_delays.measure_delays(log, first, last) if is_late else {}
+        return cls(log, pieces, revisions, requeues, log_notes, frozen, delays)
+
+
+def _group_by_run(found: Sequence[OfRun]) -> dict[int, list[OfRun]]:
+    by_run: dict[int, list[OfRun]] = {}
+    for one in found:
+        by_run.setdefault(one.run, []).append(one)
+    return by_run
+
+
+OfRun = TypeVar("OfRun", IngestedRange, FateRevision)
+
+
+def _report_topic(contract: Contract, plan: Plan, name: str, note: TableNote | None, facts: _TopicFacts) -> TopicReport:
     """Return what a run did with a topic; `note`: that of its commit to the topic's table."""
     topic_plan, is_stream = plan.topics[name], contract.topics[name].read == "stream"
-    log, fates = (of(warehouse, contract.pipeline, name) for of in (tables.log_table, tables.fates_table))
-    partitions, late, without = _read_fates(log, plan.run, topic_plan)
-    frozen = horizon.find_frozen_until(warehouse, contract, name)
-    revisions = ledger.read_fate_revisions(fates, plan.run)
+    partitions, late, without = _read_fates(facts, plan.run, topic_plan)
+    revisions = facts.revisions.get(plan.run, ())
     counts = {fate: sum(revision.count_became(fate) for revision in revisions) for fate in FATES}
     revised = {fate: n for fate, n in counts.items() if n or fate in ("accepted", "expired")}
-    requeue_note = commit_history.read_notes(fates, FatesNote.from_json).get(plan.run) if plan.requeue else None
+    requeue_note = facts.requeues.get(plan.run) if plan.requeue else None
     kafka, tied = contract.kafka_topic(name), note.ties if note else None
-    has_arrival = contract.topics[name].arrival is not None
-    log_note = commit_history.read_notes(log, LogNote.from_json).get(plan.run) if has_arrival else None
+    log_note = facts.log_notes.get(plan.run)
     return TopicReport(
         kafka,
         sum(topic_plan.planned_counts.values()),
         late,
         partitions,
         without if is_stream else None,
-        ledger.count_dated_before(log, plan.run, frozen) if frozen else 0,
+        ledger.count_dated_before(facts.log, plan.run, facts.frozen) if facts.frozen else 0,
         revised if any(counts.values()) else {},
         requeue_note.requeued if requeue_note else None,
         requeue_note.still if requeue_note else {},
         locate_ties(kafka, topic_plan, tied) if tied else {},
         ahead=log_note.ahead if log_note else 0,
-        delays=late_delays.measure_delays(log, plan.run) if late else None,
+        delays=facts.delays.get(plan.run),
     )
 
 
@@ -127,9 +184,11 @@ def _report_changes(
     name: str,
     table: Table | None,
     notes: Mapping[int, TableNote],
-    completed: Sequence[Run],
+    left_out: Mapping[str, LeftOut | None],
 ) -> TableReport:
-    """Return what a run changed in a table (None: it skipped it); `notes`: of its commits, newest first."""
+    """Return what a run changed in a table (None: it skipped it); `notes`: of its commits, newest first. `left_out`: by
+    table, what aggregates had left out before, as the journal says.
+    """
     note = notes.get(plan.run)
     report = TableReport()
     if note is not None:
@@ -150,8 +209,7 @@ def _report_changes(
         return report
     # A journal rebuilt from the tables has no reports; the notes of the tables' commits say the same.
     noted = (note.left_out for run, note in notes.items() if run < plan.run and note.left_out)
-    earlier = completed[-1].results if completed else {}
-    previous = earlier[name].left_out if name in earlier else next(noted, None)
+    previous = left_out[name] if name in left_out else next(noted, None)
     return summarize_aggregate(contract, plan, name, report, previous or NOTHING_LEFT_OUT)
 
 
@@ -304,12 +362,12 @@ def summarize_aggregate(
     return replace(report, left_out=left_out, newly_left_out=new, has_windows=True, closed_up_to=closed)
 
 
-def _read_fates(log: Table, run: int, topic_plan: TopicPlan) -> tuple[tuple[PartitionReport, ...], int, int]:
+def _read_fates(facts: _TopicFacts, run: int, topic_plan: TopicPlan) -> tuple[tuple[PartitionReport, ...], int, int]:
     """Return each planned range with the number of its offsets by fate, as the log has them.
 
     Also how many records were late, and how many had no value.
     """
-    pieces = {(piece.partition, piece.start): piece for piece in ledger.read_ingested_ranges(log, run)}
+    pieces = {(piece.partition, piece.start): piece for piece in facts.pieces.get(run, ())}
     partitions, late, without = [], 0, 0
     for partition, offsets in [*topic_plan.earlier.items(), *topic_plan.ranges.items()]:
         planned = offsets.end - offsets.start
@@ -319,7 +377,7 @@ def _read_fates(log: Table, run: int, topic_plan: TopicPlan) -> tuple[tuple[Part
             raise RunError(
                 f"{planned} offsets were planned ({offsets.start} to {offsets.end - 1}), but "
                 f"{sum(fates.values())} have a fate: {fates}",
-                where=f"{log.path}, partition {partition}, run {run}",
+                where=f"{facts.log.path}, partition {partition}, run {run}",
                 fix="retry the run's replay step; if that does not help, something else changed the log",
             )
         if piece is not None:

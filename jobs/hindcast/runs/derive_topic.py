@@ -5,7 +5,8 @@ When which is done is as for a view (derive_view.py).
 
 from __future__ import annotations
 
-from functools import cache
+from dataclasses import dataclass
+from functools import cached_property
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -103,23 +104,13 @@ def _derive_new_versions(
     if frozen is not None and new.where(F.col("timestamp") <= timestamp_literal(frozen)).take(1):
         return None  # a current row that begins at the horizon does not say when its record is dated
 
-    @cache
-    def read_earlier() -> DataFrame:
-        return records.select_until(topic_log.read_accepted(spark, contract, name, after=0), seen.number)
-
-    def find_hidden(near: DataFrame, new: DataFrame) -> DataFrame:
-        if topic.envelope is None:
-            hidden = records.decode_log(incremental.find_hidden_records(near, new))
-        else:
-            # A tombstone in an envelope has bytes too
-            hidden = incremental.find_hidden_records(records.decode_log(near), new)
-        return initial_rows.find_hidden_records(spark, contract, name, hidden, new)
+    earlier = EarlierRecords(spark, contract, name, records, seen.number)
 
     def near_log(new: DataFrame) -> NearbyRows:
         def log(periods: DataFrame | None) -> DataFrame:
-            near = read_earlier()
+            near = earlier.rows
             near = near if periods is None else sources.filter_within(near, periods, "timestamp", "timestamp")
-            return find_hidden(near, new)
+            return earlier.find_hidden(near, new)
 
         return log
 
@@ -127,9 +118,7 @@ def _derive_new_versions(
     moments = None if ingested is None else ingested.list_moments()
 
     def find_hidden_since(moment: int, new: DataFrame) -> DataFrame | None:
-        if not _may_have_hidden_records(spark, contract, name, moment, seen.number, moments):
-            return None
-        return find_hidden(read_earlier().where(F.col("timestamp") >= F.timestamp_micros(F.lit(moment))), new)
+        return earlier.find_hidden_since(moment, new, moments)
 
     first = None if moments is None else pc.min(moments).cast(pa.int64()).as_py()
     opened = OpenedTopic(sources, contract, plan, name, find_hidden_since, first)
@@ -165,6 +154,40 @@ def _derive_new_versions(
     if not tie_counts.needs_tie_counts(contract, plan, name):
         return change
     return change._replace(find_ties=find_ties, ties=counted if records.are_unpublished_since(seen.number) else None)
+
+
+@dataclass(frozen=True)
+class EarlierRecords:
+    """The accepted records of a topic that its table includes after the run `until`."""
+
+    spark: SparkSession
+    contract: BoundContract
+    name: str
+    records: TopicRecords
+    until: int
+
+    @cached_property
+    def rows(self) -> DataFrame:
+        """The records, not decoded."""
+        log = topic_log.read_accepted(self.spark, self.contract, self.name, after=0)
+        return self.records.select_until(log, self.until)
+
+    def find_hidden(self, near: DataFrame, new: DataFrame) -> DataFrame:
+        """Return those of some of them that are hidden to new ones (`incremental.find_hidden_records`), decoded."""
+        if self.contract.topics[self.name].envelope is None:
+            hidden = self.records.decode_log(incremental.find_hidden_records(near, new))
+        else:
+            # A tombstone in an envelope has bytes too
+            hidden = incremental.find_hidden_records(self.records.decode_log(near), new)
+        return initial_rows.find_hidden_records(self.spark, self.contract, self.name, hidden, new)
+
+    def find_hidden_since(self, moment: int, new: DataFrame, moments: pa.Array | None) -> DataFrame | None:
+        """Return those dated from a moment on that are hidden to new ones; None if it is known without Spark that there
+        are none. `moments`: the timestamps of the new ones, if they are known.
+        """
+        if not _may_have_hidden_records(self.spark, self.contract, self.name, moment, self.until, moments):
+            return None
+        return self.find_hidden(self.rows.where(F.col("timestamp") >= F.timestamp_micros(F.lit(moment))), new)
 
 
 def _may_have_hidden_records(

@@ -115,7 +115,7 @@ def derive_view_change(
 
     is_alone = held_units is None and frozen is None  # the change is all that becomes of the table
     if seen is not None and is_alone:
-        by_kernel = derive_by_kernel.derive_view(view, seen, _read_left_out(table, seen), after)
+        by_kernel = derive_by_kernel.derive_view(view, seen, read_left_out(table, seen), after)
         if by_kernel is not None:
             return by_kernel
     affected, rejudged = None if seen is None else _refresh_view(view, seen, by_arrow=not is_alone), None
@@ -130,7 +130,7 @@ def derive_view_change(
         judged=HoldInputs(rejudged),
         kernel=affected.kernel,
     )
-    before = _read_left_out(table, seen)
+    before = read_left_out(table, seen)
     if affected.left_out is None or before is None:
         return change._replace(left_out=derivation.count_left_out_of_view(contract, name, current))
     return change._replace(left_out=affected.left_out, before=before)
@@ -286,11 +286,11 @@ def _derive_left_out_since(view: OpenedView) -> tuple[DataFrame, LeftOut] | None
         or incremental_state.has_trimmed_input(seen, view.inputs)
     ):
         return None
-    affected, before = _refresh_view(view, seen), _read_left_out(table, seen)
+    affected, before = _refresh_view(view, seen), read_left_out(table, seen)
     return None if affected is None or affected.left_out is None or before is None else (affected.left_out, before)
 
 
-def _read_left_out(table: Table, seen: Run) -> LeftOut | None:
+def read_left_out(table: Table, seen: Run) -> LeftOut | None:
     """Return what an aggregate left out up to a run, by the note of its commit or by the journal; None if unknown."""
     note = commit_history.read_notes(table, TableNote.from_json).get(seen.number)
     if note is not None and note.left_out is not None:

@@ -7,7 +7,7 @@ read twice: once to find where the intervals end, and by the runs.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from datetime import datetime, timedelta
 
@@ -30,7 +30,7 @@ from hindcast.plan.purposes import ArrivalInterval
 from hindcast.plan.rehearsals import RehearsedOffsets
 from hindcast.plan.runs import Run
 from hindcast.report.run_report import RunReport
-from hindcast.runs import run_steps
+from hindcast.runs import pass_obstacles, rehearsal_pass, run_steps
 
 MOST_RUNS = 10_000
 """The most runs of one rehearsal."""
@@ -81,23 +81,63 @@ def rehearse_runs(
     *,
     with_earlier: bool = False,
     given: TopicSource | None = None,
+    in_passes: bool = True,
+    tell: Callable[[str], None] = lambda _: None,
 ) -> Iterator[RunReport]:
     """Make the runs of these intervals of arrival, which are in order, and yield the report of each.
 
     Those that a rehearsal has completed are left out. `with_earlier`: what arrived before the first interval belongs
-    to it. Raises RequestError, before anything is written, if the pipeline cannot be rehearsed so; and whatever error a
-    run raises: the runs before it stay, and the same call goes on after them.
+    to it. `in_passes`: many are made together where they can be (rehearsal_pass.py); `tell` is told why they are not.
+    Raises RequestError, before anything is written, if the pipeline cannot be rehearsed so; and whatever error a run
+    raises: the runs before it stay, and the same call goes on after them.
     """
-    with progress.report_progress(spark):
-        runs = _divide_topics(spark, settings, pipeline, intervals, with_earlier=with_earlier, given=given)
     with ExitStack() as notice:
-        for done, run in enumerate(runs):
+        if journal.read_runs(settings.warehouse, pipeline):  # without a run a pipeline has no place for a notice
+            notice.enter_context(notices.post_rehearsal(settings.warehouse, pipeline))
+        yield from rehearsal_pass.finish_open_pass(spark, settings, pipeline, given)
+        with progress.report_progress(spark):
+            runs = _divide_topics(spark, settings, pipeline, intervals, with_earlier=with_earlier, given=given)
+        obstacle = pass_obstacles.find_obstacle(find_bound_contract(settings, pipeline))
+        if obstacle is not None and len(runs) > 1:
+            tell(f"each of {len(runs):,} dates is a run by itself: {obstacle} (docs/hindsight.md)")
+        done, most, reasons = 0, len(runs), set[str]()
+        while done < len(runs):
             step_events.add_fields(runs=len(runs), runs_done=done)
-            name = rehearsals.name_run(run.interval)
-            number = run_steps.plan_run(settings, pipeline, name, rehearsed=run, given=given)
-            if run is runs[0]:  # without a run a pipeline has no place for a notice
-                notice.enter_context(notices.post_rehearsal(settings.warehouse, pipeline))
-            yield run_steps.execute_run(spark, settings, pipeline, number, given)
+            left = runs[done : done + most]
+            if in_passes and obstacle is None and len(left) > 1:
+                made = rehearsal_pass.make_runs(spark, settings, pipeline, left, given)
+                yield from made.reports
+                done += len(made.reports)
+                # What is read of dates behind one that is a run by itself is read again.
+                most = max(LEAST_DATES, 2 * len(made.reports)) if made.was_read else len(runs)
+                if not made.reason:
+                    continue
+                if made.reason not in reasons:
+                    tell(f"{runs[done].interval.until.isoformat()} is a run by itself: {made.reason}")
+                reasons.add(made.reason)
+            yield _make_run(spark, settings, pipeline, runs[done], given, notice)
+            done += 1
+
+
+LEAST_DATES = 8
+"""So many dates a pass tries to make after one that had to be a run by itself."""
+
+
+def _make_run(
+    spark: SparkSession,
+    settings: Settings,
+    pipeline: str,
+    rehearsed: RehearsedOffsets,
+    given: TopicSource | None,
+    notice: ExitStack,
+) -> RunReport:
+    """Make a run of its own, and post the notice of the rehearsal in its first run; return its report."""
+    is_first = not journal.read_runs(settings.warehouse, pipeline)
+    name = rehearsals.name_run(rehearsed.interval)
+    number = run_steps.plan_run(settings, pipeline, name, rehearsed=rehearsed, given=given)
+    if is_first:
+        notice.enter_context(notices.post_rehearsal(settings.warehouse, pipeline))
+    return run_steps.execute_run(spark, settings, pipeline, number, given)
 
 
 def plan_requested_run(spark: SparkSession, settings: Settings, pipeline: str, run_id: str, request: str) -> int:

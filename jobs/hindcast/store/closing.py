@@ -64,14 +64,14 @@ def write_closed_rows(
     delta_table: DeltaTable,
     table: Table,
     close: pa.Table,
-    known_at: datetime,
+    known_at: datetime | None,
     candidates: Sequence[TableFile],
     opened: Sequence[tuple[str | None, pa.Table]] = (),
 ) -> ClosingResult:
     """Find rows to close in some files and write them as they end, at `known_at`, in files together with `opened` rows.
 
-    `close`: the identity and the start of each row, in the order of the starts. `opened`: as `files.write_files` takes
-    them.
+    `close`: the identity and the start of each row, in the order of the starts; with a `known_at` of None also when it
+    ends, `systemTo`. `opened`: as `files.write_files` takes them.
     """
     found = list(_find_closed_rows(delta_table, table, close, known_at, candidates))
     written = files.write_files(delta_table, files.combine_parts([*_list_parts(found), *opened]))
@@ -79,7 +79,7 @@ def write_closed_rows(
 
 
 def _find_closed_rows(
-    delta_table: DeltaTable, table: Table, close: pa.Table, known_at: datetime, candidates: Sequence[TableFile]
+    delta_table: DeltaTable, table: Table, close: pa.Table, known_at: datetime | None, candidates: Sequence[TableFile]
 ) -> Iterator[_ClosedFile]:
     """Yield those of some files that have rows to close."""
     start = tables.period_columns(table)[0]
@@ -96,7 +96,12 @@ def _find_closed_rows(
         gone = marked.get(path, np.empty(0, np.uint64))
         numbers = _find_row_numbers(dataset, table, wanted, gone) if wanted.num_rows else gone[:0]
         if len(numbers):
-            closed = _end_rows(_take_rows(dataset, numbers), known_at)
+            closed = _take_rows(dataset, numbers)
+            if known_at is not None:
+                ends: pa.Array | pa.ChunkedArray = pa.repeat(pa.scalar(known_at, ARROW_TIMESTAMP), closed.num_rows)
+            else:
+                ends = _find_ends(closed, wanted, table.closing_columns)
+            closed = _end_rows(closed, ends)
             yield _ClosedFile(file, numbers, closed, None if marks_rows else _leave_out(dataset, numbers, gone))
 
 
@@ -159,10 +164,21 @@ def _leave_out(dataset: ds.Dataset, numbers: RowNumbers, gone: RowNumbers) -> pa
     return rows.filter(pa.array(remaining))
 
 
-def _end_rows(rows: pa.Table, known_at: datetime) -> pa.Table:
-    """Return rows that end at a known-at on the system axis."""
+def _find_ends(rows: pa.Table, wanted: pa.Table, columns: Sequence[str]) -> pa.ChunkedArray:
+    """Return when each of some rows ends, which the one of `wanted` says that equals it in these columns."""
+    numbered = rows.select(columns).append_column("#", pa.array(np.arange(rows.num_rows)))
+    names = map(duckdb_reader.quote_name, columns)
+    same = " AND ".join(f"r.{name} IS NOT DISTINCT FROM s.{name}" for name in names)
+    with duckdb_reader.open_arrow_engine() as engine:
+        engine.register("numbered", numbered)
+        engine.register("wanted", wanted)
+        query = f'SELECT s."systemTo" FROM numbered r JOIN wanted s ON {same} ORDER BY r."#"'  # noqa: S608  # quoted
+        return engine.sql(query).to_arrow_table().column(0).cast(ARROW_TIMESTAMP)
+
+
+def _end_rows(rows: pa.Table, ends: pa.Array | pa.ChunkedArray) -> pa.Table:
+    """Return rows that end at some moments on the system axis."""
     place = rows.schema.get_field_index("systemTo")
-    ends = pa.repeat(pa.scalar(known_at, ARROW_TIMESTAMP), rows.num_rows)
     return rows.set_column(place, rows.schema.field(place), ends)
 
 

@@ -8,7 +8,7 @@ commit has besides are in commit_ids.py.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -24,6 +24,17 @@ def parse_note(commit: StoredObject) -> StoredObject:
     except (RecursionError, ValueError):
         return {}
     return note if isinstance(note, dict) else {}
+
+
+def join_notes(notes: Sequence[JsonObject]) -> JsonObject:
+    """Return the note of a commit for several runs, given the note of each, in order."""
+    return {"run": notes[-1]["run"], "runs": [*notes]}
+
+
+def split_note(note: StoredObject) -> Sequence[StoredObject]:
+    """Return the note of each run that a commit is for, the last one first."""
+    runs = note.get("runs")
+    return [it for it in reversed(runs) if isinstance(it, dict)] if isinstance(runs, list) else [note]
 
 
 def _require_fields(note: StoredObject, *names: str) -> None:

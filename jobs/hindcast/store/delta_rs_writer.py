@@ -17,7 +17,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
-from hindcast.common.errors import PlatformError
+from hindcast.common.errors import PlatformError, TableError
 from hindcast.common.json_values import JsonObject
 from hindcast.store import (
     change_tasks,
@@ -61,6 +61,37 @@ def add_files(written: Sequence[DataFile], table: Table, run: int, note: JsonObj
     """Add files that are written already (`files.write_files`), as `commits.append_rows` appends rows."""
     delta_table = DeltaTable(table.path)
     return _commit_files(delta_table, lambda _: FileChange(written), table, run, note, "", after)
+
+
+def commit_history(
+    written: Sequence[DataFile], close: pa.Table, table: Table, run: int, note: JsonObject, after: int
+) -> None:
+    """Commit files with rows that have both of their system periods, and close current rows, each at a moment of its
+    own: `close` has their identity, their start and `systemTo`, in the order of the starts.
+
+    The runs up to `run` are in one commit, which is made once. Raise TableError if a row to close is not there.
+    """
+    delta_table = DeltaTable(table.path)
+
+    def close_rows(current: DeltaTable) -> FileChange:
+        if not close.num_rows:
+            return FileChange(written)
+        candidates = closing.find_candidate_files(current, table, close)
+        closed = closing.write_closed_rows(current, table, close, None, candidates)
+        if closed.count_rows() != close.num_rows:
+            found = f"{close.num_rows - closed.count_rows()} of {close.num_rows} rows to close are not in the table"
+            raise TableError(found, where=table.path, fix=f"hindcast verify {table.pipeline}")
+        touched = [it for it in candidates if it.path in closed.numbers]
+        return FileChange([*written, *closed.written], touched, closed.numbers)
+
+    _commit_files(delta_table, close_rows, table, run, note, "", after)
+
+
+def can_commit_history(table: Table) -> bool:
+    """Return whether this process can write to a table by `commit_history`."""
+    delta_table = DeltaTable(table.path)
+    is_here = not tables.marks_rows(delta_table) or delta_log.is_on_disk(delta_table)
+    return files.is_plain(delta_table) and is_here and bool(delta_table.metadata().partition_columns)
 
 
 class _MergeNeededError(Exception):

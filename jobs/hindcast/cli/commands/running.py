@@ -87,9 +87,16 @@ def rehearse(arguments: argparse.Namespace, settings: Settings) -> int:
     earlier = arguments.earlier
     try:
         with step_events.record_step("rehearse", pipeline):
-            for report in rehearsal.rehearse_runs(
-                spark, settings, pipeline, intervals, with_earlier=earlier, given=logs
-            ):
+            made = rehearsal.rehearse_runs(
+                spark,
+                settings,
+                pipeline,
+                intervals,
+                with_earlier=earlier,
+                given=logs,
+                tell=lambda text: print(f"{pipeline}: {text}", file=sys.stderr),
+            )
+            for report in made:
                 reports.append(report)
                 if arguments.format != "json":
                     _print_report(report, arguments.format)
