@@ -146,7 +146,7 @@ def measure_tables(spark: Any, told: argparse.Namespace, warehouse: Path) -> dic
     """The bytes of the current data files of all tables, and of the same rows written once, sorted, in one commit."""
     from deltalake import DeltaTable
 
-    from hindcast.store import arrow_reader, files, tables
+    from hindcast.store import arrow_reader, files
 
     sizes = {"bytes": 0, "sorted_bytes": 0, "rows": 0}
     for name, start in (

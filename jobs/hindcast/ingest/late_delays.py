@@ -60,9 +60,7 @@ def measure_delays(log: Table, first: int, last: int) -> Mapping[int, LateDelays
     with odd_tables.refuse_unreadable_rows(log), duckdb_reader.open_engine(delta_table) as engine:
         duckdb_reader.register_rows(engine, delta_table, [ColumnBound("run", first, last)])
         found = engine.execute(_DELAYS, [first, last]).fetchall()
-    return {
-        run: LateDelays(*(timedelta(microseconds=n) for n in (*shares, largest))) for run, shares, largest in found
-    }
+    return {run: LateDelays(*(timedelta(microseconds=n) for n in (*shares, largest))) for run, shares, largest in found}
 
 
 _DELAYS = """
