@@ -135,14 +135,14 @@ def measure(spark: Any, told: argparse.Namespace, dates: int) -> dict[str, Any]:
         else:
             count = sum(1 for _ in made)
     seconds = time.monotonic() - begun
-    sizes = measure_tables(spark, told, warehouse)
+    sizes = measure_tables(told, warehouse)
     found = {"dates": count, "seconds": round(seconds, 1), "cpu": round(time.process_time() - cpu, 1), **sizes}
     print(json.dumps(found), flush=True)
     print([step for step in steps if step[1] > 1][:40], flush=True)
     return found
 
 
-def measure_tables(spark: Any, told: argparse.Namespace, warehouse: Path) -> dict[str, Any]:
+def measure_tables(told: argparse.Namespace, warehouse: Path) -> dict[str, Any]:
     """The bytes of the current data files of all tables, and of the same rows written once, sorted, in one commit."""
     from deltalake import DeltaTable
 

@@ -90,7 +90,7 @@ FAILING = "_failing"
 
 def judge_rows(rows: DataFrame, expectation: Implementation) -> DataFrame:
     """Return those of some rows that a row-by-row gate looks at, and whether it fails each, in the column `FAILING`."""
-    from hindcast.quality.rules.base import ConditionRule
+    from hindcast.quality.own_rules.base import ConditionRule
 
     if isinstance(expectation, ConditionRule):
         condition = f"coalesce({expectation.failing_condition().format()}, false)"

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from hindcast.contract import Contract, Expectation
-from hindcast.quality import expectations, gates, slow_patterns
+from hindcast.quality import expectations, gate_evaluation, slow_patterns
 from hindcast.quality.gate_results import GateResult
 from hindcast.store.task_rows import collect_table
 
@@ -65,15 +65,15 @@ def count_by_date(rows: DataFrame, contract: Contract, name: str, gate: Expectat
     """
     facts = expectations.contract_facts(contract, name, gate)
     limited = slow_patterns.limit_gate(rows.sparkSession, gate)
-    judged = gates.judge_rows(rows, expectations.configure_gate(limited, facts).to_domain_obj())
-    failing = F.count_if(gates.FAILING).alias("failing")
+    judged = gate_evaluation.judge_rows(rows, expectations.configure_gate(limited, facts).to_domain_obj())
+    failing = F.count_if(gate_evaluation.FAILING).alias("failing")
     counts = collect_table(judged.groupBy("systemFrom").agg(F.count("*").alias("checked"), failing)).to_pylist()
     return {row["systemFrom"]: DateCounts(row["checked"], row["failing"]) for row in counts}
 
 
 def describe_passed(number: int, gate: Expectation, counts: DateCounts | None) -> GateResult:
     """Return the result of a gate for a date of which no row fails it; None: it checked none."""
-    return gates.describe_passed(number, gate, counts.checked if counts is not None else 0)
+    return gate_evaluation.describe_passed(number, gate, counts.checked if counts is not None else 0)
 
 
 def find_first_failing(counts: Sequence[Mapping[datetime, DateCounts]]) -> datetime | None:
