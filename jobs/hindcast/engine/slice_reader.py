@@ -174,7 +174,7 @@ def _read_rows(
 ) -> pa.Table:
     found = _open_input(side, here)
     read = set().union(*map(arrow_expressions.list_columns, side.computed.values()))
-    system = [bound.column for bound in bounds if bound.column in ("systemFrom", "systemTo")]
+    system = {bound.column for bound in bounds}.intersection(("systemFrom", "systemTo"))
     wanted = {*side.key, *side.columns, *side.periods, *system, *read}.difference(side.computed)
     schema = pa.schema(found.schema().to_arrow())
     texts = {name for name in wanted.intersection(side.key) if pa.types.is_string(schema.field(name).type)}
@@ -187,9 +187,8 @@ def _read_rows(
     batches = [batch for batch in limit_batches(reader, side.uri, here=here) if batch.num_rows]
     start = side.periods[0]
     batches.sort(key=lambda batch: batch.column(start)[0].value)  # most files have their own times
-    return add_computed_columns(
-        side, integer_encoding.sort_by_time(pa.Table.from_batches(batches, reader.schema), start)
-    )
+    rows = pa.Table.from_batches(batches, reader.schema).drop_columns([*system])
+    return add_computed_columns(side, integer_encoding.sort_by_time(rows, start))
 
 
 def add_computed_columns(side: KernelInput, rows: pa.Table) -> pa.Table:
