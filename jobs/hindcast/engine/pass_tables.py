@@ -70,7 +70,7 @@ class PassTable:
         self._opened = _GrowingArray()
         self._none = stored.slice(0, 0)
         if stored.num_rows:
-            self._append(stored, STORED)
+            self._append(integer_encoding.sort_by_time(stored, periods[0]), STORED)
 
     def change_nothing(self) -> DateChange:
         """Return the change of a date that leaves the rows as they are."""
@@ -185,7 +185,7 @@ class _Chunk:
         places = self._find_places(low, high, among)
         places = places[self.is_current[places]] if self._dead else places
         if among and len(places):
-            places = places[self._find_among(places, low, high, among)]
+            places = places[self._find_among(places, among)]
         rows = self.rows.take(pa.array(places))
         return rows.append_column(ROW, pa.array(self.numbers[places]))
 
@@ -204,22 +204,21 @@ class _Chunk:
                 return self._current[np.unique(begin[of] + nth)]
         return self._current[first:until]
 
-    def _find_among(self, places: Integers, low: int, high: int, among: Sequence[Among]) -> Booleans:
-        """Return which rows are among some, as far as the span tells."""
+    def _find_among(self, places: Integers, among: Sequence[Among]) -> Booleans:
+        """Return which rows are among some, as far as the times of all of them tell."""
+        low, high = int(self._start[places[0]]), int(self._end[places].max())
         found = np.zeros(len(places), bool)
-        rows = self.rows if len(places) == self.rows.num_rows else None
         for some in among:
-            values = some.list_values(low, high)
-            if values is None:
+            if (values := some.list_values(low, high)) is None:
                 continue
             if not values:
                 return np.ones(len(places), bool)
-            masks = []
-            for name, own in values:
-                column = self.rows.column(name) if rows is not None else self.rows.column(name).take(pa.array(places))
-                masks.append(_is_in(column, own))
-            found |= reduce(and_, masks)
+            found |= reduce(and_, (_is_in(self._take_column(name, places), own) for name, own in values))
         return found
+
+    def _take_column(self, name: str, places: Integers) -> pa.ChunkedArray:
+        column = self.rows.column(name)
+        return column if len(places) == len(column) else column.take(pa.array(places))
 
 
 def _is_in(column: pa.ChunkedArray, values: pa.Array) -> Booleans:

@@ -79,12 +79,12 @@ class TableChange(NamedTuple):
 
     @property
     def committed_notes(self) -> list[TableNote]:
-        """The notes of the runs that would commit something by themselves, and of the last."""
+        """The notes of the runs that would commit something by themselves."""
         found, before = [], self.left_out or NOTHING_LEFT_OUT
         for note in self.notes:
             left_out = note.left_out or NOTHING_LEFT_OUT
             has_news = note.changed_rows or (note.ties is not None and note.ties.lost)
-            if has_news or not left_out.says_the_same_as(before) or note is self.notes[-1]:
+            if has_news or not left_out.says_the_same_as(before):
                 found.append(note)
             before = left_out
         return found
@@ -161,6 +161,7 @@ def _open_topic(of: Pass, name: str, records: TaskRows | DataFrame) -> EventsPas
     given = [records] if isinstance(records, TaskRows) else records
     flat = flat_records.flatten_new_records(shape, types, given)
     rows = pa.concat_tables(map(collect_table, [flat] if isinstance(flat, DataFrame) else flat)).combine_chunks()
+    rows = rows.cast(pa.schema([field.with_nullable(True) for field in rows.schema]))
     places = (rows.column(column).to_numpy() for column in PLACE_COLUMNS)
     dated = DatedRecords.sort(rows, division.find_all_dates(*places), len(of.plans))
     columns = (*shape.key, *shape.value, *PERIODS[table.kind], *PLACE_COLUMNS)
@@ -257,7 +258,7 @@ def _build_notes(
     corrected = np.bincount(dates, minlength=count)
     known_ats = np.array([to_micros(plan.known_at) for plan in of.plans])
     lengths = [length // timedelta(microseconds=1) for length in AGES.values() if length is not None]
-    # rule: an age goes up to its bound, the next one begins there
+    # An age goes up to its bound; the next one begins there.
     ages = np.searchsorted(lengths, known_ats[dates] - starts, side="right")
     by_age = np.bincount(dates * len(AGES) + ages, minlength=count * len(AGES)).reshape(count, len(AGES))
     notes = []
