@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 ROW = "_row"
 """The column with the numbers of rows that are read."""
-STORED, NEVER = -1, np.iinfo(np.int32).max
+STORED, NEVER = -1, np.iinfo(np.int64).max
 """The date at which a row was opened that the table had before the pass, and at which a current row is closed."""
 _MERGED = 16
 """So many chunks of a size are merged."""
@@ -108,8 +108,8 @@ class PassTable:
 
     def _append(self, rows: pa.Table, date: int) -> None:
         first, count = len(self._opened.values), rows.num_rows
-        self._opened.extend(np.full(count, date, np.int32))
-        self._closed.extend(np.full(count, NEVER, np.int32))
+        self._opened.extend(np.full(count, date))
+        self._closed.extend(np.full(count, NEVER))
         rows = rows.unify_dictionaries().combine_chunks()
         self._chunks.append(_Chunk(rows, np.arange(first, first + count), self._periods, np.ones(count, bool)))
         while len(alike := self._list_last_alike()) >= _MERGED:
@@ -127,7 +127,7 @@ class _GrowingArray:
     """Integers to which others are added."""
 
     def __init__(self) -> None:
-        self._room = np.empty(1024, np.int32)
+        self._room = np.empty(1024, np.int64)
         self._count = 0
 
     @property
@@ -139,7 +139,7 @@ class _GrowingArray:
         """Add values."""
         needed = self._count + len(values)
         if needed > len(self._room):
-            room = np.empty(max(needed, 2 * len(self._room)), np.int32)
+            room = np.empty(max(needed, 2 * len(self._room)), np.int64)
             room[: self._count] = self.values
             self._room = room
         self._room[self._count : needed] = values

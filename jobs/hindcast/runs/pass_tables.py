@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from hindcast.bitemporal.intervals import to_micros
 from hindcast.contract import list_shapes
@@ -21,7 +22,7 @@ from hindcast.engine import flat_records, increment_plans, slice_reader, version
 from hindcast.engine.increment_rows import LeftOutRows
 from hindcast.engine.pass_tables import NEVER, STORED, DateChange, TableHistory
 from hindcast.engine.passes import DatedRecords, EventsPass, VersionsPass, ViewPass
-from hindcast.engine.spec import JoinIncrement, KernelInput, VersionIncrement, ViewIncrement
+from hindcast.engine.spec import AggregateIncrement, JoinIncrement, KernelInput, VersionIncrement, WindowIncrement
 from hindcast.engine.sweeps import FOREVER
 from hindcast.engine.version_ties import TiesOfKeys
 from hindcast.ingest.ingest_commits import IngestedRecords
@@ -119,7 +120,7 @@ def derive_changes(of: Pass, records: PassRecords) -> dict[str, TableChange]:
     return {name: _summarize_pass(of, name, one) for name, one in opened.items()}
 
 
-def plan_views(of: Pass) -> dict[str, ViewIncrement]:
+def plan_views(of: Pass) -> dict[str, JoinIncrement | AggregateIncrement]:
     """Return the increments of all views, in the order in which they need each other; NoPassError if one has none."""
     for name, topic in of.contract.topics.items():
         table = locate_own_table(of.contract, name)
@@ -171,12 +172,12 @@ def _open_topic(of: Pass, name: str, records: TaskRows | DataFrame) -> EventsPas
     form = increment_plans.plan_topic(contract, name, table, of.joined.known_at)
     if form is None:
         raise NoPassError(f"no kernel derives {name} from new records")
-    hidden = _read_hidden(of, name, records, rows)
+    hidden = _read_hidden(of, name, types, records, rows)
     with_ties = tie_counts.needs_tie_counts(contract, of.joined, name)
     return VersionsPass(form, dated, hidden, _read_stored(of, form.view), with_ties=with_ties)
 
 
-def _read_hidden(of: Pass, name: str, records: TaskRows | DataFrame, rows: pa.Table) -> pa.Table:
+def _read_hidden(of: Pass, name: str, types: StructType, records: TaskRows | DataFrame, rows: pa.Table) -> pa.Table:
     """Return the records of runs before the pass that are hidden to those of it, flat."""
     if not rows.num_rows:
         return rows
@@ -190,20 +191,17 @@ def _read_hidden(of: Pass, name: str, records: TaskRows | DataFrame, rows: pa.Ta
     hidden = earlier.find_hidden_since(first, new, moments)
     if hidden is None:
         return rows.slice(0, 0)
-    shape = list_shapes(of.contract)[name]
-    found = tables.open_table(locate_own_table(of.contract, name))
-    types = table_columns.spark_schema(found) if found is not None else None
-    flat = collect_table(flat_records.flatten_records(shape, types, hidden, is_new=False))
+    flat = collect_table(flat_records.flatten_records(list_shapes(of.contract)[name], types, hidden, is_new=False))
     return flat.select(rows.column_names).cast(rows.schema)
 
 
-def _plan_view(of: Pass, name: str) -> ViewIncrement:
+def _plan_view(of: Pass, name: str) -> JoinIncrement | AggregateIncrement:
     contract, table = of.contract, locate_own_table(of.contract, name)
     inputs = {i: locate_own_table(contract, i) for i in contract.views[name].inputs}
     current = derive_view.InputRows(of.spark, inputs)
     seen = dict.fromkeys(inputs, of.seen.known_at)
     form = increment_plans.plan_view(contract, name, inputs, current, seen, table, of.joined.known_at)
-    if form is None or not form.is_by_arrow:
+    if form is None or isinstance(form, WindowIncrement) or not form.is_by_arrow:
         raise NoPassError(f"no kernel derives {name} from what has changed")
     return form
 
@@ -265,7 +263,7 @@ def _build_notes(
     for date, plan in enumerate(of.plans):
         tied = version_ties.sum_reports([ties[date].as_text()]) if date in ties else None
         counted = {age: int(n) for age, n in zip(AGES, by_age[date], strict=True) if n}
-        numbers = (int(values[date]) for values in (opened, closed, corrected))
         tied = tied if tied is not None and tied.counts else None
-        notes.append(TableNote(plan.run, *numbers, counted, tied, left_out.get(date), kernel))
+        changed = int(opened[date]), int(closed[date]), int(corrected[date])
+        notes.append(TableNote(plan.run, *changed, counted, tied, left_out.get(date), kernel))
     return notes

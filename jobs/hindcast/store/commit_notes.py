@@ -27,7 +27,7 @@ def parse_note(commit: StoredObject) -> StoredObject:
 
 
 def join_notes(last: int, notes: Sequence[JsonObject]) -> JsonObject:
-    """Return the note of a commit for several runs, given the last one and the notes of those that have one, in order."""
+    """Return the note of a commit for several runs: the `last` of them, and the notes of those that have one."""
     return {"run": last, "runs": [*notes]}
 
 
