@@ -132,7 +132,8 @@ def assert_alike(p: Pipeline, other: Pipeline) -> None:
     for name, rows in theirs.items():
         assert ours[name] == rows, name
     assert p.states() == other.states()
-    assert list_reports(p) == list_reports(other)
+    for own, expected in zip(list_reports(p), list_reports(other), strict=True):
+        assert own == expected
 
 
 def test_passes_leave_what_runs_date_by_date_leave(
@@ -222,7 +223,7 @@ def test_a_pass_that_is_killed_after_each_of_its_commits_goes_on(
         p.write(name_topics(p, ("menu", "orders"), text))
         rehearse(p, -30, 0, "30 seconds", in_passes=True)
         known, kills = ask_bills(p, 0), 0
-        while True:
+        while kills < 20:
             try:
                 with pytest.MonkeyPatch.context() as patch:
                     kill_after_commit(patch)
@@ -238,10 +239,7 @@ def test_a_pass_that_is_killed_after_each_of_its_commits_goes_on(
         with beside(p, tmp_path / "b") as other:
             rehearse(other, -30, 0, "30 seconds", in_passes=False)
             rehearse(other, 0, 60, "15 seconds", in_passes=False)
-            ours, theirs = list_everything(p), list_everything(other)
-            ours["gates"], theirs["gates"] = ({*it["gates"]} for it in (ours, theirs))  # which are asked again
-            assert ours == theirs
-            assert list_reports(p) == list_reports(other)
+            assert_alike(p, other)
         assert wrong(p) == []
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hindcast import read
+from hindcast.plan import journal
 from pipelines import Pipeline, at, pipeline, wrong
 from test_rehearsal import list_arrivals, rehearse, sent
 
@@ -58,15 +59,19 @@ Version = tuple[int, datetime, datetime | None]
 
 
 @pytest.mark.parametrize("histories", [2_000, pytest.param(20_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("bad", [-1, None], ids=["held", "in passes"])
 def test_what_was_known_of_each_key_at_each_date_is_the_reference(
-    spark: SparkSession, broker: str, tmp_path: Path, histories: int
+    spark: SparkSession, broker: str, tmp_path: Path, histories: int, bad: int | None
 ) -> None:
-    chance = random.Random(histories)  # noqa: S311  # any will do
+    """Where records are held, each date is a run by itself; else all but the first are made in one pass."""
+    chance, every = random.Random(histories), 30 if bad else 10  # noqa: S311  # any will do
     with pipeline(spark, broker, tmp_path, CONTRACT, partitions=3) as p:
-        send_histories(p, chance, histories)
-        rehearse(p, -30, 60, "30 seconds", with_earlier=True)
+        send_histories(p, chance, histories, bad)
+        rehearse(p, -30, 60, f"{every} seconds", with_earlier=True)
+        passes = {run.plan.pass_numbers for run in journal.read_runs(p.warehouse, p.name)}
+        assert passes == ({None} if bad else {None, (2, 9)})
         records, orders = list_arrivals(p, "menu"), list_arrivals(p, "orders")
-        for second in (0, 30, 60):
+        for second in range(every - 30, 61, every):
             versions = define_versions([row for row in records if row["known"] < at(second)])
             bills = define_bills([row for row in orders if row["known"] < at(second)], versions)
             assert read_menu(p, second) == versions, second
@@ -77,12 +82,12 @@ def test_what_was_known_of_each_key_at_each_date_is_the_reference(
         assert wrong(p) == []
 
 
-def send_histories(p: Pipeline, chance: random.Random, histories: int) -> None:
+def send_histories(p: Pipeline, chance: random.Random, histories: int, bad: int | None) -> None:
     menu: list[tuple[Any, ...]] = []
     orders: list[tuple[Any, ...]] = []
     for n in range(histories):
         for _ in range(chance.choice([1, 2, 3, 5])):
-            price = chance.choice([None, -1, *range(10)])
+            price = chance.choice([None, bad, *range(10)])
             menu.append((f"dish{n}", None if price is None else {"price": price}, chance.randrange(40)))
         order = {"item": f"dish{chance.randrange(histories)}", "quantity": chance.randrange(1, 4)}
         orders.append((f"guest{n}", order, chance.randrange(40)))

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 ROW = "_row"
 """The column with the numbers of rows that are read."""
-STORED, NEVER = -1, np.iinfo(np.int32).max
+STORED, NEVER = -1, np.iinfo(np.int64).max
 """The date at which a row was opened that the table had before the pass, and at which a current row is closed."""
 _MERGED = 16
 """So many chunks of a size are merged."""
@@ -70,7 +70,7 @@ class PassTable:
         self._opened = _GrowingArray()
         self._none = stored.slice(0, 0)
         if stored.num_rows:
-            self._append(stored, STORED)
+            self._append(integer_encoding.sort_by_time(stored, periods[0]), STORED)
 
     def change_nothing(self) -> DateChange:
         """Return the change of a date that leaves the rows as they are."""
@@ -108,8 +108,8 @@ class PassTable:
 
     def _append(self, rows: pa.Table, date: int) -> None:
         first, count = len(self._opened.values), rows.num_rows
-        self._opened.extend(np.full(count, date, np.int32))
-        self._closed.extend(np.full(count, NEVER, np.int32))
+        self._opened.extend(np.full(count, date))
+        self._closed.extend(np.full(count, NEVER))
         rows = rows.unify_dictionaries().combine_chunks()
         self._chunks.append(_Chunk(rows, np.arange(first, first + count), self._periods, np.ones(count, bool)))
         while len(alike := self._list_last_alike()) >= _MERGED:
@@ -127,7 +127,7 @@ class _GrowingArray:
     """Integers to which others are added."""
 
     def __init__(self) -> None:
-        self._room = np.empty(1024, np.int32)
+        self._room = np.empty(1024, np.int64)
         self._count = 0
 
     @property
@@ -139,7 +139,7 @@ class _GrowingArray:
         """Add values."""
         needed = self._count + len(values)
         if needed > len(self._room):
-            room = np.empty(max(needed, 2 * len(self._room)), np.int32)
+            room = np.empty(max(needed, 2 * len(self._room)), np.int64)
             room[: self._count] = self.values
             self._room = room
         self._room[self._count : needed] = values
@@ -185,7 +185,7 @@ class _Chunk:
         places = self._find_places(low, high, among)
         places = places[self.is_current[places]] if self._dead else places
         if among and len(places):
-            places = places[self._find_among(places, low, high, among)]
+            places = places[self._find_among(places, among)]
         rows = self.rows.take(pa.array(places))
         return rows.append_column(ROW, pa.array(self.numbers[places]))
 
@@ -204,22 +204,21 @@ class _Chunk:
                 return self._current[np.unique(begin[of] + nth)]
         return self._current[first:until]
 
-    def _find_among(self, places: Integers, low: int, high: int, among: Sequence[Among]) -> Booleans:
-        """Return which rows are among some, as far as the span tells."""
+    def _find_among(self, places: Integers, among: Sequence[Among]) -> Booleans:
+        """Return which rows are among some, as far as the times of all of them tell."""
+        low, high = int(self._start[places[0]]), int(self._end[places].max())
         found = np.zeros(len(places), bool)
-        rows = self.rows if len(places) == self.rows.num_rows else None
         for some in among:
-            values = some.list_values(low, high)
-            if values is None:
+            if (values := some.list_values(low, high)) is None:
                 continue
             if not values:
                 return np.ones(len(places), bool)
-            masks = []
-            for name, own in values:
-                column = self.rows.column(name) if rows is not None else self.rows.column(name).take(pa.array(places))
-                masks.append(_is_in(column, own))
-            found |= reduce(and_, masks)
+            found |= reduce(and_, (_is_in(self._take_column(name, places), own) for name, own in values))
         return found
+
+    def _take_column(self, name: str, places: Integers) -> pa.ChunkedArray:
+        column = self.rows.column(name)
+        return column if len(places) == len(column) else column.take(pa.array(places))
 
 
 def _is_in(column: pa.ChunkedArray, values: pa.Array) -> Booleans:

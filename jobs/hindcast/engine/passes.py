@@ -17,7 +17,7 @@ from hindcast.contract.shapes import PERIODS
 from hindcast.engine import increments, integer_encoding, version_increments, version_ties
 from hindcast.engine.increment_rows import ChangedRows, Comparison, LeftOutRows, find_differences, read_moments
 from hindcast.engine.pass_tables import DateChange, PassInput, PassTable
-from hindcast.engine.spec import VersionIncrement, ViewIncrement
+from hindcast.engine.spec import AggregateIncrement, JoinIncrement, VersionIncrement, ViewIncrement
 from hindcast.engine.version_ties import TiesOfKeys
 
 if TYPE_CHECKING:
@@ -104,17 +104,17 @@ def _find_hidden(numbers: Integers, records: pa.Table) -> Booleans:
 
 class _HiddenRecords(NamedTuple):
     """Records that can matter to later ones, in the order of their dates; the numbers of their keys, which are less
-    than `count`; and how many are from `before` the pass.
+    than `bound`; and how many are from `before` the pass.
     """
 
     rows: pa.Table
     numbers: Integers
-    count: int
+    bound: int
     before: int
 
     def select_earlier(self, count: int, numbers: Integers) -> pa.Table:
         """Return those of keys with some numbers that are from before the pass, or among the first `count` of it."""
-        is_wanted = np.zeros(self.count, bool)
+        is_wanted = np.zeros(self.bound, bool)
         is_wanted[numbers] = True
         rows = self.rows.take(pa.array(np.flatnonzero(is_wanted[self.numbers[: self.before + count]])))
         place = rows.schema.get_field_index("_isNew")
@@ -124,7 +124,9 @@ class _HiddenRecords(NamedTuple):
 class ViewPass:
     """A view, with what it left out of each date of an aggregate."""
 
-    def __init__(self, form: ViewIncrement, inputs: Mapping[str, PassTable], stored: pa.Table) -> None:
+    def __init__(
+        self, form: JoinIncrement | AggregateIncrement, inputs: Mapping[str, PassTable], stored: pa.Table
+    ) -> None:
         self.form = form
         sides = zip(inputs.items(), form.sides, strict=True)
         self._inputs = {name: PassInput(side, table) for (name, table), side in sides}

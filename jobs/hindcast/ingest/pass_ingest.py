@@ -59,10 +59,8 @@ class PassTopic(NamedTuple):
             rehearses = interval.as_json() if interval is not None else {}
             note = LogNote(own.run, own.run_id, refused, topic.valid_time, idle=idle, rehearses=rehearses)
             notes.append(note.as_json())
-        planned = count_offsets(topic_plan.parts)
-        ingest.commit_parts(
-            self.read, plan.run, commit_notes.join_notes(notes), topic_plan.after, planned, self.division
-        )
+        joined, planned = commit_notes.join_notes(plan.run, notes), count_offsets(topic_plan.parts)
+        ingest.commit_parts(self.read, plan.run, joined, topic_plan.after, planned, self.division)
 
 
 def read_topic(

@@ -34,7 +34,7 @@ def find_taken(contract: BoundContract, name: str, past: list[Run]) -> TakenOffs
         if plan.first_number <= last <= plan.run:
             taken = topic_plan.cut_after_chunks(last - plan.run + len(topic_plan.chunks))
             return TakenOffsets(plan.run, replace(taken, after=last))
-        # rule: of a pass that has ingested nothing of a topic, its first run says where that goes on
+        # Of a pass that has ingested nothing of a topic, the first run says where that goes on.
         is_later_date = plan.pass_numbers is not None and plan.run > plan.pass_numbers[0]
         if plan.run > last and not is_later_date and _has_planned_topic(contract, name, plan, past):
             state = TakenOffsets(plan.run, replace(topic_plan.cut_all(), after=last))

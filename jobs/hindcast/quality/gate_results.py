@@ -181,6 +181,13 @@ def append_all_results(warehouse: str, pipeline: str, results: Sequence[tuple[in
         raise explain_write_error(error, results_table(warehouse, pipeline).path) from None
 
 
+def has_results(warehouse: str, pipeline: str, first: int, last: int) -> bool:
+    """Return whether there are results of a run from `first` to `last`."""
+    table = results_table(warehouse, pipeline)
+    delta_table = open_table(table)
+    return delta_table is not None and gate_rows.load_last_tries(table, delta_table, first, last).num_rows > 0
+
+
 def measurement_key(expectation: str, kwargs: JsonObject) -> tuple[str, str]:
     """Return a key that is equal for gates that measure the same thing, whatever limits they set."""
     return expectation, _format_json({name: value for name, value in kwargs.items() if name in _MEASURED_PARAMETERS})

@@ -89,7 +89,9 @@ def count_gates(spark: SparkSession, contract: BoundContract, staged: StagedPass
 
 
 def append_results(contract: BoundContract, plans: Sequence[Plan], asked: Sequence[DateGates]) -> None:
-    """Append the results of the gates of all tables for all dates, in one commit."""
+    """Append the results of the gates of all tables for all dates, in one commit, unless that was done before."""
+    if gate_results.has_results(contract.warehouse, contract.pipeline, plans[0].run, plans[-1].run):
+        return
     results = []
     for gates in asked:
         name, expected = gates.staged.change.table.name, contract.expectations(gates.staged.change.table.name)
@@ -115,5 +117,5 @@ def commit_change(spark: SparkSession, staged: StagedPass, plans: Sequence[Plan]
     columns = list(dict.fromkeys((*change.table.closing_columns, tables.period_columns(change.table)[0])))
     close = closed.rows.select(columns).append_column("systemTo", _list_moments(plans).take(pa.array(closed.closed)))
     close = close.take(pa.array(np.argsort(closed.start, kind="stable")))
-    note = commit_notes.join_notes([note.as_json() for note in change.committed_notes])
+    note = commit_notes.join_notes(plans[-1].run, [note.as_json() for note in change.committed_notes])
     delta_rs_writer.commit_history(staged.files, close, change.table, plans[-1].run, note, after)

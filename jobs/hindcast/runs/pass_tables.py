@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from hindcast.bitemporal.intervals import to_micros
 from hindcast.contract import list_shapes
@@ -21,7 +22,7 @@ from hindcast.engine import flat_records, increment_plans, slice_reader, version
 from hindcast.engine.increment_rows import LeftOutRows
 from hindcast.engine.pass_tables import NEVER, STORED, DateChange, TableHistory
 from hindcast.engine.passes import DatedRecords, EventsPass, VersionsPass, ViewPass
-from hindcast.engine.spec import JoinIncrement, KernelInput, VersionIncrement, ViewIncrement
+from hindcast.engine.spec import AggregateIncrement, JoinIncrement, KernelInput, VersionIncrement, WindowIncrement
 from hindcast.engine.sweeps import FOREVER
 from hindcast.engine.version_ties import TiesOfKeys
 from hindcast.ingest.ingest_commits import IngestedRecords
@@ -79,12 +80,12 @@ class TableChange(NamedTuple):
 
     @property
     def committed_notes(self) -> list[TableNote]:
-        """The notes of the runs that would commit something by themselves, and of the last."""
+        """The notes of the runs that would commit something by themselves."""
         found, before = [], self.left_out or NOTHING_LEFT_OUT
         for note in self.notes:
             left_out = note.left_out or NOTHING_LEFT_OUT
             has_news = note.changed_rows or (note.ties is not None and note.ties.lost)
-            if has_news or not left_out.says_the_same_as(before) or note is self.notes[-1]:
+            if has_news or not left_out.says_the_same_as(before):
                 found.append(note)
             before = left_out
         return found
@@ -119,7 +120,7 @@ def derive_changes(of: Pass, records: PassRecords) -> dict[str, TableChange]:
     return {name: _summarize_pass(of, name, one) for name, one in opened.items()}
 
 
-def plan_views(of: Pass) -> dict[str, ViewIncrement]:
+def plan_views(of: Pass) -> dict[str, JoinIncrement | AggregateIncrement]:
     """Return the increments of all views, in the order in which they need each other; NoPassError if one has none."""
     for name, topic in of.contract.topics.items():
         table = locate_own_table(of.contract, name)
@@ -161,6 +162,7 @@ def _open_topic(of: Pass, name: str, records: TaskRows | DataFrame) -> EventsPas
     given = [records] if isinstance(records, TaskRows) else records
     flat = flat_records.flatten_new_records(shape, types, given)
     rows = pa.concat_tables(map(collect_table, [flat] if isinstance(flat, DataFrame) else flat)).combine_chunks()
+    rows = rows.cast(pa.schema([field.with_nullable(True) for field in rows.schema]))
     places = (rows.column(column).to_numpy() for column in PLACE_COLUMNS)
     dated = DatedRecords.sort(rows, division.find_all_dates(*places), len(of.plans))
     columns = (*shape.key, *shape.value, *PERIODS[table.kind], *PLACE_COLUMNS)
@@ -170,12 +172,12 @@ def _open_topic(of: Pass, name: str, records: TaskRows | DataFrame) -> EventsPas
     form = increment_plans.plan_topic(contract, name, table, of.joined.known_at)
     if form is None:
         raise NoPassError(f"no kernel derives {name} from new records")
-    hidden = _read_hidden(of, name, records, rows)
+    hidden = _read_hidden(of, name, types, records, rows)
     with_ties = tie_counts.needs_tie_counts(contract, of.joined, name)
     return VersionsPass(form, dated, hidden, _read_stored(of, form.view), with_ties=with_ties)
 
 
-def _read_hidden(of: Pass, name: str, records: TaskRows | DataFrame, rows: pa.Table) -> pa.Table:
+def _read_hidden(of: Pass, name: str, types: StructType, records: TaskRows | DataFrame, rows: pa.Table) -> pa.Table:
     """Return the records of runs before the pass that are hidden to those of it, flat."""
     if not rows.num_rows:
         return rows
@@ -189,20 +191,17 @@ def _read_hidden(of: Pass, name: str, records: TaskRows | DataFrame, rows: pa.Ta
     hidden = earlier.find_hidden_since(first, new, moments)
     if hidden is None:
         return rows.slice(0, 0)
-    shape = list_shapes(of.contract)[name]
-    found = tables.open_table(locate_own_table(of.contract, name))
-    types = table_columns.spark_schema(found) if found is not None else None
-    flat = collect_table(flat_records.flatten_records(shape, types, hidden, is_new=False))
+    flat = collect_table(flat_records.flatten_records(list_shapes(of.contract)[name], types, hidden, is_new=False))
     return flat.select(rows.column_names).cast(rows.schema)
 
 
-def _plan_view(of: Pass, name: str) -> ViewIncrement:
+def _plan_view(of: Pass, name: str) -> JoinIncrement | AggregateIncrement:
     contract, table = of.contract, locate_own_table(of.contract, name)
     inputs = {i: locate_own_table(contract, i) for i in contract.views[name].inputs}
     current = derive_view.InputRows(of.spark, inputs)
     seen = dict.fromkeys(inputs, of.seen.known_at)
     form = increment_plans.plan_view(contract, name, inputs, current, seen, table, of.joined.known_at)
-    if form is None or not form.is_by_arrow:
+    if form is None or isinstance(form, WindowIncrement) or not form.is_by_arrow:
         raise NoPassError(f"no kernel derives {name} from what has changed")
     return form
 
@@ -257,14 +256,14 @@ def _build_notes(
     corrected = np.bincount(dates, minlength=count)
     known_ats = np.array([to_micros(plan.known_at) for plan in of.plans])
     lengths = [length // timedelta(microseconds=1) for length in AGES.values() if length is not None]
-    # rule: an age goes up to its bound, the next one begins there
+    # An age goes up to its bound; the next one begins there.
     ages = np.searchsorted(lengths, known_ats[dates] - starts, side="right")
     by_age = np.bincount(dates * len(AGES) + ages, minlength=count * len(AGES)).reshape(count, len(AGES))
     notes = []
     for date, plan in enumerate(of.plans):
         tied = version_ties.sum_reports([ties[date].as_text()]) if date in ties else None
         counted = {age: int(n) for age, n in zip(AGES, by_age[date], strict=True) if n}
-        numbers = (int(values[date]) for values in (opened, closed, corrected))
         tied = tied if tied is not None and tied.counts else None
-        notes.append(TableNote(plan.run, *numbers, counted, tied, left_out.get(date), kernel))
+        changed = int(opened[date]), int(closed[date]), int(corrected[date])
+        notes.append(TableNote(plan.run, *changed, counted, tied, left_out.get(date), kernel))
     return notes

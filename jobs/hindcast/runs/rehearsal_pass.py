@@ -158,6 +158,9 @@ def _publish_pass(of: Pass, source: TopicSource, *, is_planned: bool) -> CutPass
             if after < plans[-1].run:
                 pass_publishing.commit_change(of.spark, gates.staged, plans, after)
         pass_publishing.append_results(contract, plans, [*asked.values()])
+    notes = [note for change in changes.values() for note in change.notes]
+    opened, closed, corrected = (sum(getattr(it, name) for it in notes) for name in ("opened", "closed", "corrected"))
+    step_events.add_fields(opened=opened, closed=closed, corrected=corrected)
     return None
 
 

@@ -26,9 +26,9 @@ def parse_note(commit: StoredObject) -> StoredObject:
     return note if isinstance(note, dict) else {}
 
 
-def join_notes(notes: Sequence[JsonObject]) -> JsonObject:
-    """Return the note of a commit for several runs, given the note of each, in order."""
-    return {"run": notes[-1]["run"], "runs": [*notes]}
+def join_notes(last: int, notes: Sequence[JsonObject]) -> JsonObject:
+    """Return the note of a commit for several runs: the `last` of them, and the notes of those that have one."""
+    return {"run": last, "runs": [*notes]}
 
 
 def split_note(note: StoredObject) -> Sequence[StoredObject]:
