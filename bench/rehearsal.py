@@ -177,7 +177,7 @@ def open_logs(told: argparse.Namespace) -> Any:
     topics = {}
     for name, count in count_records(told.records).items():
         ranges = {p: OffsetRange(0, count // PARTITIONS) for p in numbers}
-        topics[name] = LoggedTopic(name, f"id-{name}", None, ranges, numbers)
+        topics[name] = LoggedTopic(name, f"id-{name}", None, ranges, numbers, 0)
     return LoggedTopics(str(told.folder / "logs"), "source", topics)
 
 

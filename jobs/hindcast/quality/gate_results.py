@@ -185,7 +185,7 @@ def has_results(warehouse: str, pipeline: str, first: int, last: int) -> bool:
     """Return whether there are results of a run from `first` to `last`."""
     table = results_table(warehouse, pipeline)
     delta_table = open_table(table)
-    return delta_table is not None and gate_rows.load_last_tries(table, delta_table, first, last).num_rows > 0
+    return delta_table is not None and gate_result_rows.load_last_tries(table, delta_table, first, last).num_rows > 0
 
 
 def measurement_key(expectation: str, kwargs: JsonObject) -> tuple[str, str]:
