@@ -168,6 +168,11 @@ def measure_tables(told: argparse.Namespace, warehouse: Path) -> dict[str, Any]:
     return sizes
 
 
+def _write(numbers: Any) -> Any:
+    """The numbers as texts."""
+    return pa.array(numbers).cast(pa.string())
+
+
 def open_logs(told: argparse.Namespace) -> Any:
     """The topics, as the logs have them."""
     from hindcast.ingest.logged_topics import LoggedTopic, LoggedTopics
@@ -209,14 +214,15 @@ def write_partition(told: argparse.Namespace, name: str, partition: int, count: 
     true, arrived = true[order], arrived[order]
     route = PARTITIONS * chance.integers(0, told.routes // PARTITIONS, count) + partition
     numbers = chance.integers(1, 500, count)
-    text = lambda values: pa.array(values).cast(pa.string())  # noqa: E731
-    of = pc.binary_join_element_wise("r", text(route), "")
+    of = pc.binary_join_element_wise("r", _write(route), "")
     if name == "prices":
         keys = of
-        values = pc.binary_join_element_wise('{"price": ', text(numbers), ', "zone": ', text(route % 1_000), "}", "")
+        values = pc.binary_join_element_wise(
+            '{"price": ', _write(numbers), ', "zone": ', _write(route % 1_000), "}", ""
+        )
     else:
-        keys = pc.binary_join_element_wise("t", text(np.arange(count) * PARTITIONS + partition), "")
-        values = pc.binary_join_element_wise('{"route": "', of, '", "n": ', text(numbers % 5 + 1), "}", "")
+        keys = pc.binary_join_element_wise("t", _write(np.arange(count) * PARTITIONS + partition), "")
+        values = pc.binary_join_element_wise('{"route": "', of, '", "n": ', _write(numbers % 5 + 1), "}", "")
     epoch = int(T0.timestamp() * 1_000_000)
     sent = pa.array((arrived + epoch) // 1_000).cast(pa.string()).cast(pa.binary())
     header = pa.StructArray.from_arrays([pa.array(np.full(count, "sent")).cast(pa.string()), sent], ["key", "value"])

@@ -31,7 +31,7 @@ def propose_pass(
 ) -> list[Plan]:
     """Return the plans of runs if they were planned now in a pass; nothing is stored."""
     interval = ArrivalInterval(rehearsed[0].interval.since, rehearsed[-1].interval.until)
-    whole = RehearsedOffsets(interval, rehearsed[-1].ends)
+    whole = RehearsedOffsets(interval, rehearsed[-1].ends, rehearsed[-1].logs)
     name = rehearsals.name_run(rehearsed[0].interval)
     return divide_plan(planner.propose_plan(contract, name, None, past, given=given, rehearsed=whole), rehearsed)
 
@@ -41,12 +41,12 @@ def divide_plan(plan: Plan, rehearsed: Sequence[RehearsedOffsets]) -> list[Plan]
     first, starts = plan.first_number, {name: topic.ranges for name, topic in plan.topics.items()}
     numbers = first, first + len(rehearsed) - 1
     plans = []
-    for number, (interval, ends) in enumerate(rehearsed, first):
+    for number, (interval, ends, logs) in enumerate(rehearsed, first):
         topics = {name: _cut_topic(topic, starts[name], ends[name]) for name, topic in plan.topics.items()}
         starts = {name: {p: OffsetRange(r.end, r.end) for p, r in it.ranges.items()} for name, it in topics.items()}
         own = replace(plan, run=number, run_id=rehearsals.name_run(interval), topics=topics, pass_numbers=numbers)
         until = interval.until
-        plans.append(replace(own, known_at=until, interval_end=until, purpose=Replay(arrival=interval), numbers=1))
+        plans.append(replace(own, known_at=until, interval_end=until, purpose=Replay(None, interval, logs), numbers=1))
     return plans
 
 
