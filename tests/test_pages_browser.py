@@ -375,7 +375,7 @@ def test_a_long_verdict_is_shown_whole(browser: WebDriver, url: str, width: int)
 
 @pytest.mark.parametrize("width", [390, 1440])
 def test_the_quality_page_begins_with_what_ran_last_and_how_it_ended(browser: WebDriver, url: str, width: int) -> None:
-    """On a phone the runs come before how fresh the tables are."""
+    """Then come the runs, and how fresh the tables are."""
     size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     browser.get(f"{url}/quality/shop")
@@ -383,5 +383,4 @@ def test_the_quality_page_begins_with_what_ran_last_and_how_it_ended(browser: We
     tops = [shown(browser, f"//*[@id='{name}']").rect["y"] for name in ("last-run", "runs-title", "fresh")]
     browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
     assert "Run 2 of shop was published" in words
-    assert tops[0] == min(tops)
-    assert (tops[1] < tops[2]) == (width == 390)
+    assert tops == sorted(tops)
