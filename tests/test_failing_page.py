@@ -245,8 +245,8 @@ def test_the_time_machine_is_asked_for_the_key_of_a_failing_row(tmp_path: Path) 
             "it is <b>so</b>",
             "ann at 2026-02-02 00:00:00 UTC: it is &lt;b&gt;so&lt;/b&gt;",
         ),
-        ("ann", None, None, "ann"),
-        (None, None, None, "nobody named"),
+        ("ann", None, None, "ann; no reason was given"),
+        (None, None, None, "nobody named; no reason was given"),
     ],
     ids=["when and why", "of an older journal", "by nobody"],
 )
@@ -282,12 +282,17 @@ def test_a_release_shows_the_rows_that_it_released_and_who_approved_them(
     (gate_shown,) = fields["gates"]
     assert [(row["entry"], row["heldBy"], row["row"]["price"]) for row in gate_shown["rows"]] == [("released", 2, 0.5)]
     for page in (report_page, quality_page):
-        assert "1 failing row, released; held back by" in " ".join(page.split())
+        assert "1 failing row, released by run 3; held back by" in " ".join(page.split())
         assert 'href="/reports/shop/run-2.html"' in page
         assert "<del>2.50</del> → <ins>0.50</ins>" in page
     for page in (report_page, quality_page, changes_page):
         assert f"Approved by {words}" in re.sub("</?time[^>]*>", "", page)
     assert "Approved by" not in earlier
+    answers = report_page.partition('id="failing"')[2].partition("</section>")[0]
+    assert 'id="approval"' in answers
+    assert "<ins>0.50</ins>" in answers, "who approved stands beside what was approved"
+    assert report_page.index('id="failing"') < report_page.index('id="gates"'), "the script lengthens the gates"
+    assert "Run it again" not in report_page, "it would release nothing"
     assert "<dt>Reason</dt>" not in report_page, "it is beside who approved"
     at = answered and answered.isoformat()
     assert [run["release"] for run in fields["runs"]] == [{"by": by, "at": at, "reason": reason}, None, None]
@@ -307,7 +312,7 @@ def test_rows_of_a_release_that_were_not_released_do_not_count_as_such() -> None
     }
     made = RunReport("shop", 5, "manual__5", RUNS[0])
     shown = " ".join(re.sub("<[^>]*>", "", render_page(made, [gate])).split())
-    assert "4 failing rows, 3 of these released; held back by run 2, run 4." in shown
+    assert "4 failing rows, 3 of these released by run 5; held back by run 2, run 4." in shown
 
 
 def test_the_report_of_a_run_has_its_failing_rows_where_airflow_shows_it(tmp_path: Path) -> None:

@@ -276,5 +276,7 @@ def test_failures_and_approvals_are_asked_for_in_the_last_run_that_has_them(tmp_
         own = {"run": 1, "report": "run-1.html"}
         assert quality.find_answers([failed, second])["failed"] == own
         assert quality.find_answers([failed, second])["approved"] is None
-        assert quality.find_answers([approved, second])["approved"] == own
+        assert quality.find_answers([approved, second])["approved"] == own | {"hasReason": False}
+        reasoned = replace(approved, run=replace(approved.run, plan=replace(approved.run.plan, reason="it is right")))
+        assert quality.find_answers([reasoned])["approved"] == own | {"hasReason": True}
         assert quality.find_answers([replace(failed, report=None)])["failed"] is None

@@ -256,17 +256,19 @@ def count_waiting(runs: Sequence[RunEntry]) -> int | None:
 
 def find_answers(runs: Sequence[RunEntry]) -> JsonObject:
     """Return which of some runs answer what people ask: the last that changed anything (`changed`), the last in which a
-    gate failed (`failed`) and the last release (`approved`): its number and report; None for what none of them answers.
+    gate failed (`failed`) and the last release (`approved`; `hasReason`: it says why): its number and report; None for what none of them answers.
     """
 
     def find_last(is_answer: Callable[[RunEntry], bool]) -> JsonObject | None:
         last = next((entry for entry in reversed(runs) if entry.report and is_answer(entry)), None)
         return {"run": last.run.number, "report": last.report} if last else None
 
+    approved = find_last(lambda it: it.run.plan.approval is not None)
+    has_reason = any(approved and it.run.number == approved["run"] and it.run.plan.reason for it in runs)
     return {
         "changed": find_last(lambda it: it.run.state == "completed" and bool(it.outcome.has_changed)),
         "failed": find_last(lambda it: bool({*it.outcome.gates} & {"failed", "error"})),
-        "approved": find_last(lambda it: run_reports.describe_release(it.run) is not None),
+        "approved": approved and {**approved, "hasReason": has_reason},
     }
 
 
