@@ -300,6 +300,26 @@ def test_a_release_shows_the_rows_that_it_released_and_who_approved_them(
     assert "held back by" not in other_gate, "the gate of this number is another by now"
 
 
+def test_what_an_earlier_run_let_through_with_a_warning_stays_on_the_page(tmp_path: Path) -> None:
+    """The gate has not checked these rows since."""
+    with shop(tmp_path) as settings:
+        add_price_gate(settings)
+        warned = replace(PRICE_GATE, on_failure="warn")
+        gate_results.append_results(settings.warehouse, "shop", 3, "prices", [warned])
+        row = f'{{"item":"naan","price":0.50,"note":"n","validFrom":"{BEGIN}","validTo":null}}'
+        enter_rows(settings, {"run": 3, "table": "prices", "entry": "warned", "key": '{"item":"naan"}', "row": row})
+        end_run(settings, {"gates": [warned.as_json() | {"trend": [], "rows": "hindcast failing shop --run 3"}]})
+        web = TestClient(build_app(PageAccess(lambda: None, lambda dag_id: None, lambda: frozenset(["shop"]))))  # noqa: ARG005
+        assert web.get("/quality/shop.json").json()["warned"] == [], "the gates of the last run have their rows"
+        contract = load(settings.schemas / "shop.yaml")
+        fourth = replace(plan(contract, 2), run=4, run_id="manual__4", known_at=RUNS[1] + timedelta(days=2))
+        known = {"run": 4, "runId": "manual__4", "knownAt": fourth.known_at.isoformat()}
+        for run in (Run(fourth), Run(fourth, Completed(report(contract, 2) | known))):
+            journal.append_entry(settings.warehouse, run)
+        page = " ".join(web.get("/quality/shop").text.split())
+    assert 'warning by <a href="/reports/shop/run-3.html#failing">run 3</a>: 1 row of prices (naan).' in page
+
+
 def test_rows_of_a_release_that_were_not_released_do_not_count_as_such() -> None:
     row = {"key": "{}", "cells": [], "valid": "", "record": None, "plane": None, "change": "open", "isNew": False}
     released = [row | {"entry": "released", "heldBy": run} for run in (4, 2, 4)]

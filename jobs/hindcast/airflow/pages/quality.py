@@ -20,6 +20,7 @@ from hindcast.airflow.pages import (
     quality_pictures,
     reading_limits,
     run_reports,
+    warned_rows,
 )
 from hindcast.airflow.pages.failing_changes import FailingRows
 from hindcast.airflow.pages.run_reports import RunOutcome
@@ -187,6 +188,7 @@ def build_pipeline_page(settings: Settings, contract: Contract, before: int | No
         "total": len(past),
         "answers": find_answers(entries),
         "waiting": count_waiting(entries) if before is None else None,
+        "warned": [*warned_rows.list_warned_rows(settings, contract, past)] if before is None else [],
         "fresh": _judge_freshness(settings, contract, past, entries) if before is None else None,
         "freshTables": [*fresh_tables.list_fresh_tables(settings, contract, past)] if before is None else [],
         "gatesOf": ended[-1] if ended else None,
@@ -256,7 +258,8 @@ def count_waiting(runs: Sequence[RunEntry]) -> int | None:
 
 def find_answers(runs: Sequence[RunEntry]) -> JsonObject:
     """Return which of some runs answer what people ask: the last that changed anything (`changed`), the last in which a
-    gate failed (`failed`) and the last release (`approved`; `hasReason`: it says why): its number and report; None for what none of them answers.
+    gate failed (`failed`) and the last release (`approved`; `hasReason`: it says why): its number and report; None for
+    what none of them answers.
     """
 
     def find_last(is_answer: Callable[[RunEntry], bool]) -> JsonObject | None:

@@ -36,6 +36,9 @@ from hindcast.report.summaries import OUTCOMES
 MAX_KEPT = 20_000
 """How many outcomes are kept."""
 
+MAX_SOUGHT = 20
+"""In how many of the last reports something is sought."""
+
 _NOT_ENDED = {"planned": "has not ended", "abandoned": "was abandoned"}
 
 
