@@ -855,6 +855,14 @@ def test_what_a_stopped_run_would_know_is_refused_with_a_link_to_what_was_known_
         assert "/machine/shop?knownAt=run:3" not in runs
 
 
+def test_changes_say_that_the_last_run_was_stopped(tmp_path: Path) -> None:
+    with shop(tmp_path) as settings:
+        append_third_run(settings, Stopped("bills", "a gate failed"))
+        web = client("shop")
+        assert "Run 3 was stopped and changed nothing; run 2 changed this." in text(web, "/changes/shop")
+        assert "was stopped" not in text(web, "/changes/shop", knownAt="run:2"), "it was asked for"
+
+
 def test_lines_are_shown_page_by_page(web: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(changes_page, "LINES_PER_PAGE", 1)
     pages = [twin(web, "/changes/shop", knownAt="run:1", page=page) for page in ("1", "2", "3")]

@@ -101,6 +101,7 @@ def build_page(
             "runs": [run.number for run in answer.runs],
             "alone": answer.is_one_run,
             "release": run_reports.describe_release(answer.runs[0]) if answer.is_one_run else None,
+            "stopped": _find_stopped_run(settings, contract, request),
             "abandoned": _find_abandoned_runs(settings, contract, answer) if answer.is_one_run else [],
             "earlier": question.earlier.isoformat(),
             "later": question.later.isoformat(),
@@ -122,6 +123,14 @@ def _format_cause(cause: Cause) -> JsonObject:
     """Return the record that caused a change as JSON; `late`: by how much, in words (None: not known)."""
     late = None if cause.late is None else format_length(cause.late) + " late" if cause.late else "not late"
     return {**cause.place, "name": cause.name, "late": late}
+
+
+def _find_stopped_run(settings: Settings, contract: Contract, request: ChangesRequest) -> int | None:
+    """Return the number of the last run if it was stopped and the request asks for what the last run changed."""
+    if request.knownAt or request.comparedWith:
+        return None
+    last = journal.read_runs(settings.warehouse, contract.pipeline)[-1]
+    return last.number if last.state == "stopped" else None
 
 
 def _find_abandoned_runs(settings: Settings, contract: Contract, answer: _Answer) -> list[JsonValue]:
