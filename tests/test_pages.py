@@ -855,6 +855,20 @@ def test_what_a_stopped_run_would_know_is_refused_with_a_link_to_what_was_known_
         assert "/machine/shop?knownAt=run:3" not in runs
 
 
+def test_the_panel_begins_with_why_and_with_what_the_value_was_and_became(web: TestClient) -> None:
+    """Naan costs 3 from 0:00 and, as the second run found out, 2.50 from 0:01."""
+    asked = {"table": "prices", "key": "naan"}
+    assert twin(web, "/machine/shop", **asked)["turns"] == [
+        "price was 3.00 until run 2.",
+        "note was empty until run 2.",
+    ]
+    earlier = {"asOf": "2026-01-01T00:00:30Z", "knownAt": "run:2"}
+    turns = twin(web, "/machine/shop", **asked, **earlier)["turns"]
+    assert turns[0] == "price became 2.50 at 2026-01-01 00:01."
+    panel = web.get("/machine/shop", params=asked).text.partition('id="answer"')[2].partition("</section>")[0]
+    assert 0 < panel.index("was 3.00 until run 2") < panel.index("<h3>Why?") < panel.index("<dl")
+
+
 def test_changes_say_that_the_last_run_was_stopped(tmp_path: Path) -> None:
     with shop(tmp_path) as settings:
         append_third_run(settings, Stopped("bills", "a gate failed"))
