@@ -17,6 +17,7 @@ from fastapi import Query
 
 from hindcast.airflow.pages import known_ats, marks, run_reports
 from hindcast.airflow.pages.change_lines import LineFormatter
+from hindcast.airflow.pages.likely_causes import describe_likely_cause
 from hindcast.airflow.pages.reading_limits import SlowReportError, limit_report
 from hindcast.airflow.pages.time_machine import QuestionError
 from hindcast.common.errors import PlatformError, QueryError, UnknownError
@@ -102,6 +103,9 @@ def build_page(
             "alone": answer.is_one_run,
             "release": run_reports.describe_release(answer.runs[0]) if answer.is_one_run else None,
             "stopped": _find_stopped_run(settings, contract, request),
+            "likelyCause": describe_likely_cause(settings, contract, table.name, answer.runs)
+            if not all(causes)
+            else None,
             "abandoned": _find_abandoned_runs(settings, contract, answer) if answer.is_one_run else [],
             "earlier": question.earlier.isoformat(),
             "later": question.later.isoformat(),
