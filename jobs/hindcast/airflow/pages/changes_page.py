@@ -62,10 +62,16 @@ class ChangesRequest:
 
 @dataclass(frozen=True)
 class RowCounts:
-    """How many rows of a table some runs opened and closed, and how many of these were past answers."""
+    """How many rows of a table some runs added and removed, and how many of these were past answers."""
 
-    rows: int = 0
+    added: int = 0
+    removed: int = 0
     corrections: int = 0
+
+    @property
+    def rows(self) -> int:
+        """The number of rows added and removed."""
+        return self.added + self.removed
 
 
 @dataclass(frozen=True)
@@ -215,8 +221,12 @@ def _choose_table(counts: Mapping[str, RowCounts | None], is_only: bool) -> str:
 
 
 def _list_tables(counts: Mapping[str, RowCounts | None]) -> dict[str, JsonValue]:
-    unknown: dict[str, JsonValue] = {"rows": None, "corrections": None}
-    return {"tables": [{"name": name, **(asdict(it) if it else unknown)} for name, it in counts.items()]}
+    unknown: dict[str, JsonValue] = {"rows": None, "added": None, "removed": None, "corrections": None}
+    return {
+        "tables": [
+            {"name": name, **({"rows": it.rows, **asdict(it)} if it else unknown)} for name, it in counts.items()
+        ]
+    }
 
 
 def _read_changes(warehouse: str, contract: Contract, name: str, question: ChangeQuestion) -> Changes:
@@ -264,6 +274,10 @@ def _count_rows(between: Sequence[Run], names: Sequence[str]) -> Mapping[str, Ro
             results = run.results
         for name in names:
             if (result := results.get(name)) is not None:
-                rows, corrections = counts[name].rows, counts[name].corrections
-                counts[name] = RowCounts(rows + result.changed_rows, corrections + result.corrected)
+                so_far = counts[name]
+                counts[name] = RowCounts(
+                    so_far.added + result.opened,
+                    so_far.removed + result.closed,
+                    so_far.corrections + result.corrected,
+                )
     return counts

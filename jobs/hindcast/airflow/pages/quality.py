@@ -46,7 +46,7 @@ MAX_RUNS = 20
 MAX_ERROR_CHARACTERS = 4_000
 """How many characters of the error that stopped a run they show."""
 
-MEASURES = {"records": "records read", "late": "late", "corrected": "corrections", "held": "keys held back"}
+MEASURES = {"records": "records read", "late": "late", "corrected": "corrected rows", "held": "keys held back"}
 """The counts of each run that are drawn, with their names on the pages."""
 
 
@@ -312,7 +312,8 @@ def _read_gates(settings: Settings, contract: Contract, run: int) -> tuple[list[
         trend = [value for value in gate.trend if value is not None]
         text = f"Observed, oldest run first: {', '.join(f'{value:g}' for value in trend)}"
         named = cut_text(format_gate(gate.expectation, gate.kwargs))
-        shown: JsonObject = {"named": named, "told": text, "kwargs": cut_nested(gate.kwargs)}
+        in_words = cut_text(gate_words.describe_rule(gate.expectation, gate.kwargs))
+        shown: JsonObject = {"named": named, "rule": in_words, "told": text, "kwargs": cut_nested(gate.kwargs)}
         rows: list[JsonValue] = [*failing.get((table, gate.gate), [])]
         rule = describe_failing_gate(contract, table, gate, lines) if rows else {}
         entries.append(

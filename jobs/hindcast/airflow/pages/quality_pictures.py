@@ -15,6 +15,7 @@ from hindcast.common.plurals import format_count
 from hindcast.common.settings import Settings
 from hindcast.ingest import late_delays
 from hindcast.plan.runs import Run
+from hindcast.quality import gate_words
 from hindcast.quality.expectations import format_gate
 from hindcast.quality.gate_results import TrackedResult
 from hindcast.query.cut_values import cut_text
@@ -75,6 +76,7 @@ def draw_gates(numbers: Sequence[int], reports: Sequence[RunReport]) -> JsonObje
         lines.append(
             {
                 "table": key[0],
+                "rule": cut_text(gate_words.describe_rule(result.expectation, result.kwargs)),
                 "named": cut_text(format_gate(result.expectation, result.kwargs)),
                 "cells": cells,
                 "last": f"passed in {passed:,} of {total:,}",
@@ -104,6 +106,7 @@ def draw_late(numbers: Sequence[int], reports: Sequence[RunReport]) -> list[Json
                 {
                     "name": name,
                     "up": _draw_bars(numbers, late, max(late), "late"),
+                    "topic": cut_text((topics[-1] if last is None else topics[last]).topic),
                     "words": f"Late records, oldest run first: {_join_counts(late)}",
                     "last": "no new records" if last is None else _describe_late([topics[last]]),
                     "run": None if last is None else numbers[last],
@@ -122,9 +125,12 @@ def _describe_late(topics: Sequence[TopicReport]) -> str:
         return "none late"
     known = [topic.delays for topic in topics if topic.late and topic.delays]
     unknown = sum(1 for topic in topics if topic.late) - len(known)
+    values = late_delays.list_delays([(topic.late, topic.delays) for topic in topics if topic.late])
     count = f"{late:,} of {total:,} late" if total else f"{late:,} late"
     if not known:
         return f"{count}; by how much was not measured"
+    if values is not None:
+        return f"{count}: by {' and '.join(filter(None, [', '.join(values[:-1]), values[-1]]))}"
     runs = f" (not measured in {format_count(unknown, 'older run')})" if unknown else ""
     return f"{count}: {late_delays.describe_ranges(known)}{runs}"
 
