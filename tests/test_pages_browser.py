@@ -249,11 +249,11 @@ def test_a_rectangle_and_its_row_are_lit_together(browser: WebDriver, url: str) 
         return sorted(f"{it.tag_name} {it.get_attribute('data-row')}" for it in lit)
 
     row = browser.find_element("css selector", "#rectangles tr[data-row='0'] td")
-    browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", row)
+    browser.execute_script("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", row)
     ActionChains(browser).move_to_element(row).perform()
     waited(browser, lambda _: list_lit() == ["a 0", "tr 0"])
     rectangle = browser.find_element("css selector", "#plane a[data-row='2'] rect")
-    browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", rectangle)
+    browser.execute_script("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", rectangle)
     ActionChains(browser).move_to_element_with_offset(rectangle, 40, 30).perform()
     waited(browser, lambda _: list_lit() == ["a 2", "dl 2", "tr 2"])
 
