@@ -48,7 +48,7 @@ def list_fresh_tables(settings: Settings, contract: Contract, past: Sequence[Run
                 "kind": verdict.kind,
                 "verdict": verdict.words.partition(";")[0].rstrip("."),
                 "change": change.removeprefix("last change "),
-                "newest": newest and newest.isoformat(),
+                "newest": newest.isoformat() if newest else None,
             }
         )
     return lines
