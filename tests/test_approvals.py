@@ -325,6 +325,7 @@ def test_the_file_of_a_report_says_who_approved_its_release() -> None:
     assert RunReport.from_json(approved.as_json()) == approved
     shown = re.sub("</?time[^>]*>", "", page.render_page(approved))
     assert "<dd>Approved by ann at 2026-01-01 00:00:00 UTC: it is right</dd>" in shown
+    assert "no reason was given" in page.render_page(replace(approved, reason=None))
     assert "Approved by" not in page.render_page(RunReport.from_json(written))
 
 

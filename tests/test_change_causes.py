@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
 
 from hindcast.airflow.pages.access import PageAccess
+from hindcast.airflow.pages.likely_causes import describe_likely_cause
 from hindcast.airflow.pages.routes import build_app
 from hindcast.common.settings import Settings
 from hindcast.contract import load
+from hindcast.kafka.topics import OffsetRange
+from hindcast.plan import journal
+from hindcast.plan.plans import TopicPlan
+from hindcast.plan.purposes import Release, ReleasedKeys
 from hindcast.query import change_causes
 from hindcast.store import tables
 from test_ledger_limits import LOG, log_row, write_rows
@@ -64,7 +70,8 @@ def test_nothing_is_named_that_is_not_known(web: TestClient, settings: Settings)
     again = version(2, None, 5, 9, item="soup", price=1, note="", **place(1))
     write(settings, contract, "prices", [again])
     assert ("added",) in read_causes(web, "prices")
-    assert "not known" in web.get("/changes/shop?table=prices&knownAt=run:2").text
+    page = web.get("/changes/shop?table=prices&knownAt=run:2").text
+    assert "one of shop.prices, partition 0, offsets 0 to 1" in page, "the run read two records"
 
 
 def test_a_group_is_caused_by_its_new_members(web: TestClient) -> None:
@@ -85,3 +92,20 @@ def test_a_pair_of_events_is_caused_by_those_that_are_new(web: TestClient, setti
     pair = {"customer": "dave", "item": "naan", "page": "menu", "timestamp": at(2), **place(0)}
     write(settings, contract, "met", [row(2, **pair) | {"_rightPartition": 0, "_rightOffset": 8}])
     assert read_causes(web, "met") == [("added", ("visits", 8, None))]
+
+
+def test_a_cause_that_is_not_known_is_among_the_few_records_of_the_run(settings: Settings) -> None:
+    contract = load(settings.schemas / "shop.yaml")
+    (_, second) = journal.read_runs(settings.warehouse, "shop")
+    plans = {
+        name: TopicPlan("", 0, 0, {}, {0: OffsetRange(1, 1 + count)}, {})
+        for name, count in {"orders": 2, "people": 9}.items()
+    }
+    run = replace(second, plan=replace(second.plan, topics=plans))
+    assert describe_likely_cause(settings, contract, "bills", [run]) == "one of orders, partition 0, offsets 1 to 2"
+    assert describe_likely_cause(settings, contract, "cities", [run]) is None, "they are many"
+    other = replace(run, plan=replace(run.plan, contract="other"))
+    assert describe_likely_cause(settings, contract, "bills", [other]) is None, "it may be the contract"
+    release = Release({"prices": ReleasedKeys(RUNS[1], ("{}",), "ann")})
+    released = replace(run, plan=replace(run.plan, purpose=release))
+    assert describe_likely_cause(settings, contract, "prices", [released]) == "released by ann"

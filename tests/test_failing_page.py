@@ -245,8 +245,8 @@ def test_the_time_machine_is_asked_for_the_key_of_a_failing_row(tmp_path: Path) 
             "it is <b>so</b>",
             "ann at 2026-02-02 00:00:00 UTC: it is &lt;b&gt;so&lt;/b&gt;",
         ),
-        ("ann", None, None, "ann"),
-        (None, None, None, "nobody named"),
+        ("ann", None, None, "ann; no reason was given"),
+        (None, None, None, "nobody named; no reason was given"),
     ],
     ids=["when and why", "of an older journal", "by nobody"],
 )
@@ -282,17 +282,42 @@ def test_a_release_shows_the_rows_that_it_released_and_who_approved_them(
     (gate_shown,) = fields["gates"]
     assert [(row["entry"], row["heldBy"], row["row"]["price"]) for row in gate_shown["rows"]] == [("released", 2, 0.5)]
     for page in (report_page, quality_page):
-        assert "1 failing row, released; held back by" in " ".join(page.split())
+        assert "1 failing row, released by run 3; held back by" in " ".join(page.split())
         assert 'href="/reports/shop/run-2.html"' in page
         assert "<del>2.50</del> → <ins>0.50</ins>" in page
     for page in (report_page, quality_page, changes_page):
         assert f"Approved by {words}" in re.sub("</?time[^>]*>", "", page)
     assert "Approved by" not in earlier
+    answers = report_page.partition('id="failing"')[2].partition("</section>")[0]
+    assert 'id="approval"' in answers
+    assert "<ins>0.50</ins>" in answers, "who approved stands beside what was approved"
+    assert report_page.index('id="failing"') < report_page.index('id="gates"'), "the script lengthens the gates"
+    assert "Run it again" not in report_page, "it would release nothing"
     assert "<dt>Reason</dt>" not in report_page, "it is beside who approved"
     at = answered and answered.isoformat()
     assert [run["release"] for run in fields["runs"]] == [{"by": by, "at": at, "reason": reason}, None, None]
     assert "on released rows" in quality_page
     assert "held back by" not in other_gate, "the gate of this number is another by now"
+
+
+def test_what_an_earlier_run_let_through_with_a_warning_stays_on_the_page(tmp_path: Path) -> None:
+    """The gate has not checked these rows since."""
+    with shop(tmp_path) as settings:
+        add_price_gate(settings)
+        warned = replace(PRICE_GATE, on_failure="warn")
+        gate_results.append_results(settings.warehouse, "shop", 3, "prices", [warned])
+        row = f'{{"item":"naan","price":0.50,"note":"n","validFrom":"{BEGIN}","validTo":null}}'
+        enter_rows(settings, {"run": 3, "table": "prices", "entry": "warned", "key": '{"item":"naan"}', "row": row})
+        end_run(settings, {"gates": [warned.as_json() | {"trend": [], "rows": "hindcast failing shop --run 3"}]})
+        web = TestClient(build_app(PageAccess(lambda: None, lambda dag_id: None, lambda: frozenset(["shop"]))))  # noqa: ARG005
+        assert web.get("/quality/shop.json").json()["warned"] == [], "the gates of the last run have their rows"
+        contract = load(settings.schemas / "shop.yaml")
+        fourth = replace(plan(contract, 2), run=4, run_id="manual__4", known_at=RUNS[1] + timedelta(days=2))
+        known = {"run": 4, "runId": "manual__4", "knownAt": fourth.known_at.isoformat()}
+        for run in (Run(fourth), Run(fourth, Completed(report(contract, 2) | known))):
+            journal.append_entry(settings.warehouse, run)
+        page = " ".join(web.get("/quality/shop").text.split())
+    assert 'warning by <a href="/reports/shop/run-3.html#failing">run 3</a>: 1 row of prices (naan).' in page
 
 
 def test_rows_of_a_release_that_were_not_released_do_not_count_as_such() -> None:
@@ -307,7 +332,7 @@ def test_rows_of_a_release_that_were_not_released_do_not_count_as_such() -> None
     }
     made = RunReport("shop", 5, "manual__5", RUNS[0])
     shown = " ".join(re.sub("<[^>]*>", "", render_page(made, [gate])).split())
-    assert "4 failing rows, 3 of these released; held back by run 2, run 4." in shown
+    assert "4 failing rows, 3 of these released by run 5; held back by run 2, run 4." in shown
 
 
 def test_the_report_of_a_run_has_its_failing_rows_where_airflow_shows_it(tmp_path: Path) -> None:
@@ -323,6 +348,10 @@ def test_the_report_of_a_run_has_its_failing_rows_where_airflow_shows_it(tmp_pat
         hidden = web.get("/reports/shop/run-3.html").text
     assert "<del>3.00</del> → <ins>0.50</ins>" in shown.text
     assert "sandbox" in shown.headers["content-security-policy"]
+    assert '<a href="/reports/shop/run-2.html">Previous run (2)</a>' in shown.text
+    assert '<a href="/changes/shop?knownAt=run:3">Changes</a>' in shown.text
+    assert "Next run" not in shown.text
+    assert "Previous run" not in written, "a file leads nowhere"
     assert "0.50" not in written, "a file of the reports' folder has no values of records"
     assert "Failing rows" in hidden
     assert "0.50" not in hidden

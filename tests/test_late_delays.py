@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import reports
-from hindcast.ingest.late_delays import LateDelays, describe_ranges, measure_delays
+from hindcast.ingest.late_delays import LateDelays, describe_ranges, list_delays, measure_delays
 from hindcast.report.run_report import TopicReport
 from hindcast.store import tables
 from test_ledger_limits import LOG, log_row, write_rows
@@ -43,6 +43,14 @@ def test_delays_are_described() -> None:
     assert describe_ranges([same, delays(7, 120, 130)]) == (
         "median 5 min to 7 min, 95 % at most 2 h, largest 3 h 10 min"
     )
+
+
+def test_a_few_delays_are_listed() -> None:
+    one, two = (1, delays(60, 60, 60)), (2, delays(5, 300, 300))
+    assert list_delays([one, two]) == ["5 min", "1 h", "5 h"]
+    assert list_delays([one, (3, delays(5, 300, 300))]) is None, "of three only the middle and the largest are known"
+    assert list_delays([one, (1, None)]) is None
+    assert list_delays([one] * 5) is None
 
 
 def test_a_report_keeps_them_and_may_lack_them() -> None:

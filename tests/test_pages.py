@@ -768,7 +768,7 @@ def test_a_known_at_compared_with_itself_differs_in_nothing(web: TestClient) -> 
 def test_what_a_run_changed_is_a_line_for_each_key_and_period(web: TestClient) -> None:
     page = text(web, "/changes/shop")
     assert "What run 2 changed in shop.prices" in page
-    assert "1 change of 1 key; no correction among them." in page
+    assert "1 change of 1 key (2 rows added, 1 removed); no correction among them." in page
     assert "naan 3.00 → 2.50" in " ".join(page.split())
     assert "shop.prices, partition 0, offset 2" in page
     [line] = twin(web, "/changes/shop", knownAt="run:2")["lines"]
@@ -823,17 +823,21 @@ def test_changes_open_a_table_that_has_them_and_lead_to_the_others(tmp_path: Pat
         assert twin(web, "/changes/shop", knownAt="run:3")["table"] == "prices"
         assert twin(web, "/changes/shop", knownAt="run:3", only="corrections")["table"] == "bills"
         assert twin(web, "/changes/shop", knownAt="run:1", only="corrections")["table"] == "prices", "none has any"
-        counts = {it["name"]: (it["rows"], it["corrections"]) for it in twin(web, "/changes/shop")["tables"]}
-        assert (counts["prices"], counts["bills"], counts["met"]) == ((4, 0), (2, 1), (0, 0))
+        counts = {
+            it["name"]: (it["added"], it["removed"], it["corrections"]) for it in twin(web, "/changes/shop")["tables"]
+        }
+        assert (counts["prices"], counts["bills"], counts["met"]) == ((4, 0, 0), (1, 1, 1), (0, 0, 0))
         asked = {"knownAt": "run:3", "table": "prices"}
         assert "Nothing changed." in (page := text(web, "/changes/shop", **asked))
-        assert "Rows changed in bills (2), daily (4)." in page
+        assert "Rows changed in bills (1 row added, 1 removed), daily (2 rows added, 2 removed)." in page
         only = web.get("/changes/shop", params={**asked, "only": "corrections"}).text
         assert "No correction." in only
-        assert "Corrections in bills (1), daily (1)." in " ".join(Text(only).words)
+        assert "Corrections in bills (1 corrected row), daily (1 corrected row)." in " ".join(Text(only).words)
         assert '<a href="/changes/shop?table=daily&amp;knownAt=run%3A3&amp;only=corrections">daily</a>' in only
         both = {"comparedWith": "run:1", "table": "prices", "only": ""}
-        assert "Rows also changed in bills (2), daily (4)." in text(web, "/changes/shop", **both)
+        assert "Rows also changed in bills (1 row added, 1 removed), daily (2 rows added, 2 removed)." in text(
+            web, "/changes/shop", **both
+        )
 
 
 def test_what_a_stopped_run_would_know_is_refused_with_a_link_to_what_was_known_before(tmp_path: Path) -> None:
@@ -853,6 +857,28 @@ def test_what_a_stopped_run_would_know_is_refused_with_a_link_to_what_was_known_
         runs = web.get("/quality/shop").text
         assert "/machine/shop?knownAt=run:2" in runs
         assert "/machine/shop?knownAt=run:3" not in runs
+
+
+def test_the_panel_begins_with_why_and_with_what_the_value_was_and_became(web: TestClient) -> None:
+    """Naan costs 3 from 0:00 and, as the second run found out, 2.50 from 0:01."""
+    asked = {"table": "prices", "key": "naan"}
+    assert twin(web, "/machine/shop", **asked)["turns"] == [
+        "price was 3.00 until run 2.",
+        "note was empty until run 2.",
+    ]
+    earlier = {"asOf": "2026-01-01T00:00:30Z", "knownAt": "run:2"}
+    turns = twin(web, "/machine/shop", **asked, **earlier)["turns"]
+    assert turns[0] == "price became 2.50 at 2026-01-01 00:01."
+    panel = web.get("/machine/shop", params=asked).text.partition('id="answer"')[2].partition("</section>")[0]
+    assert 0 < panel.index("was 3.00 until run 2") < panel.index("<h3>Why?") < panel.index("<dl")
+
+
+def test_changes_say_that_the_last_run_was_stopped(tmp_path: Path) -> None:
+    with shop(tmp_path) as settings:
+        append_third_run(settings, Stopped("bills", "a gate failed"))
+        web = client("shop")
+        assert "Run 3 was stopped and changed nothing; run 2 changed this." in text(web, "/changes/shop")
+        assert "was stopped" not in text(web, "/changes/shop", knownAt="run:2"), "it was asked for"
 
 
 def test_lines_are_shown_page_by_page(web: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -249,11 +249,11 @@ def test_a_rectangle_and_its_row_are_lit_together(browser: WebDriver, url: str) 
         return sorted(f"{it.tag_name} {it.get_attribute('data-row')}" for it in lit)
 
     row = browser.find_element("css selector", "#rectangles tr[data-row='0'] td")
-    browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", row)
+    browser.execute_script("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", row)
     ActionChains(browser).move_to_element(row).perform()
     waited(browser, lambda _: list_lit() == ["a 0", "tr 0"])
     rectangle = browser.find_element("css selector", "#plane a[data-row='2'] rect")
-    browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", rectangle)
+    browser.execute_script("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", rectangle)
     ActionChains(browser).move_to_element_with_offset(rectangle, 40, 30).perform()
     waited(browser, lambda _: list_lit() == ["a 2", "dl 2", "tr 2"])
 
@@ -346,7 +346,7 @@ def test_nothing_is_written_to_the_console(browser: WebDriver, url: str) -> None
         browser.get(f"{url}{address}")
         shown(browser, "//h1")
         if "reports" in address:  # it works though it is of no origin
-            assert shown(browser, "//*[@id='status']").text == "1 of 1 gates"
+            assert shown(browser, "//*[@id='save']").get_attribute("href").startswith("blob:")
     assert [entry["message"] for entry in browser.get_log("browser")] == []
 
 
@@ -375,7 +375,7 @@ def test_a_long_verdict_is_shown_whole(browser: WebDriver, url: str, width: int)
 
 @pytest.mark.parametrize("width", [390, 1440])
 def test_the_quality_page_begins_with_what_ran_last_and_how_it_ended(browser: WebDriver, url: str, width: int) -> None:
-    """On a phone the runs come before how fresh the tables are."""
+    """Then come the runs, and how fresh the tables are."""
     size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     browser.get(f"{url}/quality/shop")
@@ -383,5 +383,4 @@ def test_the_quality_page_begins_with_what_ran_last_and_how_it_ended(browser: We
     tops = [shown(browser, f"//*[@id='{name}']").rect["y"] for name in ("last-run", "runs-title", "fresh")]
     browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
     assert "Run 2 of shop was published" in words
-    assert tops[0] == min(tops)
-    assert (tops[1] < tops[2]) == (width == 390)
+    assert tops == sorted(tops)

@@ -64,6 +64,19 @@ def test_a_verdict_is_by_the_schedule(
     assert found == (kind, words.replace("DUE", "the next run is due in 12 h"))
 
 
+@pytest.mark.parametrize(
+    ("table", "kind", "words"),
+    [
+        ("menu", "stopped", "Not up to date: the last run (2) failed 11 h 59 min ago; CHANGE."),
+        ("bills", "attention",
+         "Not up to date: waits for menu, at which run 2 was stopped 11 h 59 min ago; CHANGE."),
+    ],
+)  # fmt: skip
+def test_a_table_says_which_one_it_waits_for(tmp_path: Path, table: str, kind: str, words: str) -> None:
+    of = contract(tmp_path, DAILY)
+    assert freshness.judge_freshness(of, runs(of, [DONE, FAILED]), "CHANGE", NOON, {}, table) == (kind, words)
+
+
 def test_before_the_first_run_there_is_no_verdict(tmp_path: Path) -> None:
     assert freshness.judge_freshness(contract(tmp_path, DAILY), [], "", NOON, {}) is None
 

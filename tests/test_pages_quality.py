@@ -13,7 +13,7 @@ from unittest.mock import Mock
 import pytest
 from fastapi.testclient import TestClient
 
-from hindcast.airflow.pages import drawing, quality, quality_pictures, run_reports
+from hindcast.airflow.pages import drawing, fresh_tables, quality, quality_pictures, run_reports
 from hindcast.airflow.pages.access import PageAccess
 from hindcast.airflow.pages.routes import build_app
 from hindcast.common.errors import TableError
@@ -170,14 +170,25 @@ def test_topics_have_how_late_their_records_were(web: TestClient) -> None:
     assert prices["last"] == "1 of 1 late; by how much was not measured", "an older program wrote the report"
 
 
-def test_the_newest_row_of_a_table_has_its_age(web: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quality_pictures, "datetime", Mock(now=lambda _: RUNS[-1] + timedelta(hours=2)))
-    (fresh,) = read_pictures(web)["fresh"]
-    assert fresh["behind"] == "1 h 14 min before run 2"
+def test_each_table_has_its_verdict_its_last_change_and_the_date_of_its_newest_row(
+    web: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fresh_tables, "datetime", Mock(now=lambda _: RUNS[-1] + timedelta(hours=2)))
     page = web.get("/quality/air").text
-    assert ', 1 h 14 min before run 2">2026-02-01 22:46</time>, 3 h 14 min ago' in page
-    assert '<a href="/machine/air?table=weather">weather</a>: newest row from' in page
-    assert [it["name"] for it in read_pictures(web, "shop")["fresh"]][:2] == ["prices", "orders"]
+    (fresh,) = web.get("/quality/air.json").json()["freshTables"]
+    assert fresh == {
+        "name": "weather",
+        "kind": "unchecked",
+        "verdict": "Runs on request only, so no run is due",
+        "change": "2 h ago (run 2)",
+        "newest": "2026-02-01T22:46:00.654000+00:00",
+    }
+    assert '<h2 id="fresh-title">Which tables are fresh?</h2>' in page
+    assert '<a href="/machine/air?table=weather">weather</a>' in page
+    assert ">2026-02-01 22:46</time>" in page
+    lines = web.get("/quality/shop.json").json()["freshTables"]
+    assert [it["name"] for it in lines][:2] == ["prices", "orders"]
+    assert web.get("/quality/shop.json?before=2").json()["freshTables"] == []
 
 
 def test_rows_that_nobody_believes_are_not_fresh(tmp_path: Path) -> None:
@@ -189,8 +200,8 @@ def test_rows_that_nobody_believes_are_not_fresh(tmp_path: Path) -> None:
         write(settings, contract, "orders", [row(1, 2, **new, timestamp=at(9), **place(1))])
         later = {"timestamp": at(9), "systemFrom": RUNS[1] + timedelta(days=1)}
         write(settings, contract, "orders", [{**row(2, **new), **later, **place(2)}])
-        assert quality_pictures.find_newest(table, "timestamp", RUNS[1]) == at(2)
-        assert quality_pictures.find_newest(table, "timestamp", RUNS[1] + timedelta(days=1)) == at(9)
+        assert fresh_tables.find_newest(table, "timestamp", RUNS[1]) == at(2)
+        assert fresh_tables.find_newest(table, "timestamp", RUNS[1] + timedelta(days=1)) == at(9)
 
 
 def test_a_run_under_way_has_no_report_of_a_lost_one(tmp_path: Path) -> None:
@@ -265,5 +276,7 @@ def test_failures_and_approvals_are_asked_for_in_the_last_run_that_has_them(tmp_
         own = {"run": 1, "report": "run-1.html"}
         assert quality.find_answers([failed, second])["failed"] == own
         assert quality.find_answers([failed, second])["approved"] is None
-        assert quality.find_answers([approved, second])["approved"] == own
+        assert quality.find_answers([approved, second])["approved"] == own | {"hasReason": False}
+        reasoned = replace(approved, run=replace(approved.run, plan=replace(approved.run.plan, reason="it is right")))
+        assert quality.find_answers([reasoned])["approved"] == own | {"hasReason": True}
         assert quality.find_answers([replace(failed, report=None)])["failed"] is None

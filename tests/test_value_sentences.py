@@ -24,8 +24,8 @@ PRICE = {"item": "naan", "price": Decimal("8.00"), "validFrom": at(1), "validTo"
 BILL = {"customer": "dave", "item": "naan", "amount": Decimal("24.00")}
 AMOUNT = {"amount": "orders.quantity * prices.price"}
 ORIGINS = (
-    "quantity comes from the record orders/0@0 of orders; "
-    "price comes from the version of prices valid from 2026-01-01 00:01 (record shop.prices/0@2)."
+    "quantity comes from the record of orders (orders, partition 0, offset 0); "
+    "price comes from the version of prices valid from 2026-01-01 00:01 (shop.prices, partition 0, offset 2)."
 )
 
 
@@ -106,7 +106,7 @@ def test_a_value_that_was_looked_up_is_that_of_its_version(settings: Settings) -
     """Unless the row has another one."""
     copied = {"item": "orders.item", "price": "prices.price"}
     assert describe(settings, {"item": "naan", "price": Decimal("8.00")}, copied) == [
-        "price 8.00 is price of the version of prices valid from 2026-01-01 00:01 (record shop.prices/0@2)."
+        "price 8.00 is price of the version of prices valid from 2026-01-01 00:01 (shop.prices, partition 0, offset 2)."
     ]
     assert describe(settings, {"item": "naan", "price": Decimal("9.00")}, copied) == []
 

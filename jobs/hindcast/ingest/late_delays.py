@@ -51,6 +51,24 @@ def describe_ranges(delays: Sequence[LateDelays]) -> str:
     return ", ".join([*texts, f"largest {format_length(max(it.largest for it in delays))}"])
 
 
+FEW = 5
+"""Fewer late records than these are listed one by one, as far as they are known."""
+
+
+def list_delays(runs: Sequence[tuple[int, LateDelays | None]]) -> list[str] | None:
+    """Return by how much each late record was late, given of each run their number and delays; None if they are many,
+    or not all known: of two the median is the lesser, of three or more some are known only together.
+    """
+    if sum(count for count, _ in runs) >= FEW:
+        return None
+    lengths: list[timedelta] = []
+    for count, delays in runs:
+        if delays is None or count > 2:
+            return None
+        lengths += [delays.median, delays.largest][2 - count :]
+    return [format_length(length) for length in sorted(lengths)]
+
+
 def measure_delays(log: Table, first: int, last: int) -> Mapping[int, LateDelays]:
     """Return the delays of the late records of a topic that runs from `first` to `last` ingested, by run; none of a run
     without.

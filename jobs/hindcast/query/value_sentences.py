@@ -96,13 +96,14 @@ def _describe_place(warehouse: str, contract: Contract, part: InputRows) -> str:
     """Return which row of an input it was, in words, with its record."""
     row = part.rows[0]
     places = [
-        f"{it['topic']}/{it['partition']}@{it['offset']}" for it in find_records(warehouse, contract, part.name, row)
+        f"{it['topic']}, partition {it['partition']}, offset {it['offset']}"
+        for it in find_records(warehouse, contract, part.name, row)
     ]
-    record = f"record {', '.join(places)}" if places else ""
+    record = "; ".join(places)
     if part.source.kind == "versions":
         version = f"the version of {part.name} valid from {format_moment(read_moment(row, 'validFrom'))}"
         return f"{version} ({record})" if record else version
-    return f"the {record} of {part.name}" if record else f"the row of {part.name}"
+    return f"the record of {part.name} ({record})" if record else f"the row of {part.name}"
 
 
 def _read_formula(tree: exp.Expr, inputs: Mapping[str, InputRows]) -> _Formula | None:

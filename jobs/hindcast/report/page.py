@@ -108,13 +108,18 @@ def replace_file(path: Path, text: str) -> None:
 
 
 def render_page(
-    report: RunReport, failing_rows: Sequence[JsonObject] = (), root: str = "", release: JsonObject | None = None
+    report: RunReport,
+    failing_rows: Sequence[JsonObject] = (),
+    root: str = "",
+    release: JsonObject | None = None,
+    near: JsonObject | None = None,
 ) -> str:
     """Return the HTML page of a report (`report.build_report`), also of a stopped run.
 
     With `failing_rows` (gates with their rows, for failing.html) it leads to the pages in Airflow, which are at `root`.
     `release`: who approved the held changes that the run releases, when and why (run_reports.describe_release), if an
-    older report does not say so.
+    older report does not say so. `near`: the runs before and after, to which a page that a server shows leads; a file
+    leads nowhere.
 
     JSON has no NaN and no infinity: the page and the JSON that it offers have them as strings, as in show.as_json.
     """
@@ -151,6 +156,7 @@ def render_page(
         failing_rows=failing_rows,
         root=root,
         release=release,
+        near=near,
         policy=f"default-src 'none'; img-src data:; style-src {policy_hash(style)}; "
         f"script-src {policy_hash(theme)} {policy_hash(script)}; base-uri 'none'; form-action 'none'",
         style=style,

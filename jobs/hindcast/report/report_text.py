@@ -36,7 +36,8 @@ def format_report(report: RunReport) -> str:
     lines.append("")
     for name, table in report.tables.items():
         lines += _format_table(report.pipeline, name, table)
-    return escape_controls("\n".join([*lines, "", f"  again: {report.again}"]))
+    is_released = report.approval is not None and report.state == "completed"
+    return escape_controls("\n".join(lines if is_released else [*lines, "", f"  again: {report.again}"]))
 
 
 def _format_topic(name: str, topic: TopicReport) -> list[str]:

@@ -17,6 +17,7 @@ from fastapi import Query
 
 from hindcast.airflow.pages import known_ats, marks, run_reports
 from hindcast.airflow.pages.change_lines import LineFormatter
+from hindcast.airflow.pages.likely_causes import describe_likely_cause
 from hindcast.airflow.pages.reading_limits import SlowReportError, limit_report
 from hindcast.airflow.pages.time_machine import QuestionError
 from hindcast.common.errors import PlatformError, QueryError, UnknownError
@@ -61,10 +62,16 @@ class ChangesRequest:
 
 @dataclass(frozen=True)
 class RowCounts:
-    """How many rows of a table some runs opened and closed, and how many of these were past answers."""
+    """How many rows of a table some runs added and removed, and how many of these were past answers."""
 
-    rows: int = 0
+    added: int = 0
+    removed: int = 0
     corrections: int = 0
+
+    @property
+    def rows(self) -> int:
+        """The number of rows added and removed."""
+        return self.added + self.removed
 
 
 @dataclass(frozen=True)
@@ -101,6 +108,10 @@ def build_page(
             "runs": [run.number for run in answer.runs],
             "alone": answer.is_one_run,
             "release": run_reports.describe_release(answer.runs[0]) if answer.is_one_run else None,
+            "stopped": _find_stopped_run(settings, contract, request),
+            "likelyCause": describe_likely_cause(settings, contract, table.name, answer.runs)
+            if not all(causes)
+            else None,
             "abandoned": _find_abandoned_runs(settings, contract, answer) if answer.is_one_run else [],
             "earlier": question.earlier.isoformat(),
             "later": question.later.isoformat(),
@@ -122,6 +133,14 @@ def _format_cause(cause: Cause) -> JsonObject:
     """Return the record that caused a change as JSON; `late`: by how much, in words (None: not known)."""
     late = None if cause.late is None else format_length(cause.late) + " late" if cause.late else "not late"
     return {**cause.place, "name": cause.name, "late": late}
+
+
+def _find_stopped_run(settings: Settings, contract: Contract, request: ChangesRequest) -> int | None:
+    """Return the number of the last run if it was stopped and the request asks for what the last run changed."""
+    if request.knownAt or request.comparedWith:
+        return None
+    last = journal.read_runs(settings.warehouse, contract.pipeline)[-1]
+    return last.number if last.state == "stopped" else None
 
 
 def _find_abandoned_runs(settings: Settings, contract: Contract, answer: _Answer) -> list[JsonValue]:
@@ -202,8 +221,12 @@ def _choose_table(counts: Mapping[str, RowCounts | None], is_only: bool) -> str:
 
 
 def _list_tables(counts: Mapping[str, RowCounts | None]) -> dict[str, JsonValue]:
-    unknown: dict[str, JsonValue] = {"rows": None, "corrections": None}
-    return {"tables": [{"name": name, **(asdict(it) if it else unknown)} for name, it in counts.items()]}
+    unknown: dict[str, JsonValue] = {"rows": None, "added": None, "removed": None, "corrections": None}
+    return {
+        "tables": [
+            {"name": name, **({"rows": it.rows, **asdict(it)} if it else unknown)} for name, it in counts.items()
+        ]
+    }
 
 
 def _read_changes(warehouse: str, contract: Contract, name: str, question: ChangeQuestion) -> Changes:
@@ -251,6 +274,10 @@ def _count_rows(between: Sequence[Run], names: Sequence[str]) -> Mapping[str, Ro
             results = run.results
         for name in names:
             if (result := results.get(name)) is not None:
-                rows, corrections = counts[name].rows, counts[name].corrections
-                counts[name] = RowCounts(rows + result.changed_rows, corrections + result.corrected)
+                so_far = counts[name]
+                counts[name] = RowCounts(
+                    so_far.added + result.opened,
+                    so_far.removed + result.closed,
+                    so_far.corrections + result.corrected,
+                )
     return counts

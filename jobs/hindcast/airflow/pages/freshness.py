@@ -19,7 +19,7 @@ from hindcast.common.settings import Settings
 from hindcast.contract import Contract
 from hindcast.contract.expectation import FRESHNESS_RULE
 from hindcast.plan.purposes import Replay
-from hindcast.plan.runs import Run
+from hindcast.plan.runs import Run, Stopped
 from hindcast.query.cut_values import cut_text
 from hindcast.report.run_report import RunReport
 
@@ -54,10 +54,15 @@ def find_freshness(
     `changes`: completed runs, newest first, and whether each changed it (None: not known).
     """
     now = datetime.now(UTC)
-    limits = read_limits(contract, _read_limit_report(settings, contract, past))
+    limits = find_limits(settings, contract, past)
     own = {table: limit for table, limit in limits.items() if name in (None, table)}
-    fresh = judge_freshness(contract, past, describe_change(changes, now), now, own)
+    fresh = judge_freshness(contract, past, describe_change(changes, now), now, own, name)
     return fresh and fresh.as_json()
+
+
+def find_limits(settings: Settings, contract: Contract, past: Sequence[Run]) -> dict[str, tuple[str, bool]]:
+    """Return what `read_limits` returns, by the last run that has a report."""
+    return read_limits(contract, _read_limit_report(settings, contract, past))
 
 
 def list_table_changes(past: Sequence[Run], name: str) -> Iterator[tuple[Run, bool | None]]:
@@ -78,8 +83,9 @@ def judge_freshness(
     change: str,
     now: datetime,
     limits: Mapping[str, tuple[str, bool]],
+    name: str | None = None,
 ) -> Freshness | None:
-    """Return whether what runs bring is up to date; None before the first run.
+    """Return whether what runs bring to a pipeline, or to one table of it, is up to date; None before the first run.
 
     `change`: what `describe_change` returns. `limits`: what `read_limits` returns.
     """
@@ -93,6 +99,10 @@ def judge_freshness(
     ]
     is_old = not all(is_kept for _, is_kept in limits.values())
     texts = [change, *limit_texts]
+    if isinstance(last.outcome, Stopped) and name not in (None, last.outcome.table):
+        at = cut_text(last.outcome.table) or "the run"
+        waits = f"waits for {at}, at which run {last.number} was stopped {format_ago(last.known_at, now)}"
+        return Freshness("attention", _join("Not up to date", [waits, *texts]))
     if last.state == "stopped":
         failed = f"the last run ({last.number}) failed {format_ago(last.known_at, now)}"
         return Freshness("stopped", _join("Not up to date", [failed, *texts]))

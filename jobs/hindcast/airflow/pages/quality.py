@@ -15,10 +15,12 @@ from hindcast.airflow.pages import (
     catalog,
     drawing,
     failing_changes,
+    fresh_tables,
     freshness,
     quality_pictures,
     reading_limits,
     run_reports,
+    warned_rows,
 )
 from hindcast.airflow.pages.failing_changes import FailingRows
 from hindcast.airflow.pages.run_reports import RunOutcome
@@ -44,7 +46,7 @@ MAX_RUNS = 20
 MAX_ERROR_CHARACTERS = 4_000
 """How many characters of the error that stopped a run they show."""
 
-MEASURES = {"records": "records read", "late": "late", "corrected": "corrections", "held": "keys held back"}
+MEASURES = {"records": "records read", "late": "late", "corrected": "corrected rows", "held": "keys held back"}
 """The counts of each run that are drawn, with their names on the pages."""
 
 
@@ -181,12 +183,14 @@ def build_pipeline_page(settings: Settings, contract: Contract, before: int | No
         "description": split_paragraphs(contract.description),
         "runs": [entry.as_json() for entry in reversed(entries)],
         "trends": build_trends([entry for entry in entries if entry.run.has_report]),
-        "pictures": quality_pictures.build_pictures(settings, contract, shown[-MAX_RUNS:]),
+        "pictures": quality_pictures.build_pictures(settings, shown[-MAX_RUNS:]),
         "earlier": shown[-MAX_RUNS].number if len(shown) > MAX_RUNS else None,
         "total": len(past),
         "answers": find_answers(entries),
         "waiting": count_waiting(entries) if before is None else None,
+        "warned": [*warned_rows.list_warned_rows(settings, contract, past)] if before is None else [],
         "fresh": _judge_freshness(settings, contract, past, entries) if before is None else None,
+        "freshTables": [*fresh_tables.list_fresh_tables(settings, contract, past)] if before is None else [],
         "gatesOf": ended[-1] if ended else None,
         "gates": gates,
         "problems": problems,
@@ -254,17 +258,20 @@ def count_waiting(runs: Sequence[RunEntry]) -> int | None:
 
 def find_answers(runs: Sequence[RunEntry]) -> JsonObject:
     """Return which of some runs answer what people ask: the last that changed anything (`changed`), the last in which a
-    gate failed (`failed`) and the last release (`approved`): its number and report; None for what none of them answers.
+    gate failed (`failed`) and the last release (`approved`; `hasReason`: it says why): its number and report; None for
+    what none of them answers.
     """
 
     def find_last(is_answer: Callable[[RunEntry], bool]) -> JsonObject | None:
         last = next((entry for entry in reversed(runs) if entry.report and is_answer(entry)), None)
         return {"run": last.run.number, "report": last.report} if last else None
 
+    approved = find_last(lambda it: it.run.plan.approval is not None)
+    has_reason = any(approved and it.run.number == approved["run"] and it.run.plan.reason for it in runs)
     return {
         "changed": find_last(lambda it: it.run.state == "completed" and bool(it.outcome.has_changed)),
         "failed": find_last(lambda it: bool({*it.outcome.gates} & {"failed", "error"})),
-        "approved": find_last(lambda it: run_reports.describe_release(it.run) is not None),
+        "approved": approved and {**approved, "hasReason": has_reason},
     }
 
 
@@ -305,7 +312,8 @@ def _read_gates(settings: Settings, contract: Contract, run: int) -> tuple[list[
         trend = [value for value in gate.trend if value is not None]
         text = f"Observed, oldest run first: {', '.join(f'{value:g}' for value in trend)}"
         named = cut_text(format_gate(gate.expectation, gate.kwargs))
-        shown: JsonObject = {"named": named, "told": text, "kwargs": cut_nested(gate.kwargs)}
+        in_words = cut_text(gate_words.describe_rule(gate.expectation, gate.kwargs))
+        shown: JsonObject = {"named": named, "rule": in_words, "told": text, "kwargs": cut_nested(gate.kwargs)}
         rows: list[JsonValue] = [*failing.get((table, gate.gate), [])]
         rule = describe_failing_gate(contract, table, gate, lines) if rows else {}
         entries.append(

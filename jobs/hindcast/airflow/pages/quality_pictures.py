@@ -1,4 +1,4 @@
-"""Pictures of a pipeline's last runs: gates, late records, rows, the age of corrected answers, and freshness.
+"""Pictures of a pipeline's last runs: gates, late records, rows, and the age of corrected answers.
 
 For templates/quality_pictures.html. One column of a picture is a run, the newest on the right.
 """
@@ -7,36 +7,27 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
-
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from hindcast.airflow.pages import drawing, run_reports
-from hindcast.airflow.pages.freshness import format_ago
 from hindcast.common.errors import HindcastError
 from hindcast.common.json_values import JsonObject, JsonValue
-from hindcast.common.lengths import format_age
 from hindcast.common.plurals import format_count
 from hindcast.common.settings import Settings
-from hindcast.contract import Contract, list_shapes
-from hindcast.contract.shapes import PERIODS
 from hindcast.ingest import late_delays
 from hindcast.plan.runs import Run
+from hindcast.quality import gate_words
 from hindcast.quality.expectations import format_gate
 from hindcast.quality.gate_results import TrackedResult
 from hindcast.query.cut_values import cut_text
 from hindcast.report.run_report import RunReport, TopicReport
 from hindcast.report.summaries import OUTCOMES, SIGNS
-from hindcast.store import tables
 from hindcast.store.commit_notes import AGES
-from hindcast.store.tables import Table
 
 MAX_LINES = 40
 """How many lines a picture has at most: gates, those that failed most often first, or tables."""
 
 
-def build_pictures(settings: Settings, contract: Contract, runs: Sequence[Run]) -> JsonObject:
+def build_pictures(settings: Settings, runs: Sequence[Run]) -> JsonObject:
     """Return the pictures of these runs that have a report, oldest first; empty without any.
 
     They have of a gate its rule and its outcome, neither of which is masked.
@@ -52,7 +43,6 @@ def build_pictures(settings: Settings, contract: Contract, runs: Sequence[Run]) 
         "late": draw_late(numbers, reports),
         "rows": draw_rows(numbers, reports),
         "ages": draw_ages(reports),
-        "fresh": list_newest(settings, contract, found[-1][0]),
     }
 
 
@@ -86,6 +76,7 @@ def draw_gates(numbers: Sequence[int], reports: Sequence[RunReport]) -> JsonObje
         lines.append(
             {
                 "table": key[0],
+                "rule": cut_text(gate_words.describe_rule(result.expectation, result.kwargs)),
                 "named": cut_text(format_gate(result.expectation, result.kwargs)),
                 "cells": cells,
                 "last": f"passed in {passed:,} of {total:,}",
@@ -115,6 +106,7 @@ def draw_late(numbers: Sequence[int], reports: Sequence[RunReport]) -> list[Json
                 {
                     "name": name,
                     "up": _draw_bars(numbers, late, max(late), "late"),
+                    "topic": cut_text((topics[-1] if last is None else topics[last]).topic),
                     "words": f"Late records, oldest run first: {_join_counts(late)}",
                     "last": "no new records" if last is None else _describe_late([topics[last]]),
                     "run": None if last is None else numbers[last],
@@ -133,9 +125,12 @@ def _describe_late(topics: Sequence[TopicReport]) -> str:
         return "none late"
     known = [topic.delays for topic in topics if topic.late and topic.delays]
     unknown = sum(1 for topic in topics if topic.late) - len(known)
+    values = late_delays.list_delays([(topic.late, topic.delays) for topic in topics if topic.late])
     count = f"{late:,} of {total:,} late" if total else f"{late:,} late"
     if not known:
         return f"{count}; by how much was not measured"
+    if values is not None:
+        return f"{count}: by {' and '.join(filter(None, [', '.join(values[:-1]), values[-1]]))}"
     runs = f" (not measured in {format_count(unknown, 'older run')})" if unknown else ""
     return f"{count}: {late_delays.describe_ranges(known)}{runs}"
 
@@ -186,51 +181,6 @@ def _name_age(age: str) -> str:
     """Return an age of the reports as the page has it: the last of `AGES` with its limit."""
     *_, limit, oldest = AGES
     return f"older than {limit.removeprefix('under ')}" if age == oldest else age
-
-
-def list_newest(settings: Settings, contract: Contract, last: Run) -> list[JsonValue]:
-    """Return for each table when its newest row begins, and how long ago that was, and how long before or after
-    the last run.
-
-    The statistics of the table's files tell; a table without them is left out.
-    """
-    lines: list[JsonValue] = []
-    for name, shape in [*list_shapes(contract).items()][:MAX_LINES]:
-        if name not in contract.topics and name not in contract.views:
-            continue
-        newest = find_newest(
-            tables.locate_table(settings.warehouse, contract, name), PERIODS[shape.kind][0], last.known_at
-        )
-        if newest is not None:
-            behind = last.known_at - newest
-            words = f"{format_age(abs(behind))} {'before' if behind >= timedelta(0) else 'after'} run {last.number}"
-            ago = format_ago(newest, datetime.now(UTC))
-            lines.append({"name": name, "newest": newest.isoformat(), "ago": ago, "behind": words})
-    return lines
-
-
-def find_newest(table: Table, column: str, known_at: datetime) -> datetime | None:
-    """Return the greatest moment in a column of files whose rows are current and known; None if statistics do not tell.
-
-    Left out are files of superseded rows, and those that a run has written after `known_at`.
-    """
-    try:
-        delta_table = tables.open_table(table)
-    except HindcastError:
-        return None
-    if delta_table is None:
-        return None
-    files = pa.table(delta_table.get_add_actions(flatten=True))
-    name = f"max.{column}"
-    if name not in files.column_names or not pa.types.is_timestamp(files.schema.field(name).type):
-        return None
-    if "partition._belief" in files.column_names:
-        files = files.filter(pc.not_equal(files.column("partition._belief"), "superseded"))
-    if "min.systemFrom" in files.column_names and pa.types.is_timestamp(files.schema.field("min.systemFrom").type):
-        is_later = pc.fill_null(pc.greater(files.column("min.systemFrom"), known_at), False)
-        files = files.filter(pc.invert(is_later))
-    newest: datetime | None = pc.max(files.column(name)).as_py()
-    return newest and newest.astimezone(UTC)
 
 
 def _draw_bars(numbers: Sequence[int], counts: Sequence[int], most: int, words: str) -> list[JsonValue]:

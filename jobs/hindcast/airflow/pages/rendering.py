@@ -104,6 +104,7 @@ def serve_report(
     name: str,
     failing_rows: Sequence[JsonObject] = (),
     release: JsonObject | None = None,
+    near: JsonObject | None = None,
 ) -> Response:
     """Return a report as the page or the JSON of this name; UnknownError for a file of Data Docs: it is not masked."""
     if name.endswith(".json"):
@@ -112,7 +113,7 @@ def serve_report(
         found, fix = "what these Data Docs show is sensitive by now", "open the run's report, which hides it"
         raise UnknownError(found, fix=fix)
     headers = {**_HEADERS, "Content-Security-Policy": REPORT_POLICY}
-    text = page.render_page(report, failing_rows, request.scope.get("root_path", ""), release)
+    text = page.render_page(report, failing_rows, request.scope.get("root_path", ""), release, near)
     return Response(text.encode("utf-8", "replace"), 200, headers, "text/html; charset=utf-8")
 
 

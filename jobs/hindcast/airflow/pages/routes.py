@@ -144,8 +144,9 @@ def build_app(access: PageAccess) -> FastAPI:
         shown = masked or run_reports.read_written_report(settings, contract, name)
         failing = quality.list_failing_gates(settings, contract, shown) if shown and name.endswith(".html") else []
         release = run_reports.find_release(settings, contract, shown.run) if shown else None
-        if shown is not None and (masked is not None or failing or release):
-            return rendering.serve_report(request, shown, name, failing, release)
+        if shown is not None:
+            near = run_reports.find_neighbours(settings, contract, shown.run)
+            return rendering.serve_report(request, shown, name, failing, release, near)
         return rendering.serve_document(request, settings.reports / contract.pipeline, name)
 
     @pipeline.get("/dag/{dag_id}/{page}.json")

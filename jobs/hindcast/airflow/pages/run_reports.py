@@ -36,6 +36,9 @@ from hindcast.report.summaries import OUTCOMES
 MAX_KEPT = 20_000
 """How many outcomes are kept."""
 
+MAX_SOUGHT = 20
+"""In how many of the last reports something is sought."""
+
 _NOT_ENDED = {"planned": "has not ended", "abandoned": "was abandoned"}
 
 
@@ -152,6 +155,15 @@ def find_release(settings: Settings, contract: Contract, number: int) -> JsonObj
     """Return who approved what a run releases, as `describe_release` does."""
     past = journal.read_runs(settings.warehouse, contract.pipeline)
     return next((describe_release(run) for run in past if run.number == number), None)
+
+
+def find_neighbours(settings: Settings, contract: Contract, number: int) -> JsonObject:
+    """Return the numbers of the runs before and after a run that have a report; None where there is none."""
+    numbers = [run.number for run in journal.read_runs(settings.warehouse, contract.pipeline) if run.has_report]
+    return {
+        "previous": max((it for it in numbers if it < number), default=None),
+        "next": min((it for it in numbers if it > number), default=None),
+    }
 
 
 def describe_release(run: Run) -> JsonObject | None:

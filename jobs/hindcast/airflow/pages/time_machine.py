@@ -17,6 +17,7 @@ from hindcast.airflow.pages import freshness, input_planes, known_ats, marks, pl
 from hindcast.airflow.pages.change_lines import LineFormatter
 from hindcast.airflow.pages.plane import Crosshair, PlaneSource
 from hindcast.airflow.pages.row_formatter import RowFormatter
+from hindcast.airflow.pages.value_turns import describe_turns
 from hindcast.bitemporal.predicates import Question
 from hindcast.common.column_values import ColumnValue, Row
 from hindcast.common.errors import HindcastError, QueryError, UnknownError
@@ -138,6 +139,7 @@ def build_page(
         "sides": _build_sides(history, crosshair, formatter, window) if other else None,
         "diff": _build_diff(history, crosshair, LineFormatter(warehouse, contract, table, marked)) if other else None,
         "why": why,
+        "turns": [*describe_turns(answered[0], shown, table.key, as_of, known)] if len(answered) == 1 else [],
         "inputPlanes": input_planes.build_input_planes(settings, contract, name, why, as_of, past) if why else [],
     }
 

@@ -45,6 +45,10 @@
     event.preventDefault();
     openOutside(link);
   });
+  // Another table has other changes: choosing it asks at once.
+  document.addEventListener("change", (event) => {
+    if (event.target.matches("select[data-submit]")) event.target.form.requestSubmit();
+  });
   document.addEventListener("DOMContentLoaded", () => {
     const link = document.querySelector("a[data-open]");
     if (!link) return;
