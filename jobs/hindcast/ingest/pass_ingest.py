@@ -35,7 +35,7 @@ class PassTopic(NamedTuple):
     ahead: int
 
     @property
-    def accepted(self) -> TaskRows:
+    def accepted_rows(self) -> TaskRows:
         """The accepted records, decoded."""
         return topic_segments.select_accepted(self.read.segments, self.ingest.plan, self.ingest.name, self.division)
 

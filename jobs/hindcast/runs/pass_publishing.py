@@ -18,7 +18,7 @@ from hindcast.engine.sweeps import FOREVER
 from hindcast.plan.plans import Plan
 from hindcast.quality import gate_results, gates_by_date
 from hindcast.quality.gates_by_date import DateCounts
-from hindcast.runs.pass_tables import TableChange
+from hindcast.runs.derive_pass import TableChange
 from hindcast.store import commit_notes, commits, delta_log, delta_rs_writer, file_listing, files, table_columns, tables
 from hindcast.store.files import DataFile
 from hindcast.store.tables import ARROW_TIMESTAMP
@@ -111,7 +111,7 @@ def commit_change(spark: SparkSession, staged: StagedPass, plans: Sequence[Plan]
     Also if it changes nothing: that the table has the number of a pass says that it needs no more of it.
     """
     change = staged.change
-    closed = change.closed
+    closed = change.closed_rows
     if len(closed.start):
         commits.enable_deletion_vectors(spark, change.table)
     columns = list(dict.fromkeys((*change.table.closing_columns, tables.period_columns(change.table)[0])))

@@ -27,9 +27,9 @@ from hindcast.plan.runs import Completed, Run
 from hindcast.quality import gates_by_date
 from hindcast.report import page, report
 from hindcast.report.run_report import RunReport
-from hindcast.runs import pass_obstacles, pass_publishing, pass_tables, run_steps
+from hindcast.runs import derive_pass, pass_obstacles, pass_publishing, run_steps
+from hindcast.runs.derive_pass import NoPassError, Pass, RefusedDateError
 from hindcast.runs.pass_publishing import DateGates
-from hindcast.runs.pass_tables import NoPassError, Pass, RefusedDateError
 from hindcast.runs.topic_records import TopicRecords
 from hindcast.store import commit_once, tables
 
@@ -70,7 +70,7 @@ def make_runs(
     if any(topic.earlier for plan in plans for topic in plan.topics.values()):
         return MadeRuns([], "a topic begins earlier than before")
     try:
-        pass_tables.plan_views(Pass(spark, contract, plans, past[-1]))
+        derive_pass.plan_views(Pass(spark, contract, plans, past[-1]))
     except NoPassError as error:
         return MadeRuns([], str(error))
     count, reason = passes.count_dates(plans, settings.chunk), ""
@@ -124,16 +124,18 @@ def _publish_pass(of: Pass, source: TopicSource, *, is_planned: bool) -> CutPass
     """Derive what a pass changes, ask its gates, plan its runs and commit to logs and tables what is not there yet."""
     contract, plans = of.contract, of.plans
     topics = {
-        name: pass_ingest.read_topic(of.spark, source, contract, plans, of.joined, name)
+        name: pass_ingest.read_topic(of.spark, source, contract, plans, of.whole_plan, name)
         for name in contract.topics
         if not _is_logged(of, name)
     }
     refused = [date for topic in topics.values() if (date := topic.find_refused_date()) is not None]
     if refused and not is_planned:
         return CutPass(min(refused), "more of its records are malformed than the contract allows")
-    records = {name: topics[name].accepted if name in topics else _read_logged(of, name) for name in contract.topics}
+    records = {
+        name: topics[name].accepted_rows if name in topics else _read_logged(of, name) for name in contract.topics
+    }
     try:
-        changes = pass_tables.derive_changes(of, records)
+        changes = derive_pass.derive_changes(of, records)
     except RefusedDateError as error:
         return CutPass(error.date, str(error))
     asked = {
@@ -150,7 +152,7 @@ def _publish_pass(of: Pass, source: TopicSource, *, is_planned: bool) -> CutPass
     with commit_once.add_commit_guard(refuse_ended):
         for name in contract.topics:
             log = tables.log_table(contract.warehouse, contract.pipeline, name)
-            if name in topics and of.joined.topics[name].parts:
+            if name in topics and of.whole_plan.topics[name].parts:
                 topics[name].commit(plans)
             quarantine.update_quarantine(of.spark, contract, name, log, name)
         for name, gates in asked.items():
@@ -182,7 +184,7 @@ def _find_failing_date(plans: Sequence[Plan], asked: Iterable[DateGates]) -> Cut
 def _read_logged(of: Pass, name: str) -> DataFrame:
     """Return the accepted records of a pass that are in the log already, decoded."""
     rows = pass_ingest.read_logged(of.spark, of.contract, of.plans, name)
-    return TopicRecords(of.spark, of.contract, of.joined, name).decode_log(rows)
+    return TopicRecords(of.spark, of.contract, of.whole_plan, name).decode_log(rows)
 
 
 def _complete_runs(settings: Settings, of: Pass) -> list[RunReport]:

@@ -61,7 +61,7 @@ class Pass:
     seen: Run
 
     @cached_property
-    def joined(self) -> Plan:
+    def whole_plan(self) -> Plan:
         """The plan of one run with the offsets of all."""
         return passes.join_plans(self.plans)
 
@@ -96,7 +96,7 @@ class TableChange(NamedTuple):
         return self.history.select(self.history.opened != STORED)
 
     @property
-    def closed(self) -> TableHistory:
+    def closed_rows(self) -> TableHistory:
         """The rows that the table had before, and that the pass has closed."""
         return self.history.select((self.history.opened == STORED) & (self.history.closed != NEVER))
 
@@ -124,7 +124,10 @@ def plan_views(of: Pass) -> dict[str, JoinIncrement | AggregateIncrement]:
     """Return the increments of all views, in the order in which they need each other; NoPassError if one has none."""
     for name, topic in of.contract.topics.items():
         table = locate_own_table(of.contract, name)
-        if topic.read == "table" and increment_plans.plan_topic(of.contract, name, table, of.joined.known_at) is None:
+        if (
+            topic.read == "table"
+            and increment_plans.plan_topic(of.contract, name, table, of.whole_plan.known_at) is None
+        ):
             raise NoPassError(f"no kernel derives {name} from new records")
     forms = {name: _plan_view(of, name) for name in of.contract.ordered_views}
     for name, form in forms.items():
@@ -169,11 +172,11 @@ def _open_topic(of: Pass, name: str, records: TaskRows | DataFrame) -> EventsPas
     if contract.topics[name].read == "stream":
         side = KernelInput(table.path, found.version(), "events", tuple(shape.key), columns, None)
         return EventsPass(columns, dated, _read_stored(of, side))
-    form = increment_plans.plan_topic(contract, name, table, of.joined.known_at)
+    form = increment_plans.plan_topic(contract, name, table, of.whole_plan.known_at)
     if form is None:
         raise NoPassError(f"no kernel derives {name} from new records")
     hidden = _read_hidden(of, name, types, records, rows)
-    with_ties = tie_counts.needs_tie_counts(contract, of.joined, name)
+    with_ties = tie_counts.needs_tie_counts(contract, of.whole_plan, name)
     return VersionsPass(form, dated, hidden, _read_stored(of, form.view), with_ties=with_ties)
 
 
@@ -184,8 +187,8 @@ def _read_hidden(of: Pass, name: str, types: StructType, records: TaskRows | Dat
     new = records.as_frame() if isinstance(records, TaskRows) else records
     moments = rows.column("timestamp").combine_chunks()
     chunks = (records,) if isinstance(records, TaskRows) else ()
-    ingested = IngestedRecords(of.joined.topics[name].after, chunks) if chunks else None
-    known = TopicRecords(of.spark, of.contract, of.joined, name, ingested)
+    ingested = IngestedRecords(of.whole_plan.topics[name].after, chunks) if chunks else None
+    known = TopicRecords(of.spark, of.contract, of.whole_plan, name, ingested)
     earlier = derive_topic.EarlierRecords(of.spark, of.contract, name, known, of.seen.number)
     first = pc.min(moments).cast(pa.int64()).as_py()
     hidden = earlier.find_hidden_since(first, new, moments)
@@ -200,7 +203,7 @@ def _plan_view(of: Pass, name: str) -> JoinIncrement | AggregateIncrement:
     inputs = {i: locate_own_table(contract, i) for i in contract.views[name].inputs}
     current = derive_view.InputRows(of.spark, inputs)
     seen = dict.fromkeys(inputs, of.seen.known_at)
-    form = increment_plans.plan_view(contract, name, inputs, current, seen, table, of.joined.known_at)
+    form = increment_plans.plan_view(contract, name, inputs, current, seen, table, of.whole_plan.known_at)
     if form is None or isinstance(form, WindowIncrement) or not form.is_by_arrow:
         raise NoPassError(f"no kernel derives {name} from what has changed")
     return form
