@@ -4,7 +4,7 @@ BIN := .venv/bin
 TESTS ?= not long
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-hindsight up down test test-long test-connect test-browser test-cluster test-observed test-versions test-image test-celery object-store mutate docs bench bench-quick bench-forms bench-increment bench-bitemporal bench-gates bench-airflow bench-pages bench-readings bench-scale bench-decoding check fix lock audit clean
+.PHONY: help setup demo demo-hindsight up down test test-long test-connect test-browser test-cluster test-observed test-versions test-image test-celery object-store mutate docs bench bench-quick bench-forms bench-increment bench-rehearsal bench-bitemporal bench-gates bench-airflow bench-pages bench-readings bench-scale bench-decoding check fix lock audit clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -78,6 +78,9 @@ bench-forms: setup ## joins as users write them, beside the plain ones (20 minut
 
 bench-increment: setup ## what a run costs as tables grow (an hour; nothing else should run)
 	@PYTHONPATH=jobs:tools $(BIN)/python bench/increment.py
+
+bench-rehearsal: setup ## 365 as-known dates of 10 million records beside one (15 minutes; nothing else should run)
+	@PYTHONPATH=jobs:tools $(BIN)/python bench/rehearsal.py
 
 bench-bitemporal: setup ## a run and a question, before and after a history was corrected five times (half an hour)
 	@PYTHONPATH=jobs:tools:scripts $(BIN)/python -m bench.bitemporal
