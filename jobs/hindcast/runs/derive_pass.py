@@ -91,11 +91,6 @@ class TableChange(NamedTuple):
         return found
 
     @property
-    def new(self) -> TableHistory:
-        """The rows that the pass has opened."""
-        return self.history.select(self.history.opened != STORED)
-
-    @property
     def closed_rows(self) -> TableHistory:
         """The rows that the table had before, and that the pass has closed."""
         return self.history.select((self.history.opened == STORED) & (self.history.closed != NEVER))

@@ -13,56 +13,71 @@ from pyspark.sql import SparkSession
 
 from hindcast.bitemporal.intervals import to_micros
 from hindcast.contract.bound import BoundContract
-from hindcast.engine.pass_tables import NEVER
+from hindcast.engine.pass_tables import NEVER, STORED
 from hindcast.engine.sweeps import FOREVER
 from hindcast.plan.plans import Plan
 from hindcast.quality import gate_results, gates_by_date
 from hindcast.quality.gates_by_date import DateCounts
 from hindcast.runs.derive_pass import TableChange
 from hindcast.store import commit_notes, commits, delta_log, delta_rs_writer, file_listing, files, table_columns, tables
+from hindcast.store.commit_notes import TableNote
 from hindcast.store.files import DataFile
-from hindcast.store.tables import ARROW_TIMESTAMP
+from hindcast.store.tables import ARROW_TIMESTAMP, Table
 
 
 class StagedPass(NamedTuple):
-    """What a pass changes in a table, with its new rows in files that no commit has made visible yet."""
+    """What a pass changes in a table: the `files` with its new rows, which no commit has made visible yet; the rows
+    that the table had and that it closes (`close`, as `delta_rs_writer.commit_history` takes them); and the notes of
+    its runs, of which some are `committed`.
+    """
 
-    change: TableChange
+    table: Table
     files: tuple[DataFile, ...]
+    close: pa.Table
+    notes: Sequence[TableNote]
+    committed: Sequence[TableNote]
 
 
 def stage_change(change: TableChange, plans: Sequence[Plan]) -> StagedPass:
     """Write the rows that a pass opens in a table to files, those of each belief in the order of their starts."""
     delta_table = DeltaTable(change.table.path)
-    return StagedPass(change, tuple(files.write_files(delta_table, _list_parts(change, plans, delta_table))))
+    written = tuple(files.write_files(delta_table, _list_parts(change, plans, delta_table)))
+    return StagedPass(change.table, written, _list_closed(change, plans), change.notes, change.committed_notes)
 
 
 def discard_files(staged: StagedPass) -> None:
     """Remove the files of a pass that is not published."""
-    filesystem = delta_log.open_filesystem(DeltaTable(staged.change.table.path))
+    filesystem = delta_log.open_filesystem(DeltaTable(staged.table.path))
     for file in staged.files:
         filesystem.delete_file(file.path)
+
+
+def _list_closed(change: TableChange, plans: Sequence[Plan]) -> pa.Table:
+    """Return the rows to close that the table had, by their starts."""
+    columns = list(dict.fromkeys((*change.table.closing_columns, tables.period_columns(change.table)[0])))
+    closed = change.closed_rows
+    close = closed.rows.select(columns).append_column("systemTo", _list_moments(plans).take(pa.array(closed.closed)))
+    return close.take(pa.array(np.argsort(closed.start, kind="stable")))
 
 
 def _list_parts(
     change: TableChange, plans: Sequence[Plan], delta_table: DeltaTable
 ) -> Iterator[tuple[str | None, pa.Table]]:
     """Yield the new rows as `files.write_files` takes them."""
-    new, schema = change.new, pa.schema(delta_table.schema().to_arrow())
+    history, schema = change.history, pa.schema(delta_table.schema().to_arrow())
     schema = pa.schema([field for field in schema if field.name != "_belief"])
-    moments = _list_moments(plans)
-    is_closed = new.closed != NEVER
-    is_open = ~is_closed & ((new.end == FOREVER) if change.table.kind == "versions" else False)
+    rows, moments = history.rows.combine_chunks(), _list_moments(plans)
+    is_new, is_closed = history.opened != STORED, history.closed != NEVER
+    is_open = ~is_closed & ((history.end == FOREVER) if change.table.kind == "versions" else False)
     for belief, mask in (("open", is_open), ("past", ~is_closed & ~is_open), ("superseded", is_closed)):
-        places = np.flatnonzero(mask)
-        places = places[np.argsort(new.start[places], kind="stable")]
+        places = np.flatnonzero(mask & is_new)
+        places = places[np.argsort(history.start[places], kind="stable")]
         for first in range(0, len(places), files.ROWS_PER_FILE):
             own = places[first : first + files.ROWS_PER_FILE]
-            rows = new.rows.take(pa.array(own))
-            rows = rows.append_column("systemFrom", moments.take(pa.array(new.opened[own])))
-            ends = pa.array(new.closed[own], mask=~is_closed[own])
-            rows = rows.append_column("systemTo", moments.take(ends))
-            yield from ((belief, part) for _, part in files.split_rows(rows, schema))
+            ends = pa.array(history.closed[own], mask=~is_closed[own])
+            part = rows.take(pa.array(own)).append_column("systemFrom", moments.take(pa.array(history.opened[own])))
+            part = part.append_column("systemTo", moments.take(ends))
+            yield from ((belief, one) for _, one in files.split_rows(part, schema))
 
 
 def _list_moments(plans: Sequence[Plan]) -> pa.Array:
@@ -78,7 +93,7 @@ class DateGates(NamedTuple):
 
 def count_gates(spark: SparkSession, contract: BoundContract, staged: StagedPass) -> DateGates:
     """Ask the gates of a table about the rows that each date opens."""
-    table = staged.change.table
+    table = staged.table
     expected = contract.expectations(table.name)
     if not expected or not staged.files:
         return DateGates(staged, [{} for _ in expected])
@@ -94,8 +109,8 @@ def append_results(contract: BoundContract, plans: Sequence[Plan], asked: Sequen
         return
     results = []
     for gates in asked:
-        name, expected = gates.staged.change.table.name, contract.expectations(gates.staged.change.table.name)
-        for plan, note in zip(plans, gates.staged.change.notes, strict=True):
+        name, expected = gates.staged.table.name, contract.expectations(gates.staged.table.name)
+        for plan, note in zip(plans, gates.staged.notes, strict=True):
             if note.changed_rows:
                 found = (
                     gates_by_date.describe_passed(number, gate, counts.get(plan.known_at))
@@ -110,12 +125,8 @@ def commit_change(spark: SparkSession, staged: StagedPass, plans: Sequence[Plan]
 
     Also if it changes nothing: that the table has the number of a pass says that it needs no more of it.
     """
-    change = staged.change
-    closed = change.closed_rows
-    if len(closed.start):
-        commits.enable_deletion_vectors(spark, change.table)
-    columns = list(dict.fromkeys((*change.table.closing_columns, tables.period_columns(change.table)[0])))
-    close = closed.rows.select(columns).append_column("systemTo", _list_moments(plans).take(pa.array(closed.closed)))
-    close = close.take(pa.array(np.argsort(closed.start, kind="stable")))
-    note = commit_notes.join_notes(plans[-1].run, [note.as_json() for note in change.committed_notes])
-    delta_rs_writer.commit_history(staged.files, close, change.table, plans[-1].run, note, after)
+    if staged.close.num_rows:
+        commits.enable_deletion_vectors(spark, staged.table)
+    last, notes = plans[-1].run, [note.as_json() for note in staged.committed]
+    note = commit_notes.join_notes(last, notes)
+    delta_rs_writer.commit_history(staged.files, staged.close, staged.table, last, note, after)

@@ -138,10 +138,10 @@ def _publish_pass(of: Pass, source: TopicSource, *, is_planned: bool) -> CutPass
         changes = derive_pass.derive_changes(of, records)
     except RefusedDateError as error:
         return CutPass(error.date, str(error))
-    asked = {
-        name: pass_publishing.count_gates(of.spark, contract, pass_publishing.stage_change(change, plans))
-        for name, change in changes.items()
-    }
+    asked = {}
+    for name in [*changes]:
+        staged = pass_publishing.stage_change(changes.pop(name), plans)  # its rows are in files now
+        asked[name] = pass_publishing.count_gates(of.spark, contract, staged)
     if not is_planned:
         if (cut := _find_failing_date(plans, asked.values())) is not None:
             for gates in asked.values():
@@ -155,12 +155,12 @@ def _publish_pass(of: Pass, source: TopicSource, *, is_planned: bool) -> CutPass
             if name in topics and of.whole_plan.topics[name].parts:
                 topics[name].commit(plans)
             quarantine.update_quarantine(of.spark, contract, name, log, name)
-        for name, gates in asked.items():
-            after = tables.read_last_run(changes[name].table)
+        for gates in asked.values():
+            after = tables.read_last_run(gates.staged.table)
             if after < plans[-1].run:
                 pass_publishing.commit_change(of.spark, gates.staged, plans, after)
         pass_publishing.append_results(contract, plans, [*asked.values()])
-    notes = [note for change in changes.values() for note in change.notes]
+    notes = [note for gates in asked.values() for note in gates.staged.notes]
     opened, closed, corrected = (sum(getattr(it, name) for it in notes) for name in ("opened", "closed", "corrected"))
     step_events.add_fields(opened=opened, closed=closed, corrected=corrected)
     return None
