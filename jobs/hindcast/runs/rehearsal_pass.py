@@ -27,7 +27,7 @@ from hindcast.plan.runs import Completed, Run
 from hindcast.quality import gates_by_date
 from hindcast.report import page, report
 from hindcast.report.run_report import RunReport
-from hindcast.runs import derive_pass, pass_obstacles, pass_publishing, run_steps
+from hindcast.runs import derive_pass, pass_obstacles, pass_publishing, run_steps, store_migration
 from hindcast.runs.derive_pass import NoPassError, Pass, RefusedDateError
 from hindcast.runs.pass_publishing import DateGates
 from hindcast.runs.topic_records import TopicRecords
@@ -148,8 +148,7 @@ def _publish_pass(of: Pass, source: TopicSource, *, is_planned: bool) -> CutPass
                 pass_publishing.discard_files(gates.staged)
             return cut
         journal.append_entries(contract.warehouse, [Run(plan) for plan in plans])
-    refuse_ended = partial(journal.read_active_run, contract.warehouse, contract.pipeline, plans[-1].run)
-    with commit_once.add_commit_guard(refuse_ended):
+    with commit_once.add_commit_guard(partial(_refuse_commit, of)):
         for name in contract.topics:
             log = tables.log_table(contract.warehouse, contract.pipeline, name)
             if name in topics and of.whole_plan.topics[name].parts:
@@ -164,6 +163,14 @@ def _publish_pass(of: Pass, source: TopicSource, *, is_planned: bool) -> CutPass
     opened, closed, corrected = (sum(getattr(it, name) for it in notes) for name in ("opened", "closed", "corrected"))
     step_events.add_fields(opened=opened, closed=closed, corrected=corrected)
     return None
+
+
+def _refuse_commit(of: Pass) -> None:
+    """Raise an error if the runs of a pass have ended, or a table was downgraded since they were planned."""
+    last = of.plans[-1]
+    journal.read_active_run(of.contract.warehouse, of.contract.pipeline, last.run)
+    for name in of.contract.topics:
+        store_migration.refuse_downgrade(of.contract, last, name)
 
 
 def _is_logged(of: Pass, name: str) -> bool:
