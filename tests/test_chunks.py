@@ -100,7 +100,7 @@ def test_the_note_of_a_commit_has_the_partitions_of_which_the_log_has_nothing_fo
     ranges = {0: OffsetRange(4, 10), 1: OffsetRange(2, 4), 2: OffsetRange(7, 7), 3: OffsetRange(6, 6)}
     planned = TopicPlan("", 0, 4, {0: 0, 1: 2, 2: 7}, ranges, {}, chunk=4, members={2: MemberPartition(*member)})
     assert [{*piece} for [piece] in planned.chunks] == [{0, 1}, {0, 1}]
-    idle = ingest_commits._list_idle_partitions(planned, 1)
+    idle = ingest_commits.list_idle_partitions(planned, 1)
     assert idle == (IdlePartition(2, 7, 7, member), IdlePartition(3, None, 6))
     note = LogNote(5, "five", 0, None, idle=idle)
     assert LogNote.from_json(json.loads(json.dumps(note.as_json()))) == note
