@@ -50,8 +50,8 @@ def read_parquet_rows(file: pa.NativeFile, wanted: WantedRows | None) -> Iterato
             continue
         for batch in opened.iter_batches(_count_rows(file, group), row_groups=[index], use_threads=False):
             # By its shortest text, a float of 32 bits becomes the one of 64 bits with the same digits.
-            told = batch if doubles == batch.schema else batch.cast(texts).cast(doubles)
-            yield from enumerate(_convert_batch(told), number)
+            read = batch if doubles == batch.schema else batch.cast(texts).cast(doubles)
+            yield from enumerate(_convert_batch(read), number)
             number += batch.num_rows
 
 
