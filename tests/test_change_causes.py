@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -12,6 +13,7 @@ from fastapi.testclient import TestClient
 from hindcast.airflow.pages.access import PageAccess
 from hindcast.airflow.pages.likely_causes import describe_likely_cause
 from hindcast.airflow.pages.routes import build_app
+from hindcast.cli import main
 from hindcast.common.settings import Settings
 from hindcast.contract import load
 from hindcast.kafka.topics import OffsetRange
@@ -53,6 +55,23 @@ def test_a_bill_is_changed_by_the_price_that_came_late(web: TestClient) -> None:
     page = " ".join(web.get("/changes/shop?table=bills&knownAt=run:2").text.split())
     assert '<th scope="col">Caused by</th>' in page
     assert "shop.prices, partition 0, offset 2; 1 h late" in page
+
+
+def test_the_command_names_the_records(
+    settings: Settings, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As text, and with their places as numbers; however long it takes."""
+    monkeypatch.setenv("HINDCAST_SCHEMAS", str(settings.schemas))
+    monkeypatch.setenv("HINDCAST_WAREHOUSE", settings.warehouse)
+    monkeypatch.setattr(change_causes, "SECONDS", 0.0)
+    assert main.main(["diff", "shop.bills", "--run", "2", "--causes", "--format", "json"]) == 0
+    (line,) = json.loads(capsys.readouterr().out)
+    hour = 3_600_000
+    assert line["causes"] == [{"topic": "shop.prices", "partition": 0, "offset": 2, "lateMs": hour}]
+    assert main.main(["diff", "shop.bills", "--run", "2", "--causes"]) == 0
+    assert "  shop.prices, partition 0, offset 2 (1 h late)\n" in capsys.readouterr().out
+    assert main.main(["diff", "shop", "--run", "2", "--causes"]) == 1
+    assert "name a table" in capsys.readouterr().err
 
 
 def test_a_row_of_a_topic_is_caused_by_its_own_record(web: TestClient) -> None:

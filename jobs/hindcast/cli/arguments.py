@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -35,7 +36,7 @@ def build_parser() -> argparse.ArgumentParser:
     def add(command: Command) -> argparse.ArgumentParser:
         name = command.__name__
         parser.add_summary(name, command.__doc__ or "")
-        sub = subs.add_parser(name, description=command.__doc__, epilog=f"example: {EXAMPLES[name]}")
+        sub = subs.add_parser(name, description=inspect.getdoc(command), epilog=f"example: {EXAMPLES[name]}")
         sub.set_defaults(command=command, failed=1)
         if name not in _WITHOUT_CONTRACTS:
             _add_choice(sub)
@@ -254,6 +255,9 @@ def build_parser() -> argparse.ArgumentParser:
     diff.add_argument("--valid-from", metavar="V", help="only what was true from this moment on")
     diff.add_argument("--valid-to", metavar="V", help="up to before this one")
     diff.add_argument("--corrections", action="store_true", help="only past answers that are others now")
+    diff.add_argument(
+        "--causes", action="store_true", help="add the records that caused each change, and how late they came"
+    )
     diff.add_argument(
         "--order",
         choices=("size", "time"),

@@ -15,10 +15,13 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import NamedTuple, TypeAlias
 
+import pyarrow as pa
+
 from hindcast.bitemporal import predicates
 from hindcast.bitemporal.predicates import ColumnBound, sql_literal
 from hindcast.common.column_values import ColumnValue, Row
 from hindcast.common.errors import HindcastError
+from hindcast.common.lengths import format_length
 from hindcast.common.python_values import list_rows
 from hindcast.common.settings import Settings
 from hindcast.contract import Contract, View, list_shapes
@@ -38,6 +41,8 @@ SECONDS, LINE_SECONDS = 1.5, 0.8
 """How long finding the causes of the lines of a page may take, and those that are found line by line; lines after that
 have none.
 """
+COMMAND_SECONDS, COMMAND_LINES = 3600.0, 1_000
+"""The time that a command has, and how many lines it looks at together."""
 _Place: TypeAlias = tuple[str, int, int]
 """The topic of a record in the contract, with its partition and offset as tables have them."""
 
@@ -57,6 +62,11 @@ class Cause(NamedTuple):
     late: timedelta | None
 
 
+    def __str__(self) -> str:
+        late = f" ({format_length(self.late)} late)" if self.late else ""
+        return f"{self.place['topic']}, partition {self.place['partition']}, offset {self.place['offset']}{late}"
+
+
 class _Logged(NamedTuple):
     """Whether a record was ingested between the two moments, and by how much it was late."""
 
@@ -66,13 +76,14 @@ class _Logged(NamedTuple):
 
 @dataclass(frozen=True)
 class CauseFinder:
-    """Finds the causes of lines of changes (changes.py) of one table, as far as `SECONDS` allow."""
+    """Finds the causes of lines of changes (changes.py) of one table, as far as `SECONDS` allow those of a page."""
 
     settings: Settings
     contract: Contract
     table: Table
     question: ChangeQuestion
     readable: Collection[str]
+    is_page: bool = True
     begun: float = field(default_factory=time.monotonic)
 
     def find_causes(self, lines: Sequence[Row]) -> list[list[Cause]]:
@@ -80,7 +91,9 @@ class CauseFinder:
         try:
             found = self._find_places(lines)
             logged = self._read_log({place for places in found for place in places})
-        except Exception:  # noqa: BLE001  # an input may be damaged, or need expressions that only Spark evaluates
+        except Exception as error:  # an input may be damaged, or need expressions that only Spark evaluates
+            if not (self.is_page or isinstance(error, NotExplainedError)):
+                raise
             return [[] for _ in lines]
         return [
             [self._name_cause(place, logged) for place in places if place not in logged or logged[place].is_new]
@@ -111,7 +124,7 @@ class CauseFinder:
         return found
 
     def _is_late(self) -> bool:
-        return time.monotonic() - self.begun > LINE_SECONDS
+        return time.monotonic() - self.begun > (LINE_SECONDS if self.is_page else COMMAND_SECONDS)
 
     def _find_inputs(self, view: View, line: Row, row: Row) -> Iterator[_Place]:
         """Yield the places of the input rows of one row that became known between the two moments."""
@@ -180,7 +193,8 @@ class CauseFinder:
     def _query_rows(
         self, located: Table, condition: str, bounds: Sequence[ColumnBound], columns: str | None
     ) -> list[Row]:
-        delta_table, left = tables.open_table(located), SECONDS - (time.monotonic() - self.begun)
+        limit = SECONDS if self.is_page else COMMAND_SECONDS
+        delta_table, left = tables.open_table(located), limit - (time.monotonic() - self.begun)
         if delta_table is None or left <= 0:
             return []
         with open_limited_engine(delta_table, left) as engine:
@@ -214,6 +228,18 @@ class CauseFinder:
         lineage: Row = {"_partition": partition, "_offset": offset}
         (own,) = find_records(self.settings.warehouse, self.contract, name, lineage)
         return Cause(name, own, logged[place].late if place in logged else None)
+
+
+def find_all_causes(
+    settings: Settings, contract: Contract, table: Table, question: ChangeQuestion, lines: pa.Table
+) -> list[list[Cause]]:
+    """Return for each line of changes the records that caused it, however long that takes (`CauseFinder`)."""
+    readable = {contract.pipeline, *(input_.table.partition(".")[0] for input_ in contract.inputs.values())}
+    found: list[list[Cause]] = []
+    for first in range(0, lines.num_rows, COMMAND_LINES):
+        finder = CauseFinder(settings, contract, table, question, readable, is_page=False)
+        found += finder.find_causes(list_rows(lines.slice(first, COMMAND_LINES)))
+    return found
 
 
 _LOG_COLUMNS = '"partition", "offset", "timestamp", streamTime, systemFrom'

@@ -223,12 +223,14 @@ def diff(arguments: argparse.Namespace, settings: Settings) -> int:
     """Show how the answers of a table have changed, in a run or between two moments of knowledge; or of a pipeline in
     how many rows of each table.
     """
-    from hindcast.query import changes
+    from hindcast.query import cause_columns, change_causes, changes
 
     pipeline, dot, name = arguments.table.partition(".")
     contract, warehouse = load_contract(settings, pipeline), settings.warehouse
     question = _ask_for_changes(arguments, settings, pipeline)
     if not dot:
+        if arguments.causes:
+            raise QueryError("the changes of a pipeline are counts, without causes", fix="name a table: PIPELINE.TABLE")
         counts = changes.count_changes(warehouse, contract, question)
         if not counts and arguments.format == "table":
             count = len(contract.topics) + len(contract.views)
@@ -238,8 +240,12 @@ def diff(arguments: argparse.Namespace, settings: Settings) -> int:
         return 0
     found = changes.read_changes(warehouse, contract, name, question)
     shown, note = limit_rows(found.lines, arguments.format, arguments.limit)
-    as_rows = changes.describe_lines if arguments.format == "table" else changes.flatten_lines
-    print_rows(as_rows(shown), arguments.format)
+    is_text = arguments.format == "table"
+    rows = (changes.describe_lines if is_text else changes.flatten_lines)(shown)
+    if arguments.causes:
+        causes = change_causes.find_all_causes(settings, contract, found.table, question, shown)
+        rows = (cause_columns.append_texts if is_text else cause_columns.append_causes)(rows, causes)
+    print_rows(rows, arguments.format)
     _print_note(note)
     return 0
 
