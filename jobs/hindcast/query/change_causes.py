@@ -61,8 +61,8 @@ class Cause(NamedTuple):
     place: RecordPlace
     late: timedelta | None
 
-
     def __str__(self) -> str:
+        """Return the place of the record, and by how much it was late, for people."""
         late = f" ({format_length(self.late)} late)" if self.late else ""
         return f"{self.place['topic']}, partition {self.place['partition']}, offset {self.place['offset']}{late}"
 

@@ -1,7 +1,7 @@
 """Publishing a change: it goes through its gates before anybody sees it, and is then published in one commit.
 
 A gate that fails stops the table, holds back the whole change of the failing keys (which keep their old rows), or is
-only reported. The remaining gates judge what is left.
+only reported. The remaining gates judge what is left. What the commit says is a `TableNote` (store/commit_notes.py).
 """
 
 from __future__ import annotations

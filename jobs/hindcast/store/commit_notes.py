@@ -1,5 +1,7 @@
 """The notes of commits: what a run says in the commit to a table, for later runs and for the report.
 
+Of a table a run says it in a `TableNote`: `publish.py` fills it, for a kernel `engine/staged_files.py`.
+
 A note is JSON in `userMetadata` of Delta's log. Every note has the number of its `run`. Others may write there, too:
 each `from_json` raises one of `NOTE_ERRORS` for what is not a note of its kind. The transaction identifiers that a
 commit has besides are in commit_ids.py.

@@ -1,4 +1,4 @@
-"""Lines of changes (query/changes.py) as JSON, for the pages."""
+"""Lines of changes (query/changes.py) as JSON, for the pages: templates/change_lines.html shows them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Changes: what a run, or all runs between two moments of knowledge, have changed in a table's answers.
 
 One line for each key and period: the old values and the new, with the record that the new ones come from
-(query/changes.py). templates/changes.html lays the page out.
+(query/changes.py). The columns of the lines are in templates/change_lines.html, their values in change_lines.py;
+templates/changes.html has what stands around them.
 """
 
 from __future__ import annotations

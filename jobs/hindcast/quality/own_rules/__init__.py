@@ -1,5 +1,9 @@
 """Hindcast's own rules, as custom expectations that Great Expectations knows once this package is imported.
 
+`periods_and_keys`: periods that overlap, are empty or have gaps, open versions, system time, ties, foreign keys.
+`shares`: freshness, offsets, shares of records, of unmatched events and of nulls, row counts. `closed_periods`: what
+was closed stays as it was. quality/expectations.py lists the rules that contracts may name.
+
 The `unexpected_rows_query` of a row rule returns exactly the rows that fail, with the columns of the batch. The query
 of a share rule returns one number, its `observed_value`, and `checked`, over how much; over nothing it never succeeds.
 Both queries are built from the other parameters, over one of these batches:
@@ -21,6 +25,6 @@ period. Moments without a zone are UTC. Queries quote names and write moments as
 session's time zone changes their meaning.
 """
 
-from hindcast.quality.own_rules import closed_periods, row_by_row, shares
+from hindcast.quality.own_rules import closed_periods, periods_and_keys, shares
 
-__all__ = ["closed_periods", "row_by_row", "shares"]
+__all__ = ["closed_periods", "periods_and_keys", "shares"]

@@ -1,4 +1,7 @@
-"""Rules that judge row by row: periods, keys, system time. quarantine_gates.py decides what becomes of such rows."""
+"""Rules about periods, keys and system time, which judge each row, some beside the others of its key.
+
+quarantine_gates.py decides what becomes of rows that fail.
+"""
 
 from __future__ import annotations
 
