@@ -343,14 +343,18 @@ def test_gates_that_failed_are_in_the_html_worst_first() -> None:
     outcomes = [("failed", "warn"), ("error", "stop"), ("passed", "stop"), ("failed", "stop"), ("unchecked", "warn")]
     report = made(*({**FAILED, "outcome": outcome, "on_failure": act} for outcome, act in outcomes))
     told = text(reports.render_page(report))
-    found = re.findall(r"(\S) (\w+) bills expect_column\w+ \(column='amount'.*?\) .*? (stop|warn) 40 2 2", told)
+    found = re.findall(
+        r"(\S) (\w+) bills amount must be [\w ]+ expect_column\w+ \(column='amount'.*?\) .*? (stop|warn) 40 2 2", told
+    )
     assert found == [("✗", "failed", "stop"), ("✗", "failed", "warn"), ("!", "error", "stop")]
     assert "Failing rows: hindcast failing restaurant 3 bills 1" in told
 
 
 def test_of_a_run_that_was_stopped_the_page_says_what_stopped_it() -> None:
     told = text(reports.render_page(stopped()))
-    assert "Why it was stopped restaurant.bills: 1 of 2 gates stopped it" in told
+    assert "Why it was stopped bills was not published: amount must be" in told
+    assert "2 of 40 rows fail. The whole message" in told
+    assert "restaurant.bills: 1 of 2 gates stopped it" in told
     assert "hindcast run restaurant" in told
 
 
@@ -389,7 +393,7 @@ def test_parts_of_topics_tables_and_gates_may_be_missing() -> None:
     told = text(reports.render_page(made(topics={"menu": {}}, tables={"menu": {}, "bills": {"gates": [{}]}})))
     assert "Nothing new: menu." in told
     assert "Unchanged: menu, bills." in told
-    assert "! error bills ? ()" in told
+    assert "! error bills ? must hold ? ()" in told
 
 
 def test_the_report_comes_back_from_the_page() -> None:

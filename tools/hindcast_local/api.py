@@ -118,12 +118,14 @@ class AirflowClient:
         task: str = "approve",
         seconds: float = 120,
         keys: Sequence[str] | None = None,
+        reason: str | None = None,
     ) -> str:
         """Approve what a run (by default the first) waits for, as a person does in the UI, and return the run's id.
 
-        `keys` are those chosen in the form; None chooses none, which means all.
+        `keys` are those chosen in the form; None chooses none, which means all. `reason`: what is written in it.
         """
-        params = {} if keys is None else {"keys": list(keys)}
+        given = {"keys": None if keys is None else list(keys), "reason": reason}
+        params = {name: value for name, value in given.items() if value is not None}
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             run_id = run or next(iter(self.read_run_states(dag)), "")

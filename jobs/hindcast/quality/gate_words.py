@@ -21,7 +21,7 @@ def describe_rule(expectation: str, kwargs: JsonObject) -> str:
     >>> describe_rule("expect_column_values_to_be_between", {"column": "price", "min_value": 0, "strict_min": True})
     'price must be above 0'
     >>> describe_rule("expect_column_values_to_be_in_set", {"column": "currency", "value_set": ["EUR", "USD"]})
-    'currency must be in set EUR, USD'
+    'currency must be one of EUR, USD'
     >>> describe_rule("expect_table_to_be_fresh", {"within": "2 hours"})
     'table must be fresh (within 2 hours)'
     """
@@ -34,13 +34,15 @@ def describe_rule(expectation: str, kwargs: JsonObject) -> str:
     if predicate == "be_between":
         rule = _describe_range(left)
     else:
-        rule = predicate.replace("_", " ")
+        rule = _PREDICATES.get(predicate, predicate.replace("_", " "))
         main = next((left.pop(name) for name in _MAIN if name in left), None)
         rule += f" {_format(main)}" if main is not None else ""
     more = ", ".join(f"{name.replace('_', ' ')} {_format(value)}" for name, value in left.items())
     return f"{words} must {rule or 'hold'}{f' ({more})' if more else ''}"
 
 
+_PREDICATES = {"be_in_set": "be one of", "not_be_in_set": "not be one of"}
+"""What reads better than the name of the expectation."""
 _NAMING = ("column", "column_A", "column_B", "column_list")
 _MAIN = ("value_set", "regex", "regex_list", "like_pattern", "value", "type_", "type_list")
 """The parameter that completes the sentence."""

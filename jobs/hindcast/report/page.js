@@ -95,7 +95,7 @@ function gateRow(gate, index) {
   const tr = create("tr", { role: "row", "aria-level": 1, "aria-expanded": "false", "aria-rowindex": index + 2, tabindex: -1 },
     cell("", "", create("span", { class: `outcome ${gate.outcome}` }, sign, ` ${gate.outcome}`)),
     cell("", "names", gate.table),
-    cell("", "expectation", expectation, gate.detail ? create("small", {}, gate.detail) : ""),
+    cell("", "expectation", create("span", { class: "rule" }, gate.rule), " ", expectation, gate.detail ? create("small", {}, gate.detail) : ""),
     cell("On failure", "", gate.on_failure ?? "–"),
     cell("Checked", "number", formatNumber(gate.checked)),
     cell("Failing", "number", formatNumber(gate.failing)),
@@ -232,9 +232,9 @@ async function start() {
   document.addEventListener("click", (event) => event.target.matches(".copy") && copyCommand(event.target));
   for (const hidden of document.querySelectorAll("[data-script]")) hidden.hidden = false;
   if (!body) return;
-  list.gates = JSON.parse(listed).map(([table, place, outcome, parameters]) => {
-    const gate = { ...report.tables[table].gates[place], table, outcome, parameters };
-    const words = [table, gate.expectation, parameters, gate.on_failure, gate.detail, outcome];
+  list.gates = JSON.parse(listed).map(([table, place, outcome, parameters, rule]) => {
+    const gate = { ...report.tables[table].gates[place], table, outcome, parameters, rule };
+    const words = [table, rule, gate.expectation, parameters, gate.on_failure, gate.detail, outcome];
     return { ...gate, text: words.join(" ").toLowerCase() };
   });
   element("help").addEventListener("click", () => element("keys").showModal());

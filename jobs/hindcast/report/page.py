@@ -38,6 +38,7 @@ from hindcast.report.summaries import (
     SIGNS,
     GateSummary,
     describe_gates,
+    describe_stops,
     format_timestamp,
     join_names,
     summarize_gates,
@@ -153,6 +154,7 @@ def render_page(
         outcomes=[(outcome, counts[outcome]) for outcome in OUTCOMES],
         failing=failing[:MAX_GATES_WITHOUT_SCRIPT],
         more=len(failing) - MAX_GATES_WITHOUT_SCRIPT,
+        stops=describe_stops(gates)[:MAX_GATES_WITHOUT_SCRIPT],
         failing_rows=failing_rows,
         root=root,
         release=release,
@@ -220,7 +222,7 @@ def _name_tables(tables: Collection[str]) -> str:
 
 def _embed_report(report: JsonObject, gates: Iterable[GateSummary]) -> str:
     """Return the report and, on a second line, its gates in page order, as JSON; zlib-compressed, then in base64."""
-    listed = [(gate.table, gate.place, gate.outcome, gate.parameters) for gate in gates]
+    listed = [(gate.table, gate.place, gate.outcome, gate.parameters, gate.rule) for gate in gates]
     lines = "\n".join(json.dumps(part, separators=(",", ":")) for part in (report, listed))
     return b64encode(zlib.compress(lines.encode(), 9)).decode()
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from hindcast.common.json_values import JsonObject
 from hindcast.common.plurals import format_count
+from hindcast.quality import gate_words
 from hindcast.quality.expectations import format_gate
 from hindcast.report.report_text import (
     format_emission,
@@ -90,7 +91,9 @@ class TableSummary(NamedTuple):
 
 
 class GateSummary(NamedTuple):
-    """A gate with its result as the page lists it; `place` is its position among the gates of its table."""
+    """A gate with its result as the page lists it, its `rule` as a sentence; `place` is its position among the gates of
+    its table.
+    """
 
     table: str
     place: int
@@ -98,6 +101,7 @@ class GateSummary(NamedTuple):
     on_failure: str
     expectation: str
     parameters: str
+    rule: str
     result: JsonObject
 
     @property
@@ -175,9 +179,34 @@ def summarize_gates(report: RunReport) -> list[GateSummary]:
             result = gate.result
             parameters = format_gate(result.expectation, result.kwargs).removeprefix(result.expectation)
             kind = result.outcome, result.on_failure, result.expectation
-            summaries.append(GateSummary(name, place, *kind, parameters, gate.as_json()))
+            rule = _cut(gate_words.describe_rule(result.expectation, result.kwargs))
+            summaries.append(GateSummary(name, place, *kind, parameters, rule, gate.as_json()))
     ranks = {name: n for n, name in enumerate((*OUTCOMES, "stop", "quarantine", "warn"))}
     return sorted(summaries, key=lambda gate: (ranks.get(gate.outcome, 0), ranks.get(gate.on_failure, 0)))
+
+
+def describe_stops(gates: Sequence[GateSummary]) -> list[str]:
+    """Return for each gate that stopped its table a sentence that says which, and how many rows fail it."""
+    return [
+        f"{gate.table} was not published: {gate.rule}. {_describe_failing(gate)}." for gate in gates if gate.is_stopping
+    ]
+
+
+def _describe_failing(gate: GateSummary) -> str:
+    """Return how far a gate fails: in how many rows, or what was observed."""
+    checked, failing, observed = (gate.result.get(name) for name in ("checked", "failing", "observed"))
+    if isinstance(checked, int) and isinstance(failing, int) and failing:
+        return f"{failing:,} of {format_count(checked, 'row')} {'fails' if failing == 1 else 'fail'}"
+    if gate.outcome == "error":
+        return "This could not be evaluated"
+    return f"Observed was {observed}" if observed is not None else "It does not"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MAX_RULE else f"{text[:_MAX_RULE]}…"
+
+
+_MAX_RULE = 300
 
 
 def describe_gates(gates: Sequence[GateSummary], released: Collection[str] = ()) -> str:
