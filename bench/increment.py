@@ -9,8 +9,10 @@ and four orders. One in a hundred is late, by an exponential delay whose mean is
 `--evenly` by any delay up to the whole history. The first of these runs warms up; of the rest the median counts. With
 `--keep` what the first run has made (10 minutes of the 16 million) is kept, and taken again the next time.
 
-Writes bench/results/increment.json: seconds and bytes of data files by table and run, and `time_ratio` and
-`bytes_ratio`, of the largest size to the smallest.
+After them the first and the last run are compared, as `hindcast diff` does it.
+
+Writes bench/results/increment.json: seconds and bytes of data files by table and run, the seconds of the diff, and
+`time_ratio` and `bytes_ratio`, of the largest size to the smallest.
 """
 
 from __future__ import annotations
@@ -123,15 +125,35 @@ def measure(spark: SparkSession, told: argparse.Namespace, millions: float) -> d
         print(f"{millions:g} million, run {number}: {seconds:6.1f} s {written / 1e6:8.2f} MB {steps}", flush=True)
         start += told.records
     counted = runs[1:]
-    counts = rows(contract)
+    counts, compared = rows(contract), compare_runs(contract, 1, 1 + told.runs)
+    print(f"{millions:g} million, diff of run 1 and {1 + told.runs}: {compared}", flush=True)
     shutil.rmtree(warehouse)
     return {
         "millions": millions,
         "rows": counts,
         "median_time": statistics.median(run["seconds"] for run in counted),
         "median_bytes": statistics.median(run["bytes"] for run in counted),
+        "diff": compared,
         "runs": runs,
     }
+
+
+def compare_runs(contract: Any, first: int, last: int) -> dict[str, float]:
+    """What `hindcast diff increment --from run:first --to run:last` takes, and how many changes it counts."""
+    from hindcast.common.settings import read_settings
+    from hindcast.query import changes
+    from hindcast.query.changes import ChangeQuestion
+
+    question = ChangeQuestion(date_run(first), date_run(last))
+    begun = time.monotonic()
+    counts = changes.count_changes(read_settings().warehouse, contract, question)
+    seconds = round(time.monotonic() - begun, 2)
+    return {"changes": sum(it.lines for it in counts.values()), "seconds": seconds}
+
+
+def date_run(number: int) -> datetime:
+    """The known-at of a run."""
+    return T0 + timedelta(days=3650, hours=number)
 
 
 def run(
@@ -158,7 +180,7 @@ def run(
     settings = read_settings()
     contract = bind_contract(contract, settings)
     ends = {topic: [position(topic, end) for end in span] for topic in SHARES}
-    known_at = T0 + timedelta(days=3650, hours=number)
+    known_at = date_run(number)
     shares = {t: TopicPlan(t, 0, number - 1, {0: 0}, {0: OffsetRange(*ends[t])}, {}) for t in SHARES}
     plan = Plan(contract.pipeline, number, f"run-{number}", known_at, None, contract.hash, shares)
     entry = Run(plan)
