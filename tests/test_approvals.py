@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -17,6 +18,7 @@ from deltalake import write_deltalake
 from bare_runs import bare_run
 from hindcast.airflow import approval_tasks
 from hindcast.cli import main
+from hindcast.airflow.pages import waiting_keys
 from hindcast.cli.commands import running
 from hindcast.common.errors import BusyError, RequestError, RunError
 from hindcast.common.settings import Settings, read_settings
@@ -26,6 +28,7 @@ from hindcast.plan.plans import Plan
 from hindcast.plan.purposes import Approval, Purpose, Release, ReleasedKeys, Replay
 from hindcast.plan.runs import Abandoned, Run
 from hindcast.quality import approval, failing_rows, held_changes
+from hindcast.query.explain_limits import EngineLimitError
 from hindcast.report import page
 from hindcast.report.run_report import RunReport
 from hindcast.runs import run_steps, special_runs
@@ -73,6 +76,20 @@ def test_a_run_waits_for_a_release_of_its_name(settings: Settings) -> None:
     begin(settings, "fix-42", release, "completed")
     begin(settings, "fix-42", Replay(), number=3)
     assert special_runs.find_release(settings.warehouse, "restaurant", "fix-42").number == 2
+
+
+def test_a_page_names_the_keys_that_wait(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the gate in words, since when, and the record; not what is sensitive today; without them if it takes long."""
+    of = find_bound_contract(settings, "restaurant")
+    (found,) = waiting_keys.list_waiting_keys(settings, of)
+    assert (found["table"], found["key"], found["run"]) == ("menu", "curry", 1)
+    assert found["rule"]
+    secret = of.model_copy(update={"topics": {"menu": of.topics["menu"].model_copy(update={"sensitive": True})}})
+    (hidden,) = waiting_keys.list_waiting_keys(settings, secret)
+    assert "curry" not in str(hidden)
+    monkeypatch.setattr(waiting_keys, "SECONDS", 0.0)
+    monkeypatch.setattr(held_changes, "query_entries", Mock(side_effect=EngineLimitError("it takes long")))
+    assert waiting_keys.list_waiting_keys(settings, of) == []
 
 
 def test_a_release_of_no_keys_is_one_when_it_is_read_back(settings: Settings) -> None:

@@ -118,6 +118,7 @@ def answers(dag):
         answer(dag, "Reject", ann, some),
         answer(dag, "Approve", None, {"keys": []}),
         answer(dag, "Approve", ann, {"keys": None}),
+        answer(dag, "Approve", ann, {"reason": "by a program"}),
         answer(dag, "Reject", ann, None),
         fail(dag, {"error": "nobody has answered", "error_type": "timeout"}),
     ]
@@ -289,6 +290,7 @@ def test_tasks_after_an_answer_are_told_who_gave_it_about_which_keys_and_why(dag
         [["reject"], {"by": "ann", "keys": ["menu two"], "reason": "seen"}],
         [["plan"], {"by": "Airflow", "keys": every, "reason": ""}],
         [["plan"], {"by": "ann", "keys": every, "reason": ""}],
+        [["plan"], {"by": "ann", "keys": every, "reason": "by a program"}],
         [["reject"], {"by": "ann", "keys": every, "reason": ""}],
         "HITLTimeoutError",
     ]

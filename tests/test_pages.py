@@ -767,7 +767,7 @@ def test_a_known_at_compared_with_itself_differs_in_nothing(web: TestClient) -> 
 
 def test_what_a_run_changed_is_a_line_for_each_key_and_period(web: TestClient) -> None:
     page = text(web, "/changes/shop")
-    assert "What run 2 changed in shop.prices" in page
+    assert "What run 2 changed in shop.prices Previous run (1) 1 change" in page
     assert "1 change of 1 key (2 rows added, 1 removed); no correction among them." in page
     assert "naan 3.00 → 2.50" in " ".join(page.split())
     assert "shop.prices, partition 0, offset 2" in page
@@ -779,6 +779,7 @@ def test_what_a_run_changed_is_a_line_for_each_key_and_period(web: TestClient) -
     assert twin(web, "/changes/shop", comparedWith="run:1")["lines"] == [line]
     assert twin(web, "/changes/shop", knownAt="run:1", comparedWith="run:2")["lines"] == [line], "in either order"
     assert "What run 1 changed" in text(web, "/changes/shop", knownAt="run:1")
+    assert "Next run (2)" in text(web, "/changes/shop", knownAt="run:1")
     assert "No correction." in text(web, "/changes/shop", only="corrections")
     assert "abandoned" not in page
     assert "1 correction" in text(web, "/changes/shop", table="bills")
@@ -838,6 +839,12 @@ def test_changes_open_a_table_that_has_them_and_lead_to_the_others(tmp_path: Pat
         assert "Rows also changed in bills (1 row added, 1 removed), daily (2 rows added, 2 removed)." in text(
             web, "/changes/shop", **both
         )
+        assert twin(web, "/changes/shop", **both)["others"] == [], "one table was asked for"
+        together = twin(web, "/changes/shop", comparedWith="run:1")
+        (bills,) = together["others"]
+        assert (together["table"], bills["table"], bills["total"]) == ("prices", "bills", 1)
+        assert bills["lines"] == twin(web, "/changes/shop", comparedWith="run:1", table="bills")["lines"]
+        assert "What changed in shop prices 1 change" in text(web, "/changes/shop", comparedWith="run:1")
 
 
 def test_what_a_stopped_run_would_know_is_refused_with_a_link_to_what_was_known_before(tmp_path: Path) -> None:

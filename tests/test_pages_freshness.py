@@ -69,7 +69,8 @@ def test_a_verdict_is_by_the_schedule(
     [
         ("menu", "stopped", "Not up to date: the last run (2) failed 11 h 59 min ago; CHANGE."),
         ("bills", "attention",
-         "Not up to date: waits for menu, at which run 2 was stopped 11 h 59 min ago; CHANGE."),
+         "Not up to date: run 2 was stopped at menu 11 h 59 min ago, and this waits for it; CHANGE."),
+        ("people", "passed", "Up to date: CHANGE; runs every day; the next run is due in 12 h."),
     ],
 )  # fmt: skip
 def test_a_table_says_which_one_it_waits_for(tmp_path: Path, table: str, kind: str, words: str) -> None:

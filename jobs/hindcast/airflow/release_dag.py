@@ -123,8 +123,8 @@ class Approval(HITLBranchOperator):
             given = event["params_input"] or {}
             context["ti"].xcom_push("reason", str(given.get("reason") or "").strip()[:MAX_REASON])
             chosen = given.get("keys")
-            # A program need not give a reason, nor had an older form the field; the operator refuses what lacks one.
-            event = {**event, "params_input": {"reason": None, **given}} if given else event
+            # A program need not fill in all fields, and an older form lacked one; the operator refuses what lacks any.
+            event = {**event, "params_input": {"keys": [], "reason": None, **given}} if given else event
             context["ti"].xcom_push("keys", chosen or context["ti"].xcom_pull(task_ids="held")["keys"])
         return super().execute_complete(context, dict(event))
 

@@ -94,7 +94,7 @@ def describe_keys(
             "key": _cut(key.shown),
             "now → proposed": _cut(held_change.describe_values(key.row, key.replaced, _list_key(contract, key.table))),
             "valid": _cut(held_change.describe_period(key.row)),
-            "gate": _cut(_describe_gates(contract, key, gate_lines)),
+            "gate": _cut(describe_gates(contract, key.table, key.reason, gate_lines)),
             "failing rows": f"{key.failing:,} of {key.rows:,}",
             "record": _describe_record(key),
         }
@@ -111,16 +111,18 @@ def describe_keys(
     return "\n\n".join(["\n".join(lines), *more]), [key.label for key in shown]
 
 
-def _describe_gates(contract: Contract, key: HeldKey, lines: Mapping[tuple[str, int], str]) -> str:
-    """Return the gates that a key fails: those of the contract in words, with their lines in it."""
-    known = {format_gate(gate.type, gate.kwargs): n for n, gate in enumerate(contract.expectations(key.table))}
+def describe_gates(
+    contract: Contract, table: str, reasons: str, lines: Mapping[tuple[str, int], str] = MappingProxyType({})
+) -> str:
+    """Return the gates that a key fails, its `reasons`: those of the contract in words, with their `lines` in it."""
+    known = {format_gate(gate.type, gate.kwargs): n for n, gate in enumerate(contract.expectations(table))}
     texts = []
-    for reason in key.reason.split(_AND):
+    for reason in reasons.split(_AND):
         if (number := known.get(reason)) is None:
             texts.append(reason)
             continue
-        gate = contract.expectations(key.table)[number]
-        line = lines.get((key.table, number))
+        gate = contract.expectations(table)[number]
+        line = lines.get((table, number))
         texts.append(gate_words.describe_rule(gate.type, gate.kwargs) + (f" ({line})" if line else ""))
     return _AND.join(texts)
 

@@ -102,6 +102,21 @@ def read_held_rows(warehouse: str, pipeline: str, upto: int | None = None) -> pa
     return query_entries(warehouse, pipeline, _HELD_ROWS_QUERY, [_list_void_entries(warehouse, pipeline), upto, upto])
 
 
+def list_first_keys(warehouse: str, pipeline: str, most: int, open_engine: EngineFactory) -> pa.Table:
+    """Return the first keys whose changes wait for a decision now, with the first row of each that fails a gate.
+
+    Columns: `table, key, run, reason, topic, partition, offset`. `open_engine` opens what reads the table.
+    """
+    query = f"""
+        SELECT "table", key, run, reason, topic, "partition", "offset" FROM ({_HELD_ROWS_QUERY})
+        WHERE entry = 'held' AND expectation IS NOT NULL
+        QUALIFY row_number() OVER (PARTITION BY "table", key ORDER BY run, gate, "offset") = 1
+        ORDER BY "table", key LIMIT {most:d}
+    """  # noqa: S608  # ours
+    void = _list_void_entries(warehouse, pipeline, None, open_engine)
+    return query_entries(warehouse, pipeline, query, [void, None, None], open_engine)
+
+
 def find_beginning(
     warehouse: str, pipeline: str, name: str, condition: str, upto: int, open_engine: EngineFactory
 ) -> tuple[int, int] | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Literal
 
 import duckdb
@@ -39,6 +39,8 @@ from hindcast.store.duckdb_reader import EngineFactory
 from hindcast.store.tables import Table
 
 LINES_PER_PAGE = 50
+MAX_TOGETHER = 60
+"""If so few rows of a pipeline changed, the page has those of all tables."""
 MAX_EXPORTED = 20_000
 """The most lines of a CSV file."""
 LIMIT = SideLimit(rows=1_200_000, bytes_=256 << 20, line_bytes=8 << 20)
@@ -96,9 +98,7 @@ def build_page(
     if answer is None:
         return fields
     question, (table, lines, counts) = answer.question, answer.found
-    formatter = LineFormatter(settings.warehouse, contract, table, frozenset(question.hidden))
-    rows = list_rows(lines)
-    causes = CauseFinder(settings, contract, table, question, readable).find_causes(rows)
+    shown, are_known = _format_lines(settings, contract, readable, answer)
     return (
         fields
         | _list_tables(answer.counts)
@@ -111,16 +111,15 @@ def build_page(
             "release": run_reports.describe_release(answer.runs[0]) if answer.is_one_run else None,
             "stopped": _find_stopped_run(settings, contract, request),
             "likelyCause": describe_likely_cause(settings, contract, table.name, answer.runs)
-            if not all(causes)
+            if not are_known
             else None,
             "abandoned": _find_abandoned_runs(settings, contract, answer) if answer.is_one_run else [],
             "earlier": question.earlier.isoformat(),
             "later": question.later.isoformat(),
             "period": [moment.isoformat() for moment in question.period or ()],
-            "lines": [
-                {**formatter.format_line(line), "causes": [_format_cause(cause) for cause in found]}
-                for line, found in zip(rows, causes, strict=True)
-            ],
+            "lines": shown,
+            "others": [*_list_others(settings, contract, readable, request, answer)],
+            "near": _find_near_runs(settings, contract, answer) if answer.is_one_run else {},
             "first": question.first,
             "total": counts.lines,
             "keys": counts.keys,
@@ -128,6 +127,45 @@ def build_page(
             "more": question.first + lines.num_rows < counts.lines,
         }
     )
+
+
+def _format_lines(
+    settings: Settings, contract: Contract, readable: Collection[str], answer: _Answer
+) -> tuple[list[JsonValue], bool]:
+    """Return the lines of an answer as the page has them, and whether the causes of all are known."""
+    table, rows = answer.table, list_rows(answer.found.lines)
+    formatter = LineFormatter(settings.warehouse, contract, table, frozenset(answer.question.hidden))
+    causes = CauseFinder(settings, contract, table, answer.question, readable).find_causes(rows)
+    return [
+        {**formatter.format_line(line), "causes": [_format_cause(cause) for cause in found]}
+        for line, found in zip(rows, causes, strict=True)
+    ], all(causes)
+
+
+def _list_others(
+    settings: Settings, contract: Contract, readable: Collection[str], request: ChangesRequest, answer: _Answer
+) -> Iterator[JsonObject]:
+    """Yield the other tables with their lines if no table was asked for and few rows have changed (`MAX_TOGETHER`)."""
+    counts = {name: it.rows for name, it in answer.counts.items() if it is not None}
+    if request.table or request.page > 1 or len(counts) < len(answer.counts) or sum(counts.values()) > MAX_TOGETHER:
+        return
+    for name in (it for it, rows in counts.items() if rows and it != answer.table.name):
+        try:
+            other = _find_answer(settings, contract, replace(request, table=name), 0, LINES_PER_PAGE)
+        except QuestionError:
+            continue  # its own page says why
+        if other is not None and other.found.counts.lines:
+            lines, _ = _format_lines(settings, contract, readable, other)
+            total = other.found.counts.lines
+            yield {"table": name, "periods": [*PERIODS[other.table.kind]], "lines": lines, "total": total}
+
+
+def _find_near_runs(settings: Settings, contract: Contract, answer: _Answer) -> JsonObject:
+    """Return the numbers of the completed runs before and after the one that an answer is about; None for none."""
+    numbers = [run.number for run in journal.read_completed_runs(settings.warehouse, contract.pipeline)]
+    place = numbers.index(answer.runs[0].number)
+    following = numbers[place + 1] if place + 1 < len(numbers) else None
+    return {"previous": numbers[place - 1] if place else None, "next": following}
 
 
 def _format_cause(cause: Cause) -> JsonObject:

@@ -99,16 +99,17 @@ def judge_freshness(
     ]
     is_old = not all(is_kept for _, is_kept in limits.values())
     texts = [change, *limit_texts]
-    if isinstance(last.outcome, Stopped) and name not in (None, last.outcome.table):
-        at = cut_text(last.outcome.table) or "the run"
-        waits = f"waits for {at}, at which run {last.number} was stopped {format_ago(last.known_at, now)}"
-        return Freshness("attention", _join("Not up to date", [waits, *texts]))
-    if last.state == "stopped":
+    if isinstance(last.outcome, Stopped) and name is not None and name != last.outcome.table:
+        if _is_waiting(contract, last, last.outcome.table, name):
+            at = cut_text(last.outcome.table) or "a table"
+            stopped = f"run {last.number} was stopped at {at} {format_ago(last.known_at, now)}, and this waits for it"
+            return Freshness("attention", _join("Not up to date", [stopped, *texts]))
+    elif last.state == "stopped":
         failed = f"the last run ({last.number}) failed {format_ago(last.known_at, now)}"
         return Freshness("stopped", _join("Not up to date", [failed, *texts]))
     if last.state == "planned":
         texts.insert(0, f"run {last.number} began {format_ago(last.known_at, now)} and has not ended")
-    due = _find_due(contract, regular)
+    due = _find_due(contract, [run for run in regular if run is last or run.state != "stopped"])
     if due is None:
         kind: Literal["attention", "unchecked"] = "attention" if is_old else "unchecked"
         return Freshness(kind, _join("Too old" if is_old else "", [*texts, _describe_occasion(contract)]))
@@ -119,6 +120,13 @@ def judge_freshness(
     coming = f"the next run is due {f'in {format_age(due - now)}' if due > now else 'now'}"
     verdict = "Too old" if is_old else "Up to date"
     return Freshness("attention" if is_old else "passed", _join(verdict, [*texts, often, coming]))
+
+
+def _is_waiting(contract: Contract, last: Run, stopped: str, name: str) -> bool:
+    """Return whether a table lacks something that a run would have brought, which was stopped at another table."""
+    above = {name, *contract.list_upstream(name)}
+    has_new = any(any(topic.planned_counts.values()) for source, topic in last.plan.topics.items() if source in above)
+    return has_new or not stopped or name in contract.list_tables_below(stopped)
 
 
 def describe_change(runs: Iterable[tuple[Run, bool | None]], now: datetime) -> str:
@@ -160,7 +168,7 @@ def _read_limit_report(settings: Settings, contract: Contract, past: Sequence[Ru
 def _find_due(contract: Contract, regular: Sequence[Run]) -> datetime | None:
     """Return when the next run after what these runs cover is due; None without a schedule by the clock."""
     expression = contract.schedule
-    covered = [run.plan.interval_end or run.known_at for run in regular if run.state != "stopped" and not run.plan.only]
+    covered = [run.plan.interval_end or run.known_at for run in regular if not run.plan.only]
     if expression is None or expression == "inputs" or not covered:
         return None
     return cron.find_next(expression, max(covered))

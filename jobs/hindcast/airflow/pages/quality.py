@@ -20,6 +20,7 @@ from hindcast.airflow.pages import (
     quality_pictures,
     reading_limits,
     run_reports,
+    waiting_keys,
     warned_rows,
 )
 from hindcast.airflow.pages.failing_changes import FailingRows
@@ -60,7 +61,8 @@ T = TypeVar("T")
 class RunEntry:
     """A run with its outcome, and where its report and Data Docs are (below the reports' folder; None without one).
 
-    `problems` has the errors of reading these: a report that cannot be read counts as none. `found`: what stopped it.
+    `problems` has the errors of reading these: a report that cannot be read counts as none. `found`: what stopped it,
+    of gates in sentences.
     """
 
     run: Run
@@ -178,6 +180,7 @@ def build_pipeline_page(settings: Settings, contract: Contract, before: int | No
     entries = [build_run_entry(settings, run, has_new_marks) for run in shown[-MAX_RUNS:]]
     ended = [run.number for run in past if run.has_report]
     gates, problems = _read_gates(settings, contract, ended[-1]) if ended else ([], [])
+    names = (*contract.topics, *contract.views)
     return {
         "pipeline": contract.pipeline,
         "description": split_paragraphs(contract.description),
@@ -187,7 +190,9 @@ def build_pipeline_page(settings: Settings, contract: Contract, before: int | No
         "earlier": shown[-MAX_RUNS].number if len(shown) > MAX_RUNS else None,
         "total": len(past),
         "answers": find_answers(entries),
-        "waiting": count_waiting(entries) if before is None else None,
+        "waiting": (waiting := count_waiting(entries) if before is None else None),
+        "waitingKeys": [*waiting_keys.list_waiting_keys(settings, contract)] if waiting else [],
+        "holds": any(gate.on_failure == "quarantine" for name in names for gate in contract.expectations(name)),
         "warned": [*warned_rows.list_warned_rows(settings, contract, past)] if before is None else [],
         "fresh": _judge_freshness(settings, contract, past, entries) if before is None else None,
         "freshTables": [*fresh_tables.list_fresh_tables(settings, contract, past)] if before is None else [],
@@ -240,8 +245,9 @@ def build_run_entry(settings: Settings, run: Run, has_new_marks: Callable[[Run],
         return attempt(lambda: run_reports.find_file(folder, name)) if run.has_report else None
 
     report, data_docs = link_file(f"run-{run.number}.html"), link_file(f"run-{run.number}/index.html")
+    found = " ".join(outcome.stops) or run.stop_error
     is_hidden = run.stop_error is not None and has_new_marks(run)
-    return RunEntry(run, outcome, report, data_docs, problems, REDACTED if is_hidden else run.stop_error)
+    return RunEntry(run, outcome, report, data_docs, problems, REDACTED if is_hidden else found)
 
 
 def _format_problem(error: HindcastError) -> Problem:
@@ -344,6 +350,7 @@ def list_failing_gates(settings: Settings, contract: Contract, report: RunReport
         {
             "table": name,
             "failing": gate.failing,
+            "on_failure": gate.on_failure,
             "rows": failing[name, gate.gate],
             **describe_failing_gate(contract, name, gate, lines),
         }

@@ -31,13 +31,16 @@ from hindcast.report import report_size
 from hindcast.report.page import refuse_linked_folder, summarize_outcome
 from hindcast.report.report import mask_report
 from hindcast.report.run_report import RunReport
-from hindcast.report.summaries import OUTCOMES
+from hindcast.report.summaries import OUTCOMES, describe_stops, summarize_gates
 
 MAX_KEPT = 20_000
 """How many outcomes are kept."""
 
 MAX_SOUGHT = 20
 """In how many of the last reports something is sought."""
+
+MAX_STOPS = 3
+"""How many of the gates that stopped a run have a sentence."""
 
 _NOT_ENDED = {"planned": "has not ended", "abandoned": "was abandoned"}
 
@@ -48,7 +51,7 @@ class RunOutcome:
     number of gates by outcome.
 
     `brief`: the sentence without the run's name and what is well, for a line. `has_counts`: false if the report was not
-    read, so that the counts are not known.
+    read, so that the counts are not known. `stops`: sentences about the gates that stopped it (`describe_stops`).
     """
 
     kind: str
@@ -57,6 +60,7 @@ class RunOutcome:
     counts: dict[str, int]
     gates: dict[str, int]
     has_counts: bool = True
+    stops: tuple[str, ...] = ()
 
     @property
     def has_changed(self) -> bool | None:
@@ -285,6 +289,7 @@ def _summarize_report(run: Run, report: RunReport | None) -> RunOutcome:
         cut_text(summary.brief) if summary else waiting,
         counts,
         {outcome: gates.count(outcome) for outcome in OUTCOMES if outcome in gates},
+        stops=tuple(map(cut_text, describe_stops(summarize_gates(report))[:MAX_STOPS])) if run.stop_error else (),
     )
 
 
