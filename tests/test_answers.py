@@ -31,7 +31,7 @@ def test_why_a_joined_row_is_what_it_is_now_and_as_known_before(
         "customer dave, item naan, amount 5.00, timestamp 2026-01-01 00:02, systemFrom 2026-02-02 00:00:00.654321",
         (
             "  One event of orders looked up prices by orders.item: item = naan, valid at 2026-01-01 00:02, as known "
-            "at 2026-02-02 00:00:00.654321. There was one version of prices."
+            "at 2026-02-02 00:00:00.654321. It found one version of prices."
         ),
         (
             "  orders  customer dave, item naan, quantity 2, timestamp 2026-01-01 00:02, systemFrom 2026-02-01 "

@@ -219,14 +219,14 @@ def test_a_null_in_a_key_is_a_value_like_any_other(capsys: pytest.CaptureFixture
     assert why(capsys, "plain", key)[0] == "It comes from one version of menu."
     text, parts = why(capsys, "twice", key)
     assert text.startswith("One version of menu looked up plain: ")
-    assert text.endswith("There was one version of plain.")
+    assert text.endswith("It found one version of plain.")
     assert len(parts) == 2
 
 
 def test_what_is_looked_up_by_a_null_is_not_found(capsys: pytest.CaptureFixture[str]) -> None:
     text, parts = why(capsys, "bills", "nina")
     assert "looked up menu by item, size: item = curry, size = -, " in text
-    assert (text.endswith("There was no version of menu."), len(parts)) == (True, 1)
+    assert (text.endswith("It found no version of menu."), len(parts)) == (True, 1)
 
 
 def test_a_view_that_was_defined_otherwise_is_said_to_be(

@@ -241,7 +241,7 @@ class _RowExplainer:
             for column, value in zip(second.source.key, key, strict=False)
         )
         when = f"valid at {format_moment(self.moment)}, as known at {format_moment(second.known_at)}"
-        return f"{describe_rows(first)} looked up {name}{by}: {values}, {when}. There was {describe_rows(second)}.", [
+        return f"{describe_rows(first)} looked up {name}{by}: {values}, {when}. It found {describe_rows(second)}.", [
             first,
             second,
         ]
