@@ -84,6 +84,21 @@ def test_a_release_of_no_keys_is_one_when_it_is_read_back(settings: Settings) ->
     assert approval_tasks.plan_release("restaurant", "fix-42", *ANSWER[:2], changed).xcom_value == 2
 
 
+def test_an_answer_about_a_pipeline_whose_name_another_one_has_taken_does_nothing(settings: Settings) -> None:
+    """That one holds another change of the same key, and has held it for longer (`hindcast rehearse --replace`)."""
+    asked = approval_tasks.read_held_changes("restaurant")["table"]
+    folder = Path(settings.warehouse, "restaurant")
+    folder.rename(folder.with_name("restaurant_replaced_1"))
+    enter(settings.warehouse, held(1, "curry", 1, price=-20))
+    found = "another pipeline has taken its place since the question was asked"
+    with pytest.raises(AirflowException, match=found):
+        approval_tasks.plan_release("restaurant", "fix-42", *ANSWER, asked_table=asked)
+    with pytest.raises(AirflowException, match=found):
+        approval_tasks.reject("restaurant", *ANSWER, asked_table=asked)
+    assert journal.read_runs(settings.warehouse, "restaurant") == []
+    assert [key.key for key in approval.read_held_keys(find_bound_contract(settings, "restaurant"))] == [CURRY]
+
+
 @pytest.mark.parametrize(
     ("keys", "by"), [((CURRY, '{"item": "naan"}'), "ann"), ((CURRY,), "bob")], ids=["of more keys", "by another"]
 )

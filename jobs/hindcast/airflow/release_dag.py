@@ -24,6 +24,7 @@ def create_release_dag(settings: Settings, contract: Contract) -> DAG:
     """Return the DAG that asks a person whether to publish the changes that are held back, and publishes them."""
     text = "{{ ti.xcom_pull(task_ids='held')['text'] }}"
     until = "{{ ti.xcom_pull(task_ids='held')['until'] }}"
+    table = "{{ ti.xcom_pull(task_ids='held').get('table') or '' }}"
     by = "{{ ti.xcom_pull(task_ids='approve', key='by') or '' }}"
     keys = "{{ ti.xcom_pull(task_ids='approve', key='keys') | tojson }}"
     at = "{{ ti.xcom_pull(task_ids='approve', key='at') or '' }}"
@@ -52,7 +53,7 @@ def create_release_dag(settings: Settings, contract: Contract) -> DAG:
         plan = task.sensor(task_id="plan", doc_md=PLAN, **patience)(
             read_contracts_of(settings, approval_tasks.plan_release)
         )
-        planned = plan(contract.pipeline, "{{ run_id }}", until, by, keys, at, reason)
+        planned = plan(contract.pipeline, "{{ run_id }}", until, by, keys, at, reason, table)
         # The keys, which are values of records, are in the plan: not on the command line of spark-submit.
         release = create_spark_task(settings, "release", "release", contract.pipeline, "{{ run_id }}", **step)
         outlets = [assets.pipeline_alias(contract.pipeline)]
@@ -62,7 +63,7 @@ def create_release_dag(settings: Settings, contract: Contract) -> DAG:
         reject = task.sensor(task_id="reject", doc_md=REJECT, **patience)(
             read_contracts_of(settings, approval_tasks.reject)
         )
-        held >> approve >> [planned, reject(contract.pipeline, until, by, keys, reason)]
+        held >> approve >> [planned, reject(contract.pipeline, until, by, keys, reason, table)]
         planned >> release >> report(contract.pipeline, "{{ run_id }}")
     return dag
 
