@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -214,6 +215,11 @@ def test_what_prevents_a_replacement_is_refused_and_leaves_no_trace(
         (schemas / "reader.yaml").write_text(READER.replace("hindsight.", "then."), encoding="utf-8")
         assert "reader.prices: reads then.menu" in refusal(settings)
         (schemas / "reader.yaml").unlink()
+
+        for folder in (schemas, Path(warehouse), settings.reports):
+            with patch.context() as closed:
+                closed.setattr(os, "access", lambda path, _, folder=folder: path != folder)
+                assert f"{folder}: this user cannot write to the folder" in refusal(settings)
 
         with patch.context() as stored:
             stored.setenv("HINDCAST_WAREHOUSE", "s3a://bucket/warehouse")

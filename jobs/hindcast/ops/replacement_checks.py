@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
 
-from hindcast.common.errors import BusyError, ContractError, RequestError
+from hindcast.common.errors import BusyError, ContractError, PlatformError, RequestError
 from hindcast.common.settings import Settings
 from hindcast.contract.bound import BoundContract
 from hindcast.contract.folder import try_load_all
@@ -20,9 +22,10 @@ from hindcast.store import duckdb_reader, tables
 
 
 def refuse_replacement(settings: Settings, former: BoundContract, new: BoundContract) -> None:
-    """Raise RequestError if a pipeline cannot take the place of the former one; BusyError if one of them has a run that
-    has not ended.
+    """Raise RequestError or PlatformError if a pipeline cannot take the place of the former one; BusyError if one of
+    them has a run that has not ended.
     """
+    _refuse_read_only(settings)
     past = {it.pipeline: journal.read_runs(settings.warehouse, it.pipeline) for it in (former, new)}
     for pipeline, runs in past.items():
         _refuse_runs(pipeline, runs)
@@ -31,6 +34,18 @@ def refuse_replacement(settings: Settings, former: BoundContract, new: BoundCont
     reached, own = (list(_list_reached(it, past[it.pipeline])) for it in (former, new))
     _refuse_behind(former.pipeline, new.pipeline, reached, own)
     _refuse_forgotten(former, new, reached, own)
+
+
+def _refuse_read_only(settings: Settings) -> None:
+    """Raise PlatformError if this user cannot write where something gets another name: it would end half-way."""
+    for folder in (settings.schemas, Path(settings.warehouse.removeprefix("file://")), settings.reports):
+        if folder.exists() and not os.access(folder, os.W_OK | os.X_OK):
+            found = "this user cannot write to the folder, and what is in it gets other names"
+            fix = (
+                "give the permission; of contracts: pause the DAGs of both, set HINDCAST_SCHEMAS to a copy of the "
+                "folder, replace, and put the copy in its place before the next run"
+            )
+            raise PlatformError(found, where=str(folder), fix=fix)
 
 
 class _Reached(NamedTuple):
