@@ -242,6 +242,16 @@ def test_what_prevents_a_replacement_is_refused_and_leaves_no_trace(
         assert main(["rehearse", "hindsight", "--replace", "then"]) == 0
 
 
+def test_the_former_pipeline_gets_a_name_that_no_contract_has(rehearsed: Pipeline, tmp_path: Path) -> None:
+    with copy_of(rehearsed, tmp_path / "here") as settings:
+        for n, text in enumerate((READER, READER.replace("start:", "begin:")), 1):
+            named = text.replace("pipeline: reader", f"pipeline: hindsight_replaced_{n}")
+            other = named.replace("hindsight.menu", "elsewhere.menu")
+            (settings.schemas / f"other-{n}.yaml").write_text(other, encoding="utf-8")
+        assert main(["rehearse", "hindsight", "--replace", "then"]) == 0
+        assert (settings.schemas / "hindsight_replaced_3.yaml").exists()
+
+
 READER = """
 pipeline: reader
 start: 2026-01-01

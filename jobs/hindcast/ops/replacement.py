@@ -21,8 +21,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from hindcast.common.errors import BusyError, HindcastError, PlatformError, RequestError
 from hindcast.common.settings import Settings
+from hindcast.contract import Contract
 from hindcast.contract.bound import BoundContract
-from hindcast.contract.folder import list_contract_files, try_find
+from hindcast.contract.folder import list_meant_pipelines, try_find, try_load_all
 from hindcast.contract.types import Name
 from hindcast.ops import contract_copies, replacement_checks
 from hindcast.plan import journal, notices, replacements
@@ -125,7 +126,10 @@ def _plan_replacement(settings: Settings, former: BoundContract, new: BoundContr
 
 def _find_name(settings: Settings, pipeline: str) -> str:
     """Return the first name that is free of contracts, tables and reports: `fares_replaced_1`."""
-    taken = {path.stem for path in list_contract_files(settings.schemas)}
+    taken = set[str]()
+    for path, contract in try_load_all(settings.schemas, settings.choice).items():
+        named = {contract.pipeline} if isinstance(contract, Contract) else list_meant_pipelines(path)
+        taken |= {path.stem, *named}
     for folder in (replacements.find_folder(settings.warehouse), settings.reports):
         taken |= {path.name for path in folder.glob(f"{pipeline}_replaced_*")} if folder else set()
     number = 1
