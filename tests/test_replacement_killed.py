@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hindcast.cli.main import main
-from hindcast.common.errors import BusyError
+from hindcast.common.errors import BusyError, TableError
 from hindcast.common.settings import Settings, read_settings
 from hindcast.contract import find
-from hindcast.plan import closes, journal, notices, rehearsals, replacements
+from hindcast.plan import closes, journal, notices, rehearsals
 from hindcast.plan.closes import Close
-from hindcast.plan.replacements import Replacement
 from hindcast.plan.runs import Abandoned, Run
-from hindcast.store import delta_log
+from hindcast.store import delta_log, replacements, tables
 from hindcast.store.folder import WarehouseFolder
+from hindcast.store.replacements import Replacement
 from pipelines import T0, Pipeline, at, pipeline, wrong
 from test_journal import run_of
 from test_rehearsal import CONTRACT, define_bills, known_bills, send, sent
@@ -151,6 +151,27 @@ def test_killed_before_any_step_the_same_command_finishes_it(
                 assert f"if it was killed: {COMMAND}" in capsys.readouterr().err
             assert main(["rehearse", "hindsight", "--replace", "then"]) == 0, number
             assert snapshot(settings) == expected, (number, name)
+
+
+def test_nobody_is_told_to_move_the_tables_of_a_replacement_that_was_killed(
+    rehearsed: Pipeline, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with copy_of(rehearsed, tmp_path / "here"):
+        with die_before(25, []), pytest.raises(KilledError):
+            main(["rehearse", "hindsight", "--replace", "then"])
+        capsys.readouterr()
+        for pipeline in ("hindsight", "then"):
+            asked = [[name, pipeline] for name in ("verify", "failing", "trim")]
+            for command in (*asked, ["forget", f"{pipeline}.orders", "--key", "bob"]):
+                assert main(command) == 3, command
+                assert f"if it was killed: {COMMAND}" in capsys.readouterr().err
+        for command in (["check"], ["doctor"]):
+            main(command)
+            shown = "".join(capsys.readouterr())
+            assert "did not make" not in shown
+            assert f"if it was killed: {COMMAND}" in shown
+        with pytest.raises(TableError, match="then is taking the place of hindsight"):
+            tables.open_table(replace(rehearsed.table("menu"), warehouse=read_settings().warehouse))
 
 
 def test_the_former_pipeline_takes_its_place_back_and_goes_on(

@@ -2,7 +2,7 @@
 
     fares, fares_by_arrival    ->    fares_replaced_1, fares
 
-Nothing is deleted or computed. A mark in the warehouse (plan/replacements.py) keeps all others away from the first
+Nothing is deleted or computed. A mark in the warehouse (store/replacements.py) keeps all others away from the first
 change to the last, and says what is left to do. Each step below looks whether it was done before, so the same command
 finishes what a killed one began.
 """
@@ -26,14 +26,14 @@ from hindcast.contract.bound import BoundContract
 from hindcast.contract.folder import list_meant_pipelines, try_find, try_load_all
 from hindcast.contract.types import Name
 from hindcast.ops import contract_copies, replacement_checks
-from hindcast.plan import journal, notices, replacements
+from hindcast.plan import journal, notices
 from hindcast.plan.marks import find_bound_contract
-from hindcast.plan.replacements import Replacement
 from hindcast.plan.runs import MALFORMED
 from hindcast.report import page
 from hindcast.report.run_report import RunReport
-from hindcast.store import table_renaming, tables
+from hindcast.store import replacements, table_renaming, tables
 from hindcast.store.folder import WarehouseFolder
+from hindcast.store.replacements import Replacement
 
 PROPERTY = "hindcast.replaced"
 """The property of a journal with the last replacement that it came to its name by: JSON, `by` and `archive`."""
@@ -67,8 +67,7 @@ def replace_pipeline(settings: Settings, pipeline: str, by: str) -> Replaced:
     with replacements.lock_replacements(warehouse):
         begun = replacements.find_replacement(settings.warehouse, pipeline)
         if begun is not None and (begun.pipeline, begun.by) != (pipeline, by):
-            found = f"{begun.by} is taking the place of {begun.pipeline}"
-            raise BusyError(found, where=pipeline, fix=f"finish that first: {begun.command}")
+            raise BusyError(begun.found, where=pipeline, fix=f"finish that first: {begun.command}")
         if begun is None or not begun.is_checked:
             begun = _begin_replacement(settings, warehouse, begun or _check_replacement(settings, pipeline, by))
         _finish_replacement(settings, warehouse, begun)
