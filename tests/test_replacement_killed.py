@@ -180,7 +180,10 @@ def test_the_former_pipeline_takes_its_place_back_and_goes_on(
     folder = tmp_path / "here"
     with copy_of(rehearsed, folder) as settings:
         before = snapshot(settings)
+        (settings.schemas / "hindsight.yaml").chmod(0o664)
         assert main(["rehearse", "hindsight", "--replace", "then"]) == 0
+        for name in ("hindsight", "hindsight_replaced_1"):
+            assert (settings.schemas / f"{name}.yaml").stat().st_mode & 0o777 == 0o664, "Airflow may be another user"
         capsys.readouterr()
         assert main(["rehearse", "hindsight", "--replace", "then"]) == 0
         assert "then took the place of hindsight before; nothing was done" in capsys.readouterr().out
@@ -222,7 +225,8 @@ def test_what_prevents_a_replacement_is_refused_and_leaves_no_trace(
 
     with copy_of(rehearsed, tmp_path / "here") as settings, pytest.MonkeyPatch.context() as patch:
         schemas, warehouse = settings.schemas, settings.warehouse
-        assert "no pipeline 'nobody'" in refusal(settings, "--replace", "nobody")
+        for odd in ("nobody", "../then", "", ".", "x" * 300):
+            assert f"no pipeline '{odd}'" in refusal(settings, "--replace", odd)
         assert "--replace names the pipeline itself" in refusal(settings, "--replace", "hindsight")
         assert "--replace goes alone" in refusal(settings, "--replace", "then", "--into", "more")
         assert "--replace goes alone" in refusal(settings, "--replace", "then", "--end")

@@ -10,6 +10,7 @@ finishes what a killed one began.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -77,7 +78,7 @@ def replace_pipeline(settings: Settings, pipeline: str, by: str) -> Replaced:
 def _find_done(settings: Settings, warehouse: Path, pipeline: str, by: str) -> Replacement | None:
     """Return the replacement that gave a pipeline its tables, if it was by this one, of which nothing is left."""
     delta_table = tables.open_table(journal.runs_table(settings.warehouse, pipeline))
-    is_left = (warehouse / by).exists() or try_find(settings.schemas, by, settings.choice) is not None
+    is_left = os.path.lexists(warehouse / by) or try_find(settings.schemas, by, settings.choice) is not None
     if delta_table is None or is_left:
         return None
     fields = tables.parse_property(delta_table, PROPERTY, json.loads) or {}
@@ -155,7 +156,7 @@ def _finish_replacement(settings: Settings, warehouse: Path, replacement: Replac
             _move_folders(folder, former, by, archive)
         for path, text in replacement.contracts.items():
             if text is not None:
-                page.replace_file(Path(path), text)
+                contract_copies.replace_contract(Path(path), text, map(Path, replacement.contracts))
             else:
                 Path(path).unlink(missing_ok=True)
         _rename_reports(settings.reports, former, archive)
