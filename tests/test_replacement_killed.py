@@ -241,6 +241,17 @@ def test_what_prevents_a_replacement_is_refused_and_leaves_no_trace(
         assert "reader.prices: reads then.menu" in refusal(settings)
         (schemas / "reader.yaml").unlink()
 
+        (schemas / "reader.yaml").write_text(READER.replace("start:", "begin:"), encoding="utf-8")
+        assert "reader.yaml: names tables of hindsight, and does not load" in refusal(settings)
+        (schemas / "reader.yaml").write_bytes(b"\xff")
+        assert "reader.yaml: names tables of hindsight, and does not load" in refusal(settings)
+        (schemas / "reader.yaml").unlink()
+        log = Path(warehouse, "then", "bills", "_delta_log")
+        begun, text = log / f"{0:020}.json", (log / f"{0:020}.json").read_text(encoding="utf-8")
+        begun.write_text("{", encoding="utf-8")
+        assert "then/bills: cannot be read" in refusal(settings)
+        begun.write_text(text, encoding="utf-8")
+
         for folder in (schemas, Path(warehouse), settings.reports):
             with patch.context() as closed:
                 closed.setattr(os, "access", lambda path, _, folder=folder: path != folder)

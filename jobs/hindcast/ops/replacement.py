@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 from pydantic import TypeAdapter, ValidationError
 
-from hindcast.common.errors import BusyError, HindcastError, PlatformError, RequestError
+from hindcast.common.errors import BusyError, HindcastError, PlatformError, RequestError, show_briefly
 from hindcast.common.settings import Settings
 from hindcast.contract import Contract
 from hindcast.contract.bound import BoundContract
@@ -162,6 +163,10 @@ def _finish_replacement(settings: Settings, warehouse: Path, replacement: Replac
         _rename_reports(settings.reports, former, archive)
         _rename_reports(settings.reports, by, former)
         replacements.remove_marks(warehouse, replacement)
+    except DeltaError as error:
+        fix = f"put the table that it is about back from a backup; then {replacement.command}"
+        found = f"a table cannot be renamed: {show_briefly(str(error).partition(chr(10))[0])}"
+        raise PlatformError(found, where=str(warehouse), fix=fix) from None
     except OSError as error:
         fix = f"remove what is in the way, or give the permission; then {replacement.command}"
         where = str(error.filename or warehouse)
