@@ -181,6 +181,23 @@ def test_a_task_that_was_marked_as_success_without_an_answer_is_none(
     }
 
 
+@pytest.mark.filterwarnings("ignore:The `airflow")
+def test_an_answer_by_a_program_is_text_that_can_be_shown(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """JSON can have half a character: such a reason broke `hindcast runs`, such a name the release."""
+    from hindcast.airflow.release_dag import create_release_dag
+
+    class Task:
+        def xcom_push(self, key: str, value: Any) -> None:
+            pushed[key] = value
+
+    pushed: dict[str, Any] = {}
+    approve: Any = create_release_dag(settings, contract(settings.schemas)).get_task("approve")
+    monkeypatch.setattr(type(approve), "do_branch", lambda *_, **__: None)
+    event = {"chosen_options": ["Approve"], "responded_by_user": {"name": "a\ud800n"}, "responded_at": T0}
+    approve.execute_complete({"ti": Task()}, event | {"params_input": {"keys": ["k"], "reason": "\udfff no "}})
+    assert (pushed["by"], pushed["reason"]) == ("a?n", "? no")
+
+
 GUEST = f"""{READER_OF_SHOP.replace("pipeline: reader", "pipeline: guest")}\
   answers: {{stream: questions, join: {{table: folks, on: who}}, select: {{who: folks.name, city: folks.city}}}}
   named: {{stream: answers, group_by: {{who: who}}, aggregate: {{n: count(*)}}}}

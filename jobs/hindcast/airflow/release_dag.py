@@ -12,6 +12,7 @@ from airflow.sdk.definitions.param import ParamsDict
 
 from hindcast.airflow import approval_tasks, assets
 from hindcast.airflow.dag_defaults import PATIENCE, PLAN, REPORT, list_dag_options, list_step_options
+from hindcast.airflow.given_texts import mend_text
 from hindcast.airflow.spark_tasks import create_spark_task, read_contracts_of
 from hindcast.common.settings import Settings
 from hindcast.contract import Contract
@@ -119,10 +120,11 @@ class Approval(HITLBranchOperator):
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:
         """Continue after the answer; raise Airflow's error if there was none."""
         if "error" not in event:
-            context["ti"].xcom_push("by", (event["responded_by_user"] or {}).get("name") or "Airflow")
+            by = mend_text((event["responded_by_user"] or {}).get("name") or "Airflow")
+            context["ti"].xcom_push("by", by)
             context["ti"].xcom_push("at", _format_moment(event.get("responded_at")))
             given = event["params_input"] or {}
-            context["ti"].xcom_push("reason", str(given.get("reason") or "").strip()[:MAX_REASON])
+            context["ti"].xcom_push("reason", mend_text(str(given.get("reason") or "").strip()[:MAX_REASON]))
             chosen = given.get("keys")
             # A program need not give a reason, nor had an older form the field; the operator refuses what lacks one.
             event = {**event, "params_input": {"reason": None, **given}} if given else event
