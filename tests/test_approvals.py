@@ -101,6 +101,21 @@ def test_a_release_of_no_keys_is_one_when_it_is_read_back(settings: Settings) ->
     assert approval_tasks.plan_release("restaurant", "fix-42", *ANSWER[:2], changed).xcom_value == 2
 
 
+def test_an_answer_about_a_pipeline_whose_name_another_one_has_taken_does_nothing(settings: Settings) -> None:
+    """That one holds another change of the same key, and has held it for longer (`hindcast rehearse --replace`)."""
+    asked = approval_tasks.read_held_changes("restaurant")["table"]
+    folder = Path(settings.warehouse, "restaurant")
+    folder.rename(folder.with_name("restaurant_replaced_1"))
+    enter(settings.warehouse, held(1, "curry", 1, price=-20))
+    found = "another pipeline has taken its place since the question was asked"
+    with pytest.raises(AirflowException, match=found):
+        approval_tasks.plan_release("restaurant", "fix-42", *ANSWER, asked_table=asked)
+    with pytest.raises(AirflowException, match=found):
+        approval_tasks.reject("restaurant", *ANSWER, asked_table=asked)
+    assert journal.read_runs(settings.warehouse, "restaurant") == []
+    assert [key.key for key in approval.read_held_keys(find_bound_contract(settings, "restaurant"))] == [CURRY]
+
+
 @pytest.mark.parametrize(
     ("keys", "by"), [((CURRY, '{"item": "naan"}'), "ann"), ((CURRY,), "bob")], ids=["of more keys", "by another"]
 )
@@ -181,6 +196,23 @@ def test_a_task_that_was_marked_as_success_without_an_answer_is_none(
     assert {row["entry"] for row in held_changes.read_held_rows(settings.warehouse, "restaurant").to_pylist()} == {
         "held"
     }
+
+
+@pytest.mark.filterwarnings("ignore:The `airflow")
+def test_an_answer_by_a_program_is_text_that_can_be_shown(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """JSON can have half a character: such a reason broke `hindcast runs`, such a name the release."""
+    from hindcast.airflow.release_dag import create_release_dag
+
+    class Task:
+        def xcom_push(self, key: str, value: Any) -> None:
+            pushed[key] = value
+
+    pushed: dict[str, Any] = {}
+    approve: Any = create_release_dag(settings, contract(settings.schemas)).get_task("approve")
+    monkeypatch.setattr(type(approve), "do_branch", lambda *_, **__: None)
+    event = {"chosen_options": ["Approve"], "responded_by_user": {"name": "a\ud800n"}, "responded_at": T0}
+    approve.execute_complete({"ti": Task()}, event | {"params_input": {"keys": ["k"], "reason": "\udfff no "}})
+    assert (pushed["by"], pushed["reason"]) == ("a?n", "? no")
 
 
 GUEST = f"""{READER_OF_SHOP.replace("pipeline: reader", "pipeline: guest")}\

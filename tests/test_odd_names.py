@@ -109,6 +109,13 @@ def test_arguments_that_can_name_no_pipeline_are_refused(
             assert found in capsys.readouterr().err
 
 
+def test_a_reason_that_fills_lists_of_runs_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with shop(tmp_path):
+        for command in (["release", "shop"], ["run", "shop"], ["forget", "shop.people", "--key", "k"]):
+            assert main.main([*command, "--reason", "x" * 1_001]) == 1
+            assert "the reason has 1,001 characters" in capsys.readouterr().err
+
+
 def test_a_table_that_is_no_text_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with shop(tmp_path):
         for option in ([], ["--held"]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hindcast.cli.main import main
-from hindcast.common.errors import BusyError
+from hindcast.common.errors import BusyError, TableError
 from hindcast.common.settings import Settings, read_settings
 from hindcast.contract import find
-from hindcast.plan import closes, journal, notices, rehearsals, replacements
+from hindcast.plan import closes, journal, notices, rehearsals
 from hindcast.plan.closes import Close
-from hindcast.plan.replacements import Replacement
 from hindcast.plan.runs import Abandoned, Run
-from hindcast.store import delta_log
+from hindcast.store import delta_log, replacements, tables
 from hindcast.store.folder import WarehouseFolder
+from hindcast.store.replacements import Replacement
 from pipelines import T0, Pipeline, at, pipeline, wrong
 from test_journal import run_of
 from test_rehearsal import CONTRACT, define_bills, known_bills, send, sent
@@ -152,13 +153,37 @@ def test_killed_before_any_step_the_same_command_finishes_it(
             assert snapshot(settings) == expected, (number, name)
 
 
+def test_nobody_is_told_to_move_the_tables_of_a_replacement_that_was_killed(
+    rehearsed: Pipeline, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with copy_of(rehearsed, tmp_path / "here"):
+        with die_before(25, []), pytest.raises(KilledError):
+            main(["rehearse", "hindsight", "--replace", "then"])
+        capsys.readouterr()
+        for pipeline in ("hindsight", "then"):
+            asked = [[name, pipeline] for name in ("verify", "failing", "trim")]
+            for command in (*asked, ["forget", f"{pipeline}.orders", "--key", "bob"]):
+                assert main(command) == 3, command
+                assert f"if it was killed: {COMMAND}" in capsys.readouterr().err
+        for command in (["check"], ["doctor"]):
+            main(command)
+            shown = "".join(capsys.readouterr())
+            assert "did not make" not in shown
+            assert f"if it was killed: {COMMAND}" in shown
+        with pytest.raises(TableError, match="then is taking the place of hindsight"):
+            tables.open_table(replace(rehearsed.table("menu"), warehouse=read_settings().warehouse))
+
+
 def test_the_former_pipeline_takes_its_place_back_and_goes_on(
     rehearsed: Pipeline, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "here"
     with copy_of(rehearsed, folder) as settings:
         before = snapshot(settings)
+        (settings.schemas / "hindsight.yaml").chmod(0o664)
         assert main(["rehearse", "hindsight", "--replace", "then"]) == 0
+        for name in ("hindsight", "hindsight_replaced_1"):
+            assert (settings.schemas / f"{name}.yaml").stat().st_mode & 0o777 == 0o664, "Airflow may be another user"
         capsys.readouterr()
         assert main(["rehearse", "hindsight", "--replace", "then"]) == 0
         assert "then took the place of hindsight before; nothing was done" in capsys.readouterr().out
@@ -200,7 +225,8 @@ def test_what_prevents_a_replacement_is_refused_and_leaves_no_trace(
 
     with copy_of(rehearsed, tmp_path / "here") as settings, pytest.MonkeyPatch.context() as patch:
         schemas, warehouse = settings.schemas, settings.warehouse
-        assert "no pipeline 'nobody'" in refusal(settings, "--replace", "nobody")
+        for odd in ("nobody", "../then", "", ".", "x" * 300):
+            assert f"no pipeline '{odd}'" in refusal(settings, "--replace", odd)
         assert "--replace names the pipeline itself" in refusal(settings, "--replace", "hindsight")
         assert "--replace goes alone" in refusal(settings, "--replace", "then", "--into", "more")
         assert "--replace goes alone" in refusal(settings, "--replace", "then", "--end")
@@ -214,6 +240,22 @@ def test_what_prevents_a_replacement_is_refused_and_leaves_no_trace(
         (schemas / "reader.yaml").write_text(READER.replace("hindsight.", "then."), encoding="utf-8")
         assert "reader.prices: reads then.menu" in refusal(settings)
         (schemas / "reader.yaml").unlink()
+
+        (schemas / "reader.yaml").write_text(READER.replace("start:", "begin:"), encoding="utf-8")
+        assert "reader.yaml: names tables of hindsight, and does not load" in refusal(settings)
+        (schemas / "reader.yaml").write_bytes(b"\xff")
+        assert "reader.yaml: names tables of hindsight, and does not load" in refusal(settings)
+        (schemas / "reader.yaml").unlink()
+        log = Path(warehouse, "then", "bills", "_delta_log")
+        begun, text = log / f"{0:020}.json", (log / f"{0:020}.json").read_text(encoding="utf-8")
+        begun.write_text("{", encoding="utf-8")
+        assert "then/bills: cannot be read" in refusal(settings)
+        begun.write_text(text, encoding="utf-8")
+
+        for folder in (schemas, Path(warehouse), settings.reports):
+            with patch.context() as closed:
+                closed.setattr(os, "access", lambda path, _, folder=folder: path != folder)
+                assert f"{folder}: this user cannot write to the folder" in refusal(settings)
 
         with patch.context() as stored:
             stored.setenv("HINDCAST_WAREHOUSE", "s3a://bucket/warehouse")
@@ -234,6 +276,16 @@ def test_what_prevents_a_replacement_is_refused_and_leaves_no_trace(
         assert "hindsight: has closes: January. They name what hindsight knew" in refusal(settings)
         closes.drop_close(warehouse, "hindsight", "January", "eva", "replaced")
         assert main(["rehearse", "hindsight", "--replace", "then"]) == 0
+
+
+def test_the_former_pipeline_gets_a_name_that_no_contract_has(rehearsed: Pipeline, tmp_path: Path) -> None:
+    with copy_of(rehearsed, tmp_path / "here") as settings:
+        for n, text in enumerate((READER, READER.replace("start:", "begin:")), 1):
+            named = text.replace("pipeline: reader", f"pipeline: hindsight_replaced_{n}")
+            other = named.replace("hindsight.menu", "elsewhere.menu")
+            (settings.schemas / f"other-{n}.yaml").write_text(other, encoding="utf-8")
+        assert main(["rehearse", "hindsight", "--replace", "then"]) == 0
+        assert (settings.schemas / "hindsight_replaced_3.yaml").exists()
 
 
 READER = """

@@ -45,6 +45,7 @@ def context(form: dict[str, Any], **given: Any) -> Any:
         ({"replay": "everything"}, DAY, RunRequest()),
         ({"until": "2026-01-02"}, DAY, RunRequest(datetime(2026, 1, 2, tzinfo=UTC))),
         ({"until": "2026-01-02T01:00:00+02:00"}, {}, RunRequest(datetime(2026, 1, 1, 23, tzinfo=UTC))),
+        ({"reason": "half \ud800 a character"}, {}, RunRequest(reason="half ? a character")),
         ({"only": "menu", "reason": "a wrong price"}, {}, RunRequest(None, "menu", "a wrong price")),
         (
             {"replay": "rehearsal", "earlier": True, "reason": "March"},

@@ -19,11 +19,15 @@ if TYPE_CHECKING:
 
 
 class HeldChanges(TypedDict):
-    """What is held back: `text` for the person who decides, the `keys` to choose from, `until` when it was read."""
+    """What is held back: `text` for the person who decides, the `keys` to choose from, `until` when it was read.
+
+    `table`: of which table (`approval.identify_table`); another pipeline may take the name before there is an answer.
+    """
 
     text: str
     keys: list[str]
     until: str
+    table: str
 
 
 def read_held_changes(pipeline: str) -> HeldChanges:
@@ -47,7 +51,7 @@ def read_held_changes(pipeline: str) -> HeldChanges:
         raise AirflowSkipException("nothing is held back")
     text, labels = approval.describe_keys(contract, keys, gate_words.locate_gates(settings.schemas, contract))
     text += f"\n\n[Quality of {pipeline}]({find_airflow_root()}/dags/{pipeline}/plugin/hindcast-dag-quality)"
-    return {"text": text, "keys": labels, "until": until.isoformat()}
+    return {"text": text, "keys": labels, "until": until.isoformat(), "table": approval.identify_table(contract)}
 
 
 def release(pipeline: str, name: str, spark: SparkSession) -> None:
@@ -63,7 +67,7 @@ def release(pipeline: str, name: str, spark: SparkSession) -> None:
         print(report_text.format_report(report))
 
 
-def reject(pipeline: str, until: str, by: str, labels: str, reason: str = "") -> PokeReturnValue:
+def reject(pipeline: str, until: str, by: str, labels: str, reason: str = "", asked_table: str = "") -> PokeReturnValue:
     """Record that what is held stays held, and why, as a sensor; not done while `held_changes.reject_keys` has to wait.
 
     It fails as `plan_release` does.
@@ -75,7 +79,7 @@ def reject(pipeline: str, until: str, by: str, labels: str, reason: str = "") ->
         from hindcast.quality import held_changes
 
         settings = read_settings()
-        keys = _read_chosen_keys(settings, pipeline, until, by, labels)
+        keys = _read_chosen_keys(settings, pipeline, until, by, labels, asked_table)
         try:
             moment = datetime.fromisoformat(until)
             rejected = held_changes.reject_keys(settings.warehouse, pipeline, keys, by, moment, reason or None)
@@ -89,7 +93,9 @@ def reject(pipeline: str, until: str, by: str, labels: str, reason: str = "") ->
         return PokeReturnValue(is_done=True)
 
 
-def _read_chosen_keys(settings: Settings, pipeline: str, until: str, by: str, labels: str) -> dict[str, list[str]]:
+def _read_chosen_keys(
+    settings: Settings, pipeline: str, until: str, by: str, labels: str, asked_table: str
+) -> dict[str, list[str]]:
     """Return the keys (as JSON) by table that a person chose (`approval.choose_keys`).
 
     RequestError if nobody has answered (`by`): Airflow lets its users mark the task that asks as success.
@@ -100,16 +106,19 @@ def _read_chosen_keys(settings: Settings, pipeline: str, until: str, by: str, la
     if not by:
         found = "nobody has answered whether to publish what is held"
         raise RequestError(found, where=pipeline, fix=approval.ASK_AGAIN)
-    return approval.choose_keys(find_bound_contract(settings, pipeline), datetime.fromisoformat(until), labels)
+    contract = find_bound_contract(settings, pipeline)
+    approval.refuse_other_table(contract, asked_table)
+    return approval.choose_keys(contract, datetime.fromisoformat(until), labels)
 
 
 def plan_release(
-    pipeline: str, name: str, until: str, by: str, labels: str, at: str = "", reason: str = ""
+    pipeline: str, name: str, until: str, by: str, labels: str, at: str = "", reason: str = "", asked_table: str = ""
 ) -> PokeReturnValue:
     """Store the plan of the release `name`, as a sensor, and return its run's number once that is done.
 
     Not done while another run of the pipeline is under way; no other begins before this one (`plan`). It fails if
-    nobody (`by`) has answered, or not about any keys (`labels`, a JSON list). `at`, `reason`: when that was, and why.
+    nobody (`by`) has answered, or not about any keys (`labels`, a JSON list), or about those of another table than
+    `asked_table` (HeldChanges). `at`, `reason`: when that was, and why.
     """
     from airflow.sdk import PokeReturnValue
 
@@ -120,7 +129,7 @@ def plan_release(
     with raise_airflow_errors():
         connections.apply_connection()
         settings = read_settings()
-        keys = _read_chosen_keys(settings, pipeline, until, by, labels)
+        keys = _read_chosen_keys(settings, pipeline, until, by, labels, asked_table)
         looked_at, answered = datetime.fromisoformat(until), datetime.fromisoformat(at) if at else None
         answer = keys, by, looked_at, answered, reason or None
         try:

@@ -12,6 +12,7 @@ from airflow.sdk.definitions.param import ParamsDict
 
 from hindcast.airflow import approval_tasks, assets
 from hindcast.airflow.dag_defaults import PATIENCE, PLAN, REPORT, list_dag_options, list_step_options
+from hindcast.airflow.given_texts import mend_text
 from hindcast.airflow.spark_tasks import create_spark_task, read_contracts_of
 from hindcast.common.settings import Settings
 from hindcast.contract import Contract
@@ -24,6 +25,7 @@ def create_release_dag(settings: Settings, contract: Contract) -> DAG:
     """Return the DAG that asks a person whether to publish the changes that are held back, and publishes them."""
     text = "{{ ti.xcom_pull(task_ids='held')['text'] }}"
     until = "{{ ti.xcom_pull(task_ids='held')['until'] }}"
+    table = "{{ ti.xcom_pull(task_ids='held').get('table') or '' }}"
     by = "{{ ti.xcom_pull(task_ids='approve', key='by') or '' }}"
     keys = "{{ ti.xcom_pull(task_ids='approve', key='keys') | tojson }}"
     at = "{{ ti.xcom_pull(task_ids='approve', key='at') or '' }}"
@@ -52,7 +54,7 @@ def create_release_dag(settings: Settings, contract: Contract) -> DAG:
         plan = task.sensor(task_id="plan", doc_md=PLAN, **patience)(
             read_contracts_of(settings, approval_tasks.plan_release)
         )
-        planned = plan(contract.pipeline, "{{ run_id }}", until, by, keys, at, reason)
+        planned = plan(contract.pipeline, "{{ run_id }}", until, by, keys, at, reason, table)
         # The keys, which are values of records, are in the plan: not on the command line of spark-submit.
         release = create_spark_task(settings, "release", "release", contract.pipeline, "{{ run_id }}", **step)
         outlets = [assets.pipeline_alias(contract.pipeline)]
@@ -62,7 +64,7 @@ def create_release_dag(settings: Settings, contract: Contract) -> DAG:
         reject = task.sensor(task_id="reject", doc_md=REJECT, **patience)(
             read_contracts_of(settings, approval_tasks.reject)
         )
-        held >> approve >> [planned, reject(contract.pipeline, until, by, keys, reason)]
+        held >> approve >> [planned, reject(contract.pipeline, until, by, keys, reason, table)]
         planned >> release >> report(contract.pipeline, "{{ run_id }}")
     return dag
 
@@ -118,10 +120,11 @@ class Approval(HITLBranchOperator):
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:
         """Continue after the answer; raise Airflow's error if there was none."""
         if "error" not in event:
-            context["ti"].xcom_push("by", (event["responded_by_user"] or {}).get("name") or "Airflow")
+            by = mend_text((event["responded_by_user"] or {}).get("name") or "Airflow")
+            context["ti"].xcom_push("by", by)
             context["ti"].xcom_push("at", _format_moment(event.get("responded_at")))
             given = event["params_input"] or {}
-            context["ti"].xcom_push("reason", str(given.get("reason") or "").strip()[:MAX_REASON])
+            context["ti"].xcom_push("reason", mend_text(str(given.get("reason") or "").strip()[:MAX_REASON]))
             chosen = given.get("keys")
             # A program need not fill in all fields, and an older form lacked one; the operator refuses what lacks any.
             event = {**event, "params_input": {"keys": [], "reason": None, **given}} if given else event

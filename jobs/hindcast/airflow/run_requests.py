@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
+from hindcast.airflow.given_texts import mend_text
 from hindcast.common.errors import RequestError, suggest_nearest
 from hindcast.plan.purposes import ArrivalInterval
 
@@ -55,6 +56,7 @@ def read_run_request(context: Context, now: datetime) -> RunRequest:
         found = f"the interval ends at {end.isoformat()}, before it starts at {start.isoformat()}"
         raise RequestError(found, where=dag, fix="trigger it with a later end, or with an empty logical date")
     until = _read_until(params["until"], dag)
+    reason = mend_text(params["reason"]) if params["reason"] else None
     if params["replay"] == REHEARSAL:
         if not start or not end or start == end:
             fix = "create a backfill: each of its runs has an interval; or give an interval to a run that you trigger"
@@ -64,7 +66,7 @@ def read_run_request(context: Context, now: datetime) -> RunRequest:
             fix = f"leave {', '.join(others)} out: a rehearsed run is of its interval, and of all tables"
             raise RequestError(f"the form asks for a rehearsal, and also for {others[0]}", where=dag, fix=fix)
         interval = ArrivalInterval(start, end)
-        return RunRequest(reason=params["reason"], rehearsed=interval, earlier=params["earlier"])
+        return RunRequest(reason=reason, rehearsed=interval, earlier=params["earlier"])
     if until and params["replay"] == "everything":
         found = f"the form asks for everything, and also for records up to {until.isoformat()} only"
         raise RequestError(found, where=dag, fix="leave one of the two out: `until`, or replay: everything")
@@ -72,7 +74,7 @@ def read_run_request(context: Context, now: datetime) -> RunRequest:
     _refuse_future(until, now, dag)
     events = (context.get("triggering_asset_events") or {}).values()
     extras = [event.extra or {} for group in events for event in group]
-    return RunRequest(until, params["only"], params["reason"] or assets.describe_trigger(extras))
+    return RunRequest(until, params["only"], reason or assets.describe_trigger(extras))
 
 
 def refuse_invalid_preview(context: Context, now: datetime) -> None:

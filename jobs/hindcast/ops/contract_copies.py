@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from secrets import token_hex
 
@@ -33,7 +36,7 @@ def copy_contract(settings: Settings, pipeline: str, name: str) -> Path | None:
     source = find_contract_file(settings, pipeline)
     target = source.with_name(f"{name}.yaml")
     try:
-        _write_new_file(target, rename_pipeline(source, name))
+        _write_new_file(target, rename_pipeline(source, name), source)
     except FileExistsError:
         if _has_contract(settings, name):  # another process has made the same copy
             return None
@@ -83,15 +86,31 @@ def _build_copy_error(source: Path, name: str, problem: str) -> RequestError:
     return RequestError(f"cannot be copied by itself: {problem}", where=str(source), fix=fix)
 
 
-def _write_new_file(target: Path, text: str) -> None:
-    """Write a contract into a file that is there as a whole, or not at all.
+def replace_contract(path: Path, text: str, others: Iterable[Path]) -> None:
+    """Write a contract, in place of a former one if there is one, whose readers may read it; else those of another."""
+    like = next(it for it in (path, *others) if it.exists())
+    with _write_temporary_file(path, text, like) as temporary:
+        temporary.replace(path)
+
+
+def _write_new_file(target: Path, text: str, source: Path) -> None:
+    """Write a contract into a file that is there as a whole, or not at all; who may read its source may read it.
 
     Raise FileExistsError if there is one. Nothing takes the file for a contract under its first name.
     """
+    with _write_temporary_file(target, text, source) as temporary:
+        _rename_to_new(temporary, target)
+
+
+@contextmanager
+def _write_temporary_file(target: Path, text: str, like: Path) -> Iterator[Path]:
+    """Write a file beside its target, with the permissions of another one; remove it after the block."""
     temporary = target.with_name(f".{target.name}.{token_hex(4)}")
     try:
         temporary.write_text(text, encoding="utf-8")
-        _rename_to_new(temporary, target)
+        with suppress(OSError):  # of a file system that has none
+            shutil.copymode(like, temporary)
+        yield temporary
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -2,7 +2,7 @@
 
     fares, fares_by_arrival    ->    fares_replaced_1, fares
 
-Nothing is deleted or computed. A mark in the warehouse (plan/replacements.py) keeps all others away from the first
+Nothing is deleted or computed. A mark in the warehouse (store/replacements.py) keeps all others away from the first
 change to the last, and says what is left to do. Each step below looks whether it was done before, so the same command
 finishes what a killed one began.
 """
@@ -10,6 +10,7 @@ finishes what a killed one began.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -17,22 +18,24 @@ from pathlib import Path
 from typing import NamedTuple
 
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 from pydantic import TypeAdapter, ValidationError
 
-from hindcast.common.errors import BusyError, HindcastError, PlatformError, RequestError
+from hindcast.common.errors import BusyError, HindcastError, PlatformError, RequestError, show_briefly
 from hindcast.common.settings import Settings
+from hindcast.contract import Contract
 from hindcast.contract.bound import BoundContract
-from hindcast.contract.folder import list_contract_files, try_find
+from hindcast.contract.folder import list_meant_pipelines, try_find, try_load_all
 from hindcast.contract.types import Name
 from hindcast.ops import contract_copies, replacement_checks
-from hindcast.plan import journal, notices, replacements
+from hindcast.plan import journal, notices
 from hindcast.plan.marks import find_bound_contract
-from hindcast.plan.replacements import Replacement
 from hindcast.plan.runs import MALFORMED
 from hindcast.report import page
 from hindcast.report.run_report import RunReport
-from hindcast.store import table_renaming, tables
+from hindcast.store import replacements, table_renaming, tables
 from hindcast.store.folder import WarehouseFolder
+from hindcast.store.replacements import Replacement
 
 PROPERTY = "hindcast.replaced"
 """The property of a journal with the last replacement that it came to its name by: JSON, `by` and `archive`."""
@@ -66,8 +69,7 @@ def replace_pipeline(settings: Settings, pipeline: str, by: str) -> Replaced:
     with replacements.lock_replacements(warehouse):
         begun = replacements.find_replacement(settings.warehouse, pipeline)
         if begun is not None and (begun.pipeline, begun.by) != (pipeline, by):
-            found = f"{begun.by} is taking the place of {begun.pipeline}"
-            raise BusyError(found, where=pipeline, fix=f"finish that first: {begun.command}")
+            raise BusyError(begun.found, where=pipeline, fix=f"finish that first: {begun.command}")
         if begun is None or not begun.is_checked:
             begun = _begin_replacement(settings, warehouse, begun or _check_replacement(settings, pipeline, by))
         _finish_replacement(settings, warehouse, begun)
@@ -77,7 +79,7 @@ def replace_pipeline(settings: Settings, pipeline: str, by: str) -> Replaced:
 def _find_done(settings: Settings, warehouse: Path, pipeline: str, by: str) -> Replacement | None:
     """Return the replacement that gave a pipeline its tables, if it was by this one, of which nothing is left."""
     delta_table = tables.open_table(journal.runs_table(settings.warehouse, pipeline))
-    is_left = (warehouse / by).exists() or try_find(settings.schemas, by, settings.choice) is not None
+    is_left = os.path.lexists(warehouse / by) or try_find(settings.schemas, by, settings.choice) is not None
     if delta_table is None or is_left:
         return None
     fields = tables.parse_property(delta_table, PROPERTY, json.loads) or {}
@@ -125,7 +127,10 @@ def _plan_replacement(settings: Settings, former: BoundContract, new: BoundContr
 
 def _find_name(settings: Settings, pipeline: str) -> str:
     """Return the first name that is free of contracts, tables and reports: `fares_replaced_1`."""
-    taken = {path.stem for path in list_contract_files(settings.schemas)}
+    taken = set[str]()
+    for path, contract in try_load_all(settings.schemas, settings.choice).items():
+        named = {contract.pipeline} if isinstance(contract, Contract) else list_meant_pipelines(path)
+        taken |= {path.stem, *named}
     for folder in (replacements.find_folder(settings.warehouse), settings.reports):
         taken |= {path.name for path in folder.glob(f"{pipeline}_replaced_*")} if folder else set()
     number = 1
@@ -152,12 +157,16 @@ def _finish_replacement(settings: Settings, warehouse: Path, replacement: Replac
             _move_folders(folder, former, by, archive)
         for path, text in replacement.contracts.items():
             if text is not None:
-                page.replace_file(Path(path), text)
+                contract_copies.replace_contract(Path(path), text, map(Path, replacement.contracts))
             else:
                 Path(path).unlink(missing_ok=True)
         _rename_reports(settings.reports, former, archive)
         _rename_reports(settings.reports, by, former)
         replacements.remove_marks(warehouse, replacement)
+    except DeltaError as error:
+        fix = f"put the table that it is about back from a backup; then {replacement.command}"
+        found = f"a table cannot be renamed: {show_briefly(str(error).partition(chr(10))[0])}"
+        raise PlatformError(found, where=str(warehouse), fix=fix) from None
     except OSError as error:
         fix = f"remove what is in the way, or give the permission; then {replacement.command}"
         where = str(error.filename or warehouse)

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
 
-from hindcast.common.errors import BusyError, ContractError, RequestError
+from hindcast.common.errors import BusyError, ContractError, PlatformError, RequestError
 from hindcast.common.settings import Settings
+from hindcast.contract import bounds
 from hindcast.contract.bound import BoundContract
 from hindcast.contract.folder import try_load_all
 from hindcast.ingest import erasure_marks
@@ -16,21 +23,36 @@ from hindcast.kafka import gaps
 from hindcast.kafka.topic_patterns import MemberPartition
 from hindcast.plan import closes, journal, taken_offsets
 from hindcast.plan.runs import Run
-from hindcast.store import duckdb_reader, tables
+from hindcast.store import delta_log, duckdb_reader, tables
+from hindcast.store.folder import WarehouseFolder
 
 
 def refuse_replacement(settings: Settings, former: BoundContract, new: BoundContract) -> None:
-    """Raise RequestError if a pipeline cannot take the place of the former one; BusyError if one of them has a run that
-    has not ended.
+    """Raise RequestError or PlatformError if a pipeline cannot take the place of the former one; BusyError if one of
+    them has a run that has not ended.
     """
+    _refuse_read_only(settings)
     past = {it.pipeline: journal.read_runs(settings.warehouse, it.pipeline) for it in (former, new)}
     for pipeline, runs in past.items():
         _refuse_runs(pipeline, runs)
+        _refuse_damaged(f"{settings.warehouse.rstrip('/')}/{pipeline}")
     _refuse_closes(settings, former.pipeline, new.pipeline)
     _refuse_readers(settings, former.pipeline, new.pipeline)
     reached, own = (list(_list_reached(it, past[it.pipeline])) for it in (former, new))
     _refuse_behind(former.pipeline, new.pipeline, reached, own)
     _refuse_forgotten(former, new, reached, own)
+
+
+def _refuse_read_only(settings: Settings) -> None:
+    """Raise PlatformError if this user cannot write where something gets another name: it would end half-way."""
+    for folder in (settings.schemas, Path(settings.warehouse.removeprefix("file://")), settings.reports):
+        if folder.exists() and not os.access(folder, os.W_OK | os.X_OK):
+            found = "this user cannot write to the folder, and what is in it gets other names"
+            fix = (
+                "give the permission; of contracts: pause the DAGs of both, set HINDCAST_SCHEMAS to a copy of the "
+                "folder, replace, and put the copy in its place before the next run"
+            )
+            raise PlatformError(found, where=str(folder), fix=fix)
 
 
 class _Reached(NamedTuple):
@@ -59,6 +81,14 @@ def _refuse_runs(pipeline: str, past: Sequence[Run]) -> None:
         raise BusyError(f"run {run.number} ({run.run_id}) has not ended", where=pipeline, fix=fix)
 
 
+def _refuse_damaged(folder: str) -> None:
+    """Raise TableError for a table that cannot be opened, so it could not get another name."""
+    for name in WarehouseFolder(folder).tables:
+        with tables.explain_errors(f"{folder}/{name}"), suppress(TableNotFoundError):
+            for _ in delta_log.read_actions(DeltaTable(f"{folder}/{name}"), ("metaData", "txn")):
+                pass
+
+
 def _refuse_closes(settings: Settings, pipeline: str, by: str) -> None:
     if kept := closes.list_kept(settings.warehouse, pipeline):
         names = ", ".join(close.name for close in kept[:3]) + (" and others" if kept[3:] else "")
@@ -68,14 +98,26 @@ def _refuse_closes(settings: Settings, pipeline: str, by: str) -> None:
 
 
 def _refuse_readers(settings: Settings, *pipelines: str) -> None:
-    for contract in try_load_all(settings.schemas, settings.choice.for_others).values():
+    for path, contract in try_load_all(settings.schemas, settings.choice.for_others).items():
         if isinstance(contract, ContractError):
+            if named := next((it for it in pipelines if _may_read(path, it)), None):
+                found = f"names tables of {named}, and does not load: its rows may depend on what that pipeline knew"
+                fix = f"correct it (hindcast check {path}) or move it away, and repeat this"
+                raise RequestError(found, where=str(path), fix=fix)
             continue
         for name, source in contract.inputs.items():
             if source.table.partition(".")[0] in pipelines:
                 found = f"reads {source.table}, so its rows depend on what that table knew, and when"
                 fix = f"remove the input from {contract.pipeline}; read it afterwards in a pipeline of another name"
                 raise RequestError(found, where=f"{contract.pipeline}.{name}", fix=fix)
+
+
+def _may_read(path: Path, pipeline: str) -> bool:
+    """Return whether a file that does not load may be a contract that reads tables of a pipeline."""
+    try:
+        return re.search(rf"\b{re.escape(pipeline)}\.\w", bounds.read_text(path)) is not None
+    except (OSError, ValueError):
+        return True
 
 
 def _refuse_behind(pipeline: str, by: str, reached: Sequence[_Reached], own: Sequence[_Reached]) -> None:

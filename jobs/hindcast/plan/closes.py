@@ -32,8 +32,8 @@ from hindcast.common.errors import (
 )
 from hindcast.common.json_values import JsonValue
 from hindcast.plan import journal
-from hindcast.plan.replacements import refuse_replacing
 from hindcast.store import tables
+from hindcast.store.replacements import refuse_replacing
 
 PROPERTY = "hindcast.closes"
 """The property of the journal that stores closes: a list in JSON, oldest first."""

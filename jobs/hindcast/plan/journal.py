@@ -37,7 +37,6 @@ from hindcast.kafka.topic_patterns import MemberPartitions
 from hindcast.plan.entries import JournalEntry, find_contradictions, next_sequence, refuse_entry
 from hindcast.plan.journal_rows import EntryRow, LargeJournalError, load_rows, parse_entry, refuse_large_entry
 from hindcast.plan.parsed_journals import JournalLimits, ParsedJournals
-from hindcast.plan.replacements import refuse_replacing
 from hindcast.plan.runs import (
     MALFORMED,
     Run,
@@ -50,6 +49,7 @@ from hindcast.plan.runs import (
 from hindcast.store.commit_once import commit_repeatable
 from hindcast.store.delta_log import commit_actions
 from hindcast.store.odd_tables import refuse_unreadable_rows
+from hindcast.store.replacements import refuse_replacing
 from hindcast.store.table_creation import arrow_schema, ensure_table, explain_write_error
 from hindcast.store.tables import ENDED_RUNS_NUMBER, NO_MARKS, Table, open_latest, open_table, read_marks
 

@@ -22,13 +22,17 @@ from hindcast.plan.former_marks_cache import MarksByTable
 from hindcast.plan.known_pipelines import KnownPipelines, PastPipelines, Pipelines
 from hindcast.plan.runs import Run
 from hindcast.store import store_formats, tables
+from hindcast.store.replacements import refuse_replacing
 from hindcast.store.tables import Table
 
 AnyContract = TypeVar("AnyContract", bound=Contract)
 
 
 def find_bound_contract(settings: Settings, pipeline: str) -> BoundContract:
-    """Return the contract of a pipeline, with the marks of other pipelines; raise ContractError as `find` does."""
+    """Return the contract of a pipeline, with the marks of other pipelines; raise ContractError as `find` does, and
+    BusyError while another pipeline takes the place of this one, or this one that of another.
+    """
+    refuse_replacing(settings.warehouse, pipeline)
     contract = find(settings.schemas, pipeline, settings.choice)
     return bind_contract(add_marks_of_others(settings, contract), settings)
 

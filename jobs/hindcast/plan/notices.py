@@ -26,9 +26,9 @@ from hindcast.common.errors import BusyError, show_briefly
 from hindcast.contract.types import format_duration
 from hindcast.plan import journal
 from hindcast.plan.lease import FOLDER, Lease, read_notice
-from hindcast.plan.replacements import refuse_replacing
 from hindcast.store import commit_once, table_creation, tables
 from hindcast.store.folder import WarehouseFolder
+from hindcast.store.replacements import refuse_replacing
 
 BEAT = 5.0
 """A notice is written again after this many seconds."""

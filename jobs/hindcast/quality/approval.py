@@ -71,8 +71,7 @@ def read_held_keys(contract: BoundContract, until: datetime | None = None) -> li
             held = _HeldRow(*map(row.get, _HeldRow._fields))
             by_key.setdefault((row["table"], row["key"]), []).append(held)
     masks = entry_masks.find_masks(contract, {table for table, _ in by_key})
-    delta_table = tables.open_table(failing_rows.failing_table(warehouse, contract.pipeline)) if by_key else None
-    secret = str(delta_table.metadata().id) if delta_table else ""
+    secret = identify_table(contract) if by_key else ""
     return [
         _build_held_key(table, key, rows, secret, masks)
         for (table, key), rows in sorted(by_key.items())
@@ -143,6 +142,20 @@ _HEADER_LINES, _HIDDEN = 2, "***"
 
 def _cut(text: str) -> str:
     return cut_values.cut_text(text, MAX_SHOWN_CHARACTERS)
+
+
+def identify_table(contract: BoundContract) -> str:
+    """Return what tells the table of what is held back from that of a pipeline that takes the name; empty if none."""
+    delta_table = tables.open_table(failing_rows.failing_table(contract.warehouse, contract.pipeline))
+    return str(delta_table.metadata().id) if delta_table else ""
+
+
+def refuse_other_table(contract: BoundContract, asked: str) -> None:
+    """Raise RequestError if a question was about another table (`identify_table`); an older question does not say."""
+    if asked and asked != identify_table(contract):
+        found = "another pipeline has taken its place since the question was asked"
+        fix = f"trigger {contract.pipeline}__release again: it asks about what is held now"
+        raise RequestError(found, where=contract.pipeline, fix=fix)
 
 
 def choose_keys(contract: BoundContract, until: datetime, labels: str) -> dict[str, list[str]]:

@@ -40,6 +40,7 @@ from hindcast.contract import Contract, list_shapes
 from hindcast.contract.field_types import Widen
 from hindcast.contract.shapes import PERIODS, identity_columns
 from hindcast.store import commit_ids, own_files, store_formats, table_cache, table_metadata
+from hindcast.store.replacements import find_replacement
 from hindcast.store.store_formats import OlderFormat
 
 TableKind = Literal[
@@ -228,6 +229,8 @@ def _open_in(table: Table, folder: Path | None, *, again: bool = True) -> DeltaT
         return None
     marks = read_marks(delta_table)
     if marks is None or delta_table.metadata().name != f"{table.pipeline}.{table.name}":
+        if (replacement := find_replacement(table.warehouse, table.pipeline)) is not None:
+            raise TableError(replacement.found, where=table.path, fix=replacement.fix)
         adopted = f"; or adopt it, if it is the table of a topic: hindcast upgrade {table.pipeline}.{table.name}"
         fix = own_files.ELSEWHERE_FIX + (adopted if table.kind == "versions" else "")
         raise TableError("is a Delta table that Hindcast did not make", where=table.path, fix=fix)

@@ -44,6 +44,16 @@ class Replacement:
     is_checked: bool = False
 
     @property
+    def found(self) -> str:
+        """What is under way."""
+        return f"{self.by} is taking the place of {self.pipeline}"
+
+    @property
+    def fix(self) -> str:
+        """What whoever finds it can do."""
+        return f"wait until that has ended; if it was killed: {self.command}"
+
+    @property
     def command(self) -> str:
         """The command that makes it, or finishes it."""
         return f"hindcast rehearse {self.pipeline} --replace {self.by}"
@@ -69,9 +79,7 @@ def find_replacement(warehouse: str, pipeline: str) -> Replacement | None:
 def refuse_replacing(warehouse: str, pipeline: str) -> None:
     """Raise BusyError if the pipeline is being replaced, or replaces another; not within `allow_replacing`."""
     if not _IS_ALLOWED.get() and (replacement := find_replacement(warehouse, pipeline)) is not None:
-        found = f"{replacement.by} is taking the place of {replacement.pipeline}"
-        fix = f"wait until that has ended; if it was killed: {replacement.command}"
-        raise BusyError(found, where=pipeline, fix=fix)
+        raise BusyError(replacement.found, where=pipeline, fix=replacement.fix)
 
 
 @contextmanager
