@@ -388,7 +388,11 @@ def read_active_run(warehouse: str, pipeline: str, number: int) -> Run:
     run = next((r for r in read_runs(warehouse, pipeline) if r.number == number), None)
     if run is None or run.is_finished:
         state = run.state if run else "not planned"
-        raise RunError(f"run {number} is {state}", where=pipeline, fix="start a new run")
+        is_rehearsed = (
+            run is not None and run.plan.rehearsed_interval is not None
+        )  # a run by the clock ends a rehearsal
+        fix = "repeat the hindcast rehearse, or clear the task" if is_rehearsed else "start a new run"
+        raise RunError(f"run {number} is {state}", where=pipeline, fix=fix)
     return run
 
 

@@ -299,7 +299,7 @@ def abandon_run(warehouse: str, run: Run, reason: str) -> None:
     """Abandon a run, with all others of its pass: what it committed stays, the rest is left to the next run.
 
     The journal entry lists the tables that the run `published`, because Delta's log drops its oldest commits. Then its
-    steps can commit nothing more (`late_commits`).
+    steps can commit nothing more (`late_commits`). The moments of a pass that has committed nothing are free again.
     """
     pipeline, first = run.plan.pipeline, run.plan.first_number
     past, last = journal.read_runs(warehouse, pipeline), run.number
@@ -311,6 +311,8 @@ def abandon_run(warehouse: str, run: Run, reason: str) -> None:
     ended = [replace(it, outcome=Abandoned(reason, tuple(published), it.stop_error)) for it in others or [run]]
     journal.append_entries(warehouse, ended)
     ended_runs.refuse_late_commits(warehouse, past, others[-1] if others else run)
+    if run.plan.pass_numbers is not None:
+        ended_runs.free_moments(warehouse, [it for it in past if it.number < first], ended)
 
 
 def _plan_no_offsets(contract: BoundContract, name: str, taken: TopicPlan) -> TopicPlan:

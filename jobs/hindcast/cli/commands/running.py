@@ -383,8 +383,23 @@ def abandon(arguments: argparse.Namespace, settings: Settings) -> int:
     left = "the next run takes what it left"
     if run.plan.erasure:
         left = "it may have removed a part: repeat the hindcast forget"
+    if run.plan.pass_numbers is not None:
+        _tell_abandoned_pass(settings, run)
+        return 0
     print(f"{arguments.pipeline}: run {run.number} ({run.run_id}) was abandoned; {left}")
     return 0
+
+
+def _tell_abandoned_pass(settings: Settings, run: Run) -> None:
+    """Print what became of the runs of an abandoned pass, given one of them as it was, and what of their dates."""
+    pipeline, (first, last) = run.plan.pipeline, run.plan.pass_numbers or (run.number, run.number)
+    ended = [it for it in read_runs(settings, pipeline) if first <= it.number <= last]
+    print(f"{pipeline}: runs {first} to {last}, which are made together, were abandoned")
+    if run.known_at != next(it.known_at for it in ended if it.number == run.number):
+        print("  nothing of them was written: the next hindcast rehearse makes them again, each known at its date")
+        return
+    print(f"  a part was written: what arrived in their intervals will be known after {ended[-1].known_at.isoformat()}")
+    print(f"  to know it at their dates: hindcast rehearse {pipeline} --into NAME")
 
 
 def _print_report(report: RunReport, format_: str) -> None:
