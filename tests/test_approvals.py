@@ -17,8 +17,8 @@ from deltalake import write_deltalake
 
 from bare_runs import bare_run
 from hindcast.airflow import approval_tasks
-from hindcast.cli import main
 from hindcast.airflow.pages import waiting_keys
+from hindcast.cli import main
 from hindcast.cli.commands import running
 from hindcast.common.errors import BusyError, RequestError, RunError
 from hindcast.common.settings import Settings, read_settings
@@ -79,7 +79,7 @@ def test_a_run_waits_for_a_release_of_its_name(settings: Settings) -> None:
 
 
 def test_a_page_names_the_keys_that_wait(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the gate in words, since when, and the record; not what is sensitive today; without them if it takes long."""
+    """With the gate in words and since when; not what is sensitive today; none of them if it takes long."""
     of = find_bound_contract(settings, "restaurant")
     (found,) = waiting_keys.list_waiting_keys(settings, of)
     assert (found["table"], found["key"], found["run"]) == ("menu", "curry", 1)

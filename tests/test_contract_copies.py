@@ -87,7 +87,7 @@ _TABLES = "start: 2026-01-01\ntopics:\n  t: {read: table, key: {k: string}, valu
     {
         "a byte order mark": ("\ufeffpipeline: some\n", "\ufeffpipeline: then\n"),
         "a block": ("pipeline: >- # why\n  some\n", "pipeline: then\n"),
-        "an anchor": ("pipeline: &n some\ndescription: *n\n", "pipeline: &n then\ndescription: *n\n"),
+        "an anchor": ("pipeline: &n some\n", "pipeline: &n then\n"),
         "an alias": ("description: &n some\npipeline: *n\n", "description: &n some\npipeline: then\n"),
         "a tag": ("pipeline: !!str some\r\n", "pipeline: !!str then\r\n"),
         "quotes": ("# \U0001f600\n'pipeline': \"some\" # why\n", "# \U0001f600\n'pipeline': \"then\" # why\n"),
@@ -100,6 +100,14 @@ def test_nothing_but_the_name_of_its_pipeline_differs(tmp_path: Path, text: str,
     assert written is not None
     assert written.read_bytes().decode() == copy + _TABLES
     assert find(tmp_path, "then").topics == find(tmp_path, "some").topics
+
+
+def test_a_name_that_another_field_repeats_is_not_replaced(tmp_path: Path) -> None:
+    """The topic would be another one."""
+    text = _TABLES.replace("{read: table", "{topic: *n, read: table")
+    (tmp_path / "some.yaml").write_text(f"pipeline: &n some\n{text}", encoding="utf-8")
+    with pytest.raises(RequestError, match="another field of it is an alias"):
+        contract_copies.copy_contract(settings_of(tmp_path), "some", "then")
 
 
 def test_one_that_does_not_load_is_to_be_made_by_hand(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from hindcast.common.errors import ContractError, RequestError
+from hindcast.common.json_values import JsonValue
 from hindcast.common.settings import Settings
 from hindcast.common.yaml_loader import PlainLoader
 from hindcast.contract import bounds, find
@@ -64,7 +65,7 @@ def _has_contract(settings: Settings, name: str) -> bool:
 
 
 def rename_pipeline(source: Path, name: str) -> str:
-    """Return the text of a contract with another name of its pipeline; all else stays, also an anchor of the name."""
+    """Return the text of a contract with another name of its pipeline; all else stays."""
     root, text = compose_node(source), bounds.read_text(source)
     keys = [key for key, _ in root.value if key.value == "pipeline"] if isinstance(root, yaml.MappingNode) else []
     body = text.removeprefix(_BYTE_ORDER_MARK)  # no mark of YAML's counts it
@@ -73,8 +74,17 @@ def rename_pipeline(source: Path, name: str) -> str:
             style = getattr(token, "style", None) or ""
             written = f"{name}\n" if style in ("|", ">") else f"{style}{name}{style}"
             start, end = token.start_mark.index, token.end_mark.index
-            return text[: len(text) - len(body)] + body[:start] + written + body[end:]
+            renamed = body[:start] + written + body[end:]
+            if _load_others(renamed) != _load_others(body):
+                raise _build_copy_error(source, name, "another field of it is an alias (*) of the pipeline's name")
+            return text[: len(text) - len(body)] + renamed
     raise _build_copy_error(source, name, "it does not name its pipeline")
+
+
+def _load_others(text: str) -> dict[str, JsonValue]:
+    """Return the fields, but for its name, of a contract that is within the bounds of one (`compose_node`)."""
+    fields: dict[str, JsonValue] = yaml.load(text, Loader=PlainLoader)  # noqa: S506  # a safe one
+    return {**fields, "pipeline": None}
 
 
 _BYTE_ORDER_MARK = "\ufeff"

@@ -76,14 +76,21 @@ def cut_pass(plans: Sequence[Plan], count: int) -> list[Plan]:
 
 def refuse_other_contract(contract: BoundContract, begun: Run) -> None:
     """Raise RunError if a pass that was begun cannot be finished by this contract, or this version of Hindcast."""
-    plan, fix = begun.plan, f"put it back and repeat the hindcast rehearse; or hindcast abandon {contract.pipeline}"
+    plan, abandon = begun.plan, describe_abandoning(contract.pipeline)
+    fix = f"put it back and repeat the hindcast rehearse; or {abandon}"
     where = f"{contract.pipeline}, run {begun.number} ({begun.run_id})"
     if plan.contract != contract.hash:
         raise RunError("the contract was changed while the rehearsal was under way", where=where, fix=fix)
     if not planner.is_of_this_version(plan):
         found = f"the run was begun by Hindcast {plan.version}, and this is {__version__}"
-        fix = f"finish it with {plan.version}; or hindcast abandon {contract.pipeline}"
-        raise RunError(found, where=where, fix=fix)
+        raise RunError(found, where=where, fix=f"finish it with {plan.version}; or {abandon}")
+
+
+def describe_abandoning(pipeline: str) -> str:
+    """Return the command that abandons a pass, with what that costs."""
+    return (
+        f"hindcast abandon {pipeline}, after which what the runs have read is known only after the last of their dates"
+    )
 
 
 def is_in_order(contract: BoundContract, past: Sequence[Run], rehearsed: RehearsedOffsets) -> bool:

@@ -112,7 +112,11 @@ def rehearse_runs(
                 most = max(LEAST_DATES, 2 * len(made.reports)) if made.was_read else len(runs)
                 if not made.reason:
                     continue
-                if made.reason not in reasons:
+                if made.is_lasting:
+                    obstacle = made.reason
+                    left_dates = f"each of the {len(runs) - done:,} dates left"
+                    tell(f"{left_dates} is a run by itself: {obstacle} (docs/hindsight.md)")
+                elif made.reason not in reasons:
                     tell(f"{runs[done].interval.until.isoformat()} is a run by itself: {made.reason}")
                 reasons.add(made.reason)
             yield _make_run(spark, settings, pipeline, runs[done], given, notice)

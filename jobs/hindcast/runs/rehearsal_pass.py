@@ -44,12 +44,13 @@ class CutPass(NamedTuple):
 class MadeRuns(NamedTuple):
     """The reports of runs that a pass has made; and why the next date has to be a run by itself, if it has.
 
-    `was_read`: this was found by reading records.
+    `was_read`: this was found by reading records. `is_lasting`: it is so for all later dates, too.
     """
 
     reports: Sequence[RunReport]
     reason: str = ""
     was_read: bool = False
+    is_lasting: bool = False
 
 
 def make_runs(
@@ -64,7 +65,8 @@ def make_runs(
     if (obstacle := pass_obstacles.find_state_obstacle(spark, contract, past)) is not None:
         return MadeRuns([], obstacle)
     if not passes.is_in_order(contract, past, rehearsed[0]):
-        return MadeRuns([], f"something is known at {rehearsed[0].interval.until.isoformat()} already")
+        until = rehearsed[0].interval.until.isoformat()
+        return MadeRuns([], f"something is known at {until} or later, so this is known a moment after that")
     run_steps.refuse_unfit_contract(contract)
     plans = passes.propose_pass(contract, past, rehearsed, given)
     if any(topic.earlier for plan in plans for topic in plan.topics.values()):
@@ -72,7 +74,7 @@ def make_runs(
     try:
         derive_pass.plan_views(Pass(spark, contract, plans, past[-1]))
     except NoPassError as error:
-        return MadeRuns([], str(error))
+        return MadeRuns([], str(error), is_lasting=True)
     count, reason = passes.count_dates(plans, settings.chunk), ""
     while count > 1:
         of = Pass(spark, contract, passes.cut_pass(plans, count), past[-1])
@@ -100,7 +102,7 @@ def finish_open_pass(
     of = Pass(spark, contract, [run.plan for run in begun], before[-1])
     made = _make_pass(spark, settings, of, given, is_planned=True)
     if isinstance(made, CutPass):
-        where, fix = f"{pipeline}, runs {begun[0].number} to {begun[-1].number}", f"hindcast abandon {pipeline}"
+        where, fix = f"{pipeline}, runs {begun[0].number} to {begun[-1].number}", passes.describe_abandoning(pipeline)
         raise RunError(f"cannot be finished together: {made.reason}", where=where, fix=fix)
     return made
 
