@@ -404,6 +404,7 @@ def test_the_report_of_a_run_has_its_failing_rows_where_airflow_shows_it(tmp_pat
     assert "<del>3.00</del> → <ins>0.50</ins>" in shown.text
     assert "sandbox" in shown.headers["content-security-policy"]
     assert '<a href="/reports/shop/run-2.html">Previous run (2)</a>' in shown.text
+    assert '<a href="/quality">All pipelines</a>' in shown.text
     assert '<a href="/changes/shop?knownAt=run:3">Changes</a>' in shown.text
     assert "Next run" not in shown.text
     assert "Previous run" not in written, "a file leads nowhere"
