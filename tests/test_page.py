@@ -570,6 +570,13 @@ def test_outcomes_have_a_sign_and_a_word_and_trends_tell_their_numbers(opened: O
     assert [outcome for outcome, *_ in shown(b)] == ["! error"]
 
 
+def test_two_observations_are_no_trend_and_a_gate_has_its_place_in_words(opened: Open) -> None:
+    b = opened(made({**FAILED, "gate": 0, "trend": [0, 1]}, {**FAILED, "gate": 9, "trend": [1]}))
+    assert b.execute_script("return document.querySelectorAll('.spark').length") == 0
+    details = b.execute_script("return [...document.querySelectorAll('.details')].map((row) => row.textContent)")
+    assert ["the first gate of bills" in details[0], "gate 10 of bills" in details[1]] == [True, True]
+
+
 def test_hostile_text_stays_text(opened: Open) -> None:
     texts = ("expectation", "detail", "rows", "on_failure")
     gates = [{**FAILED, **dict.fromkeys(texts, h), "kwargs": {h: h}, "trend": [h, 1e308, -1e308]} for h in HOSTILE]
