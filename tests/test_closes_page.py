@@ -174,7 +174,9 @@ def test_a_written_page_has_no_sums_of_sensitive_columns(tmp_path: Path) -> None
 
 def test_without_a_close_the_page_says_how_to_make_one(web: TestClient, settings: Settings) -> None:
     closes.drop_close(settings.warehouse, "till", "2026-Q1", "ann", "a mistake")
-    assert "No period is closed. hindcast close till" in text(web, "/closes/till")
+    shown = text(web, "/closes/till")
+    assert "A close keeps what was reported of a period, so that you can later ask what has changed since." in shown
+    assert "hindcast close till 2026-Q3 --from" in shown
 
 
 @pytest.mark.parametrize(

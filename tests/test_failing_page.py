@@ -28,7 +28,7 @@ from hindcast.common.settings import Settings
 from hindcast.contract import load
 from hindcast.plan import journal
 from hindcast.plan.purposes import Purpose, Release, ReleasedKeys
-from hindcast.plan.runs import Completed, Run
+from hindcast.plan.runs import Completed, Run, Stopped
 from hindcast.quality import failing_rows, failing_sample, gate_results, rows_before
 from hindcast.quality.gate_results import GateResult
 from hindcast.query.explain_limits import EngineLimitError
@@ -116,7 +116,7 @@ def shop_that_holds_a_price(folder: Path, run: int = 2) -> Iterator[Settings]:
     with shop(folder) as settings:
         add_price_gate(settings)
         gate_results.append_results(settings.warehouse, "shop", run, "prices", [PRICE_GATE])
-        held = {"run": run, "table": "prices", "topic": "shop.prices", "key": '{"item":"naan"}'}
+        held = {"run": run, "table": "prices", "topic": "shop.prices", "key": '{"item":"naan"}', "digest": 5}
         period = f'"validFrom":"{BEGIN}","validTo":null'
         enter_rows(
             settings,
@@ -187,6 +187,61 @@ def test_a_row_that_stopped_a_run_or_only_warned_is_a_change_of_what_was_there_b
     assert "<del>3.00</del> → <ins>0.50</ins>" in page
     assert "<del>empty</del> → <ins>n</ins>" in page
     assert page.count("not there before") == 1
+
+
+def test_the_time_machine_shows_what_is_held_back_of_a_key_also_of_one_that_never_had_a_row(tmp_path: Path) -> None:
+    with shop_that_holds_a_price(tmp_path) as settings:
+        row = f'{{"item":"tea","price":0.25,"note":"n","validFrom":"{BEGIN}","validTo":null}}'
+        held = {"table": "prices", "topic": "shop.prices", "key": '{"item":"tea"}', "since": 0, "digest": 1}
+        enter_rows(settings, held | {"row": row, "offset": 8})
+        enter_rows(settings, *({"run": 2, "entry": "held", "table": "prices", "key": f'{{"item":"k{n}"}}', "digest": 1}
+                               for n in range(failing_changes.MAX_ROWS)))  # fmt: skip
+        web = TestClient(build_app(PageAccess(lambda: None, lambda dag_id: None, lambda: frozenset(["shop"]))))  # noqa: ARG005
+        page, problem = (web.get(f"/machine/shop?table=prices&key={key}") for key in ("naan", "tea"))
+        fields = web.get("/machine/shop.json?table=prices&key=naan").json()
+        other = web.get("/machine/shop?table=prices&key=curry").text
+    assert (page.status_code, problem.status_code) == (200, 404)
+    assert "Held back by run 2" in problem.text
+    assert "never had a row of this key" in problem.text
+    assert "Hindcast failing" not in problem.text, "the rows are on the page"
+    for text, words in ((page.text, "<del>3.00</del> → <ins>0.50</ins>"), (problem.text, "0.25")):
+        shown = text.partition('id="failing-2"')[2].partition("</section>")[0]
+        assert "price must be at least 1" in shown
+        assert "shop.prices, partition 0, offset" in shown
+        assert words in shown
+        assert 'href="/reports/shop/run-2.html#failing"' in shown
+        assert 'href="/quality/shop#waiting"' in shown
+    assert [(it["run"], [row["key"] for gate in it["gates"] for row in gate["rows"]]) for it in fields["failing"]] == [
+        (2, ['{"item":"naan"}'])
+    ]
+    assert "failing-2" not in other
+
+
+def test_the_time_machine_shows_what_stopped_the_last_run_of_a_key_and_not_what_stopped_one_before(
+    tmp_path: Path,
+) -> None:
+    with shop(tmp_path) as settings:
+        add_price_gate(settings)
+        naan = {"entry": "stopped", "table": "prices", "topic": "shop.prices", "key": '{"item":"naan"}'}
+        for run, price in ((1, "0.25"), (3, "0.50")):
+            gate_results.append_results(settings.warehouse, "shop", run, "prices", [PRICE_GATE])
+            row = f'{{"item":"naan","price":{price},"note":"n","validFrom":"{BEGIN}","validTo":null}}'
+            enter_rows(settings, naan | {"run": run, "row": row, "offset": run})
+        contract = load(settings.schemas / "shop.yaml")
+        third = replace(plan(contract, 2), run=3, run_id="manual__3", known_at=RUNS[1] + timedelta(days=1))
+        for stopped in (Run(third), Run(third, Stopped("prices", "a gate stopped it"))):
+            journal.append_entry(settings.warehouse, stopped)
+        web = TestClient(build_app(PageAccess(lambda: None, lambda dag_id: None, lambda: frozenset(["shop"]))))  # noqa: ARG005
+        page = web.get("/machine/shop?table=prices&key=naan").text
+        (settings.schemas / "shop.yaml").write_text(
+            (settings.schemas / "shop.yaml").read_text().replace("    expect:", "    sensitive: [price]\n    expect:")
+        )
+        hidden = web.get("/machine/shop?table=prices&key=naan").text
+    assert "Not published: a gate stopped run 3" in page
+    assert "<ins>0.50</ins>" in page
+    assert "a gate stopped run 1" not in page
+    assert "stopped run 3" in hidden
+    assert "0.50" not in hidden
 
 
 def test_before_the_first_run_there_is_nothing_and_of_a_row_without_a_time_it_is_not_known(tmp_path: Path) -> None:
@@ -349,6 +404,7 @@ def test_the_report_of_a_run_has_its_failing_rows_where_airflow_shows_it(tmp_pat
     assert "<del>3.00</del> → <ins>0.50</ins>" in shown.text
     assert "sandbox" in shown.headers["content-security-policy"]
     assert '<a href="/reports/shop/run-2.html">Previous run (2)</a>' in shown.text
+    assert '<a href="/quality">All pipelines</a>' in shown.text
     assert '<a href="/changes/shop?knownAt=run:3">Changes</a>' in shown.text
     assert "Next run" not in shown.text
     assert "Previous run" not in written, "a file leads nowhere"

@@ -105,6 +105,7 @@ def test_the_ledgers_page_shows_what_a_run_under_way_has_ingested() -> None:
     told = twin(client("shop"), "/ledger/shop")
     assert told["unread"] == []
     assert read_cells(told)[2]["fates"] == {"accepted": 1, "expired": 1}
+    assert "planned, not replayed" not in client("shop").get("/ledger/shop").text, "all of it was"
 
 
 @pytest.mark.usefixtures("settings", "slow_tables")

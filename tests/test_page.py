@@ -288,7 +288,7 @@ def test_a_brief_verdict_is_what_went_wrong_or_that_nothing_did() -> None:
 
 def test_offsets_are_the_sum_of_their_fates() -> None:
     told = text(reports.render_page(made()))
-    assert "Every offset read has exactly one fate. ✓ All 52 are accounted for." in told
+    assert "Each record was accepted or refused, with its reason. ✓ All 52 are accounted for." in told
     assert "100 to 111 ✓ 12 = 10 accepted + 2 expired" in told
     assert "0 to 39 ✓ 40 = 40 accepted" in told
     for note in (
@@ -298,6 +298,21 @@ def test_offsets_are_the_sum_of_their_fates() -> None:
         "1 partition had nothing new",
     ):
         assert note in told
+
+
+def test_one_record_is_accounted_for_in_the_singular() -> None:
+    report = made()
+    report["topics"]["menu"] |= {"offsets": 0, "partitions": []}
+    report["topics"]["orders"] |= {
+        "offsets": 1, "partitions": [{"partition": 0, "start": 0, "end": 1, "fates": {"accepted": 1}}]
+    }  # fmt: skip
+    assert "✓ It is accounted for." in text(reports.render_page(report))
+
+
+def test_numbers_of_gates_have_separators_without_the_script() -> None:
+    told = reports.render_page(made({**FAILED, "checked": 16028, "failing": 1200, "observed": 0.25}))
+    cells = [cell.strip() for cell in re.findall(r'<td class="number" data-label="\w+">([^<]*)</td>', told)]
+    assert cells[-3:] == ["16,028", "1,200", "0.25"]
 
 
 def test_offsets_that_do_not_add_up_are_told_at_the_top_and_at_their_partition() -> None:
@@ -331,7 +346,7 @@ def test_past_answers_by_table_and_age() -> None:
     report["tables"]["bills"]["closedUpTo"] = "2026-01-01T00:59:00+00:00"
     told = text(reports.render_page(report))
     assert "5 corrections" in told
-    assert "Corrections under an hour under a day under a week under 30 days older" in told
+    assert "Corrections under an hour under a day under a week under 30 days older than 30 days" in told
     assert (
         "bills held back: 2 keys with 3 rows, 1 key newly left out: 2 too late "
         "windows closed up to 2026-01-01 00:59:00 UTC 45 5 5 3 1 0 0 1 "
@@ -553,6 +568,13 @@ def test_outcomes_have_a_sign_and_a_word_and_trends_tell_their_numbers(opened: O
     assert b.execute_script("return document.querySelector('.spark path').getAttribute('d').match(/M/g).length") == 2
     b.execute_script("document.querySelector('[value=error]').click()")
     assert [outcome for outcome, *_ in shown(b)] == ["! error"]
+
+
+def test_two_observations_are_no_trend_and_a_gate_has_its_place_in_words(opened: Open) -> None:
+    b = opened(made({**FAILED, "gate": 0, "trend": [0, 1]}, {**FAILED, "gate": 9, "trend": [1]}))
+    assert b.execute_script("return document.querySelectorAll('.spark').length") == 0
+    details = b.execute_script("return [...document.querySelectorAll('.details')].map((row) => row.textContent)")
+    assert ["the first gate of bills" in details[0], "gate 10 of bills" in details[1]] == [True, True]
 
 
 def test_hostile_text_stays_text(opened: Open) -> None:

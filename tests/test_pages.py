@@ -626,8 +626,10 @@ def test_the_ledger_has_the_offsets_and_fates_of_each_run(web: TestClient) -> No
     ]
     assert [late["share"] for late in told["topics"][0]["late"]] == [0, 1]
     drawn = web.get("/ledger/shop").text
-    assert re.findall(r'<text x="(\d+)" y="14" class="name">run (\d)', drawn) == [("316", "1"), ("212", "2")]
-    assert re.findall(r'x="(\d+)"[^>]* class="over">(\d+)<', drawn) == [("364", "2"), ("260", "1")]
+    assert re.findall(r'<text x="(\d+)" y="14" class="name">run (\d)', drawn) == [("332", "1"), ("212", "2")]
+    assert re.findall(r'x="(\d+)"[^>]* class="over">(\d+)<', drawn) == [("380", "2"), ("260", "1")]
+    legend = drawn.partition('class="legend"')[2].partition("</ul>")[0]
+    assert re.findall(r"</svg> ([\w ,]+)", legend) == ["accepted"], "only what occurs"
     assert "2 run 2 topic" not in text(web, "/ledger/shop")
     assert "2 shop.prices 0 2 to 2 1 accepted" in text(web, "/ledger/shop")
 

@@ -231,8 +231,29 @@ def test_floats_that_differ_in_their_last_digits_are_shown_whole() -> None:
 def test_the_system_time_is_last_and_short(web: TestClient) -> None:
     shown = web.get("/machine/shop", params={"table": "prices", "key": "naan"}).text
     table = shown[shown.index('id="rectangles"') :]
-    assert re.findall(r'<th scope="col"[^>]*>(\w+)</th>', table)[-3:] == ["Record", "systemFrom", "systemTo"]
+    names = re.findall(r'<th scope="col"[^>]*>([\w ]+)</th>', table)
+    assert names[-3:] == ["Record of the row", "systemFrom", "systemTo"]
     assert 'title="2026-02-01 00:00:00.123456 UTC">run 1 · 2026-02-01 00:00</time>' in table
+
+
+def test_the_moments_of_a_column_have_one_form_and_what_is_not_there_is_null() -> None:
+    rows = [
+        {"values": {"note": None}, "validFrom": f"2026-01-01T{clock}+00:00", "validTo": f"2026-01-0{n}T00:00:00+00:00"}
+        for n, clock in enumerate(("00:00:00", "00:04:00", "00:05:01"), 2)
+    ]
+    missing = {"records": [], "systemFrom": None, "systemTo": None, "openedBy": None, "closedBy": None}
+    source = '{% from "rows.html" import table_of %}{{ table_of(rows) }}'
+    told = rendering.load_templates().from_string(source).render(rows=[{**row, **missing} for row in rows])
+    clocks = ("2026-01-01 00:00:00", "2026-01-01 00:04:00", "2026-01-01 00:05:01")
+    days = ("2026-01-02", "2026-01-03", "2026-01-04")
+    shown = re.findall(">([^<]+)</time>", told)
+    assert (shown[::2], shown[1::2]) == ([*clocks], [*days])
+    assert '<td class="value" data-label="note">null</td>' in told
+
+
+def test_a_moment_of_the_address_is_short_also_where_there_is_no_answer(web: TestClient) -> None:
+    asked = {"table": "prices", "key": "nothing", "asOf": "2026-01-01T00:02:00.000000Z"}
+    assert '<input name="asOf" value="2026-01-01 00:02"' in web.get("/machine/shop", params=asked).text
 
 
 # Keys

@@ -33,8 +33,10 @@ _SHOWN = ("run", "table", "gate", "entry", "expectation", "key", "change", "row"
 _KINDS = {name: table_creation.arrow_schema(SCHEMA).field(name).type for name in (*_SHOWN, "at", "since", "digest")}
 
 
-def sample_entries(warehouse: str, pipeline: str, run: int, most: int) -> pa.Table:
+def sample_entries(warehouse: str, pipeline: str, run: int, most: int, key: tuple[str, str] | None = None) -> pa.Table:
     """Return for each gate of a run the first rows that it found, at most `most`: what pages show of them.
+
+    `key`: only those of this table and key (JSON).
 
     Those that it released are among them, as the run that held them back entered them (`run`).
 
@@ -48,6 +50,8 @@ def sample_entries(warehouse: str, pipeline: str, run: int, most: int) -> pa.Tab
     if delta_table is None:
         return pa.schema([(name, _KINDS[name]) for name in _SHOWN]).empty_table()
     rows = _load_run(table, delta_table, run)
+    for name, text in zip(("table", "key"), key or (), strict=False):
+        rows = rows.filter(_is_text(rows, name, text))
     released = rows.filter(_is_text(rows, "entry", "released"))
     if released.num_rows:
         rows = _load_run(table, delta_table, run, released)

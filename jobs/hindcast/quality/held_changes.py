@@ -136,6 +136,27 @@ def find_beginning(
     return None if found["began"] is None else (found["began"], found["since"])
 
 
+def find_failing_runs(
+    warehouse: str, pipeline: str, name: str, condition: str, after: int, open_engine: EngineFactory
+) -> list[tuple[int, str]]:
+    """Return the runs that found rows of a table which are not published, the last first, each with a key (JSON).
+
+    These held back what is held now, or were stopped by a gate after the run `after`. `condition` and `open_engine`: as
+    of `find_beginning`.
+    """
+    query = f"""
+        SELECT run, key FROM ({_HELD_CHANGES_QUERY}) WHERE {condition}
+        UNION
+        SELECT run, key FROM failing
+        WHERE "table" = ? AND entry = 'stopped' AND gate IS NOT NULL AND run > ? AND {condition}
+        ORDER BY run DESC, key
+    """  # noqa: S608  # ours
+    void = _list_void_entries(warehouse, pipeline, name, open_engine)
+    values: list[Parameter] = [void, None, None, name, name, after]
+    found = query_entries(warehouse, pipeline, query, values, open_engine).to_pylist()
+    return [(row["run"], row["key"]) for row in found]
+
+
 def read_held_places(spark: SparkSession, warehouse: str, pipeline: str, name: str, before: int) -> DataFrame:
     """Return the records of the held rows of a table, as the runs before `before` left them.
 
@@ -246,7 +267,7 @@ _HELD_PLACES_QUERY = f"""
        AND r."table" = ? AND "offset" IS NOT NULL
 """
 _HELD_CHANGES_QUERY = f"""
-    SELECT r.key, r.unit, coalesce(r.since, 0) AS since, r."change", r."row", r."offset" {_FROM_HELD_ROWS}
+    SELECT r.run, r.key, r.unit, coalesce(r.since, 0) AS since, r."change", r."row", r."offset" {_FROM_HELD_ROWS}
        AND r."table" = ?
 """
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
@@ -20,6 +21,7 @@ from hindcast.plan import journal
 from hindcast.quality import failing_rows, held_changes, held_units
 from hindcast.query import explain_limits
 from hindcast.query.holds import Hold
+from hindcast.store.duckdb_reader import EngineFactory
 
 MEMORY = 320 << 20
 """The memory that finding a hold may take; the time is that of an explanation."""
@@ -57,31 +59,43 @@ class HeldKeys:
             ways.append(f"({_match_columns('key', key)})")
         return self._find_hold(" OR ".join(ways))
 
+    def find_failing_runs(self, key: Sequence[ColumnValue]) -> list[tuple[int, str]]:
+        """Return the runs that found rows of a key which are not published now (`held_changes.find_failing_runs`)."""
+        completed = journal.read_completed_runs(self.warehouse, self.contract.pipeline)
+        after = max((run.number for run in completed), default=0)
+        condition = _match_columns("key", dict(zip(self._shape.key, key, strict=True)))
+        place = self.warehouse, self.contract.pipeline
+        with self._refuse_slow_search() as engine:
+            return held_changes.find_failing_runs(*place, self.name, condition, after, engine)
+
     @property
     def _shape(self) -> Shape:
         return list_shapes(self.contract)[self.name]
 
     def _find_hold(self, condition: str) -> Hold | None:
-        """Return the hold of the held rows that meet a condition over the table of failing rows; QueryError if finding
-        it takes too long, or too much memory.
-        """
+        """Return the hold of the held rows that meet a condition over the table of failing rows."""
         runs = journal.read_runs(self.warehouse, self.contract.pipeline)
         upto = max((run.number for run in runs if run.known_at <= self.known_at), default=0)
         place = self.warehouse, self.contract.pipeline
-        try:
-            engine = partial(explain_limits.open_limited_engine, memory=MEMORY)
+        with self._refuse_slow_search() as engine:
             found = held_changes.find_beginning(*place, self.name, condition, upto, engine)
-        except (explain_limits.EngineLimitError, duckdb.OutOfMemoryException):
-            limit = f"{explain_limits.MAX_SECONDS:g} s, or {MEMORY >> 20} MiB of memory"
-            raise QueryError(
-                f"finding out whether a change of the key is held back takes more than {limit}",
-                where=failing_rows.failing_table(*place).path,
-                fix=f"hindcast failing {self.contract.pipeline} --held lists what is held back",
-            ) from None
         if found is None:
             return None
         began, since = found
         return Hold(began, since, next((run.known_at for run in runs if run.number == since), None))
+
+    @contextmanager
+    def _refuse_slow_search(self) -> Iterator[EngineFactory]:
+        """Give what opens the engine of a search; QueryError if the search takes too long, or too much memory."""
+        try:
+            yield partial(explain_limits.open_limited_engine, memory=MEMORY)
+        except (explain_limits.EngineLimitError, duckdb.OutOfMemoryException):
+            limit = f"{explain_limits.MAX_SECONDS:g} s, or {MEMORY >> 20} MiB of memory"
+            raise QueryError(
+                f"finding out whether a change of the key is held back takes more than {limit}",
+                where=failing_rows.failing_table(self.warehouse, self.contract.pipeline).path,
+                fix=f"hindcast failing {self.contract.pipeline} --held lists what is held back",
+            ) from None
 
 
 def _match_columns(source: str, columns: Row) -> str:

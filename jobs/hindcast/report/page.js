@@ -6,6 +6,7 @@
 const ROWS = 100; // shown at a time
 const RUNS = 20; // the width of a trend
 const SIGNS = { failed: "✗", error: "!", unchecked: "–", passed: "✓" };
+const ORDINALS = ["first", "second", "third", "fourth", "fifth", "sixth", "seventh"].map((word) => `the ${word} gate`);
 const ON_FAILURE = {
   stop: "stop: neither the table nor what depends on it is published",
   quarantine: "quarantine: the whole change of the failing keys is held back",
@@ -37,7 +38,7 @@ function formatNumber(value) {
 
 function createSparkline(trend, outcome, width, height) {
   const known = trend.filter(Number.isFinite);
-  if (known.length === 0) return "";
+  if (known.length < 3) return ""; // fewer show no trend
   const [low, high] = [Math.min(...known) / 2, Math.max(...known) / 2]; // halved: their difference stays finite
   const step = (width - 8) / Math.max(RUNS - 1, trend.length - 1);
   const x = (n) => width - 4 - step * (trend.length - 1 - n); // this run is at the right edge, however long the trend
@@ -79,7 +80,7 @@ function detailsRow(gate) {
     ["If it fails", ON_FAILURE[gate.on_failure] ?? gate.on_failure],
     ["Observed", gate.trend?.length > 1 && create("span", {}, createSparkline(gate.trend, gate.outcome, 320, 64),
       `oldest first: ${gate.trend.map(formatNumber).join(", ")}`)],
-    ["In the contract", gate.gate !== undefined && `item ${gate.gate} under expect of ${gate.table}, counting from 0`],
+    ["In the contract", gate.gate !== undefined && `${ORDINALS[gate.gate] ?? `gate ${formatNumber(gate.gate + 1)}`} of ${gate.table}`],
   ];
   const list = create("dl", {}, ...facts.filter(([, value]) => value)
     .map(([name, value]) => create("div", {}, create("dt", {}, name), create("dd", {}, value))));

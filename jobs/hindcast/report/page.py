@@ -236,6 +236,7 @@ def load_template(name: str) -> Template:
     environment.filters["short"] = lambda iso: format_moment(datetime.fromisoformat(iso))
     environment.filters["second"] = lambda iso: format_timestamp(re.sub(r"\.\d+", "", iso))
     environment.filters["query"] = urlencode
+    environment.filters["age_words"] = lambda age: "older than 30 days" if age == "older" else age
     return environment.get_template(name)
 
 

@@ -29,14 +29,18 @@ FailingRows: TypeAlias = Mapping[tuple[str, int], list[JsonObject]]
 """Rows by table and number of the gate."""
 
 
-def read_failing_rows(settings: Settings, contract: Contract, run: int) -> FailingRows:
+def read_failing_rows(
+    settings: Settings, contract: Contract, run: int, of_key: tuple[str, str] | None = None
+) -> FailingRows:
     """Return the first rows that a run's gates found, without what is sensitive; TableError if they are unreadable.
+
+    `of_key`: only those of this table and key (JSON).
 
     Each has `key` (JSON), `row`, `cells` (`held_change.Cell`), `valid`, `entry`, `change`, the `record`, `isNew` (the
     table had no row there before the run), and `plane`: what the address of its plane asks, None if the key is hidden.
     `entry` of a row that the run released is `released`; such a row has `heldBy`, the run that held it back.
     """
-    entries = failing_sample.sample_entries(settings.warehouse, contract.pipeline, run, MAX_ROWS).to_pylist()
+    entries = failing_sample.sample_entries(settings.warehouse, contract.pipeline, run, MAX_ROWS, of_key).to_pylist()
     masks = entry_masks.find_masks(bind_contract(contract, settings), {entry["table"] for entry in entries})
     shapes, found = list_shapes(contract), dict[tuple[str, int], list[JsonObject]]()
     masked = [

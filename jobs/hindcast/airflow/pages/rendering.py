@@ -169,8 +169,10 @@ def load_templates() -> Environment:
         "counted": format_count,
         "number": "{:,}".format,
         "cell": format_value,
+        "value": _format_cell,
+        "moment_widths": find_moment_widths,
         "minute": _format_minute,
-        "cell_of": lambda row, name: format_value(parse_object(row["values"]).get(name)) if row else "no row",
+        "cell_of": lambda row, name: _format_cell(parse_object(row["values"]).get(name)) if row else "no row",
         "number_columns": find_number_columns,
         "number_cells": lambda lines: find_number_columns([_list_cells(line) for line in lines]),
     }
@@ -182,12 +184,29 @@ def load_templates() -> Environment:
     return environment
 
 
-def _format_value(value: JsonValue) -> str:
-    """Return a value as text; a moment, which is in UTC, in its shortest form."""
+def _format_value(value: JsonValue, width: int = 0) -> str:
+    """Return a value as text; a moment, which is in UTC, in its shortest form, of at least this many characters."""
     if isinstance(value, str) and _MOMENT.fullmatch(value):
         with suppress(ValueError):
-            return format_moment(datetime.fromisoformat(value))
-    return format_value(value)
+            moment = datetime.fromisoformat(value)
+            text = format_moment(moment)
+            return text if text == "unknown" or len(text) >= width else moment.isoformat(" ", "microseconds")[:width]
+    return _format_cell(value)
+
+
+def _format_cell(value: JsonValue) -> str:
+    """Return a value as text on one line."""
+    return "null" if value is None else format_value(value)
+
+
+def find_moment_widths(rows: Sequence[JsonObject]) -> dict[str, int]:
+    """Return how many characters the moments of each column of some rows need, so that all have one form."""
+    widths: dict[str, int] = {}
+    for row in rows:
+        for name, value in {**row, **parse_object(row["values"])}.items():
+            if isinstance(value, str) and _MOMENT.fullmatch(value):
+                widths[name] = max(widths.get(name, 0), len(_format_value(value)))
+    return widths
 
 
 def _format_minute(iso: str) -> str:

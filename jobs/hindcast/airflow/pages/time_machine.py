@@ -13,13 +13,22 @@ from typing import Literal
 
 import pyarrow.compute as pc
 
-from hindcast.airflow.pages import freshness, input_planes, known_ats, marks, plane, table_view
+from hindcast.airflow.pages import (
+    failing_of_key,
+    freshness,
+    input_planes,
+    known_ats,
+    marks,
+    offered_keys,
+    plane,
+    table_view,
+)
 from hindcast.airflow.pages.change_lines import LineFormatter
 from hindcast.airflow.pages.plane import Crosshair, PlaneSource
 from hindcast.airflow.pages.row_formatter import RowFormatter
 from hindcast.airflow.pages.value_turns import describe_turns
 from hindcast.bitemporal.predicates import Question
-from hindcast.common.column_values import ColumnValue, Row
+from hindcast.common.column_values import Row
 from hindcast.common.errors import HindcastError, QueryError, UnknownError
 from hindcast.common.json_values import JsonObject, JsonValue
 from hindcast.common.python_values import list_rows
@@ -29,12 +38,11 @@ from hindcast.contract.shapes import PERIODS
 from hindcast.plan import closes, horizon, journal
 from hindcast.plan.runs import Run
 from hindcast.quality.held_keys import HeldKeys
-from hindcast.query import key_changes, key_history, key_lists, near_keys, read
+from hindcast.query import key_changes, key_history, read
 from hindcast.query.changes import ChangeQuestion
 from hindcast.query.explain import explain_row
 from hindcast.query.inputs_as_of import format_row_key
 from hindcast.query.key_history import KeyHistory, RowSample, SlowSuggestionError
-from hindcast.query.key_lists import ListedKey
 from hindcast.query.show import format_key_label
 from hindcast.store import tables
 from hindcast.store.tables import Table
@@ -109,8 +117,11 @@ def build_page(
         for moment in (known, other or known):
             horizon.refuse_question(table, trimmed, Question(as_of=given), moment)
     except (QueryError, UnknownError) as error:
-        others = _list_other_keys(table, past, request.key) if field == "key" else {}
-        raise QuestionError(error, {**fields, **others}, field) from None
+        failing = _find_failing_changes(settings, contract, table, request.key)
+        others = (
+            offered_keys.list_other_keys(table, past, request.key) if field == "key" and not failing["failing"] else {}
+        )
+        raise QuestionError(error, {**fields, **others, **failing}, field) from None
     latest = _latest_start(history)
     as_of = given or (max(latest, trimmed.moment) if trimmed else latest)
     crosshair = Crosshair(as_of, known, other)
@@ -126,7 +137,7 @@ def build_page(
     return fields | {
         "suggested": [],
         "key": request.key,
-        "keyLabel": format_key_label(read.parse_key(table, request.key)),
+        **_find_failing_changes(settings, contract, table, request.key),
         "kind": table.kind,
         "horizon": trimmed.moment.isoformat() if trimmed else None,
         "asOf": as_of.isoformat(),
@@ -142,6 +153,16 @@ def build_page(
         "turns": [*describe_turns(answered[0], shown, table.key, as_of, known)] if len(answered) == 1 else [],
         "inputPlanes": input_planes.build_input_planes(settings, contract, name, why, as_of, past) if why else [],
     }
+
+
+def _find_failing_changes(settings: Settings, contract: Contract, table: Table, text: str) -> JsonObject:
+    """Return the label of a key, and the changes of it that gates keep from being published; none if it is no key."""
+    try:
+        key = read.parse_key(table, text)
+    except QueryError:
+        return {"failing": []}
+    found = failing_of_key.find_failing_of_key(settings, contract, table.name, key)
+    return {"keyLabel": format_key_label(key), "failing": [*found]}
 
 
 def _build_table(
@@ -165,7 +186,7 @@ def _build_table(
         sample = table_view.read_rows(warehouse, contract, table.name, Question(as_of=given, known_at=known))
     except (QueryError, UnknownError) as error:
         raise QuestionError(error, fields, field) from None
-    keys = _list_keys(table, past)
+    keys = offered_keys.list_keys(table, past)
     fresh = freshness.find_freshness(
         settings, contract, past, freshness.list_table_changes(past, table.name), table.name
     )
@@ -196,39 +217,6 @@ def _build_table(
         "current": current,
         "sample": {"rows": rows, "total": sample.total},
     }
-
-
-def _list_keys(table: Table, past: Sequence[Run]) -> JsonObject | None:
-    """Return some keys to look at: those that the last run changed, those most often corrected, and the first."""
-    last = next(run for run in reversed(past) if run.state == "completed")
-    found = key_lists.read_key_lists(table, last.known_at)
-    if found is None:
-        return None
-
-    def show_keys(keys: Sequence[ListedKey]) -> list[JsonValue]:
-        return [{**_show_key(table, key.values), "corrections": key.corrections} for key in keys]
-
-    return {
-        "total": found.total,
-        "run": last.number,
-        "changedTotal": found.changed_total,
-        "changed": show_keys(found.changed),
-        "corrected": show_keys(found.corrected),
-        "first": show_keys(found.first),
-    }
-
-
-def _list_other_keys(table: Table, past: Sequence[Run], text: str) -> JsonObject:
-    """Return the keys to choose from in place of a text that is none: those `near` it, and some `keys` to look at."""
-    if tables.open_table(table) is None:
-        return {}
-    last = read.read_last_known_at(table.warehouse, table.pipeline)
-    near = [_show_key(table, key) for key in near_keys.find_near_keys(table, text, last)]
-    return {"near": [*near], "keys": _list_keys(table, past)}
-
-
-def _show_key(table: Table, key: Sequence[ColumnValue]) -> JsonObject:
-    return {"key": read.format_key(table, key), "label": format_key_label(key)}
 
 
 def suggest_keys(settings: Settings, contract: Contract, name: str, beginning: str) -> JsonObject:
