@@ -69,7 +69,7 @@ def replace_pipeline(settings: Settings, pipeline: str, by: str) -> Replaced:
     with replacements.lock_replacements(warehouse):
         begun = replacements.find_replacement(settings.warehouse, pipeline)
         if begun is not None and (begun.pipeline, begun.by) != (pipeline, by):
-            raise BusyError(begun.found, where=pipeline, fix=f"finish that first: {begun.command}")
+            raise BusyError(begun.sentence, where=pipeline, fix=f"finish that first: {begun.command}")
         if begun is None or not begun.is_checked:
             begun = _begin_replacement(settings, warehouse, begun or _check_replacement(settings, pipeline, by))
         _finish_replacement(settings, warehouse, begun)

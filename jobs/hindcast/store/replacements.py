@@ -44,7 +44,7 @@ class Replacement:
     is_checked: bool = False
 
     @property
-    def found(self) -> str:
+    def sentence(self) -> str:
         """What is under way."""
         return f"{self.by} is taking the place of {self.pipeline}"
 
@@ -79,7 +79,7 @@ def find_replacement(warehouse: str, pipeline: str) -> Replacement | None:
 def refuse_replacing(warehouse: str, pipeline: str) -> None:
     """Raise BusyError if the pipeline is being replaced, or replaces another; not within `allow_replacing`."""
     if not _IS_ALLOWED.get() and (replacement := find_replacement(warehouse, pipeline)) is not None:
-        raise BusyError(replacement.found, where=pipeline, fix=replacement.fix)
+        raise BusyError(replacement.sentence, where=pipeline, fix=replacement.fix)
 
 
 @contextmanager

@@ -230,7 +230,7 @@ def _open_in(table: Table, folder: Path | None, *, again: bool = True) -> DeltaT
     marks = read_marks(delta_table)
     if marks is None or delta_table.metadata().name != f"{table.pipeline}.{table.name}":
         if (replacement := find_replacement(table.warehouse, table.pipeline)) is not None:
-            raise TableError(replacement.found, where=table.path, fix=replacement.fix)
+            raise TableError(replacement.sentence, where=table.path, fix=replacement.fix)
         adopted = f"; or adopt it, if it is the table of a topic: hindcast upgrade {table.pipeline}.{table.name}"
         fix = own_files.ELSEWHERE_FIX + (adopted if table.kind == "versions" else "")
         raise TableError("is a Delta table that Hindcast did not make", where=table.path, fix=fix)
