@@ -69,7 +69,7 @@ def test_a_verdict_is_by_the_schedule(
     [
         ("menu", "stopped", "Not up to date: the last run (2) failed 11 h 59 min ago; CHANGE."),
         ("bills", "attention",
-         "Not up to date: run 2 was stopped at menu 11 h 59 min ago, and this waits for it; CHANGE."),
+         "Not up to date: run 2 was stopped at menu 11 h 59 min ago; bills waits for that; CHANGE."),
         ("people", "passed", "Up to date: CHANGE; runs every day; the next run is due in 12 h."),
     ],
 )  # fmt: skip

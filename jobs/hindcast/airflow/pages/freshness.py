@@ -102,8 +102,10 @@ def judge_freshness(
     if isinstance(last.outcome, Stopped) and name is not None and name != last.outcome.table:
         if _is_waiting(contract, last, last.outcome.table, name):
             at = cut_text(last.outcome.table) or "a table"
-            stopped = f"run {last.number} was stopped at {at} {format_ago(last.known_at, now)}, and this waits for it"
-            return Freshness("attention", _join("Not up to date", [stopped, *texts]))
+            stopped = f"run {last.number} was stopped at {at} {format_ago(last.known_at, now)}"
+            return Freshness(
+                "attention", _join("Not up to date", [stopped, f"{cut_text(name)} waits for that", *texts])
+            )
     elif last.state == "stopped":
         failed = f"the last run ({last.number}) failed {format_ago(last.known_at, now)}"
         return Freshness("stopped", _join("Not up to date", [failed, *texts]))

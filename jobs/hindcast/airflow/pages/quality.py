@@ -47,7 +47,7 @@ MAX_RUNS = 20
 MAX_ERROR_CHARACTERS = 4_000
 """How many characters of the error that stopped a run they show."""
 
-MEASURES = {"records": "records read", "late": "late", "corrected": "corrected rows", "held": "keys held back"}
+MEASURES = {"records": "records read", "late": "late records", "corrected": "corrected rows", "held": "keys held back"}
 """The counts of each run that are drawn, with their names on the pages."""
 
 

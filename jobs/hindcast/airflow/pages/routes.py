@@ -29,6 +29,7 @@ from hindcast.airflow.pages import (
     rendering,
     run_reports,
     time_machine,
+    warned_rows,
 )
 from hindcast.airflow.pages.access import PageAccess
 from hindcast.airflow.pages.changes_page import ChangesRequest
@@ -145,7 +146,10 @@ def build_app(access: PageAccess) -> FastAPI:
         failing = quality.list_failing_gates(settings, contract, shown) if shown and name.endswith(".html") else []
         release = run_reports.find_release(settings, contract, shown.run) if shown else None
         if shown is not None:
-            near = run_reports.find_neighbours(settings, contract, shown.run)
+            near = {
+                **run_reports.find_neighbours(settings, contract, shown.run),
+                "warned": [*warned_rows.list_earlier_rows(settings, contract, shown.run)],
+            }
             return rendering.serve_report(request, shown, name, failing, release, near)
         return rendering.serve_document(request, settings.reports / contract.pipeline, name)
 
