@@ -371,8 +371,14 @@ def test_what_an_earlier_run_let_through_with_a_warning_stays_on_the_page(tmp_pa
         known = {"run": 4, "runId": "manual__4", "knownAt": fourth.known_at.isoformat()}
         for run in (Run(fourth), Run(fourth, Completed(report(contract, 2) | known))):
             journal.append_entry(settings.warehouse, run)
-        page = " ".join(web.get("/quality/shop").text.split())
-    assert 'warning by <a href="/reports/shop/run-3.html#failing">run 3</a>: 1 row of prices (naan).' in page
+        page, later, own = (
+            " ".join(web.get(address).text.split())
+            for address in ("/quality/shop", "/reports/shop/run-4.html", "/reports/shop/run-3.html")
+        )
+    for shown in (page, later):
+        assert 'warning by <a href="/reports/shop/run-3.html#failing">run 3</a>: 1 row of prices (naan).' in shown
+    assert "Earlier, let through" not in own
+    assert "published with a warning" in own
 
 
 def test_rows_of_a_release_that_were_not_released_do_not_count_as_such() -> None:
