@@ -39,8 +39,8 @@ from hindcast.store.duckdb_reader import EngineFactory
 from hindcast.store.tables import Table
 
 LINES_PER_PAGE = 50
-MAX_TOGETHER = 60
-"""If so few rows of a pipeline changed, the page has those of all tables."""
+MAX_TOGETHER, TOGETHER_SECONDS = 60, 2.0
+"""If so few rows of a pipeline changed, the page has those of all tables, of as many as it can begin in this time."""
 MAX_EXPORTED = 20_000
 """The most lines of a CSV file."""
 LIMIT = SideLimit(rows=1_200_000, bytes_=256 << 20, line_bytes=8 << 20)
@@ -145,11 +145,17 @@ def _format_lines(
 def _list_others(
     settings: Settings, contract: Contract, readable: Collection[str], request: ChangesRequest, answer: _Answer
 ) -> Iterator[JsonObject]:
-    """Yield the other tables with their lines if no table was asked for and few rows have changed (`MAX_TOGETHER`)."""
+    """Yield the other tables with their lines if no table was asked for and few rows have changed (`MAX_TOGETHER`).
+
+    For which there is no time, the page has links.
+    """
     counts = {name: it.rows for name, it in answer.counts.items() if it is not None}
     if request.table or request.page > 1 or len(counts) < len(answer.counts) or sum(counts.values()) > MAX_TOGETHER:
         return
+    until = time.monotonic() + TOGETHER_SECONDS
     for name in (it for it, rows in counts.items() if rows and it != answer.table.name):
+        if time.monotonic() > until:
+            return
         try:
             other = _find_answer(settings, contract, replace(request, table=name), 0, LINES_PER_PAGE)
         except QuestionError:
