@@ -75,6 +75,21 @@ def test_the_command_names_the_records(
     assert "name a table" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("column", "found"), [("quantity", 1), ("item", 0)])
+def test_causes_are_hidden_of_what_is_looked_up_by_a_sensitive_value(
+    settings: Settings, web: TestClient, column: str, found: int
+) -> None:
+    path = settings.schemas / "shop.yaml"
+    text = path.read_text(encoding="utf-8")
+    marked = text.replace("quantity: int}", f"quantity: int}}, sensitive: [{column}]")
+    try:
+        path.write_text(marked, encoding="utf-8")
+        (line,) = read_causes(web, "bills")
+    finally:
+        path.write_text(text, encoding="utf-8")
+    assert len(line) - 1 == found
+
+
 def test_a_row_of_a_topic_is_caused_by_its_own_record(web: TestClient) -> None:
     assert read_causes(web, "prices") == [("changed", ("shop.prices", 2, "1 h late"))]
 

@@ -143,10 +143,9 @@ class CauseFinder:
         first, second = view.first_input, view.second_input or ""
         reader = InputReader(self.settings, self.contract, self.table.name, self.question.later, frozenset())
         schema, shapes = reader.read_schema(first), list_shapes(self.contract)
-        is_marked = any(reader.build_part(name).marked for name in (first, second))
         places = [next(_read_place(first, row), None) for row in rows]
         times = [read_moment(row, "timestamp") for row in rows]
-        if schema is None or view.join is None or is_marked or not rows:
+        if schema is None or view.join is None or not rows or _is_hidden(view.join.keys, reader, first, second):
             return [[] for _ in rows]
         listed = ", ".join(f"({place[1]}, {place[2]})" for place in places if place) or "(-1, -1)"
         events = {
@@ -249,6 +248,13 @@ def find_all_causes(
 
 
 _LOG_COLUMNS = '"partition", "offset", "timestamp", streamTime, systemFrom'
+
+
+def _is_hidden(texts: Sequence[str], reader: InputReader, first: str, second: str) -> bool:
+    """Return whether a join looks up by a sensitive value, so that a record that was found would tell it."""
+    events, versions = (reader.build_part(name) for name in (first, second))
+    is_marked = any(column in text for text in texts for column in events.marked)
+    return is_marked or versions.has_sensitive_key or (not texts and events.has_sensitive_key)
 
 
 def _is_valid(version: Row, moment: datetime) -> bool:
