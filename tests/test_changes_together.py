@@ -20,6 +20,7 @@ AIR = """
 pipeline: air
 start: 2026-01-01
 topics:
+  hush: {read: table, key: {id: string}, value: {sky: string}, sensitive: true}
   calm: {read: table, key: {id: string}, value: {sky: string}}
   weather: {read: table, key: {id: string}, value: {sky: string}}
   wind: {read: table, key: {id: string}, value: {sky: string}}
@@ -44,6 +45,7 @@ def open_web(tmp_path: Path) -> Iterator[TestClient]:
 
 
 def test_other_tables_are_shown_though_the_first_has_no_change(web: TestClient) -> None:
+    """That is not the one with a sensitive key, which no page shows."""
     found = web.get("/changes/air.json").json()
     assert (found["table"], found["lines"]) == ("calm", [])
     assert [it["table"] for it in found["others"]] == ["weather", "wind"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Literal
 
@@ -244,7 +244,7 @@ def _find_answer(
         earlier, later = sorted((earlier, later))
         between = [run for run in past if earlier < run.known_at <= later]
         counts = _count_rows(between, names)
-        name = request.table or _choose_table(counts, is_only)
+        name = request.table or _choose_table(settings, contract, counts, is_only)
         field = "table"
         table = read.locate_table(warehouse, contract, name)
         hidden = marks.refuse_hidden_key(settings, contract, name)
@@ -258,11 +258,18 @@ def _find_answer(
     return _Answer(table, between, question, found, len(between) == 1 and earlier == before, counts)
 
 
-def _choose_table(counts: Mapping[str, RowCounts | None], is_only: bool) -> str:
-    """Return the first table with corrections, if only they are asked for, or changed rows; without any the first."""
+def _choose_table(settings: Settings, contract: Contract, counts: Mapping[str, RowCounts | None], is_only: bool) -> str:
+    """Return the first table with corrections, if only they are asked for, or changed rows; without any the first.
+
+    One that may not be shown, as its key is sensitive, only if there is no other.
+    """
     changed = [name for name, it in counts.items() if it and it.rows]
     corrected = [name for name in changed if is_only and (it := counts[name]) and it.corrections]
-    return next(iter([*corrected, *changed, *counts]))
+    for name in (offered := [*corrected, *changed, *counts]):
+        with suppress(QueryError):
+            marks.refuse_hidden_key(settings, contract, name)
+            return name
+    return offered[0]
 
 
 def _list_tables(counts: Mapping[str, RowCounts | None]) -> dict[str, JsonValue]:
