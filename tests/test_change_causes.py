@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -74,6 +75,21 @@ def test_the_command_names_the_records(
     assert "name a table" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("column", "found"), [("quantity", 1), ("item", 0)])
+def test_causes_are_hidden_of_what_is_looked_up_by_a_sensitive_value(
+    settings: Settings, web: TestClient, column: str, found: int
+) -> None:
+    path = settings.schemas / "shop.yaml"
+    text = path.read_text(encoding="utf-8")
+    marked = text.replace("quantity: int}", f"quantity: int}}, sensitive: [{column}]")
+    try:
+        path.write_text(marked, encoding="utf-8")
+        (line,) = read_causes(web, "bills")
+    finally:
+        path.write_text(text, encoding="utf-8")
+    assert len(line) - 1 == found
+
+
 def test_a_row_of_a_topic_is_caused_by_its_own_record(web: TestClient) -> None:
     assert read_causes(web, "prices") == [("changed", ("shop.prices", 2, "1 h late"))]
 
@@ -128,3 +144,39 @@ def test_a_cause_that_is_not_known_is_among_the_few_records_of_the_run(settings:
     release = Release({"prices": ReleasedKeys(RUNS[1], ("{}",), "ann")})
     released = replace(run, plan=replace(run.plan, purpose=release))
     assert describe_likely_cause(settings, contract, "prices", [released]) == "released by ann"
+
+
+def test_a_late_record_is_named_first_though_its_group_is_large(settings: Settings, web: TestClient) -> None:
+    """Its row is older than those of 30 others; some of these are new only because another record has ended them."""
+    contract, log = load(settings.schemas / "shop.yaml"), tables.log_table(settings.warehouse, "shop", "people")
+    own = {"name": "x", "city": "Oslo"}
+    others = [version(1 if n > 9 else 2, None, 10, 60, id=n, **own, **place(n)) for n in range(2, 32)]
+    new = [version(2, None, start, None, id=n, **own, **place(n)) for start, n in ((5, 99), (10.5, 98))]
+    write(settings, contract, "people", [*others, *new])
+    old = {"run": 1, "systemFrom": RUNS[0], "timestamp": at(10), "streamTime": None}
+    second = {"run": 2, "systemFrom": RUNS[1], "timestamp": at(10.5), "streamTime": None}
+    late = {**second, "timestamp": at(5), "streamTime": at(65)}
+    write_rows(log, LOG, [log_row(99, **late), log_row(98, **second), *(log_row(n, **old) for n in range(2, 32))])
+    counts = [version(run, None if run == 2 else 2, 11, None, city="Oslo", n=n) for run, n in ((1, 30), (2, 32))]
+    write(settings, contract, "cities", counts)
+    assert read_causes(web, "cities") == [("changed", ("people", 99, "1 h late"), ("people", 98, "not late"))]
+
+
+def test_no_old_record_is_named_when_there_is_no_time_for_the_log(
+    web: TestClient, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    again = version(2, None, 5, 9, item="salt", price=1, note="", **place(1))
+    write(settings, load(settings.schemas / "shop.yaml"), "prices", [again])
+    monkeypatch.setattr(change_causes, "SECONDS", 0.0)
+    assert {line[1:] for line in read_causes(web, "prices")} == {()}
+
+
+def test_the_command_says_that_a_log_is_damaged(
+    settings: Settings, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HINDCAST_SCHEMAS", str(settings.schemas))
+    monkeypatch.setenv("HINDCAST_WAREHOUSE", settings.warehouse)
+    for file in Path(tables.log_table(settings.warehouse, "shop", "prices").path).glob("**/*.parquet"):
+        file.write_bytes(b"damaged")
+    assert main.main(["diff", "shop.prices", "--run", "2", "--causes"]) == 1
+    assert "logs/prices: a data file cannot be read" in capsys.readouterr().err

@@ -153,7 +153,11 @@ def test_a_restatement_is_written_as_a_table_of_its_own(
     capsys.readouterr()
     write_deltalake(tmp_path / "other", pa.table({"x": [1]}))
     (tmp_path / "x").write_text("")
+    damaged = tmp_path / "damaged"
+    write_deltalake(damaged, pa.table({"x": [1]}))
+    (damaged / "_delta_log" / f"{0:020}.json").write_text("{")
     odd = {
+        str(damaged): "Truncated record whilst reading object\n  what to do: repeat this",
         str(tmp_path / "other"): "it has a table with other columns: x",
         str(tmp_path): "it has files of something else",
         f"{settings.warehouse}/shop/restated": "it is in the warehouse",

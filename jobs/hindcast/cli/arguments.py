@@ -256,7 +256,9 @@ def build_parser() -> argparse.ArgumentParser:
     diff.add_argument("--valid-to", metavar="V", help="up to before this one")
     diff.add_argument("--corrections", action="store_true", help="only past answers that are others now")
     diff.add_argument(
-        "--causes", action="store_true", help="add the records that caused each change, and how late they came"
+        "--causes",
+        action="store_true",
+        help="add the records that caused each change, at most 3, and how late they came",
     )
     diff.add_argument(
         "--order",

@@ -30,11 +30,12 @@ from hindcast.contract.shapes import PERIODS
 from hindcast.query import cut_values
 from hindcast.query.changes import ChangeQuestion
 from hindcast.query.explain import find_input_rows
-from hindcast.query.explain_limits import NotExplainedError, open_limited_engine
+from hindcast.query.explain_limits import EngineLimitError, open_limited_engine
 from hindcast.query.inputs_as_of import InputReader, RecordPlace, find_records
 from hindcast.query.key_history import find_cell, read_moment
 from hindcast.query.row_expressions import RowExpressions
 from hindcast.store import duckdb_reader, emitted_log, tables
+from hindcast.store.odd_tables import refuse_unreadable_rows
 from hindcast.store.tables import Table
 
 SECONDS, LINE_SECONDS = 1.5, 0.8
@@ -49,7 +50,7 @@ _Place: TypeAlias = tuple[str, int, int]
 MAX_ROWS = 20_000
 """How many new versions of a table that is looked up in are read: other causes are not known."""
 MAX_RECORDS = 3
-"""How many records of a line are named."""
+"""How many records of a line are named: those that came latest."""
 
 
 class Cause(NamedTuple):
@@ -92,13 +93,10 @@ class CauseFinder:
             found = self._find_places(lines)
             logged = self._read_log({place for places in found for place in places})
         except Exception as error:  # an input may be damaged, or need expressions that only Spark evaluates
-            if not (self.is_page or isinstance(error, NotExplainedError)):
+            if isinstance(error, HindcastError) and not self.is_page:
                 raise
             return [[] for _ in lines]
-        return [
-            [self._name_cause(place, logged) for place in places if place not in logged or logged[place].is_new]
-            for places in found
-        ]
+        return [self._name_causes(places, logged) for places in found]
 
     def _find_places(self, lines: Sequence[Row]) -> list[list[_Place]]:
         name, view = self.table.name, self.contract.views.get(self.table.name)
@@ -118,9 +116,9 @@ class CauseFinder:
         for line, row in zip(lines, rows, strict=True):
             try:
                 places = [] if self._is_late() else [*dict.fromkeys(self._find_inputs(view, line, row))]
-            except (NotExplainedError, HindcastError):
+            except Exception:  # noqa: BLE001  # as of `explain_row`
                 places = []
-            found.append(places[:MAX_RECORDS])
+            found.append(places)
         return found
 
     def _is_late(self) -> bool:
@@ -134,8 +132,8 @@ class CauseFinder:
             if cause is not None:
                 yield cause.topic, cause.cause_partition, cause.cause_offset
             return
-        moment = self.question.later
-        for part in find_input_rows(self.settings, self.contract, self.table.name, row, moment, self.readable):
+        asked = self.question.later, self.readable, self.question.earlier
+        for part in find_input_rows(self.settings, self.contract, self.table.name, row, *asked):
             if part.open and not part.hidden and part.name in self.contract.topics:
                 for own in part.rows:
                     yield from _read_place(part.name, own) if self._is_new(own) else ()
@@ -145,10 +143,9 @@ class CauseFinder:
         first, second = view.first_input, view.second_input or ""
         reader = InputReader(self.settings, self.contract, self.table.name, self.question.later, frozenset())
         schema, shapes = reader.read_schema(first), list_shapes(self.contract)
-        is_marked = any(reader.build_part(name).marked for name in (first, second))
         places = [next(_read_place(first, row), None) for row in rows]
         times = [read_moment(row, "timestamp") for row in rows]
-        if schema is None or view.join is None or is_marked or not rows:
+        if schema is None or view.join is None or not rows or _is_hidden(view.join.keys, reader, first, second):
             return [[] for _ in rows]
         listed = ", ".join(f"({place[1]}, {place[2]})" for place in places if place) or "(-1, -1)"
         events = {
@@ -195,9 +192,11 @@ class CauseFinder:
     ) -> list[Row]:
         limit = SECONDS if self.is_page else COMMAND_SECONDS
         delta_table, left = tables.open_table(located), limit - (time.monotonic() - self.begun)
-        if delta_table is None or left <= 0:
+        if left <= 0:
+            raise EngineLimitError("finding causes took too long")
+        if delta_table is None:
             return []
-        with open_limited_engine(delta_table, left) as engine:
+        with refuse_unreadable_rows(located), open_limited_engine(delta_table, left) as engine:
             duckdb_reader.register_rows(engine, delta_table, bounds)
             shown = columns or cut_values.cut_columns(engine)
             return list_rows(
@@ -223,6 +222,12 @@ class CauseFinder:
                     logged[name, partition, offset] = _Logged(self._is_new(row), late)
         return logged
 
+    def _name_causes(self, places: Sequence[_Place], logged: Mapping[_Place, _Logged]) -> list[Cause]:
+        """Return the records of these places that are new, those that came latest first."""
+        new = [place for place in places if place not in logged or logged[place].is_new]
+        lates = {place: logged[place].late if place in logged else timedelta(0) for place in new}
+        return [self._name_cause(place, logged) for place in sorted(new, key=lambda it: -lates[it])[:MAX_RECORDS]]
+
     def _name_cause(self, place: _Place, logged: Mapping[_Place, _Logged]) -> Cause:
         name, partition, offset = place
         lineage: Row = {"_partition": partition, "_offset": offset}
@@ -243,6 +248,13 @@ def find_all_causes(
 
 
 _LOG_COLUMNS = '"partition", "offset", "timestamp", streamTime, systemFrom'
+
+
+def _is_hidden(texts: Sequence[str], reader: InputReader, first: str, second: str) -> bool:
+    """Return whether a join looks up by a sensitive value, so that a record that was found would tell it."""
+    events, versions = (reader.build_part(name) for name in (first, second))
+    is_marked = any(column in text for text in texts for column in events.marked)
+    return is_marked or versions.has_sensitive_key or (not texts and events.has_sensitive_key)
 
 
 def _is_valid(version: Row, moment: datetime) -> bool:

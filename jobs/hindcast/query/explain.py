@@ -60,12 +60,20 @@ def explain_row(
 
 
 def find_input_rows(
-    settings: Settings, contract: Contract, name: str, row: Row, known: datetime, readable: Collection[str]
+    settings: Settings,
+    contract: Contract,
+    name: str,
+    row: Row,
+    known: datetime,
+    readable: Collection[str],
+    since: datetime | None = None,
 ) -> Sequence[InputRows]:
     """Return the input rows that a row of a view (with lineage) is made of, as known at `known`; NotExplainedError if
     that takes too long.
+
+    Of an aggregate's group only those that became known after `since`.
     """
-    return _explain_found_row(settings, contract, name, row, known, readable, None)[1]
+    return _explain_found_row(settings, contract, name, row, known, readable, None, since)[1]
 
 
 def _describe_values(
@@ -122,6 +130,7 @@ def _explain_found_row(
     known: datetime,
     readable: Collection[str],
     hold: Hold | None,
+    since: datetime | None = None,
 ) -> tuple[str, Sequence[InputRows]]:
     """Return why a row was what it was, in words without a capital, and the input rows that it was made of."""
     warehouse = settings.warehouse
@@ -129,7 +138,8 @@ def _explain_found_row(
         (record,) = find_records(warehouse, contract, name, row)
         place = f"{record['topic']}, partition {record['partition']}, offset {record['offset']}"
         return f"it comes from the record in {place}.", []
-    reader = InputReader(settings, contract, name, _find_known_at(row, known, hold), frozenset(readable))
+    since = None if contract.views[name].aggregate is None else since
+    reader = InputReader(settings, contract, name, _find_known_at(row, known, hold), frozenset(readable), since)
     with limit_explanations(contract.pipeline):
         return _explain_view_row(warehouse, contract, name, row, reader)
 

@@ -138,13 +138,17 @@ def _find_kafka_partition(warehouse: str, contract: Contract, source: str, parti
 
 @dataclass(frozen=True)
 class InputReader:
-    """Reads the inputs of a `view` as known at a moment, for a user who may read the pipelines `readable`."""
+    """Reads the inputs of a `view` as known at a moment, for a user who may read the pipelines `readable`.
+
+    `since`: read only rows that became known after it, the oldest first: a record that came late is among these.
+    """
 
     settings: Settings
     contract: Contract
     view: str
     known_at: datetime
     readable: frozenset[str]
+    since: datetime | None = None
 
     def read_event(self, name: str, place: tuple[int | None, int | None], span: tuple[datetime, datetime]) -> InputRows:
         """Return the event of a place (partition, offset), whose timestamp lies within the span."""
@@ -211,7 +215,7 @@ class InputReader:
         members: WindowMembers | None = None,
         expressions: RowExpressions | None = None,
     ) -> InputRows:
-        """Return the rows that meet a condition, the latest first, cut (cut_values.py).
+        """Return the rows that meet a condition, the latest first (but see `since`), cut (cut_values.py).
 
         The condition may qualify columns by `name`, and call functions of the `expressions`. With `members` events that
         came too late are left out.
@@ -231,12 +235,14 @@ class InputReader:
             duckdb_reader.register_rows(engine, delta_table, [*bounds, *system])
             known, late = predicates.known_at_condition(sql_literal(part.known_at)), 0
             condition = f"{known} AND {condition}"
+            if self.since is not None:
+                condition += f' AND "{name}"."systemFrom" > {sql_literal(self.since)}'
             if members is not None:
                 places = members.find_late(engine, name, known)
                 late = places.num_rows
                 engine.register("_late", places)
                 condition += f' AND ("{name}"."_partition", "{name}"."_offset") NOT IN (FROM _late)'
-            order = [(PERIODS[part.source.kind][0], True)]
+            order = [(PERIODS[part.source.kind][0], self.since is None)]
             sample = _sample_rows(engine, condition, order, name)
         marked = part.marked | table_columns.read_dropped_columns(delta_table).keys()  # they may have been sensitive
         return InputRows(name, part.source, part.known_at, part.open, marked, sample.rows, sample.total, late)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Literal
 
@@ -39,8 +39,8 @@ from hindcast.store.duckdb_reader import EngineFactory
 from hindcast.store.tables import Table
 
 LINES_PER_PAGE = 50
-MAX_TOGETHER = 60
-"""If so few rows of a pipeline changed, the page has those of all tables."""
+MAX_TOGETHER, TOGETHER_SECONDS = 60, 2.0
+"""If so few rows of a pipeline changed, the page has those of all tables, of as many as it can begin in this time."""
 MAX_EXPORTED = 20_000
 """The most lines of a CSV file."""
 LIMIT = SideLimit(rows=1_200_000, bytes_=256 << 20, line_bytes=8 << 20)
@@ -145,11 +145,17 @@ def _format_lines(
 def _list_others(
     settings: Settings, contract: Contract, readable: Collection[str], request: ChangesRequest, answer: _Answer
 ) -> Iterator[JsonObject]:
-    """Yield the other tables with their lines if no table was asked for and few rows have changed (`MAX_TOGETHER`)."""
+    """Yield the other tables with their lines if no table was asked for and few rows have changed (`MAX_TOGETHER`).
+
+    For which there is no time, the page has links.
+    """
     counts = {name: it.rows for name, it in answer.counts.items() if it is not None}
     if request.table or request.page > 1 or len(counts) < len(answer.counts) or sum(counts.values()) > MAX_TOGETHER:
         return
+    until = time.monotonic() + TOGETHER_SECONDS
     for name in (it for it, rows in counts.items() if rows and it != answer.table.name):
+        if time.monotonic() > until:
+            return
         try:
             other = _find_answer(settings, contract, replace(request, table=name), 0, LINES_PER_PAGE)
         except QuestionError:
@@ -238,7 +244,7 @@ def _find_answer(
         earlier, later = sorted((earlier, later))
         between = [run for run in past if earlier < run.known_at <= later]
         counts = _count_rows(between, names)
-        name = request.table or _choose_table(counts, is_only)
+        name = request.table or _choose_table(settings, contract, counts, is_only)
         field = "table"
         table = read.locate_table(warehouse, contract, name)
         hidden = marks.refuse_hidden_key(settings, contract, name)
@@ -252,11 +258,18 @@ def _find_answer(
     return _Answer(table, between, question, found, len(between) == 1 and earlier == before, counts)
 
 
-def _choose_table(counts: Mapping[str, RowCounts | None], is_only: bool) -> str:
-    """Return the first table with corrections, if only they are asked for, or changed rows; without any the first."""
+def _choose_table(settings: Settings, contract: Contract, counts: Mapping[str, RowCounts | None], is_only: bool) -> str:
+    """Return the first table with corrections, if only they are asked for, or changed rows; without any the first.
+
+    One that may not be shown, as its key is sensitive, only if there is no other.
+    """
     changed = [name for name, it in counts.items() if it and it.rows]
     corrected = [name for name in changed if is_only and (it := counts[name]) and it.corrections]
-    return next(iter([*corrected, *changed, *counts]))
+    for name in (offered := [*corrected, *changed, *counts]):
+        with suppress(QueryError):
+            marks.refuse_hidden_key(settings, contract, name)
+            return name
+    return offered[0]
 
 
 def _list_tables(counts: Mapping[str, RowCounts | None]) -> dict[str, JsonValue]:

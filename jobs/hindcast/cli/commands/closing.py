@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -115,10 +116,14 @@ def _write_table(settings: Settings, folder: Path, rows: pa.Table) -> None:
                 found = f"it has a table with other columns: {', '.join(columns)}"
                 raise QueryError(show_briefly(found), fix="name another folder", where=place)
         elif folder.exists() and any(folder.iterdir()):
-            raise QueryError("it has files of something else", fix="name a new folder", where=place)
+            found = "it has files of something else, or of a first write that was killed"
+            raise QueryError(found, fix="name a new folder", where=place)
         write_deltalake(place, rows, mode="overwrite")
     except (DeltaError, OSError) as error:
-        raise QueryError(f"cannot be written: {error}", fix="name a folder that you may write", where=place) from None
+        text = re.sub(r"\x1b\[\d+m", "", str(error)).partition("\n   0: ")[0]  # without colours and Rust's frames
+        cause = show_briefly(" ".join(text.split()))
+        fix = "repeat this if another command wrote it at the same time; else name a new folder that you may write"
+        raise QueryError(f"cannot be written: {cause}", fix=fix, where=place) from None
 
 
 def _write_page(path: Path, page: str) -> None:
