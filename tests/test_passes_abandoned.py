@@ -10,7 +10,8 @@ import pytest
 
 from bare_runs import bare_run
 from hindcast.cli.main import main
-from hindcast.common.errors import RunError
+from hindcast.common.errors import BusyError, RunError
+from hindcast.ops.upgrade import downgrade
 from hindcast.plan import journal
 from hindcast.plan.purposes import ArrivalInterval, Replay
 from pipelines import Pipeline, at, cloned, pipeline, wrong
@@ -30,6 +31,9 @@ def test_a_pass_that_was_abandoned_before_it_wrote_anything_is_made_again_at_its
         send_histories(p, chance, 40, ("menu", "orders"))
         rehearse(p, -30, 0, "30 seconds", in_passes=True)
         kill_pass(p)
+        with pytest.raises(BusyError) as refused:
+            downgrade.downgrade_table(spark, p.contract, "menu", "versioned")
+        assert refused.value.fix.startswith("wait for it or repeat the hindcast rehearse that began it; if")
         with pytest.MonkeyPatch.context() as patch:
             other = cloned(p, tmp_path / "b")
             for name, value in other.environ.items():

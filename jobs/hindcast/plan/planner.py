@@ -103,7 +103,7 @@ def ensure_plan(
             raise BusyError(
                 f"run {run.number} ({run.run_id}) has not ended",
                 where=contract.pipeline,
-                fix=f"wait for it or {_retry_fix(run)}; if it cannot be finished: hindcast abandon {contract.pipeline}",
+                fix=f"wait for it or {name_retry(run)}; if it cannot be finished: hindcast abandon {contract.pipeline}",
             )
     committed_runs.refuse_unknown_runs(contract, past)
     if rehearsed is not None:
@@ -159,7 +159,7 @@ def is_of_this_version(plan: Plan) -> bool:
     return plan.version in ("", __version__)
 
 
-def _retry_fix(run: Run) -> str:
+def name_retry(run: Run) -> str:
     """Return how to retry a run, with the command if a command began it."""
     if run.plan.erasure:
         return "repeat the hindcast forget that began it"

@@ -21,7 +21,7 @@ from pyspark.sql.types import StructField, StructType, TimestampType
 from hindcast.common.errors import BusyError, HindcastError, RequestError
 from hindcast.contract.bound import BoundContract
 from hindcast.ops.upgrade.upgrade import DOWNGRADE_NOTE, locate_topic_table
-from hindcast.plan import horizon, journal, notices
+from hindcast.plan import horizon, journal, notices, planner
 from hindcast.plan.horizon import Removal
 from hindcast.runs import store_migration
 from hindcast.store import commits, row_reader, store_formats, table_columns, table_creation, tables
@@ -72,10 +72,11 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 def _refuse_open_runs(table: Table) -> None:
     open_runs = [run for run in journal.read_runs(table.warehouse, table.pipeline) if not run.is_finished]
     if open_runs:
+        abandon = f"hindcast abandon {table.pipeline}"
         raise BusyError(
             f"run {open_runs[0].number} ({open_runs[0].run_id}) has not ended",
             where=table.pipeline,
-            fix=f"wait for it or retry it; if it cannot be finished: hindcast abandon {table.pipeline}",
+            fix=f"wait for it or {planner.name_retry(open_runs[0])}; if it cannot be finished: {abandon}",
         )
 
 
