@@ -243,6 +243,16 @@ def test_the_command_line_says_what_a_run_changed(
     assert "(0 rows)" in capsys.readouterr().out
     assert main.main(["diff", "shop.prices", "--run", "2", *early[:2], "--valid-to", "2026-01-01T00:01:01"]) == 0
     assert "2026-01-01 00:01:01  changed" in capsys.readouterr().out
+    for keys, count in (
+        (["--key", "naan"], 1),
+        (["--key", "rice"], 0),
+        (["--from-key", "n", "--to-key", "o"], 1),
+        (["--to-key", "m"], 0),
+    ):
+        assert main.main(["diff", "shop.prices", "--run", "2", *keys, "--format", "json"]) == 0
+        assert len(json.loads(capsys.readouterr().out)) == count
+    assert main.main(["diff", "shop", "--run", "2", "--key", "naan"]) == 1
+    assert "have different keys" in capsys.readouterr().err
     for wrong, why in ((early[:2], "half a period"), ([*early[:2], "--valid-to", "2025-01-01"], "is not before")):
         assert main.main(["diff", "shop.prices", "--run", "2", *wrong]) == 1
         assert why in capsys.readouterr().err

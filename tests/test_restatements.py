@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from deltalake import DeltaTable
 
 from hindcast.bitemporal.predicates import Question
 from hindcast.cli.main import main
@@ -117,6 +118,31 @@ def test_what_made_an_answer_another_one_is_named(shop: Pipeline) -> None:
         assert back.figures == []
         with pytest.raises(UnknownError, match="no close 'Q2'"):
             restatements.restate_close(shop.warehouse, shop.contract, "Q2", last)
+
+
+def test_figures_by_group_are_those_of_the_rows_of_each_value(
+    shop: Pipeline, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    with shop.here():
+        last = read.read_last_known_at(shop.warehouse, shop.name)
+        whole = restatements.restate_close(shop.warehouse, shop.contract, "Q1", last)
+        found = restatements.restate_close(shop.warehouse, shop.contract, "Q1", last, group_by="item")
+        sums = {(it.table, it.name): it.differences for it in whole.figures}
+        for table, name in {(it.table, it.name) for it in found.figures}:
+            groups = [it for it in found.figures if (it.table, it.name) == (table, name)]
+            causes = {cause for it in groups for cause in it.differences}
+            added = {cause: sum(it.differences.get(cause, 0) for it in groups) for cause in causes}
+            assert {c: n for c, n in added.items() if n} == {c: n for c, n in sums[table, name].items() if n}
+        tea = {it.name: it for it in found.figures if (it.table, it.group) == ("orders", "tea")}
+        assert (tea["quantity"].closed, tea["quantity"].differences["records"]) == (1, 7), "the row of bob was erased"
+        assert "menu" not in {it.table for it in found.figures}, "it has versions"
+        into = str(tmp_path / "restated")
+        assert main(["restate", shop.name, "Q1", "--group-by", "item", "--into", into]) == 0
+        titles = capsys.readouterr().out.splitlines()[1].split()
+        assert titles[:4] == ["table", "group", "figure", "closed"]
+        assert "group" in DeltaTable(into).to_pyarrow_table().column_names
+        assert main(["restate", shop.name, "Q1", "--group-by", "color"]) == 1
+        assert "no table of events or windows has the column 'color'" in capsys.readouterr().err
 
 
 def test_records_of_the_period_that_became_known_since_are_listed(

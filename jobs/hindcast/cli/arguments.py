@@ -53,6 +53,11 @@ def build_parser() -> argparse.ArgumentParser:
         )
         return sub
 
+    def add_key_range(sub: argparse.ArgumentParser) -> None:
+        text = "keys from this one on: the text of the first column, or the first few columns as JSON"
+        sub.add_argument("--from-key", metavar="K", help=text)
+        sub.add_argument("--to-key", metavar="K", help="keys up to this one")
+
     def add_limit(sub: argparse.ArgumentParser) -> None:
         text = "the number of rows to show, 0 for all (default: 1,000 as text, otherwise all)"
         sub.add_argument("--limit", type=int, metavar="N", help=text)
@@ -221,12 +226,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     query.add_argument("--from", dest="start", metavar="T", help="what was true from this moment on")
     query.add_argument("--to", dest="end", metavar="T", help="what was true up to this moment")
-    query.add_argument(
-        "--from-key",
-        metavar="K",
-        help="keys from this one on: the text of the first column, or the first few columns as JSON",
-    )
-    query.add_argument("--to-key", metavar="K", help="keys up to this one")
+    add_key_range(query)
     query.add_argument(
         "--known-at",
         metavar="S",
@@ -252,6 +252,8 @@ def build_parser() -> argparse.ArgumentParser:
     diff.add_argument(
         "--to", dest="end", metavar="S", help="up to what was known at this moment, after run:N, or at close:NAME"
     )
+    diff.add_argument("--key", metavar="K", help=f"of a table only {_KEY_HELP}")
+    add_key_range(diff)
     diff.add_argument("--valid-from", metavar="V", help="only what was true from this moment on")
     diff.add_argument("--valid-to", metavar="V", help="up to before this one")
     diff.add_argument("--corrections", action="store_true", help="only past answers that are others now")
@@ -306,6 +308,9 @@ def build_parser() -> argparse.ArgumentParser:
     )
     restate.add_argument(
         "--into", type=Path, metavar="FOLDER", help="write the differences, by figure and cause, as a Delta table"
+    )
+    restate.add_argument(
+        "--group-by", metavar="COLUMN", help="the figures of events and windows for each value of this column"
     )
     restate.add_argument(
         "--records", action="store_true", help="list the records of the period that became known since"

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 from duckdb import DuckDBPyConnection
 
+from hindcast.bitemporal import predicates
 from hindcast.bitemporal.predicates import ColumnBound, Question, sql_literal
 from hindcast.common.errors import QueryError
 from hindcast.common.python_values import list_values
@@ -38,13 +39,16 @@ Order = Literal["size", "time"]
 """Lines with the greatest difference of a number first, or in the order of key and time."""
 
 
+ALL_KEYS = Question()
+
+
 @dataclass(frozen=True)
 class ChangeQuestion:
     """Which changes of a table: between what was known at `earlier` and at `later`, which may come in either order.
 
     `only_corrections`: only those of answers that were past (`tables.is_correction`). `first` and `most`: from which
     line on, and how many (None: all). `hidden`: columns by whose values lines are not ordered. `period`: only what was
-    true from its start to before its end; of windows those that begin in it.
+    true from its start to before its end; of windows those that begin in it. `keys`: only those that this asks for.
     """
 
     earlier: datetime
@@ -55,6 +59,7 @@ class ChangeQuestion:
     most: int | None = None
     hidden: Collection[str] = ()
     period: tuple[datetime, datetime] | None = None
+    keys: Question = ALL_KEYS
 
     def __post_init__(self) -> None:
         earlier, later = sorted((self.earlier, self.later))
@@ -197,7 +202,7 @@ def _pair_lines(
     with row_reader.refuse_broken_files(table), open_engine(delta_table) as engine:
         for side, condition in list_sides(question).items():
             column = "systemTo" if side == "old" else "systemFrom"
-            bounds = [ColumnBound(column, least=question.earlier, most=question.later)]
+            bounds = [ColumnBound(column, least=question.earlier, most=question.later), *form.key_bounds]
             duckdb_reader.register_rows(engine, delta_table, bounds)
             if limit is not None:
                 _refuse_many(engine, condition, limit, table)
@@ -228,7 +233,7 @@ def open_compared(
         table, delta_table = read.open_answerable(warehouse, contract, name, asked)
     trimmed = horizon.read_horizon(table, delta_table)
     since = start or (trimmed.moment if trimmed else None)
-    return table, delta_table, ComparedColumns(table, delta_table, question.later, since, end)
+    return table, delta_table, ComparedColumns(table, delta_table, question, since, end)
 
 
 def _refuse_many(engine: DuckDBPyConnection, condition: str, limit: SideLimit, table: Table) -> None:
@@ -301,22 +306,28 @@ class ComparedColumns:
     """The columns of a table as SQL: k, a struct of its key; p0 and p1, its periods; v, its values; s, its sources."""
 
     def __init__(
-        self, table: Table, delta_table: DeltaTable, known_at: datetime, since: datetime | None, until: datetime | None
+        self,
+        table: Table,
+        delta_table: DeltaTable,
+        question: ChangeQuestion,
+        since: datetime | None,
+        until: datetime | None,
     ) -> None:
         self._table, self._periods = table, PERIODS[table.kind]
         self._since, self._until = (None if moment is None else sql_literal(moment) for moment in (since, until))
         fields, shown = (
             pa.schema(delta_table.schema().to_arrow()),
-            table_columns.list_columns(table, delta_table, known_at),
+            table_columns.list_columns(table, delta_table, question.later),
         )
+        self._keys, self._key_types = question.keys, {name: fields.field(name).type for name in table.key}
         own = [field for field in fields if field.name in shown and field.name not in PERIOD_COLUMNS]
         self._values = [field for field in own if field.name not in table.key]
         self._sources = [name for name in fields.names if name.startswith("_") and name != "_belief"]
 
     @property
     def kept_condition(self) -> str:
-        """The condition of rows that are compared: of the period that is asked for, or that a trim has left on both
-        sides, those that are true at its horizon or later.
+        """The condition of rows that are compared: of the keys and the period that are asked for, or that a trim has
+        left on both sides, those that are true at its horizon or later.
         """
         start, conditions = quote_name(self._periods[0]), []
         if self._since is not None:
@@ -325,7 +336,12 @@ class ComparedColumns:
             conditions.append(ended)
         if self._until is not None:
             conditions.append(f"{start} < {self._until}")
-        return " AND ".join(conditions) or "true"
+        return " AND ".join([*conditions, *predicates.key_conditions(self._keys, self._key_types)]) or "true"
+
+    @property
+    def key_bounds(self) -> list[ColumnBound]:
+        """The bounds of the key's columns, to skip files."""
+        return predicates.key_bounds(self._keys, self._key_types)
 
     @property
     def columns(self) -> str:

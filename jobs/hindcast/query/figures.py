@@ -35,14 +35,21 @@ _HALF = 18
 """A number with more digits is added as two: its last so many digits, and the others."""
 
 
+class Measure(NamedTuple):
+    """A column that is summed, or `ROWS`, of the rows of a group: a value as text, None for null or without groups."""
+
+    column: str
+    group: str | None
+
+
 class PeriodFigures(NamedTuple):
     """Figures as known at the `earlier` and the `later` moment, and by how much runs have changed them, by their
     known-ats.
     """
 
-    earlier: Mapping[str, Number]
-    later: Mapping[str, Number]
-    steps: Mapping[datetime, Mapping[str, Number]]
+    earlier: Mapping[Measure, Number]
+    later: Mapping[Measure, Number]
+    steps: Mapping[datetime, Mapping[Measure, Number]]
 
 
 def sum_figures(
@@ -51,20 +58,23 @@ def sum_figures(
     name: str,
     question: ChangeQuestion,
     open_engine: EngineFactory = duckdb_reader.open_engine,
+    group_by: str | None = None,
 ) -> PeriodFigures:
     """Return the figures of a table's events or windows between two moments of knowledge: their number (`ROWS`), and
-    the sum of each column of numbers. Of windows those count that begin in the period.
+    the sum of each column of numbers; with `group_by` of the rows of each value of a column. Of windows those count
+    that begin in the period.
 
     Runs whose rows a trim has removed are left out: what they did counts for those that ended or followed these rows.
     """
     table, delta_table, form = changes.open_compared(warehouse, contract, name, question)
     since, until = sql_literal(question.earlier), sql_literal(question.later)
     numbers = form.number_columns
-    columns = ", ".join(["1 AS _sign", *map(quote_name, numbers)])
+    columns = ", ".join(["1 AS _sign", "_group", *map(quote_name, numbers)])
     ended = columns.replace("1", "-1", 1)
     with row_reader.refuse_broken_files(table), open_engine(delta_table) as engine:
         duckdb_reader.register_rows(engine, delta_table, [ColumnBound("systemFrom", most=question.later)])
-        needed = ", ".join(['"systemFrom"', '"systemTo"', *map(quote_name, numbers)])
+        group = quote_name(group_by) if group_by in engine.sql("FROM rows").columns else "NULL"
+        needed = ", ".join(['"systemFrom"', '"systemTo"', f"{group}::VARCHAR AS _group", *map(quote_name, numbers)])
         engine.execute(f"CREATE TEMP TABLE kept AS SELECT {needed} FROM rows WHERE {form.kept_condition}")  # noqa: S608
         engine.execute(
             f"""
@@ -76,17 +86,25 @@ def sum_figures(
             UNION ALL SELECT "systemTo", false, {ended} FROM kept WHERE "systemTo" > {since} AND "systemTo" <= {until}
             """  # noqa: S608  # literals, quoted names
         )
-        sums: dict[tuple[datetime | None, bool], dict[str, Number]] = {(None, False): {}, (None, True): {}}
-        queries = [(ROWS, 0, "SELECT _at, _later, sum(_sign), NULL FROM signed GROUP BY _at, _later")]
+        sums: dict[_Moment, dict[Measure, Number]] = {(None, False): {}, (None, True): {}}
+        queries = [(ROWS, 0, f"SELECT {_PLACE}, sum(_sign), NULL FROM signed GROUP BY {_PLACE}")]  # noqa: S608  # ours
         queries += [_sum_column(column, kind) for column, kind in numbers.items()]
         for column, scale, query in queries:
-            for at, is_later, high, low in engine.sql(query).fetchall():
-                sums.setdefault((at, is_later), {})[column] = _join_halves(high, low, scale)
-            if not all(math.isfinite(found.get(column, 0)) for found in sums.values()):
-                for at, is_later, total in _add_doubles(engine, column):
-                    sums[at, is_later][column] = total
+            of_column: dict[_Moment, dict[Measure, Number]] = {}
+            for at, is_later, value, high, low in engine.sql(query).fetchall():
+                of_column.setdefault((at, is_later), {})[Measure(column, value)] = _join_halves(high, low, scale)
+            if not all(math.isfinite(it) for found in of_column.values() for it in found.values()):
+                for moment, value, total in _add_doubles(engine, column):
+                    of_column[moment][Measure(column, value)] = total
+            for moment, found in of_column.items():
+                sums.setdefault(moment, {}).update(found)
     steps = {at: found for (at, _), found in sums.items() if at is not None}
     return PeriodFigures(sums[None, False], sums[None, True], steps)
+
+
+_Moment: TypeAlias = tuple[datetime | None, bool]
+"""The known-at of a run, or None and whether it is as known at the later moment."""
+_PLACE = "_at, _later, _group"
 
 
 def _sum_column(name: str, kind: pa.DataType) -> tuple[str, int, str]:
@@ -94,31 +112,31 @@ def _sum_column(name: str, kind: pa.DataType) -> tuple[str, int, str]:
     column = quote_name(name)
     if pa.types.is_floating(kind):
         terms = _count_values(name)
-        return name, 0, f"SELECT _at, _later, coalesce(fsum(_times * _n), 0), NULL FROM ({terms}) GROUP BY _at, _later"  # noqa: S608
+        return name, 0, f"SELECT {_PLACE}, coalesce(fsum(_times * _n), 0), NULL FROM ({terms}) GROUP BY {_PLACE}"  # noqa: S608
     if pa.types.is_integer(kind) or kind.precision <= _SUMMED_DIGITS:
         signed = f"CASE WHEN _sign > 0 THEN {column} ELSE -{column} END"
         signed = f"_sign * {column}::HUGEINT" if pa.types.is_integer(kind) else signed
-        return name, 0, f"SELECT _at, _later, coalesce(sum({signed}), 0), NULL FROM signed GROUP BY _at, _later"  # noqa: S608
+        return name, 0, f"SELECT {_PLACE}, coalesce(sum({signed}), 0), NULL FROM signed GROUP BY {_PLACE}"  # noqa: S608
     whole = f"replace({column}::VARCHAR, '.', '')::HUGEINT"
     halves = (f"coalesce(sum(_sign * ({whole} {part})), 0)" for part in (f"// 1{'0' * _HALF}", f"% 1{'0' * _HALF}"))
-    return name, kind.scale, f"SELECT _at, _later, {', '.join(halves)} FROM signed GROUP BY _at, _later"  # noqa: S608
+    return name, kind.scale, f"SELECT {_PLACE}, {', '.join(halves)} FROM signed GROUP BY {_PLACE}"  # noqa: S608
 
 
 def _count_values(name: str) -> str:
     """Return the query of a column's values by run, and how often more each was opened than closed."""
     column = quote_name(name)
-    return f"SELECT _at, _later, {column} AS _n, sum(_sign) AS _times FROM signed GROUP BY ALL HAVING _times <> 0"  # noqa: S608
+    return f"SELECT {_PLACE}, {column} AS _n, sum(_sign) AS _times FROM signed GROUP BY ALL HAVING _times <> 0"  # noqa: S608
 
 
-def _add_doubles(engine: duckdb.DuckDBPyConnection, name: str) -> list[tuple[datetime | None, bool, float]]:
-    """Return a column's sums of doubles by run; on the way a sum may be larger than any double."""
-    exact: dict[tuple[datetime | None, bool], Fraction] = defaultdict(Fraction)
-    others: dict[tuple[datetime | None, bool], float] = defaultdict(float)
-    for at, is_later, number, times in engine.sql(_count_values(name)).fetchall():
-        is_finite = number is None or math.isfinite(number)
-        exact[at, is_later] += Fraction(number or 0) * times if is_finite else 0
+def _add_doubles(engine: duckdb.DuckDBPyConnection, name: str) -> list[tuple[_Moment, str | None, float]]:
+    """Return a column's sums of doubles by run and group; on the way a sum may be larger than any double."""
+    exact: dict[tuple[_Moment, str | None], Fraction] = defaultdict(Fraction)
+    others: dict[tuple[_Moment, str | None], float] = defaultdict(float)
+    for at, is_later, value, number, times in engine.sql(_count_values(name)).fetchall():
+        place, is_finite = ((at, is_later), value), number is None or math.isfinite(number)
+        exact[place] += Fraction(number or 0) * times if is_finite else 0
         if not is_finite:
-            others[at, is_later] += number * times
+            others[place] += number * times
     return [(*place, others[place] if place in others else _round(total)) for place, total in exact.items()]
 
 

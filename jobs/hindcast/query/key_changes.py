@@ -18,7 +18,7 @@ def find_key_changes(history: KeyHistory, question: ChangeQuestion) -> Changes:
         raise UnknownError("the table has not been published yet", where=table.path, fix="run the pipeline first")
     trimmed = horizon.read_horizon(table, delta_table)
     since = trimmed.moment if trimmed else None
-    form = ComparedColumns(table, delta_table, question.later, since, None)
+    form = ComparedColumns(table, delta_table, question, since, None)
     with duckdb_reader.open_arrow_engine() as engine:
         engine.register("rows", history.rows)
         for side, condition in list_sides(question).items():

@@ -17,6 +17,7 @@ from typing import Literal, NamedTuple, get_args
 
 import pyarrow as pa
 
+from hindcast.common.errors import UnknownError, suggest_nearest
 from hindcast.contract import Contract, list_shapes
 from hindcast.plan import closes, definitions, journal
 from hindcast.plan.closes import Close
@@ -24,7 +25,7 @@ from hindcast.plan.purposes import Erasure, Release, Requeue
 from hindcast.plan.runs import Run
 from hindcast.query import changes, figures
 from hindcast.query.changes import ChangeQuestion
-from hindcast.query.figures import Number
+from hindcast.query.figures import Measure, Number
 from hindcast.store import duckdb_reader
 from hindcast.store.duckdb_reader import EngineFactory
 
@@ -40,7 +41,8 @@ ROWS, PERIODS = "rows", "changed periods"
 class Figure(NamedTuple):
     """A figure of a table as it was `closed` and is `now`, None for one of versions, and the differences by cause.
 
-    `column`: the one that it is the sum of; None for a number of rows or periods.
+    `column`: the one that it is the sum of; None for a number of rows or periods. `group`: the value of its rows, if
+    they were grouped.
     """
 
     table: str
@@ -49,15 +51,20 @@ class Figure(NamedTuple):
     closed: Number | None
     differences: Mapping[Cause, Number]
     now: Number | None
+    group: str | None = None
 
 
 class Restatement(NamedTuple):
-    """The figures of a close that differ from those known at a moment, and how many tables it has in all."""
+    """The figures of a close that differ from those known at a moment, and how many tables it has in all.
+
+    `group_by`: the column by whose values they are grouped.
+    """
 
     close: Close
     known_at: datetime
     figures: Sequence[Figure]
     tables: int
+    group_by: str | None = None
 
 
 def restate_close(
@@ -66,57 +73,75 @@ def restate_close(
     name: str,
     known_at: datetime,
     open_engine: EngineFactory = duckdb_reader.open_engine,
+    group_by: str | None = None,
 ) -> Restatement:
-    """Return what has changed in the figures of a close between its known-at and another moment.
+    """Return what has changed in the figures of a close between its known-at and another moment; with `group_by` of
+    the tables of events and windows that have this column, by its values.
 
-    Raises UnknownError for an unknown close, and QueryError for a moment that cannot be answered.
+    Raises UnknownError for an unknown close or column, and QueryError for a moment that cannot be answered.
     """
     close = closes.find_close(warehouse, contract.pipeline, name)
-    found = [
+    shapes = {table: shape for table, shape in list_shapes(contract).items() if table not in contract.inputs}
+    if group_by is not None:
+        shapes = {table: it for table, it in shapes.items() if it.kind != "versions"}
+        columns = {column for shape in shapes.values() for column in shape.columns}
+        if group_by not in columns:
+            found = f"no table of events or windows has the column '{group_by}'"
+            raise UnknownError(found, where=contract.pipeline, fix=suggest_nearest(group_by, columns))
+        shapes = {table: shape for table, shape in shapes.items() if group_by in shape.columns}
+    figures_ = [
         figure
-        for table, shape in list_shapes(contract).items()
-        if table not in contract.inputs
-        for figure in _list_figures(warehouse, contract, table, shape.kind, close, known_at, open_engine)
+        for table, shape in shapes.items()
+        for figure in _list_figures(warehouse, contract, table, shape.kind, close, known_at, open_engine, group_by)
     ]
-    return Restatement(close, known_at, found, len(contract.topics) + len(contract.views))
+    return Restatement(close, known_at, figures_, len(shapes), group_by)
 
 
 def list_rows(restatement: Restatement) -> pa.Table:
     """Return a row for each figure, with a column for each cause that occurs; numbers as text, exact."""
     occurring = [cause for cause in CAUSES if any(figure.differences.get(cause) for figure in restatement.figures)]
     rows = [
-        {"table": figure.table, "figure": figure.name, "closed": _format_number(figure.closed)}
+        {"table": figure.table, "group": figure.group, "figure": figure.name}
+        | {"closed": _format_number(figure.closed)}
         | {cause: _format_number(figure.differences.get(cause, 0)) for cause in occurring}
         | {"now": _format_number(figure.now)}
         for figure in restatement.figures
     ]
-    return pa.Table.from_pylist(rows, pa.schema([(name, pa.string()) for name in _list_names(occurring)]))
+    rows_ = pa.Table.from_pylist(rows, pa.schema([(name, pa.string()) for name in _list_names(occurring)]))
+    return _name_group(rows_, restatement)
 
 
 def list_differences(restatement: Restatement) -> pa.Table:
     """Return a row for each figure and cause, for a table of its own.
 
-    The columns `close`, `knownAt`, `table`, `figure`, `cause`; and `closed`, `difference` and `now`, as exact text.
+    The columns `close`, `knownAt`, `table`, `figure`, `cause`; and `closed`, `difference` and `now`, as exact text. If
+    the figures are grouped, `group` is behind `table`.
     """
     named = {"close": restatement.close.name, "knownAt": restatement.known_at}
     rows = [
         named
-        | {"table": figure.table, "figure": figure.name, "cause": cause, "closed": _format_number(figure.closed)}
+        | {"table": figure.table, "group": figure.group, "figure": figure.name, "cause": cause}
+        | {"closed": _format_number(figure.closed)}
         | {"difference": _format_number(difference), "now": _format_number(figure.now)}
         for figure in restatement.figures
         for cause, difference in figure.differences.items()
     ]
-    return pa.Table.from_pylist(rows, schema=_DIFFERENCES)
+    return _name_group(pa.Table.from_pylist(rows, schema=_DIFFERENCES), restatement)
 
 
-_TEXTS = ("table", "figure", "cause", "closed", "difference", "now")
+_TEXTS = ("table", "group", "figure", "cause", "closed", "difference", "now")
 _DIFFERENCES = pa.schema(
     [("close", pa.string()), ("knownAt", pa.timestamp("us", "UTC")), *((name, pa.string()) for name in _TEXTS)]
 )
 
 
 def _list_names(occurring: Sequence[Cause]) -> list[str]:
-    return ["table", "figure", "closed", *occurring, "now"]
+    return ["table", "group", "figure", "closed", *occurring, "now"]
+
+
+def _name_group(rows: pa.Table, restatement: Restatement) -> pa.Table:
+    """Return rows without the column `group` if nothing is grouped."""
+    return rows if restatement.group_by is not None else rows.drop_columns("group")
 
 
 def _format_number(number: Number | None) -> str | None:
@@ -131,27 +156,30 @@ def _list_figures(
     close: Close,
     known_at: datetime,
     open_engine: EngineFactory,
+    group_by: str | None,
 ) -> list[Figure]:
     """Return the figures of a table that differ; of events and windows also those whose differences cancel out."""
     question = ChangeQuestion(close.known_at, known_at, period=(close.start, close.end))
     causes = _find_causes(warehouse, contract, table)
     if kind == "versions":
         lines = changes.count_lines(warehouse, contract, table, question, open_engine)
-        counts = _add_by_cause({at: {PERIODS: count} for at, count in lines.items()}, causes)
-        return [Figure(table, name, None, None, found, None) for name, found in counts.items()]
-    found = figures.sum_figures(warehouse, contract, table, question, open_engine)
+        measure = Measure(PERIODS, None)
+        counts = _add_by_cause({at: {measure: count} for at, count in lines.items()}, causes)
+        return [Figure(table, PERIODS, None, None, found, None) for found in counts.values()]
+    found = figures.sum_figures(warehouse, contract, table, question, open_engine, group_by)
     is_later = known_at >= close.known_at
     closed, now = (found.earlier, found.later) if is_later else (found.later, found.earlier)
     return [
         Figure(
             table,
-            _name_figure(name),
-            None if name == figures.ROWS else name,
-            closed.get(name, 0),
+            _name_figure(measure.column),
+            None if measure.column == figures.ROWS else measure.column,
+            closed.get(measure, 0),
             by_cause if is_later else {cause: figures.negate_number(it) for cause, it in by_cause.items()},
-            now.get(name, 0),
+            now.get(measure, 0),
+            measure.group,
         )
-        for name, by_cause in _add_by_cause(found.steps, causes).items()
+        for measure, by_cause in sorted(_add_by_cause(found.steps, causes).items(), key=lambda it: it[0].group or "")
         if any(by_cause.values())
     ]
 
@@ -163,10 +191,10 @@ def _name_figure(name: str) -> str:
 
 
 def _add_by_cause(
-    steps: Mapping[datetime, Mapping[str, Number]], causes: Mapping[datetime, Cause]
-) -> dict[str, dict[Cause, Number]]:
+    steps: Mapping[datetime, Mapping[Measure, Number]], causes: Mapping[datetime, Cause]
+) -> dict[Measure, dict[Cause, Number]]:
     """Return the sums of what runs, by their known-ats, have done to each figure, by cause."""
-    found: dict[str, dict[Cause, Number]] = defaultdict(dict)
+    found: dict[Measure, dict[Cause, Number]] = defaultdict(dict)
     for at, numbers in steps.items():
         cause = causes.get(at, "unknown")
         for name, number in numbers.items():

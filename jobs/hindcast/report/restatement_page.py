@@ -54,7 +54,7 @@ def describe_close(close: Close) -> JsonObject:
 def describe_restatement(settings: Settings, contract: Contract, found: Restatement) -> dict[str, JsonValue]:
     """Return what a page shows of a restatement; sums of sensitive columns are left out, and counted."""
     hidden = {it.table: marks.find_hidden_columns(settings, contract, it.table) for it in found.figures}
-    figures = [it for it in found.figures if it.column not in hidden[it.table]]
+    figures = [it for it in found.figures if hidden[it.table].isdisjoint((it.column, found.group_by))]
     return {
         "close": describe_close(found.close),
         "known": found.known_at.isoformat(),
@@ -70,7 +70,7 @@ def _describe_figure(figure: Figure) -> JsonObject:
     differences = {cause: it for cause in CAUSES if (it := figure.differences.get(cause))}
     return {
         "table": figure.table,
-        "name": figure.name,
+        "name": figure.name if figure.group is None else f"{figure.name} of {figure.group}",
         "closed": _format_number(figure.closed),
         "now": _format_number(figure.now),
         "differences": {cause: _format_difference(it) for cause, it in differences.items()},

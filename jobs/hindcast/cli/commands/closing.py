@@ -78,13 +78,13 @@ def restate(arguments: argparse.Namespace, settings: Settings) -> int:
     known_at = parse_known_at(settings, pipeline, arguments.known_at)
     name = arguments.name.removeprefix(PREFIX)
     if arguments.records:
-        if arguments.page is not None or arguments.into is not None:
-            fix = "leave out --records, or --page and --into"
+        if not {arguments.page, arguments.into, arguments.group_by} <= {None}:
+            fix = "leave out --records, or --page, --into and --group-by"
             raise QueryError("a page and a table have figures, not records", fix=fix)
         close = find_close(settings.warehouse, pipeline, name)
         print_rows(late_records.list_late_records(settings.warehouse, contract, close, known_at), arguments.format)
         return 0
-    found = restatements.restate_close(settings.warehouse, contract, name, known_at)
+    found = restatements.restate_close(settings.warehouse, contract, name, known_at, group_by=arguments.group_by)
     if arguments.page is not None:
         marked = marks.find_bound_contract(settings, pipeline)
         _write_page(arguments.page, restatement_page.render_page(settings, marked, found))

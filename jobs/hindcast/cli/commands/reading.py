@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hindcast.bitemporal.fates import FATES
@@ -24,8 +25,10 @@ from hindcast.common.plurals import format_count
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from hindcast.bitemporal.predicates import Question
     from hindcast.common.settings import Settings
     from hindcast.query.changes import ChangeQuestion
+    from hindcast.store.tables import Table
 
 
 def runs(arguments: argparse.Namespace, settings: Settings) -> int:
@@ -182,15 +185,14 @@ def quarantine(arguments: argparse.Namespace, settings: Settings) -> int:
 
 def query(arguments: argparse.Namespace, settings: Settings) -> int:
     """Show what was true at a moment, as known at another."""
-    from hindcast.bitemporal.predicates import Question
     from hindcast.plan.closes import PREFIX, find_close
     from hindcast.query import read
 
     pipeline, name = parse_table_name(arguments.table)
     contract, warehouse = load_contract(settings, pipeline), settings.warehouse
     table = read.locate_table(warehouse, contract, name)
-    key = read.parse_key(table, arguments.key) if arguments.key is not None else None
     if arguments.command is history:
+        key = read.parse_key(table, arguments.key) if arguments.key is not None else None
         print_rows(read.history(warehouse, contract, name, key=key, run=arguments.run), arguments.format)
         return 0
     times = arguments.as_of, arguments.start, arguments.end
@@ -201,17 +203,27 @@ def query(arguments: argparse.Namespace, settings: Settings) -> int:
     if known is not None and times == (None, None, None) and arguments.known_at.startswith(PREFIX):
         period = find_close(warehouse, pipeline, arguments.known_at.removeprefix(PREFIX)).question
         start, end = period.from_time, period.to_time
-    lower, upper = (
-        read.parse_key_bound(table, text) if text is not None else () for text in (arguments.from_key, arguments.to_key)
-    )
     order = arguments.order.split(",") if arguments.order else ()
-    question = Question(key, lower, upper, as_of, start, end, known, order)
+    question = replace(
+        _ask_for_keys(arguments, table), as_of=as_of, from_time=start, to_time=end, known_at=known, order=order
+    )
     rows = read.query(warehouse, contract, name, question)
     print_rows(rows, arguments.format)
     first = next((run.known_at for run in read_runs(settings, pipeline)), None)
     if known and first and known < first:
         print(f"hindcast: nothing was known yet: the first run is known at {first.isoformat()}", file=sys.stderr)
     return 0
+
+
+def _ask_for_keys(arguments: argparse.Namespace, table: Table) -> Question:
+    """Return the question for the keys of a table that a command names: one, those of a range, or all."""
+    from hindcast.bitemporal.predicates import Question
+    from hindcast.query import read
+
+    key = read.parse_key(table, arguments.key) if arguments.key is not None else None
+    bounds = (arguments.from_key, arguments.to_key)
+    lower, upper = (read.parse_key_bound(table, text) if text is not None else () for text in bounds)
+    return Question(key, lower, upper)
 
 
 def history(arguments: argparse.Namespace, settings: Settings) -> int:
@@ -223,7 +235,7 @@ def diff(arguments: argparse.Namespace, settings: Settings) -> int:
     """Show how the answers of a table have changed, in a run or between two moments of knowledge; or of a pipeline in
     how many rows of each table.
     """
-    from hindcast.query import cause_columns, change_causes, changes
+    from hindcast.query import cause_columns, change_causes, changes, read
 
     pipeline, dot, name = arguments.table.partition(".")
     contract, warehouse = load_contract(settings, pipeline), settings.warehouse
@@ -231,6 +243,8 @@ def diff(arguments: argparse.Namespace, settings: Settings) -> int:
     if not dot:
         if arguments.causes:
             raise QueryError("the changes of a pipeline are counts, without causes", fix="name a table: PIPELINE.TABLE")
+        if not {arguments.key, arguments.from_key, arguments.to_key} <= {None}:
+            raise QueryError("the tables of a pipeline have different keys", fix="name a table: PIPELINE.TABLE")
         counts = changes.count_changes(warehouse, contract, question)
         if not counts and arguments.format == "table":
             count = len(contract.topics) + len(contract.views)
@@ -238,6 +252,7 @@ def diff(arguments: argparse.Namespace, settings: Settings) -> int:
             return 0
         print_rows(changes.list_counts(counts), arguments.format)
         return 0
+    question = replace(question, keys=_ask_for_keys(arguments, read.locate_table(warehouse, contract, name)))
     found = changes.read_changes(warehouse, contract, name, question)
     shown, note = limit_rows(found.lines, arguments.format, arguments.limit)
     is_text = arguments.format == "table"
