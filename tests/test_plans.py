@@ -12,7 +12,6 @@ from bare_runs import bare_run
 from hindcast.common.errors import TopicError
 from hindcast.kafka.topic_patterns import MemberPartition
 from hindcast.kafka.topics import OffsetRange, bound_ranges, refuse_lost_offsets
-from hindcast.plan.planner import find_start_offsets
 from hindcast.plan.plans import Plan, TopicPlan
 from hindcast.plan.purposes import Upgrade
 from hindcast.plan.runs import (
@@ -25,6 +24,7 @@ from hindcast.plan.runs import (
     was_lost,
     was_published_late,
 )
+from hindcast.plan.topic_planning import find_start_offsets
 from pipelines import T0
 
 HOUR = timedelta(hours=1)
