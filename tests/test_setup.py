@@ -7,13 +7,17 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import setup
 import setup_parts
 from setup_parts import Part
 
-from hindcast.setup import commands, jars, java_runtime
+from hindcast.common import settings as settings_module
+from hindcast.common.errors import SettingsError
+from hindcast.common.settings import read_settings
+from hindcast.setup import commands, jars, java_runtime, spark_parts
 
 ROOT = Path(__file__).parent.parent
 
@@ -238,3 +242,24 @@ def test_the_lock_is_of_the_pinned_packages_and_names_no_index() -> None:
             line for line in (ROOT / name).read_text(encoding="utf-8").splitlines() if line and line[0] not in "#-"
         ]
         assert [line for line in direct if line.lower() not in locked] == []
+
+
+def test_an_installed_package_is_set_up_in_the_folder_of_a_project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the README of `hindcast init` says; elsewhere nothing tells where Spark's own files may be."""
+    monkeypatch.setattr(settings_module, "_CHECKOUT", tmp_path / "none")
+    monkeypatch.chdir(tmp_path)
+    for name in ("HINDCAST_VAR", "HINDCAST_ROOT", "HINDCAST_SCHEMAS"):
+        monkeypatch.delenv(name, raising=False)
+    written = Mock()
+    monkeypatch.setattr(spark_parts.session, "parts_folder", lambda: tmp_path / "parts")
+    monkeypatch.setattr(spark_parts.session, "write_defaults_files", written)
+    monkeypatch.setattr(spark_parts, "has_all_jars", lambda _: True)
+    monkeypatch.setattr(spark_parts, "list_named_jars", lambda *_: [])
+    with pytest.raises(SettingsError, match="HINDCAST_VAR is not set"):
+        spark_parts.prepare_spark(read_settings())
+    (tmp_path / "schemas").mkdir()
+    spark_parts.prepare_spark(read_settings())
+    ((settings,),) = (call.args for call in written.call_args_list)
+    assert settings.var == tmp_path / "var"

@@ -106,7 +106,8 @@ class Settings:
         if not (is_checkout() or os.environ.get("HINDCAST_VAR") or os.environ.get("HINDCAST_ROOT")):
             fix = (
                 "set it, for each of Airflow's processes, to a folder that they share: reports are kept there, and "
-                "without HINDCAST_WAREHOUSE the tables too"
+                "without HINDCAST_WAREHOUSE the tables too; a command that you type works in a project's folder, "
+                "which has schemas/ (hindcast init makes one)"
             )
             raise SettingsError("HINDCAST_VAR is not set", fix=fix)
 

@@ -18,13 +18,15 @@ def prepare_spark(settings: Settings) -> None:
     """Write into this environment where its Java is, Spark's extra jars, and the files of properties for spark-submit.
 
     All of it is in a folder of our own (`session.parts_folder`). Jars that are there already, of the version that this
-    release needs, are not downloaded again. Raise SettingsError without a place for Spark's own files; PlatformError if
-    pyspark or a Java is missing, jars cannot be retrieved, or the environment cannot be written.
+    release needs, are not downloaded again. Raise SettingsError without a place for Spark's own files (in a project's
+    folder it is there); PlatformError if pyspark or a Java is missing, jars cannot be retrieved, or the environment
+    cannot be written.
     """
     prefix, pyspark = session.parts_folder(), importlib.util.find_spec("pyspark")
     if pyspark is None or pyspark.origin is None or not Path(pyspark.origin).with_name("jars").is_dir():
         raise PlatformError("pyspark is not installed", where=str(prefix), fix="pip install 'hindcast[spark]'")
-    settings.refuse_unknown_place()  # the properties name folders
+    if not settings.schemas.is_dir():  # the properties name folders: of a project, in whose folder the command is
+        settings.refuse_unknown_place()
     source_folder = Path(__file__).parent
     named = list_named_jars((source_folder / "ivy.xml").read_text(encoding="utf-8"), "spark")
     try:
