@@ -16,6 +16,7 @@ from hindcast.airflow.given_texts import mend_text
 from hindcast.airflow.spark_tasks import create_spark_task, read_contracts_of
 from hindcast.common.settings import Settings
 from hindcast.contract import Contract
+from hindcast.contract.bounds import REASON
 from hindcast.contract.names import RELEASE
 
 REJECT = "Records who rejected the held changes; they stay held. It waits while a forget run is under way."
@@ -101,10 +102,6 @@ def _build_form(labels: list[str]) -> dict[str, Param]:
     return {"keys": _keys_to_choose(labels), "reason": reason}
 
 
-MAX_REASON = 1_000
-"""How many characters of a reason are kept."""
-
-
 class Approval(HITLBranchOperator):
     """The task that asks a person to approve or reject, for which keys and why; it passes on who answered what when."""
 
@@ -124,7 +121,7 @@ class Approval(HITLBranchOperator):
             context["ti"].xcom_push("by", by)
             context["ti"].xcom_push("at", _format_moment(event.get("responded_at")))
             given = event["params_input"] or {}
-            context["ti"].xcom_push("reason", mend_text(str(given.get("reason") or "").strip()[:MAX_REASON]))
+            context["ti"].xcom_push("reason", mend_text(str(given.get("reason") or "").strip()[:REASON]))
             chosen = given.get("keys")
             # A program need not fill in all fields, and an older form lacked one; the operator refuses what lacks any.
             event = {**event, "params_input": {"keys": [], "reason": None, **given}} if given else event

@@ -79,9 +79,12 @@ def _refuse_odd_text(arguments: argparse.Namespace) -> None:
             if name in _NAMES and isinstance(text, str) and text != (shown := show_briefly(text, len(text))):
                 fix = "write the name alone; `hindcast check` lists all contracts"
                 raise QueryError(f"'{show_briefly(shown, 50)}' has a line break or a control character", fix=fix)
-    if len(reason := getattr(arguments, "reason", None) or "") > _MAX_REASON:
-        found = f"the reason has {len(reason):,} characters, and it is shown in lists of runs"
-        raise QueryError(found, fix=f"write at most {_MAX_REASON:,}, with a link to the rest")
+    if reason := getattr(arguments, "reason", None):
+        from hindcast.contract.bounds import REASON
+
+        if len(reason) > REASON:
+            found = f"the reason has {len(reason):,} characters, and it is shown in lists of runs"
+            raise QueryError(found, fix=f"write at most {REASON:,}, with a link to the rest")
     table = (getattr(arguments, "table", None) or "").partition(".")
     for text in (getattr(arguments, "pipeline", None) or "", *table):
         if len(text.encode()) > _MAX_NAME_BYTES:
@@ -93,9 +96,6 @@ def _refuse_odd_text(arguments: argparse.Namespace) -> None:
 
 _NAMES = ("pipeline", "pipelines", "table", "topic", "only")
 """Arguments that name a pipeline, a table or a topic."""
-
-_MAX_REASON = 1_000
-"""The most characters of a reason, as in Airflow's form."""
 
 _LONE_SURROGATES = re.compile("[\ud800-\udfff]")
 """Python's stand-in for a byte that is not UTF-8."""

@@ -46,6 +46,9 @@ PARTS = 50_000
 DEPTH = 40
 """The deepest nesting of lists and mappings of YAML."""
 
+REASON = 1_000
+"""The longest reason of a run, a release or a close: it is shown in lists of runs."""
+
 NAME = 200
 """The longest name. Airflow takes 250 characters for the id of a DAG or a task, into which ours are put."""
 

@@ -253,8 +253,7 @@ _LOG_COLUMNS = '"partition", "offset", "timestamp", streamTime, systemFrom'
 def _is_hidden(texts: Sequence[str], reader: InputReader, first: str, second: str) -> bool:
     """Return whether a join looks up by a sensitive value, so that a record that was found would tell it."""
     events, versions = (reader.build_part(name) for name in (first, second))
-    is_marked = any(column in text for text in texts for column in events.marked)
-    return is_marked or versions.has_sensitive_key or (not texts and events.has_sensitive_key)
+    return events.hides_lookup(texts) or versions.has_sensitive_key
 
 
 def _is_valid(version: Row, moment: datetime) -> bool:

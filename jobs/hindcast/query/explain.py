@@ -240,10 +240,7 @@ class _RowExplainer:
         if join.keys:
             key, by = self._evaluate_keys(first, join.keys), f" by {', '.join(join.keys)}"
         second = self.reader.read_version(name, key, self.moment, matches_null=not join.keys)
-        if join.keys:
-            hidden = any(column in text for text in join.keys for column in first.marked)
-        else:
-            hidden = first.has_sensitive_key
+        hidden = first.hides_lookup(join.keys)
         second = replace(second, hidden=hidden)
         hidden |= second.has_sensitive_key
         values = ", ".join(

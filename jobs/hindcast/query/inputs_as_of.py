@@ -62,6 +62,10 @@ class InputRows:
         """True if a column of the key is sensitive."""
         return bool(self.marked & set(self.source.key))
 
+    def hides_lookup(self, texts: Sequence[str]) -> bool:
+        """Return whether a lookup by expressions of these rows, without any by their key, is by a sensitive value."""
+        return any(column in text for text in texts for column in self.marked) if texts else self.has_sensitive_key
+
     def as_json(self, warehouse: str, contract: Contract) -> JsonObject:
         """Return the part as JSON; `rows` is None if they may not be shown."""
         start = PERIODS[self.source.kind][0]

@@ -89,12 +89,12 @@ def restate_close(
             found = f"no table of events or windows has the column '{group_by}'"
             raise UnknownError(found, where=contract.pipeline, fix=suggest_nearest(group_by, columns))
         shapes = {table: shape for table, shape in shapes.items() if group_by in shape.columns}
-    figures_ = [
+    listed = [
         figure
         for table, shape in shapes.items()
         for figure in _list_figures(warehouse, contract, table, shape.kind, close, known_at, open_engine, group_by)
     ]
-    return Restatement(close, known_at, figures_, len(shapes), group_by)
+    return Restatement(close, known_at, listed, len(shapes), group_by)
 
 
 def list_rows(restatement: Restatement) -> pa.Table:
@@ -107,8 +107,8 @@ def list_rows(restatement: Restatement) -> pa.Table:
         | {"now": _format_number(figure.now)}
         for figure in restatement.figures
     ]
-    rows_ = pa.Table.from_pylist(rows, pa.schema([(name, pa.string()) for name in _list_names(occurring)]))
-    return _name_group(rows_, restatement)
+    schema = pa.schema([(name, pa.string()) for name in _list_names(occurring)])
+    return _drop_empty_group(pa.Table.from_pylist(rows, schema), restatement)
 
 
 def list_differences(restatement: Restatement) -> pa.Table:
@@ -126,7 +126,7 @@ def list_differences(restatement: Restatement) -> pa.Table:
         for figure in restatement.figures
         for cause, difference in figure.differences.items()
     ]
-    return _name_group(pa.Table.from_pylist(rows, schema=_DIFFERENCES), restatement)
+    return _drop_empty_group(pa.Table.from_pylist(rows, schema=_DIFFERENCES), restatement)
 
 
 _TEXTS = ("table", "group", "figure", "cause", "closed", "difference", "now")
@@ -139,7 +139,7 @@ def _list_names(occurring: Sequence[Cause]) -> list[str]:
     return ["table", "group", "figure", "closed", *occurring, "now"]
 
 
-def _name_group(rows: pa.Table, restatement: Restatement) -> pa.Table:
+def _drop_empty_group(rows: pa.Table, restatement: Restatement) -> pa.Table:
     """Return rows without the column `group` if nothing is grouped."""
     return rows if restatement.group_by is not None else rows.drop_columns("group")
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
+from hindcast.common.errors import show_briefly
 from hindcast.common.json_values import JsonObject
 from hindcast.common.plurals import format_count
 from hindcast.quality import gate_words
@@ -88,6 +89,10 @@ class TableSummary(NamedTuple):
     def has_news(self) -> bool:
         """True if it has more than opened and closed rows."""
         return bool(self.corrected or self.notes)
+
+
+MAX_RULE = 300
+"""How many characters of a gate as a sentence are shown."""
 
 
 class GateSummary(NamedTuple):
@@ -179,7 +184,7 @@ def summarize_gates(report: RunReport) -> list[GateSummary]:
             result = gate.result
             parameters = format_gate(result.expectation, result.kwargs).removeprefix(result.expectation)
             kind = result.outcome, result.on_failure, result.expectation
-            rule = _cut(gate_words.describe_rule(result.expectation, result.kwargs))
+            rule = show_briefly(gate_words.describe_rule(result.expectation, result.kwargs), MAX_RULE)
             summaries.append(GateSummary(name, place, *kind, parameters, rule, gate.as_json()))
     ranks = {name: n for n, name in enumerate((*OUTCOMES, "stop", "quarantine", "warn"))}
     return sorted(summaries, key=lambda gate: (ranks.get(gate.outcome, 0), ranks.get(gate.on_failure, 0)))
@@ -200,13 +205,6 @@ def _describe_failing(gate: GateSummary) -> str:
     if gate.outcome == "error":
         return "This could not be evaluated"
     return f"Observed was {observed}" if observed is not None else "It does not"
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _MAX_RULE else f"{text[:_MAX_RULE]}…"
-
-
-_MAX_RULE = 300
 
 
 def describe_gates(gates: Sequence[GateSummary], released: Collection[str] = ()) -> str:

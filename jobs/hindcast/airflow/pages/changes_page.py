@@ -79,9 +79,13 @@ class RowCounts:
 
 @dataclass(frozen=True)
 class _Answer:
-    """The changes that a request asks for: of a table, by the runs between two moments, from a line on."""
+    """The changes that a request asks for: of a table, by the runs between two moments, from a line on.
+
+    `past`: all completed runs.
+    """
 
     table: Table
+    past: Sequence[Run]
     runs: Sequence[Run]
     question: ChangeQuestion
     found: Changes
@@ -119,7 +123,7 @@ def build_page(
             "period": [moment.isoformat() for moment in question.period or ()],
             "lines": shown,
             "others": [*_list_others(settings, contract, readable, request, answer)],
-            "near": _find_near_runs(settings, contract, answer) if answer.is_one_run else {},
+            "near": run_reports.find_neighbours(answer.past, answer.runs[0].number) if answer.is_one_run else {},
             "first": question.first,
             "total": counts.lines,
             "keys": counts.keys,
@@ -157,21 +161,19 @@ def _list_others(
         if time.monotonic() > until:
             return
         try:
-            other = _find_answer(settings, contract, replace(request, table=name), 0, LINES_PER_PAGE)
-        except QuestionError:
+            question = replace(answer.question, hidden=marks.refuse_hidden_key(settings, contract, name))
+            found = _read_changes(settings.warehouse, contract, name, question)
+        except (QueryError, UnknownError):
             continue  # its own page says why
-        if other is not None and other.found.counts.lines:
+        if found.counts.lines:
+            other = replace(answer, table=found.table, question=question, found=found)
             lines, _ = _format_lines(settings, contract, readable, other)
-            total = other.found.counts.lines
-            yield {"table": name, "periods": [*PERIODS[other.table.kind]], "lines": lines, "total": total}
-
-
-def _find_near_runs(settings: Settings, contract: Contract, answer: _Answer) -> JsonObject:
-    """Return the numbers of the completed runs before and after the one that an answer is about; None for none."""
-    numbers = [run.number for run in journal.read_completed_runs(settings.warehouse, contract.pipeline)]
-    place = numbers.index(answer.runs[0].number)
-    following = numbers[place + 1] if place + 1 < len(numbers) else None
-    return {"previous": numbers[place - 1] if place else None, "next": following}
+            yield {
+                "table": name,
+                "periods": [*PERIODS[found.table.kind]],
+                "lines": lines,
+                "total": found.counts.lines,
+            }
 
 
 def _format_cause(cause: Cause) -> JsonObject:
@@ -255,7 +257,7 @@ def _find_answer(
     except (QueryError, UnknownError) as error:
         fields = _list_fields(settings, contract, request) | _list_tables(counts)
         raise QuestionError(error, fields, field, "changes.html") from None
-    return _Answer(table, between, question, found, len(between) == 1 and earlier == before, counts)
+    return _Answer(table, past, between, question, found, len(between) == 1 and earlier == before, counts)
 
 
 def _choose_table(settings: Settings, contract: Contract, counts: Mapping[str, RowCounts | None], is_only: bool) -> str:

@@ -51,14 +51,5 @@ def _list_gates(settings: Settings, contract: Contract, run: int, key: tuple[str
     mask = gate_results.build_masker(contract, hidden)
     lines = gate_words.locate_gates(settings.schemas, contract) if rows else {}
     results = gate_results.read_results(settings.warehouse, contract.pipeline, run)
-    gates = [mask(name, gate) for gate in results.get(name, [])]
-    return [
-        {
-            "table": name,
-            "failing": gate.failing,
-            "rows": rows[name, gate.gate],
-            **quality.describe_failing_gate(contract, name, gate, lines),
-        }
-        for gate in gates
-        if (name, gate.gate) in rows
-    ]
+    gates = [(name, mask(name, gate)) for gate in results.get(name, [])]
+    return quality.list_gates_with_rows(contract, gates, rows, lines)

@@ -181,6 +181,7 @@ def build_pipeline_page(settings: Settings, contract: Contract, before: int | No
     ended = [run.number for run in past if run.has_report]
     gates, problems = _read_gates(settings, contract, ended[-1]) if ended else ([], [])
     names = (*contract.topics, *contract.views)
+    waiting = count_waiting(entries) if before is None else None
     return {
         "pipeline": contract.pipeline,
         "description": split_paragraphs(contract.description),
@@ -190,7 +191,7 @@ def build_pipeline_page(settings: Settings, contract: Contract, before: int | No
         "earlier": shown[-MAX_RUNS].number if len(shown) > MAX_RUNS else None,
         "total": len(past),
         "answers": find_answers(entries),
-        "waiting": (waiting := count_waiting(entries) if before is None else None),
+        "waiting": waiting,
         "waitingKeys": [*waiting_keys.list_waiting_keys(settings, contract)] if waiting else [],
         "holds": any(gate.on_failure == "quarantine" for name in names for gate in contract.expectations(name)),
         "warned": [*warned_rows.list_warned_rows(settings, contract, past)] if before is None else [],
@@ -346,12 +347,22 @@ def list_failing_gates(settings: Settings, contract: Contract, report: RunReport
     except TableError:
         return []  # the page has the command that lists them, which says what is wrong
     lines = gate_words.locate_gates(settings.schemas, contract) if failing else {}
+    return list_gates_with_rows(contract, gates, failing, lines)
+
+
+def list_gates_with_rows(
+    contract: Contract,
+    gates: Sequence[tuple[str, GateResult]],
+    failing: FailingRows,
+    lines: Mapping[tuple[str, int], str],
+) -> list[JsonObject]:
+    """Return those of some gates, with their tables, that have failing rows, as failing.html asks for them."""
     return [
         {
             "table": name,
             "failing": gate.failing,
             "on_failure": gate.on_failure,
-            "rows": failing[name, gate.gate],
+            "rows": [*failing[name, gate.gate]],
             **describe_failing_gate(contract, name, gate, lines),
         }
         for name, gate in gates

@@ -146,10 +146,10 @@ def build_app(access: PageAccess) -> FastAPI:
         failing = quality.list_failing_gates(settings, contract, shown) if shown and name.endswith(".html") else []
         release = run_reports.find_release(settings, contract, shown.run) if shown else None
         if shown is not None:
-            near = {
-                **run_reports.find_neighbours(settings, contract, shown.run),
-                "warned": [*warned_rows.list_earlier_rows(settings, contract, shown.run)],
-            }
+            past = journal.read_runs(settings.warehouse, contract.pipeline)
+            warned = warned_rows.list_warned_rows(settings, contract, [run for run in past if run.number <= shown.run])
+            neighbours = run_reports.find_neighbours((run for run in past if run.has_report), shown.run)
+            near = {**neighbours, "warned": [*warned]}
             return rendering.serve_report(request, shown, name, failing, release, near)
         return rendering.serve_document(request, settings.reports / contract.pipeline, name)
 

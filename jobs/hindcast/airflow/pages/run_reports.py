@@ -161,9 +161,9 @@ def find_release(settings: Settings, contract: Contract, number: int) -> JsonObj
     return next((describe_release(run) for run in past if run.number == number), None)
 
 
-def find_neighbours(settings: Settings, contract: Contract, number: int) -> JsonObject:
-    """Return the numbers of the runs before and after a run that have a report; None where there is none."""
-    numbers = [run.number for run in journal.read_runs(settings.warehouse, contract.pipeline) if run.has_report]
+def find_neighbours(runs: Iterable[Run], number: int) -> JsonObject:
+    """Return the numbers of the runs `previous` and `next` to a run among some; None where there is none."""
+    numbers = [run.number for run in runs]
     return {
         "previous": max((it for it in numbers if it < number), default=None),
         "next": min((it for it in numbers if it > number), default=None),

@@ -9,7 +9,6 @@ from hindcast.common.errors import HindcastError
 from hindcast.common.json_values import JsonObject
 from hindcast.common.settings import Settings
 from hindcast.contract import Contract
-from hindcast.plan import journal
 from hindcast.plan.runs import Run
 
 MAX_KEYS = 3
@@ -44,12 +43,6 @@ def list_warned_rows(settings: Settings, contract: Contract, past: Sequence[Run]
                 for name, gate in gates
             ]
     return []
-
-
-def list_earlier_rows(settings: Settings, contract: Contract, run: int) -> list[JsonObject]:
-    """Return what `list_warned_rows` returns, of the runs before one."""
-    past = journal.read_runs(settings.warehouse, contract.pipeline)
-    return list_warned_rows(settings, contract, [it for it in past if it.number <= run])
 
 
 def _name_key(row: JsonObject) -> str:
