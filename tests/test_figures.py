@@ -17,6 +17,7 @@ from hindcast.plan import closes
 from hindcast.plan.closes import Close
 from hindcast.query import figures
 from hindcast.query.changes import ChangeQuestion
+from hindcast.query.figures import Measure
 from warehouses import RUNS, T0, at, fill, place, row, shop
 
 TILL = """
@@ -71,8 +72,11 @@ def test_sums_are_exact_also_beyond_38_digits(settings: Settings, contract: Cont
     then = [it for it in ROWS if it["systemFrom"] == first]
     now = [it for it in ROWS if it["systemTo"] is None]
     opened, closed = [it for it in now if it["systemFrom"] == second], [it for it in then if it["systemTo"] is not None]
-    assert (found.earlier[figures.ROWS], found.later[figures.ROWS]) == (len(then), len(now))
-    assert found.steps[second][figures.ROWS] == 1
+    assert (found.earlier[Measure(figures.ROWS, None)], found.later[Measure(figures.ROWS, None)]) == (
+        len(then),
+        len(now),
+    )
+    assert found.steps[second][Measure(figures.ROWS, None)] == 1
     for column in ("n", "big", "small", "fine", "wide"):
         step = [
             *opened,
@@ -81,7 +85,11 @@ def test_sums_are_exact_also_beyond_38_digits(settings: Settings, contract: Cont
                 for it in closed
             ),
         ]
-        sums = found.earlier[column], found.steps[second][column], found.later[column]
+        sums = (
+            found.earlier[Measure(column, None)],
+            found.steps[second][Measure(column, None)],
+            found.later[Measure(column, None)],
+        )
         assert sums == (add(column, then), add(column, step), add(column, now)), column
         assert {type(it) for it in sums} == {int if column in ("n", "big") else type(sums[0])}
 
@@ -89,9 +97,9 @@ def test_sums_are_exact_also_beyond_38_digits(settings: Settings, contract: Cont
 def test_what_is_known_now_is_no_difference_of_large_doubles(settings: Settings, contract: Contract) -> None:
     asked = ChangeQuestion(*RUNS, period=(T0, at(60)))
     found = figures.sum_figures(settings.warehouse, contract, "sales", asked)
-    assert found.earlier["x"] == pytest.approx(1e17)
-    assert found.later["x"] == pytest.approx(5.7)
-    assert found.steps[RUNS[1]]["x"] == pytest.approx(-1e17)
+    assert found.earlier[Measure("x", None)] == pytest.approx(1e17)
+    assert found.later[Measure("x", None)] == pytest.approx(5.7)
+    assert found.steps[RUNS[1]][Measure("x", None)] == pytest.approx(-1e17)
 
 
 def test_the_command_shows_all_digits(capsys: pytest.CaptureFixture[str]) -> None:
@@ -122,4 +130,4 @@ def test_a_sum_of_doubles_may_be_too_large_on_the_way(
         asked = ChangeQuestion(*RUNS, period=(T0, at(60)))
         contract = load(settings.schemas / "till.yaml")
         found = figures.sum_figures(settings.warehouse, contract, "sales", asked)
-        assert (found.earlier["x"], found.later["x"]) == sums
+        assert (found.earlier[Measure("x", None)], found.later[Measure("x", None)]) == sums
