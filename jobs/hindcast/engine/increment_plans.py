@@ -1,7 +1,7 @@
 """Plans of increments by kernels: which views and topics have one.
 
-Joins, and aggregates over time and in windows whose expressions Arrow can evaluate. All other views have those of
-`bitemporal/incremental_views.py`. Both give the same.
+Joins, and selections and aggregates over time and in windows whose expressions Arrow can evaluate. All other views have
+those of `bitemporal/incremental_views.py`. Both give the same.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
-from typing import Literal
+from typing import Literal, TypeAlias
 
+import pyarrow as pa
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame
 
@@ -18,17 +19,28 @@ from hindcast.bitemporal import incremental_views
 from hindcast.bitemporal.intervals import count_micros
 from hindcast.contract import Contract, list_shapes
 from hindcast.contract.shapes import PERIODS, PLACE_COLUMNS, identity_columns
-from hindcast.engine import aggregate_members, aggregation, eligibility, window_aggregation
+from hindcast.engine import (
+    aggregate_members,
+    aggregation,
+    arrow_projection,
+    eligibility,
+    spark_projection,
+    window_aggregation,
+)
 from hindcast.engine.spec import (
     AggregateIncrement,
     JoinIncrement,
     KernelInput,
+    SelectIncrement,
     VersionIncrement,
     ViewIncrement,
     WindowIncrement,
 )
 from hindcast.store import tables
 from hindcast.store.tables import Table
+
+PlannedIncrement: TypeAlias = SelectIncrement | JoinIncrement | AggregateIncrement | WindowIncrement
+"""The increment of a view."""
 
 
 def plan_view(
@@ -41,7 +53,7 @@ def plan_view(
     known_at: datetime,
     *,
     by_arrow: bool = True,
-) -> JoinIncrement | AggregateIncrement | WindowIncrement | None:
+) -> PlannedIncrement | None:
     """Return the specification of a view's increment by a run that is `known_at`; None if no kernel has one.
 
     `current`: the current rows of the inputs. `seen`: by input, the known-at at which the view has seen it last.
@@ -65,10 +77,34 @@ def plan_view(
         identity=table.identity,
         output=output,
     )
-    if it.aggregate is None:
+    if it.join is not None:
         return _plan_join(alike, contract, name, inputs, there, by_arrow=by_arrow)
+    if it.aggregate is None:
+        return _plan_selection(alike, contract, name, inputs, there) if by_arrow else None
     plan_aggregate = _plan_aggregate if it.window is None else _plan_windows
     return plan_aggregate(alike, contract, name, inputs, there, current) if by_arrow else None
+
+
+def _plan_selection(
+    alike: ViewIncrement, contract: Contract, name: str, inputs: Mapping[str, Table], found: Mapping[str, DeltaTable]
+) -> SelectIncrement | None:
+    it, known = contract.views[name], list_shapes(contract)
+    source, kind = it.first_input, known[name].kind
+    schema, columns = pa.schema(found[source].schema().to_arrow()), spark_projection.list_flat_columns(it, known)
+    projection = arrow_projection.plan_projection(it, kind, known, columns, (schema,), alike.output.types)
+    if projection is None:
+        return None
+    flat = {own: column for own, (_, column) in columns.items() if own in projection.reads}
+    if not all(eligibility.is_flat(schema.field(column).type) for column in flat.values()):
+        return None
+    if kind == "versions" and not all(
+        eligibility.is_key(alike.output.types.field(column).type) for column in known[name].key
+    ):
+        return None
+    one = inputs[source]
+    read = tuple(sorted(set(flat.values())))
+    side = KernelInput(one.path, found[source].version(), alike.view.kind, (), read, one.as_of_system_time)
+    return SelectIncrement(**vars(alike) | {"sides": (side,)}, flat=flat, projection=projection)
 
 
 def _plan_join(

@@ -14,9 +14,15 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from hindcast.engine import aggregate_increments, join_increments, stream_join_increments, window_increments
+from hindcast.engine import (
+    aggregate_increments,
+    join_increments,
+    select_increments,
+    stream_join_increments,
+    window_increments,
+)
 from hindcast.engine.increment_rows import ChangedRows, Comparison, LeftOutRows, ReadNear, diff_rows
-from hindcast.engine.spec import AggregateIncrement, JoinIncrement, ViewIncrement, WindowIncrement
+from hindcast.engine.spec import AggregateIncrement, JoinIncrement, SelectIncrement, ViewIncrement, WindowIncrement
 
 
 class ViewChange(NamedTuple):
@@ -45,6 +51,8 @@ def refresh_view(
     `is_here`: this is a step's own process, and no task; then OverflowError already if it would make many rows.
     """
     match form:
+        case SelectIncrement():
+            return select_increments.refresh_selection(form, inputs[0], read_view)
         case AggregateIncrement():
             return aggregate_increments.refresh_aggregate(form, inputs[0], read_view)
         case WindowIncrement():

@@ -15,9 +15,10 @@ import pyarrow.compute as pc
 
 from hindcast.contract.shapes import PERIODS
 from hindcast.engine import increments, integer_encoding, version_increments, version_ties
+from hindcast.engine.increment_plans import PlannedIncrement
 from hindcast.engine.increment_rows import ChangedRows, Comparison, LeftOutRows, find_differences, read_moments
 from hindcast.engine.pass_tables import DateChange, PassInput, PassTable
-from hindcast.engine.spec import AggregateIncrement, JoinIncrement, VersionIncrement, ViewIncrement
+from hindcast.engine.spec import VersionIncrement, ViewIncrement
 from hindcast.engine.version_ties import TiesOfKeys
 
 if TYPE_CHECKING:
@@ -124,9 +125,7 @@ class _HiddenRecords(NamedTuple):
 class ViewPass:
     """A view, with what it left out of each date of an aggregate."""
 
-    def __init__(
-        self, form: JoinIncrement | AggregateIncrement, inputs: Mapping[str, PassTable], stored: pa.Table
-    ) -> None:
+    def __init__(self, form: PlannedIncrement, inputs: Mapping[str, PassTable], stored: pa.Table) -> None:
         self.form = form
         sides = zip(inputs.items(), form.sides, strict=True)
         self._inputs = {name: PassInput(side, table) for (name, table), side in sides}

@@ -205,6 +205,25 @@ class ViewIncrement:
         """The columns of a row's key that tell which of the operator's keys it is from; none if they do not."""
         return self.view.key
 
+    @property
+    def leaves_rows_out(self) -> bool:
+        """Whether the operator is an aggregate, which counts the rows of its input that it leaves out."""
+        return False
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelectIncrement(ViewIncrement):
+    """An increment of a view that only selects columns and rows of its input.
+
+    `flat`: the columns that the view's expressions read: for each name, the one of the input. `projection`: the view's
+    columns over these and its periods.
+    """
+
+    flat: Mapping[str, str]
+    projection: Projection
+    operator: Literal["select"] = "select"
+    is_by_arrow: Literal[True] = True
+
 
 @dataclass(frozen=True, kw_only=True)
 class JoinIncrement(ViewIncrement):
@@ -251,6 +270,11 @@ class AggregateIncrement(ViewIncrement):
         return self.aggregate.operator
 
     @property
+    def leaves_rows_out(self) -> bool:
+        """As `ViewIncrement` has it."""
+        return True
+
+    @property
     def is_by_arrow(self) -> bool:
         """Whether Arrow evaluates the view's expressions."""
         return True
@@ -266,6 +290,11 @@ class WindowIncrement(ViewIncrement):
     def operator(self) -> str:
         """The aggregate's."""
         return self.events.operator
+
+    @property
+    def leaves_rows_out(self) -> bool:
+        """As `ViewIncrement` has it."""
+        return True
 
     @property
     def is_by_arrow(self) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from hindcast.common import session
 from hindcast.contract import Contract, list_shapes
 from hindcast.engine import eligibility, flat_records, increment_plans, kernel_runs, row_exchange, time_slices
-from hindcast.store import file_listing, table_columns, tables
+from hindcast.store import commit_notes, file_listing, table_columns, tables
 from hindcast.store.commit_notes import LeftOut, TableNote, TieCounts
 from hindcast.store.files import DataFile
 from hindcast.store.tables import Table
@@ -133,6 +133,4 @@ def _sum_left_out(reports: list[Row], *, in_windows: bool) -> LeftOut:
     latest: dict[str, int] = {}
     for partition, at in (it for row in reports if row["reached"] for it in json.loads(row["reached"]).items()):
         latest[partition] = max(at, latest.get(partition, at))
-    moments = {partition: datetime(1970, 1, 1) + timedelta(microseconds=at) for partition, at in latest.items()}  # noqa: DTZ001
-    times = {partition: f"{at.isoformat(timespec='microseconds')}Z" for partition, at in moments.items()}
-    return LeftOut(counts, times if in_windows else None)
+    return LeftOut(counts, commit_notes.format_stream_times(latest) if in_windows else None)

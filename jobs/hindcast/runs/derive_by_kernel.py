@@ -14,9 +14,10 @@ from hindcast.bitemporal.incremental_views import AffectedRows
 from hindcast.contract import Shape, list_shapes
 from hindcast.contract.bound import BoundContract
 from hindcast.engine import increment_plans, increment_tasks, spark_projection
+from hindcast.engine.increment_plans import PlannedIncrement
 from hindcast.engine.increment_rows import SIDE
 from hindcast.engine.increment_tasks import STORED, GivenRecords
-from hindcast.engine.spec import AggregateIncrement, JoinIncrement, VersionIncrement, WindowIncrement
+from hindcast.engine.spec import JoinIncrement, VersionIncrement, WindowIncrement
 from hindcast.plan.inputs import locate_own_table
 from hindcast.plan.plans import Plan
 from hindcast.plan.runs import Run
@@ -133,9 +134,7 @@ class OpenedView(NamedTuple):
     inputs: Mapping[str, Table]
     current: Mapping[str, DataFrame]
 
-    def plan_increment(
-        self, since: Run, *, by_arrow: bool = True
-    ) -> JoinIncrement | AggregateIncrement | WindowIncrement | None:
+    def plan_increment(self, since: Run, *, by_arrow: bool = True) -> PlannedIncrement | None:
         """Return the specification of the increment since a run; None if no kernel has one."""
         contract, name = self.contract, self.table.name
         in_windows = contract.views[name].window is not None
@@ -163,7 +162,7 @@ def derive_view(view: OpenedView, since: Run, before: LeftOut | None, after: int
         return None
     rows = found.where("_change IS NOT NULL").drop(increment_tasks.LEFT_OUT)
     change = DerivedChange(rows, after, kernel=form.operator, totals=totals)
-    if isinstance(form, JoinIncrement):
+    if not form.leaves_rows_out:
         return change
     if before is not None:
         return change._replace(left_out=_select_left_out(form, found), before=before)
@@ -182,7 +181,7 @@ def refresh_view(view: OpenedView, since: Run, *, by_arrow: bool) -> AffectedRow
                 found.where(F.col(SIDE) == side).select(*(f"`{name}`" for name in columns))
                 for side, columns in (("current", form.columns), ("derived", form.columns), ("unit", form.unit_columns))
             )
-            left_out = None if isinstance(form, JoinIncrement) else _select_left_out(form, found)
+            left_out = _select_left_out(form, found) if form.leaves_rows_out else None
             return AffectedRows(current, derived, left_out, units, form.operator)
         form = view.plan_increment(since, by_arrow=False)  # Spark evaluates what Arrow could not for some row
     if not isinstance(form, JoinIncrement):
@@ -214,12 +213,12 @@ def _has_computed(found: DataFrame) -> bool:
     return True
 
 
-def _select_left_out(form: AggregateIncrement | WindowIncrement, found: DataFrame) -> DataFrame:
+def _select_left_out(form: PlannedIncrement, found: DataFrame) -> DataFrame:
     """Return what an aggregate newly leaves out, as `derivation.count_left_out` does, of what a kernel's task finds."""
     left_out = F.col(increment_tasks.LEFT_OUT)
     counts = F.struct(*(left_out.getField(kind).alias(kind) for kind in ("no_key", "no_value", "too_late")))
     rows = found.where(left_out.isNotNull())
-    if isinstance(form, AggregateIncrement):
+    if not isinstance(form, WindowIncrement):
         return rows.select(counts.alias("leftOut"))
     reached = F.from_json(left_out.getField("reached"), "map<string, bigint>")
     times = F.transform_values(reached, lambda _, at: derivation.format_moment(F.timestamp_micros(at)))

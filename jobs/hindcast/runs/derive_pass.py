@@ -19,10 +19,11 @@ from hindcast.contract import list_shapes
 from hindcast.contract.bound import BoundContract
 from hindcast.contract.shapes import PERIODS, PLACE_COLUMNS
 from hindcast.engine import flat_records, increment_plans, slice_reader, version_ties
+from hindcast.engine.increment_plans import PlannedIncrement
 from hindcast.engine.increment_rows import LeftOutRows
 from hindcast.engine.pass_tables import NEVER, STORED, DateChange, TableHistory
 from hindcast.engine.passes import DatedRecords, EventsPass, VersionsPass, ViewPass
-from hindcast.engine.spec import AggregateIncrement, JoinIncrement, KernelInput, VersionIncrement, WindowIncrement
+from hindcast.engine.spec import KernelInput, VersionIncrement
 from hindcast.engine.sweeps import FOREVER
 from hindcast.engine.version_ties import TiesOfKeys
 from hindcast.ingest.ingest_commits import IngestedRecords
@@ -33,7 +34,7 @@ from hindcast.plan.plans import Plan
 from hindcast.plan.runs import Run
 from hindcast.runs import derive_topic, derive_view, tie_counts
 from hindcast.runs.topic_records import TopicRecords
-from hindcast.store import table_columns, tables
+from hindcast.store import commit_notes, table_columns, tables
 from hindcast.store.commit_notes import AGES, NOTHING_LEFT_OUT, LeftOut, TableNote
 from hindcast.store.tables import Table
 from hindcast.store.task_rows import TaskRows, collect_table
@@ -115,7 +116,7 @@ def derive_changes(of: Pass, records: PassRecords) -> dict[str, TableChange]:
     return {name: _summarize_pass(of, name, one) for name, one in opened.items()}
 
 
-def plan_views(of: Pass) -> dict[str, JoinIncrement | AggregateIncrement]:
+def plan_views(of: Pass) -> dict[str, PlannedIncrement]:
     """Return the increments of all views, in the order in which they need each other; NoPassError if one has none."""
     for name, topic in of.contract.topics.items():
         table = locate_own_table(of.contract, name)
@@ -126,9 +127,7 @@ def plan_views(of: Pass) -> dict[str, JoinIncrement | AggregateIncrement]:
             raise NoPassError(f"no kernel derives {name} from new records")
     forms = {name: _plan_view(of, name) for name in of.contract.ordered_views}
     for name, form in forms.items():
-        is_known = isinstance(form, JoinIncrement) or derive_view.read_left_out(
-            locate_own_table(of.contract, name), of.seen
-        )
+        is_known = not form.leaves_rows_out or derive_view.read_left_out(locate_own_table(of.contract, name), of.seen)
         if not is_known:
             raise NoPassError(f"what {name} has left out before is not known")
     return forms
@@ -193,13 +192,13 @@ def _read_hidden(of: Pass, name: str, types: StructType, records: TaskRows | Dat
     return flat.select(rows.column_names).cast(rows.schema)
 
 
-def _plan_view(of: Pass, name: str) -> JoinIncrement | AggregateIncrement:
+def _plan_view(of: Pass, name: str) -> PlannedIncrement:
     contract, table = of.contract, locate_own_table(of.contract, name)
     inputs = {i: locate_own_table(contract, i) for i in contract.views[name].inputs}
     current = derive_view.InputRows(of.spark, inputs)
     seen = dict.fromkeys(inputs, of.seen.known_at)
     form = increment_plans.plan_view(contract, name, inputs, current, seen, table, of.whole_plan.known_at)
-    if form is None or isinstance(form, WindowIncrement) or not form.is_by_arrow:
+    if form is None or not form.is_by_arrow:
         raise NoPassError(f"no kernel derives {name} from what has changed")
     return form
 
@@ -224,14 +223,16 @@ def _name_kernel(one: EventsPass | VersionsPass | ViewPass) -> str | None:
 
 def _sum_left_out(of: Pass, table: Table, one: ViewPass) -> dict[int, LeftOut]:
     """Return by date what an aggregate had left out in all runs by then."""
-    if isinstance(one.form, JoinIncrement):
+    if not one.form.leaves_rows_out:
         return {}
     total = derive_view.read_left_out(table, of.seen)
     total = total or NOTHING_LEFT_OUT
     found = {}
     for date in range(len(of.plans)):
         new = one.left_out.get(date, LeftOutRows())
-        total = total + LeftOut({kind: getattr(new, kind) for kind in ("no_key", "no_value", "too_late")})
+        counts = {kind: getattr(new, kind) for kind in ("no_key", "no_value", "too_late")}
+        reached = {str(partition): at for partition, at in (new.reached or {}).items()}
+        total += LeftOut(counts, commit_notes.format_stream_times(reached) if table.kind == "windows" else None)
         found[date] = total
     return found
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from pyspark.sql import SparkSession
 
-from hindcast.contract import View
 from hindcast.contract.bound import BoundContract
 from hindcast.ingest import initial_rows
 from hindcast.plan import horizon
@@ -24,24 +23,11 @@ def find_obstacle(contract: BoundContract) -> str | None:
     if contract.inputs:
         return f"{next(iter(contract.inputs))} is an input of another pipeline"
     for name, view in contract.views.items():
-        if (found := _find_operator(view)) is not None:
-            return f"views.{name} {found}"
+        if view.semantics == "kafka":
+            return f"views.{name} is a kafka view"
     if (other := gates_by_date.find_other_gate(contract)) is not None:
         name, gate = other
         return f"the gate {gate.type} of {name} does not judge each row by itself"
-    return None
-
-
-def _find_operator(view: View) -> str | None:
-    """Return what of a view has no pass, in words."""
-    if view.semantics == "kafka":
-        return "is a kafka view"
-    if view.window is not None:
-        return "has windows"
-    if view.join is not None and view.join.stream is not None:
-        return "joins two streams"
-    if view.join is None and view.aggregate is None:
-        return "only selects"
     return None
 
 

@@ -13,7 +13,7 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from hindcast.common.json_values import JsonObject, JsonValue, StoredObject
@@ -97,6 +97,12 @@ class LeftOut:
             return None
         left_out, times = _read_mapping(document, "leftOut"), document.get("streamTimes")
         return cls(left_out, times if times is None else _read_mapping(document, "streamTimes"))
+
+
+def format_stream_times(latest: Mapping[str, int]) -> dict[str, str]:
+    """Return the latest events by partition, in microseconds since 1970, as `LeftOut.stream_times`."""
+    moments = {partition: datetime(1970, 1, 1) + timedelta(microseconds=at) for partition, at in latest.items()}  # noqa: DTZ001
+    return {partition: f"{at.isoformat(timespec='microseconds')}Z" for partition, at in moments.items()}
 
 
 BY_SPARK = "+spark"
