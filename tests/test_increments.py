@@ -124,7 +124,7 @@ def test_after_every_run_each_table_is_what_the_whole_would_give(
             ("dues", "stream_table"),
             ("named", "table_table+spark"),
         }
-        more = {("groups", "of_table"), ("totals", "of_stream"), ("hours", "in_windows")}
+        more = {("groups", "of_table"), ("totals", "of_stream"), ("hours", "in_windows"), ("visits", "in_sessions")}
         assert by_kernel == (expected if views == 2 else expected | more)
 
 

@@ -28,6 +28,7 @@ from hindcast.engine import (
     integer_encoding,
     late_events,
     operators,
+    rejudged_events,
     session_operator,
     slice_reader,
     sweeps,
@@ -440,6 +441,7 @@ class Windows:
             identity=("g", "windowStart"),
             output=output,
             events=events,
+            ends={},
         )
 
     def derive(self, form: WindowIncrement, rows: pa.Table) -> operators.KernelRows:
@@ -452,7 +454,7 @@ class Windows:
         return window_operator.aggregate_windows(events, TimeSlice(), members)
 
 
-@pytest.mark.parametrize(
+WINDOWS = pytest.mark.parametrize(
     "case",
     [
         pytest.param(Windows(size=4, advance=4), id="tumbling"),
@@ -465,6 +467,9 @@ class Windows:
         pytest.param(Windows(gap=3, grace=20), id="sessions, all taken"),
     ],
 )
+
+
+@WINDOWS
 def test_windows_after_increments_are_those_of_all_events(case: Windows) -> None:
     print(f"HINDCAST_SEED={SEED}")
     dice, form = random.Random(f"{SEED}/{case}"), case.form()  # noqa: S311  # histories, not secrets
@@ -507,12 +512,99 @@ def _event(dice: random.Random, offset: int) -> Row:
     return own | {"_partition": offset % 2, "_offset": offset}
 
 
-def test_a_stream_that_has_lost_events_is_sparks() -> None:
-    form, types = Windows(size=4, advance=4).form(), input_types("events")
-    dice = random.Random(SEED)  # noqa: S311  # histories, not secrets
-    source = ChangedRows(table([_event(dice, 0)], types), table([], types), reader([], types))
-    with pytest.raises(task.RefusalError, match="1 events of"):
-        increments.find_change(form, [source], reader([], types))
+@WINDOWS
+def test_windows_of_events_that_change_are_those_of_all_events(case: Windows) -> None:
+    """Events change their values and come back at offsets before others; only the latest of a partition never goes."""
+    print(f"HINDCAST_SEED={SEED}")
+    dice, form = random.Random(f"{SEED}/{case}/changed"), case.form()  # noqa: S311  # histories, not secrets
+    types, output = input_types("events"), {name: form.output.types.field(name).type for name in form.columns}
+    refused, done, rejudged = 0, 0, 0
+    reasons = set[str]()
+    for _ in range(HISTORIES):
+        events: list[Row] = []
+        every: list[Row] = []
+        view: list[Row] = []
+        before = Counter[str]()
+        ends: dict[int, int] = {}
+        for _ in range(4):
+            every += [_event_ahead(dice, len(every) + n) for n in range(dice.randint(0, 8))]
+            latest = {row["_partition"]: row for row in events} if dice.random() < 0.9 else {}
+            kept, back = dice.choice(((0.6, 0.7), (0.9, 0.9)))
+            now = [_change_event(dice, row) for row in events if dice.random() < kept or row in latest.values()]
+            now += [row for row in every if row not in events and dice.random() < back and not _has_place(now, row)]
+            now = sorted(now, key=lambda row: row["timestamp"])
+            sides = [row for row in events if row not in now], [row for row in now if row not in events]
+            source = ChangedRows(*(table(rows, types) for rows in sides), reader(now, types))
+            own = replace(form, ends=ends)
+            try:
+                found = increments.find_change(own, [source], reader(view, output | {"g": PACKED}))
+            except task.RefusalError as error:
+                reasons.add(str(error).partition(" of partition")[0])
+                refused += 1
+                break
+            done += 1
+            change = list_rows(found.rows)
+            gone = [row for row in change if row["_change"] == "close"]
+            view = [row for row in view if row not in strip(gone)]
+            view += strip([row for row in change if row["_change"] == "open"])
+            wanted = case.derive(form, table(now, types))
+            assert count_rows(view) == count_rows(list_rows(wanted.rows.select(form.columns))), (events, now)
+            before.update({kind: getattr(found.left_out, kind) for kind in _KINDS})
+            assert {kind: before[kind] for kind in _KINDS} == {kind: getattr(wanted, kind) for kind in _KINDS}
+            rejudged += _find_rejudged(own, source, table(events, types))
+            events, ends = now, {partition: len(every) for partition in range(2)}
+    assert reasons == {"the latest event"}
+    assert done > HISTORIES
+    assert refused
+    assert rejudged or case.grace > 2
+
+
+def test_a_session_that_comes_back_takes_late_events_far_from_it() -> None:
+    """The event at 5 is near the one at 12 alone, which is late, and in a session if there is one at 19."""
+    case, types = Windows(gap=10), input_types("events")
+    form = replace(case.form(), ends={0: 4})
+    moments = [("a", 19), ("b", 25), ("a", 12), ("a", 5)]
+    rows = [
+        {"k": key, "v": 2, "named": key, "timestamp": at, "_partition": 0, "_offset": offset}
+        for offset, (key, at) in enumerate(moments)
+    ]
+    before, now = (sorted(some, key=lambda row: row["timestamp"]) for some in (rows[1:], rows))
+    output = {name: form.output.types.field(name).type for name in form.columns} | {"g": PACKED}
+    view = list_rows(case.derive(form, table(before, types)).rows.select(form.columns))
+    source = ChangedRows(table([], types), table(rows[:1], types), reader(now, types))
+    found = increments.find_change(form, [source], reader(view, output))
+    wanted = case.derive(form, table(now, types))
+    assert count_rows(view + strip(list_rows(found.rows))) == count_rows(list_rows(wanted.rows.select(form.columns)))
+    assert (found.left_out.too_late, wanted.too_late) == (-2, 0)
+
+
+def _find_rejudged(form: WindowIncrement, source: ChangedRows, events: pa.Table) -> int:
+    """How many events are found that are judged otherwise: exactly those of which all events tell it."""
+    closed, opened, before, now = (
+        rejudged_events.list_members(form, rows)
+        for rows in (source.closed, source.opened, events, source.read_near((-sweeps.FOREVER, sweeps.FOREVER)))
+    )
+    gone, new = (rejudged_events.select_counted_events(form, rows) for rows in (closed, opened))
+    found = rejudged_events.find_rejudged_events(form, gone, new, source.read_near)
+    every = list_rows(late_events.find_judged_otherwise(form.events, before, now))
+    changed = [(row["_partition"], row["_offset"]) for rows in (closed, opened) for row in list_rows(rows)]
+    wanted = {(row["_partition"], row["_offset"]) for row in every}.difference(changed)
+    assert {(row["_partition"], row["_offset"]) for row in list_rows(found)} == wanted
+    return found.num_rows
+
+
+def _event_ahead(dice: random.Random, offset: int) -> Row:
+    """An event that may be ahead of those that follow it."""
+    row = _event(dice, offset)
+    return row | {"timestamp": min(MOMENTS * 2, offset + dice.randint(3, 8))} if dice.random() < 0.3 else row
+
+
+def _change_event(dice: random.Random, row: Row) -> Row:
+    return row | {"v": dice.choice((1, 2, 3)), "named": dice.choice(KEYS)} if dice.random() < 0.2 else row
+
+
+def _has_place(rows: Sequence[Row], row: Row) -> bool:
+    return any(it["_offset"] == row["_offset"] for it in rows)
 
 
 @pytest.mark.parametrize("ttl", [None, 3])

@@ -52,11 +52,13 @@ def plan_view(
     table: Table,
     known_at: datetime,
     *,
+    ends: Mapping[str, Mapping[int, int]],
     by_arrow: bool = True,
 ) -> PlannedIncrement | None:
     """Return the specification of a view's increment by a run that is `known_at`; None if no kernel has one.
 
-    `current`: the current rows of the inputs. `seen`: by input, the known-at at which the view has seen it last.
+    `current`: the current rows of the inputs. `seen`: by input, the known-at at which the view has seen it last;
+    `ends`: by topic, the offsets up to which it has seen its records (`TopicPlan.ends`).
     Without `by_arrow` Spark evaluates a join's expressions, even if Arrow can.
     """
     it, known = contract.views[name], list_shapes(contract)
@@ -81,8 +83,19 @@ def plan_view(
         return _plan_join(alike, contract, name, inputs, there, by_arrow=by_arrow)
     if it.aggregate is None:
         return _plan_selection(alike, contract, name, inputs, there) if by_arrow else None
-    plan_aggregate = _plan_aggregate if it.window is None else _plan_windows
-    return plan_aggregate(alike, contract, name, inputs, there, current) if by_arrow else None
+    if not by_arrow:
+        return None
+    if it.window is None:
+        return _plan_aggregate(alike, contract, name, inputs, there, current)
+    source = find_source_topic(contract, name)
+    return _plan_windows(alike, contract, name, inputs, there, current, ends[source]) if source in ends else None
+
+
+def find_source_topic(contract: Contract, name: str) -> str:
+    """Return the topic, or the input, whose records a view's events are."""
+    while name in contract.views:
+        name = contract.views[name].first_input
+    return name
 
 
 def _plan_selection(
@@ -165,15 +178,14 @@ def _plan_windows(
     inputs: Mapping[str, Table],
     found: Mapping[str, DeltaTable],
     current: Mapping[str, DataFrame],
+    ends: Mapping[int, int],
 ) -> WindowIncrement | None:
     source = contract.views[name].first_input
-    if not incremental_views.is_append_only(contract, source):
-        return None
     place = inputs[source], found[source], current[source], alike.output
     form = window_aggregation.plan_windows(contract, name, *place, by_arrow=True)
     if form is None or form.projection is None:
         return None
-    return WindowIncrement(**vars(alike) | {"sides": (form.side,)}, events=form)
+    return WindowIncrement(**vars(alike) | {"sides": (form.side,)}, events=form, ends=ends)
 
 
 def plan_topic(

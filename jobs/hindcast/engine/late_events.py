@@ -18,6 +18,7 @@ from hindcast.common.jit import NOTHING
 from hindcast.contract.shapes import PLACE_COLUMNS
 from hindcast.engine import integer_encoding, operators
 from hindcast.engine.spec import EventSpec, SessionSpec, SlidingSpec, TimeSlice, WindowSpec
+from hindcast.store.closing import find_matching_rows
 
 if TYPE_CHECKING:
     from hindcast.common.jit import Booleans, Integers
@@ -97,6 +98,20 @@ def judge_doubtful_events(form: EventSpec, doubtful: pa.Table, latest: pa.Table)
     # rule: an event is judged by what came before it
     reached = _accumulate(found.column("latest_max").to_numpy(), doubtful.column("partition").to_numpy())
     return _select_late_events(form, doubtful, reached)
+
+
+def find_judged_otherwise(form: EventSpec, before: pa.Table, now: pa.Table) -> pa.Table:
+    """Return the places of the events that are late only before or only now, or otherwise late than before.
+
+    `before`, `now`: all events from a moment on, as they were and as they are.
+    """
+    judged = judge_events(form, before), judge_events(form, now)
+    columns = judged[0].column_names
+    parts = [
+        own.filter(pa.array(~find_matching_rows(own, other, columns))).select(["partition", "offset"])
+        for own, other in (judged, judged[::-1])
+    ]
+    return pa.concat_tables(parts).rename_columns(PLACE_COLUMNS)
 
 
 def judge_events(form: EventSpec, members: pa.Table) -> pa.Table:

@@ -7,6 +7,7 @@ functions as a run derives its change, but from rows in memory.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -18,7 +19,7 @@ from hindcast.engine import increments, integer_encoding, version_increments, ve
 from hindcast.engine.increment_plans import PlannedIncrement
 from hindcast.engine.increment_rows import ChangedRows, Comparison, LeftOutRows, find_differences, read_moments
 from hindcast.engine.pass_tables import DateChange, PassInput, PassTable
-from hindcast.engine.spec import VersionIncrement, ViewIncrement
+from hindcast.engine.spec import VersionIncrement, ViewIncrement, WindowIncrement
 from hindcast.engine.version_ties import TiesOfKeys
 
 if TYPE_CHECKING:
@@ -123,10 +124,19 @@ class _HiddenRecords(NamedTuple):
 
 
 class ViewPass:
-    """A view, with what it left out of each date of an aggregate."""
+    """A view, with what it left out of each date of an aggregate.
 
-    def __init__(self, form: PlannedIncrement, inputs: Mapping[str, PassTable], stored: pa.Table) -> None:
-        self.form = form
+    `ends`: by date, the offsets up to which the date before had the records that its events are.
+    """
+
+    def __init__(
+        self,
+        form: PlannedIncrement,
+        inputs: Mapping[str, PassTable],
+        stored: pa.Table,
+        ends: Sequence[Mapping[int, int]],
+    ) -> None:
+        self.form, self._ends = form, ends
         sides = zip(inputs.items(), form.sides, strict=True)
         self._inputs = {name: PassInput(side, table) for (name, table), side in sides}
         self.table = PassTable(form.view.periods, stored)
@@ -139,7 +149,10 @@ class ViewPass:
         inputs = [
             ChangedRows(*it.add_computed_columns(changed[name]), it.read_near) for name, it in self._inputs.items()
         ]
-        compared = increments.refresh_view(self.form, inputs, self.table.read_near)
+        form = self.form
+        if isinstance(form, WindowIncrement):
+            form = replace(form, ends=self._ends[date])
+        compared = increments.refresh_view(form, inputs, self.table.read_near)
         self.left_out[date] = compared.left_out
         return _change_rows(self.form, self.table, date, compared)
 

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from hindcast.common.jit import NOTHING
-from hindcast.contract.shapes import PLACE_COLUMNS
+from hindcast.contract.shapes import PERIODS, PLACE_COLUMNS
 from hindcast.engine import integer_encoding, late_events, operators, sweeps, window_operator
 from hindcast.engine.operators import KernelRows
 from hindcast.engine.spec import SessionSpec, TimeSlice
@@ -45,9 +45,7 @@ def aggregate_sessions(form: SessionSpec, rows: pa.Table) -> KernelRows:
     for n, name in enumerate(form.measures):
         which = counted[n, members]
         columns[name] = window_operator.aggregate_measure(form, rows, name, members[which], session[which], len(firsts))
-    # rule: a session lasts from its first event to its last
-    for name, ends in (("windowStart", firsts), ("windowEnd", lasts)):
-        columns[name] = integer_encoding.decode_timestamps(at[members[ends]], ARROW_TIMESTAMP)
+    columns |= _list_periods(at[members], firsts, lasts)
     reached = window_operator.find_latest(rows.filter(pa.array(is_member)))
     no_key, no_value = np.count_nonzero(~has_key), np.count_nonzero(has_key & ~has_value)
     return KernelRows(pa.table(columns), int(no_key), int(no_value), int(np.count_nonzero(is_late)), reached)
@@ -62,6 +60,25 @@ def list_refused_events(form: SessionSpec, rows: pa.Table) -> pa.Table:
     is_member, at = late_events.find_counted_events(form, TimeSlice(), rows)
     refused = pa.array(_find_refused_rows(form, rows, group, at, is_member), pa.int64())
     return late_events.sort_by_place(rows.select(PLACE_COLUMNS).take(refused).rename_columns(["partition", "offset"]))
+
+
+def list_chains(form: SessionSpec, rows: pa.Table) -> pa.Table:
+    """Return the sessions that rows would form if none were refused: the columns of the key and the periods."""
+    (group,), _ = integer_encoding.encode_keys([rows], [form.key], whole=form.whole)
+    is_member, at = late_events.find_counted_events(form, TimeSlice(), rows)
+    members = np.flatnonzero(is_member)
+    members = members[np.lexsort((at[members], group[members]))]
+    firsts = np.flatnonzero(_find_starts(form, at[members], group[members]))
+    lasts = np.append(firsts[1:], len(members))[: len(firsts)] - 1
+    columns = {name: integer_encoding.take_values(rows.column(name), members[firsts]) for name in form.key}
+    return pa.table(columns | _list_periods(at[members], firsts, lasts))
+
+
+def _list_periods(at: Integers, firsts: Integers, lasts: Integers) -> dict[str, pa.Array]:
+    """Return the periods of sessions, given the times of all members, and the first and the last of each."""
+    # rule: a session lasts from its first event to its last
+    places = zip(PERIODS["windows"], (firsts, lasts), strict=True)
+    return {name: integer_encoding.decode_timestamps(at[ends], ARROW_TIMESTAMP) for name, ends in places}
 
 
 def _find_starts(form: SessionSpec, at: Integers, *groups: Integers) -> Booleans:

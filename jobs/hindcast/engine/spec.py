@@ -282,8 +282,12 @@ class AggregateIncrement(ViewIncrement):
 
 @dataclass(frozen=True, kw_only=True)
 class WindowIncrement(ViewIncrement):
-    """An increment of an aggregate in windows or sessions, whose late events are found on the way."""
+    """An increment of an aggregate in windows or sessions, whose late events are found on the way.
 
+    `ends`: by partition, the offset behind the last event that the view may have seen.
+    """
+
+    ends: Mapping[int, int]
     events: WindowSpec | SlidingSpec | SessionSpec
 
     @property

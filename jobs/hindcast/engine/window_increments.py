@@ -1,15 +1,16 @@
-"""Increments of aggregates in windows: the windows of the groups that get new events, aggregated anew.
+"""Increments of aggregates in windows: the windows of the groups whose events have changed, aggregated anew.
 
-The input only gets events that come after all others of their partition, so no earlier event is judged otherwise. An
-event is judged by stream time, so by events dated after it: all those are read, of all groups, that are dated from the
-start of the first window concerned on.
+An event is judged by stream time, so by events dated after it: all those are read, of all groups, that are dated from
+the start of the first window concerned on. Those that are judged otherwise, since others came at offsets before theirs
+or are gone, are found before (rejudged_events.py).
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from hindcast.contract.shapes import PERIODS
@@ -17,11 +18,11 @@ from hindcast.engine import (
     hulls,
     integer_encoding,
     late_events,
-    operators,
+    rejudged_events,
     session_operator,
     window_operator,
 )
-from hindcast.engine.hulls import Periods
+from hindcast.engine.hulls import Hulls, Periods
 from hindcast.engine.increment_rows import (
     ChangedRows,
     Comparison,
@@ -31,65 +32,159 @@ from hindcast.engine.increment_rows import (
     list_hulls,
     read_moments,
 )
+from hindcast.engine.join_increments import concat_rows
+from hindcast.engine.operators import KernelRows
 from hindcast.engine.spec import EventSpec, SessionSpec, SlidingSpec, TimeSlice, WindowIncrement, WindowSpec
 from hindcast.engine.sweeps import FOREVER
-from hindcast.engine.task import RefusalError
 
 if TYPE_CHECKING:
-    from hindcast.common.jit import Integers
+    from hindcast.common.jit import Booleans, Integers
 
 
 def refresh_windows(form: WindowIncrement, source: ChangedRows, read_view: ReadNear, *, is_here: bool) -> Comparison:
     """Return the affected rows of an aggregate in windows.
 
-    RefusalError if events of the input are gone: then others may be judged otherwise.
+    RefusalError if the latest event of a partition is gone, or if too many may be judged otherwise.
     """
     events = form.events
-    if source.closed.num_rows:
-        raise RefusalError(f"{source.closed.num_rows} events of {events.side.uri} are gone")
-    added = _list_members(events, source.opened)
-    is_counted, at = late_events.find_counted_events(events, TimeSlice(), added)
-    new, at = added.filter(pa.array(is_counted)), at[is_counted]
-    low, high = _span_windows(events, at)
+    closed, opened = (rejudged_events.list_members(form, rows) for rows in (source.closed, source.opened))
+    gone, new = (rejudged_events.select_counted_events(form, rows) for rows in (closed, opened))
+    rejudged = rejudged_events.find_rejudged_events(form, gone, new, source.read_near)
+    changed = concat_rows(gone, new, rejudged)
+    low, high = _span_windows(events, read_moments(changed, "timestamp"))
     is_possible = low <= high  # no window takes an event before 1970
-    new, low, high = new.filter(pa.array(is_possible)), low[is_possible], high[is_possible]
-    if not new.num_rows:
-        return compare_nothing(form, _count_left_out(events, added, 0, is_here=is_here))
-    needed = list_hulls(events.key, [(new, events.key)], lambda groups: [Periods(groups[0], low, high)])
-    current = read_view((int(low.min()), int(high.max())), needed)
-    begun, ended = _read_windows(events, current)
-    since = int(min(low.min(), begun.min(initial=FOREVER))) - events.reach[0]
-    near = _list_members(events, source.read_near((since, FOREVER)))
-    events = replace(events, late=late_events.judge_events(events, near))
-    (changed, units, members), count = integer_encoding.encode_keys(
-        [new, current, near], [events.key] * 3, whole=events.whole
+    spans = _Spans(changed.filter(pa.array(is_possible)), low[is_possible], high[is_possible])
+    change = _MemberChange(concat_rows(closed, rejudged), concat_rows(opened, rejudged))
+    if not spans.rows.num_rows:
+        return compare_nothing(form, _count_left_out(events, (events.late, events.late), change, is_here=is_here))
+    is_appended = not closed.num_rows and not rejudged_events.find_moved_events(form, gone, new).num_rows
+    sides = None if is_appended else (closed, opened)
+    nearby = _read_nearby(form, spans, source.read_near, read_view, sides)
+    while isinstance(events, SessionSpec) and sides and (wider := _include_chains(events, nearby, spans, closed)):
+        spans = wider
+        nearby = _read_nearby(form, spans, source.read_near, read_view, sides)
+    current, near = nearby.current, nearby.near
+    (of, units, members, own), count = integer_encoding.encode_keys(
+        [spans.rows, current, near, closed], [events.key] * 4, whole=events.whole
     )
-    learnt = hulls.build_hulls(count, Periods(changed, low, high))
-    touching = learnt.touch(Periods(units, begun, ended))
+    learnt = hulls.build_hulls(count, Periods(of, spans.low, spans.high))
+    windows = Periods(units, *_read_windows(events, current))
+    touching = learnt.touch(windows)
     # rule: sessions are joined with those that were near
-    hull = learnt.include_periods(Periods(units, begun, ended).select(touching))
-    moments = read_moments(near, "timestamp")
-    before, after = events.reach
+    hull = learnt.include_periods(windows.select(touching))
     # rule: a window is aggregated of all its events
-    rows = near.filter(pa.array(hull.touch(Periods(members, moments - after, moments + before))))
-    too_late = 0
+    rows = near.filter(pa.array(_find_within(events, hull, near, members)))
     if isinstance(events, SessionSpec):
-        derived = session_operator.aggregate_sessions(events, rows).rows
-        too_late = len(late_events.match_rows(session_operator.list_refused_events(events, rows), new)[0])
+        derived = session_operator.aggregate_sessions(replace(events, late=nearby.now), rows).rows
+        lost = closed.filter(pa.array(_find_within(events, hull, closed, own)))
+        before = rejudged_events.restore_events(rows, opened, lost, nearby.since)
+        refused = [
+            session_operator.list_refused_events(replace(events, late=late), members).num_rows
+            for late, members in ((nearby.then, before), (nearby.now, rows))
+        ]
+        change = change._replace(too_late=refused[1] - refused[0])
     else:
-        found = window_operator.aggregate_windows(events, TimeSlice(), rows, is_here=is_here)
-        derived = _select_windows(events, found.rows, new)
+        form_now = replace(events, late=nearby.now)
+        found = window_operator.aggregate_windows(form_now, TimeSlice(), rows, is_here=is_here)
+        derived = _select_windows(events, found.rows, spans)
     columns = [derived.column(name).cast(form.output.types.field(name).type) for name in form.columns]
     derived = pa.table(columns, list(form.columns))
-    left_out = _count_left_out(events, added, too_late, is_here=is_here)
-    return Comparison(current.filter(pa.array(touching)), derived, left_out, ((new, events.key),))
+    left_out = _count_left_out(events, (nearby.then, nearby.now), change, is_here=is_here)
+    return Comparison(current.filter(pa.array(touching)), derived, left_out, ((spans.rows, events.key),))
 
 
-def _list_members(form: EventSpec, rows: pa.Table) -> pa.Table:
-    """Return group, arguments, place and timestamp of the events that pass the view's condition."""
-    if form.projection is None:
-        raise RefusalError("expressions of the view are Spark's to evaluate")
-    return operators.project_members(form.projection, form.measures, rows)
+class _Spans(NamedTuple):
+    """Rows with keys of groups, and for each the first and the last moment of what may be affected (`_span_windows`).
+
+    `margin`: how much earlier than that members are read.
+    """
+
+    rows: pa.Table
+    low: Integers
+    high: Integers
+    margin: int = 0
+
+
+class _NearbyMembers(NamedTuple):
+    """The view's current rows near what has changed; all members from a moment on; and the late ones as they are `now`,
+    and as they were `then`.
+    """
+
+    current: pa.Table
+    since: int
+    near: pa.Table
+    now: pa.Table
+    then: pa.Table
+
+
+class _MemberChange(NamedTuple):
+    """Members that have changed, or are judged otherwise, as they were before and as they are now.
+
+    `too_late`: how many more of those in sessions no session takes.
+    """
+
+    before: pa.Table
+    now: pa.Table
+    too_late: int = 0
+
+
+def _read_nearby(
+    form: WindowIncrement,
+    spans: _Spans,
+    read_near: ReadNear,
+    read_view: ReadNear,
+    sides: tuple[pa.Table, pa.Table] | None,
+) -> _NearbyMembers:
+    """Return what is near some spans. `sides`: the members closed and opened; None if they only came behind others."""
+    events = form.events
+    needed = list_hulls(
+        events.key, [(spans.rows, events.key)], lambda groups: [Periods(groups[0], spans.low, spans.high)]
+    )
+    current = read_view((int(spans.low.min()), int(spans.high.max())), needed)
+    begun, _ = _read_windows(events, current)
+    since = int(min(spans.low.min(), begun.min(initial=FOREVER))) - events.reach[0] - spans.margin
+    near = rejudged_events.list_members(form, read_near((since, FOREVER)))
+    now = then = late_events.judge_events(events, near)
+    if sides is not None:
+        closed, opened = sides
+        before = rejudged_events.restore_events(near, opened, closed, since)
+        then = late_events.judge_events(events, before)
+    return _NearbyMembers(current, since, near, now, then)
+
+
+def _include_chains(form: SessionSpec, nearby: _NearbyMembers, spans: _Spans, closed: pa.Table) -> _Spans | None:
+    """Return spans that have all events that may be in a session with those near them, late ones too; None if they do.
+
+    A late event that a session takes now, and did not before, may connect others with it.
+    """
+    if not nearby.now.num_rows + nearby.then.num_rows:
+        return None
+    chains = session_operator.list_chains(form, concat_rows(nearby.near, closed))
+    (of, units, chained), count = integer_encoding.encode_keys(
+        [spans.rows, nearby.current, chains], [form.key] * 3, whole=form.whole
+    )
+    learnt = hulls.build_hulls(count, Periods(of, spans.low, spans.high))
+    sessions = Periods(units, *_read_windows(form, nearby.current))
+    hull = learnt.include_periods(sessions.select(learnt.touch(sessions)))
+    begun, ended = _read_windows(form, chains)
+    low, high = begun - form.gap, ended + form.gap
+    is_near = hull.touch(Periods(chained, begun, ended))
+    is_wider = is_near & ((low < learnt.low[chained]) | (high > learnt.high[chained]))
+    is_cut = bool((low[is_near] <= nearby.since).any())
+    if not is_cut and not is_wider.any():
+        return None
+    rows = concat_rows(spans.rows.select(form.key), chains.select(form.key).filter(pa.array(is_wider)))
+    low, high = np.append(spans.low, low[is_wider]), np.append(spans.high, high[is_wider])
+    return _Spans(rows, low, high, 2 * spans.margin + form.gap if is_cut else spans.margin)
+
+
+def _find_within(
+    form: WindowSpec | SlidingSpec | SessionSpec, hull: Hulls, members: pa.Table, keys: Integers
+) -> Booleans:
+    """Return which members are in a window of the hull of their group."""
+    moments = read_moments(members, "timestamp")
+    before, after = form.reach
+    return hull.touch(Periods(keys, moments - after, moments + before))
 
 
 def _span_windows(form: EventSpec, at: Integers) -> tuple[Integers, Integers]:
@@ -108,19 +203,32 @@ def _read_windows(form: EventSpec, rows: pa.Table) -> tuple[Integers, Integers]:
     return start, end if isinstance(form, SessionSpec) else start
 
 
-def _select_windows(form: EventSpec, rows: pa.Table, new: pa.Table) -> pa.Table:
-    """Return the derived rows whose window may have one of the new events."""
-    (own, changed), count = integer_encoding.encode_keys([rows, new], [form.key] * 2, whole=form.whole)
-    learnt = hulls.build_hulls(count, Periods(changed, *_span_windows(form, read_moments(new, "timestamp"))))
+def _select_windows(form: EventSpec, rows: pa.Table, spans: _Spans) -> pa.Table:
+    """Return the derived rows whose window may have one of the events that have changed."""
+    (own, changed), count = integer_encoding.encode_keys([rows, spans.rows], [form.key] * 2, whole=form.whole)
+    learnt = hulls.build_hulls(count, Periods(changed, spans.low, spans.high))
     starts = read_moments(rows, "windowStart")
     return rows.filter(pa.array(learnt.touch(Periods(own, starts, starts))))
 
 
-def _count_left_out(form: EventSpec, added: pa.Table, too_late: int, *, is_here: bool) -> LeftOutRows:
-    """Return what of added events is left out; `too_late`: of those in sessions."""
+def _count_left_out(
+    form: WindowSpec | SlidingSpec | SessionSpec,
+    late: tuple[pa.Table, pa.Table],
+    change: _MemberChange,
+    *,
+    is_here: bool,
+) -> LeftOutRows:
+    """Return how many more members are left out, given the late ones before and now."""
+    before, now = (_aggregate_members(form, *of, is_here=is_here) for of in zip(late, change, strict=False))
+    counts = (getattr(now, kind) - getattr(before, kind) for kind in ("no_key", "no_value", "too_late"))
+    no_key, no_value, too_late = counts
+    return LeftOutRows(no_key, no_value, too_late + change.too_late, now.reached)
+
+
+def _aggregate_members(
+    form: WindowSpec | SlidingSpec | SessionSpec, late: pa.Table, members: pa.Table, *, is_here: bool
+) -> KernelRows:
+    """Return the aggregate of members alone; no session refuses one."""
     if isinstance(form, SessionSpec):
-        found = session_operator.aggregate_sessions(replace(form, late=late_events.NO_LATE_EVENTS), added)
-    elif isinstance(form, WindowSpec | SlidingSpec):
-        found = window_operator.aggregate_windows(form, TimeSlice(), added, is_here=is_here)
-        too_late = found.too_late
-    return LeftOutRows(found.no_key, found.no_value, too_late, found.reached)
+        return session_operator.aggregate_sessions(form, members)
+    return window_operator.aggregate_windows(replace(form, late=late), TimeSlice(), members, is_here=is_here)

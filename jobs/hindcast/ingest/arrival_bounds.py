@@ -41,7 +41,7 @@ def find_arrival_bounds(
         arrivals 1, 5, 9 at the offsets 0, 1, 2    moments 5 and 6    ->    1 and 2
     """
     topic_plan = plan.topics[name]
-    bounds = [{p: r.end for p, r in topic_plan.ranges.items()} for _ in moments]
+    bounds = [topic_plan.ends for _ in moments]
     micros = np.array([to_micros(moment) for moment in moments])
     reached = stream_times.ReachedOffsets()
     with archived_topics.open_source(contract, given) as source:

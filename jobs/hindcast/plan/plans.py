@@ -63,6 +63,11 @@ class TopicPlan:
     offsets_left: int | None = field(default=None, compare=False)
 
     @property
+    def ends(self) -> dict[int, int]:
+        """By partition, the offset behind the last one that this run or an earlier one ingests."""
+        return {partition: offsets.end for partition, offsets in self.ranges.items()}
+
+    @property
     def parts(self) -> list[dict[int, OffsetRange]]:
         """The ranges that are not empty, at most one of a partition in each part; the earlier part first."""
         parts = [{p: r for p, r in ranges.items() if r.end > r.start} for ranges in (self.earlier, self.ranges)]
@@ -193,6 +198,11 @@ class Plan:
         """A text that is equal for equal definitions only."""
         fields = [*self.definition.items()]
         return hashlib.sha256(repr(fields).encode("utf-8", "surrogatepass")).hexdigest()
+
+    @property
+    def ends(self) -> dict[str, dict[int, int]]:
+        """The `ends` of each topic."""
+        return {name: topic.ends for name, topic in self.topics.items()}
 
     @property
     def first_number(self) -> int:

@@ -21,7 +21,7 @@ from hindcast.engine.spec import JoinIncrement, VersionIncrement, WindowIncremen
 from hindcast.plan.inputs import locate_own_table
 from hindcast.plan.plans import Plan
 from hindcast.plan.runs import Run
-from hindcast.runs import change_statistics, incremental_state
+from hindcast.runs import change_statistics
 from hindcast.runs.change_statistics import CountedRow
 from hindcast.runs.derive_whole import DerivedChange
 from hindcast.store import tables
@@ -137,15 +137,12 @@ class OpenedView(NamedTuple):
     def plan_increment(self, since: Run, *, by_arrow: bool = True) -> PlannedIncrement | None:
         """Return the specification of the increment since a run; None if no kernel has one."""
         contract, name = self.contract, self.table.name
-        in_windows = contract.views[name].window is not None
         if not contract.settings.kernels:
             return None
-        if in_windows and incremental_state.has_inserted_records(contract, name, since.number):
-            return None
         seen = {i: since.plan.as_of_system_times.get(i, since.known_at) for i in self.inputs}
-        known_at = self.plan.known_at
+        known_at, ends = self.plan.known_at, since.plan.ends
         return increment_plans.plan_view(
-            contract, name, self.inputs, self.current, seen, self.table, known_at, by_arrow=by_arrow
+            contract, name, self.inputs, self.current, seen, self.table, known_at, ends=ends, by_arrow=by_arrow
         )
 
 

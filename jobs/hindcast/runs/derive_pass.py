@@ -140,7 +140,9 @@ def _open_passes(of: Pass, records: PassRecords) -> dict[str, EventsPass | Versi
         opened[name] = _open_topic(of, name, records[name])
     for name, form in plan_views(of).items():
         inputs = {i: opened[i].table for i in of.contract.views[name].inputs}
-        opened[name] = ViewPass(form, inputs, _read_stored(of, form.view))
+        source = increment_plans.find_source_topic(of.contract, name)
+        ends = [run.ends.get(source, {}) for run in (of.seen.plan, *of.plans[:-1])]
+        opened[name] = ViewPass(form, inputs, _read_stored(of, form.view), ends)
     return opened
 
 
@@ -197,7 +199,9 @@ def _plan_view(of: Pass, name: str) -> PlannedIncrement:
     inputs = {i: locate_own_table(contract, i) for i in contract.views[name].inputs}
     current = derive_view.InputRows(of.spark, inputs)
     seen = dict.fromkeys(inputs, of.seen.known_at)
-    form = increment_plans.plan_view(contract, name, inputs, current, seen, table, of.whole_plan.known_at)
+    form = increment_plans.plan_view(
+        contract, name, inputs, current, seen, table, of.whole_plan.known_at, ends=of.seen.plan.ends
+    )
     if form is None or not form.is_by_arrow:
         raise NoPassError(f"no kernel derives {name} from what has changed")
     return form
