@@ -109,3 +109,41 @@ def test_a_held_event_that_moves_to_another_key_is_released(
         release(p, "cooked", "bo")
         assert p.believed("cooked") == [("bo", 500, 2)]
         assert not held(p, "cooked")
+
+
+SELECTIONS = """
+pipeline: restaurant
+start: 2026-01-01
+topics:
+  orders:
+    read: stream
+    key: {customer: string}
+    value: {item: string, quantity: int}
+views:
+  sold:
+    stream: orders
+    key: {item: item}
+    select: {quantity: quantity}
+    expect:
+      - expect_column_values_to_be_between: {column: quantity, max_value: 50}
+        on_failure: quarantine
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kernels", ["on", "off"])
+@pytest.mark.parametrize("hold", ["key", "row"])
+def test_of_a_view_that_only_selects_what_was_published_since_a_hold_is_not_published_again(
+    spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hold: str, kernels: str
+) -> None:
+    monkeypatch.setattr(incremental_state, "MAX_WHOLE_ROWS", -1)
+    monkeypatch.setenv("HINDCAST_KERNELS", kernels)
+    with pipeline(spark, broker, tmp_path, SELECTIONS.replace("    select:", f"    hold: {hold}\n    select:")) as p:
+        for second, told in enumerate(("curry 1", "curry 70, naan 2", "naan 80", "curry 3, naan 4")):
+            items = (it.split() for it in told.split(", "))
+            p.send("orders", *(("anna", {"item": item, "quantity": int(n)}, second) for item, n in items))
+            p.run()
+        for item in ("curry", "naan"):
+            release(p, "sold", item)
+        sold = [("curry", 1, 0), ("curry", 3, 3), ("curry", 70, 1), ("naan", 2, 1), ("naan", 4, 3), ("naan", 80, 2)]
+        assert p.believed("sold") == sold
