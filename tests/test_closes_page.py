@@ -17,10 +17,13 @@ from fastapi.testclient import TestClient
 
 from hindcast.airflow.pages import changes_page
 from hindcast.cli.main import main
+from hindcast.common.json_values import list_objects
 from hindcast.common.settings import Settings
+from hindcast.contract import find
 from hindcast.plan import closes
 from hindcast.plan.closes import Close
-from hindcast.report import waterfalls
+from hindcast.query.restatements import Figure, Restatement
+from hindcast.report import restatement_page, waterfalls
 from test_pages import Text, client, text, twin
 from warehouses import RUNS, T0, at, fill, place, row, shop
 
@@ -174,6 +177,19 @@ def test_a_written_page_has_no_sums_of_sensitive_columns(tmp_path: Path) -> None
     page = str(Text(path.read_text(encoding="utf-8")))
     assert "2 figures of sensitive columns are not shown." in page
     assert "price" not in page
+
+
+def test_the_group_of_nulls_is_not_taken_for_the_whole_and_a_long_value_is_cut(settings: Settings) -> None:
+    close = Close("2026-Q1", T0, at(60), RUNS[0], RUNS[1], "eva")
+    groups = ("a", None, "x" * 1_000_000)
+    figures = [Figure("sales", "quantity", "quantity", 1, {"records": 2}, 3, group) for group in groups]
+    found = Restatement(close, RUNS[1], figures, 1, group_by="id")
+    contract = find(settings.schemas, "till")
+    described = restatement_page.describe_restatement(settings, contract, found)["figures"]
+    names = [str(it["name"]) for it in list_objects(described)]
+    assert names[:2] == ["quantity of a", "quantity of null"]
+    assert names[2].startswith("quantity of xxx")
+    assert len(names[2]) < 2_000
 
 
 def test_without_a_close_the_page_says_how_to_make_one(web: TestClient, settings: Settings) -> None:

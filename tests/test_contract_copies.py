@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from hindcast.common.errors import RequestError
 from hindcast.contract import find, load_all
-from hindcast.ops import contract_copies
+from hindcast.ops import contract_copies, replacement
 from warehouses import SHOP, settings_of
 
 
@@ -55,6 +56,47 @@ def test_one_replaces_no_file_and_leaves_none_of_its_own(tmp_path: Path) -> None
     assert "pipeline: third" in (tmp_path / "then.yaml").read_text(encoding="utf-8")
     contract_copies.copy_contract(settings, "shop", "later")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["later.yaml", "shop.yaml", "then.yaml"]
+
+
+TARGETS = """
+prod:
+  variables: {{region: us}}
+  pipelines:
+    shop: {{schedule: null, {given}}}
+    then: {{schedule: "@daily", {other}}}
+"""
+DECLARED = "variables: {region: {type: string, default: eu}}\ntopics:"
+
+
+@pytest.mark.parametrize(
+    ("given", "other", "found"),
+    [
+        ("variables: {region: asia}", "", "variable region"),
+        ("topics: {orders: prod.orders}", "topics: {orders: orders}", "topic of orders"),
+        ("on_failure: warn", "", "on_failure"),
+        ("variables: {region: us}", "", ""),
+        ("topics: {orders: prod.orders}", "topics: {orders: prod.orders}", ""),
+    ],
+)
+def test_a_contract_is_copied_only_if_its_target_leaves_it_the_same_by_the_other_name(
+    tmp_path: Path, given: str, other: str, found: str
+) -> None:
+    """Nor does a pipeline take the place of another whose target makes another contract of it."""
+    settings = replace(settings_of(tmp_path), target="prod", warehouse=str(tmp_path / "warehouse"))
+    (tmp_path / "shop.yaml").write_text(SHOP.replace("topics:", DECLARED, 1), encoding="utf-8")
+    (tmp_path / "targets.yaml").write_text(TARGETS.format(given=given, other=other), encoding="utf-8")
+    if not found:
+        assert contract_copies.copy_contract(settings, "shop", "then") == tmp_path / "then.yaml"
+        with pytest.raises(RequestError, match="has no completed run"):
+            replacement.replace_pipeline(settings, "shop", "then")
+        return
+    with pytest.raises(RequestError, match=f"target 'prod' gives shop and then different values: {found}\n"):
+        contract_copies.copy_contract(settings, "shop", "then")
+    assert not (tmp_path / "then.yaml").exists()
+    (tmp_path / "then.yaml").write_text(contract_copies.rename_pipeline(tmp_path / "shop.yaml", "then"), "utf-8")
+    assert contract_copies.copy_contract(settings, "shop", "then") is None, "it is taken as it is"
+    with pytest.raises(RequestError, match=f"target 'prod' gives shop and then different values: {found}\n"):
+        replacement.replace_pipeline(settings, "shop", "then")
 
 
 def test_two_processes_at_once_make_the_same_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from datetime import timedelta
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -263,6 +264,49 @@ def test_sensitive_columns_of_kafka_views_and_of_their_causes_are_hidden(web: Te
             answer = web.get(address, params=asked)
             assert (answer.status_code, "Ann" in answer.text) == (200, False)
     assert "***" in web.get("/machine/live", params={"table": "folk", "key": "1"}).text
+
+
+LOOKED_UP = """
+pipeline: live
+start: 2026-01-01
+topics:
+  prices: {read: table, key: {item: string}, value: {price: int}}
+  orders: {read: table, key: {id: string}, value: {item: string, quantity: int}MARK}
+views:
+  bills:
+    semantics: kafka
+    table: orders
+    join: {table: prices, on: orders.item}
+    select: {amount: quantity * 2}
+  large: {semantics: kafka, table: bills, where: amount > 1}
+"""
+
+
+@pytest.mark.parametrize("is_hidden", [True, False])
+def test_a_record_that_was_looked_up_by_a_sensitive_value_is_not_named_as_the_cause(
+    tmp_path: Path, *, is_hidden: bool
+) -> None:
+    """It would tell the value: the price of naan is the cause only for an order of naan. Nor by a view of the view."""
+    with shop(tmp_path, LOOKED_UP.replace("MARK", ", sensitive: [item]" if is_hidden else "")) as settings:
+        contract = load(settings.schemas / "live.yaml")
+        for run in (1, 2):
+            complete(settings, contract, run)
+        write(settings, contract, "prices", [version(2, None, 3, None, item="naan", price=3, **place(4))])
+        write(settings, contract, "orders", [version(1, None, 0, None, id="o", item="naan", quantity=2, **place(0))])
+        for name in ("bills", "large"):
+            write(settings, contract, name, [version(2, None, 3, None, id="o", amount=4, **place(1))])
+            log, note = emitted_log.emitted_table(settings.warehouse, contract, name), {"run": 2, "epoch": 1}
+            rows = pa.Table.from_pylist([came(2, 1, "prices 4", id="o", timestamp=at(3))])
+            _append(log, rows, {**note, "upto": -1, "waitsFor": None})
+        moments = {"timestamp": at(3), "streamTime": at(3), "systemFrom": RUNS[1]}
+        logged = {"partition": 0, "offset": 4, "fate": "accepted", "run": 2, **moments}
+        _append(tables.log_table(settings.warehouse, "live", "prices"), pa.Table.from_pylist([logged]), {})
+        for name in ("bills", "large"):
+            answer = client("live").get("/machine/live.json", params={"table": name, "key": "o"})
+            assert (answer.status_code, "naan" in answer.text) == (200, not is_hidden)
+            assert ("prices, partition 0, offset 4" in answer.json()["why"]["text"]) != is_hidden
+            (line,) = twin(client("live"), "/changes/live", table=name)["lines"]
+            assert [cause["offset"] for cause in line["causes"]] == ([] if is_hidden else [4])
 
 
 def test_every_page_is_there_and_tells_the_reading(web: TestClient) -> None:

@@ -12,9 +12,12 @@ from secrets import token_hex
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
-from hindcast.common.errors import ContractError, RequestError
+from hindcast.common import targets
+from hindcast.common.errors import ContractError, RequestError, show_briefly
 from hindcast.common.json_values import JsonValue
 from hindcast.common.settings import Settings
+from hindcast.common.target_entries import Scalar
+from hindcast.common.targets import Changes
 from hindcast.common.yaml_loader import PlainLoader
 from hindcast.contract import bounds, find
 from hindcast.contract.folder import find_owners, try_find, try_load_all
@@ -26,7 +29,8 @@ def copy_contract(settings: Settings, pipeline: str, name: str) -> Path | None:
     """Write the contract of a pipeline once more, as that of the pipeline `name`; return its file.
 
     Nothing but the name differs. Return None, and write nothing, if there is a contract of that name. Raise
-    RequestError if its file exists and has another contract, or if the copy would not load.
+    RequestError if its file exists and has another contract, if the copy would not load, or if the target would make
+    another contract of it.
     """
     if _has_contract(settings, name):
         return None
@@ -34,6 +38,7 @@ def copy_contract(settings: Settings, pipeline: str, name: str) -> Path | None:
         TypeAdapter(Name).validate_python(name)
     except ValidationError:
         raise RequestError("no pipeline can be called so", where=name, fix=f"write for example {pipeline}_2") from None
+    refuse_other_changes(settings, pipeline, name)
     source = find_contract_file(settings, pipeline)
     target = source.with_name(f"{name}.yaml")
     try:
@@ -49,6 +54,31 @@ def copy_contract(settings: Settings, pipeline: str, name: str) -> Path | None:
         target.unlink()
         raise _build_copy_error(source, name, error.found) from None
     return target
+
+
+def refuse_other_changes(settings: Settings, pipeline: str, name: str) -> None:
+    """Raise RequestError if the chosen target gives two pipelines other variables, topics or severities of gates: then
+    the contract of one is another one under the name of the other.
+    """
+    if not settings.choice.target:
+        return
+    target = targets.read_target(settings.schemas, settings.choice.target)
+    own, other = (_list_changes(target.find_changes(it)) for it in (pipeline, name))
+    if own != other:
+        names = sorted({name for name, _ in own.items() ^ other.items()})
+        differing = ", ".join(show_briefly(it, 60) for it in names)
+        found = f"target '{target.name}' gives {pipeline} and {name} different values: {differing}"
+        fix = "give both the same, each under its name in pipelines of the target"
+        raise RequestError(found, where=str(settings.schemas / targets.FILE), fix=fix)
+
+
+def _list_changes(changes: Changes) -> dict[str, Scalar]:
+    """Return what decides about records in the changes of a target, by names."""
+    return {
+        **{f"variable {name}": given.value for name, given in changes.variables.items()},
+        **{f"topic of {name}": given.value for name, given in changes.topics.items()},
+        **{name: given.value for name, given in changes.fields.items() if name == "on_failure"},
+    }
 
 
 def find_contract_file(settings: Settings, pipeline: str) -> Path:

@@ -89,6 +89,7 @@ def _find_done(settings: Settings, warehouse: Path, pipeline: str, by: str) -> R
 def _check_replacement(settings: Settings, pipeline: str, by: str) -> Replacement:
     """Return the replacement; RequestError or BusyError if it cannot be made, or not now."""
     former, new = (find_bound_contract(settings, name) for name in (pipeline, by))
+    contract_copies.refuse_other_changes(settings, pipeline, by)
     replacement_checks.refuse_replacement(settings, former, new)
     return _plan_replacement(settings, former, new)
 

@@ -129,7 +129,8 @@ class CauseFinder:
         if view.semantics == "kafka":
             log = emitted_log.emitted_table(self.settings.warehouse, self.contract, self.table.name)
             cause = emitted_log.find_cause(log, self.table.kind, row) if line["after"] is not None else None
-            if cause is not None:
+            reader = InputReader(self.settings, self.contract, self.table.name, self.question.later, frozenset())
+            if cause is not None and not reader.hides_cause(cause.topic):
                 yield cause.topic, cause.cause_partition, cause.cause_offset
             return
         asked = self.question.later, self.readable, self.question.earlier

@@ -153,28 +153,33 @@ def _explain_view_row(
     if view.semantics == "kafka":
         cause = emitted_log.find_cause(emitted_log.emitted_table(warehouse, contract, name), shape.kind, row)
         if cause is not None:
-            text, part = _explain_emission(contract, reader, cause)
-            return text, [part]
+            return _explain_emission(contract, reader, cause)
     frozen = horizon.find_frozen_until(warehouse, contract, name)
     if frozen is not None and not _is_derivable(shape.kind, row, reader.known_at, frozen):
         return f"Its input rows are no longer kept: the inputs were trimmed up to {format_moment(frozen)}.", []
     return _RowExplainer(view, list_shapes(contract), row, reader, frozen).explain()
 
 
-def _explain_emission(contract: Contract, reader: InputReader, cause: EmitCause) -> tuple[str, InputRows]:
-    """Return when a row of a kafka view was emitted, and the record that caused it."""
+def _explain_emission(contract: Contract, reader: InputReader, cause: EmitCause) -> tuple[str, list[InputRows]]:
+    """Return when a row of a kafka view was emitted, and the record that caused it, unless that would tell a sensitive
+    value.
+    """
+    output = f"offset {cause.offset} of partition {cause.partition} of its output"
+    text = f"It was emitted in run {cause.run}, as {output}, when"
+    if reader.hides_cause(cause.topic):
+        topic = contract.kafka_topic(cause.topic)
+        return f"{text} a record of {topic} was processed, which was looked up by a sensitive value.", []
     record, part = reader.read_record(cause.topic, cause.cause_partition, cause.cause_offset)
     place = f"{contract.kafka_topic(cause.topic)}, partition {cause.cause_partition}, offset {cause.cause_offset}"
-    output = f"offset {cause.offset} of partition {cause.partition} of its output"
-    text = f"It was emitted in run {cause.run}, as {output}, when {place}"
+    text = f"{text} {place}"
     if record is None:
-        return f"{text} was processed.", part
+        return f"{text} was processed.", [part]
     moment, stream_time = read_moment(record, "timestamp"), find_cell(record, "streamTime", datetime)
     is_late = stream_time is not None and moment < stream_time
     note = "; it was late" if is_late else ""
     if record["fate"] != "accepted" and not part.total:  # another history retention may have accepted it since
         note = f"; it is {record['fate']!s}, so {cause.topic} does not have it"
-    return f"{text}, dated {format_moment(moment)}, was processed{note}.", part
+    return f"{text}, dated {format_moment(moment)}, was processed{note}.", [part]
 
 
 @dataclass(frozen=True)

@@ -182,6 +182,19 @@ class InputReader:
             part = self.read_rows(name, condition, [ColumnBound(start, moment, moment)] if is_same else [])
         return record, part
 
+    def hides_cause(self, topic: str) -> bool:
+        """Return whether a record of a topic can only have made the view emit a row as that looked it up by a sensitive
+        value, which the record would tell.
+        """
+        for name in self.contract.list_upstream(self.view):
+            view = self.contract.views.get(name)
+            if view is None or view.join is None or view.join.table is None:
+                continue
+            is_looked_up = topic in self.contract.list_upstream(view.second_input or "")
+            if is_looked_up and self.build_part(view.first_input).hides_lookup(view.join.keys):
+                return True
+        return False
+
     def read_version(
         self, name: str, key: Sequence[ColumnValue], moment: datetime, *, matches_null: bool = True
     ) -> InputRows:

@@ -13,6 +13,7 @@ from hindcast.common.settings import Settings
 from hindcast.contract import Contract
 from hindcast.plan import marks
 from hindcast.plan.closes import Close
+from hindcast.query.cut_values import cut_text
 from hindcast.query.figures import Number
 from hindcast.query.restatements import CAUSES, Cause, Figure, Restatement
 from hindcast.report import page, waterfalls
@@ -59,18 +60,19 @@ def describe_restatement(settings: Settings, contract: Contract, found: Restatem
         "close": describe_close(found.close),
         "known": found.known_at.isoformat(),
         "tables": found.tables,
-        "figures": [_describe_figure(figure) for figure in figures[:MAX_FIGURES]],
+        "figures": [_describe_figure(figure, found.group_by) for figure in figures[:MAX_FIGURES]],
         "more": max(len(figures) - MAX_FIGURES, 0),
         "hidden": len(found.figures) - len(figures),
         "causes": {it: CAUSE_WORDS[it] for it in CAUSES if any(figure.differences.get(it) for figure in figures)},
     }
 
 
-def _describe_figure(figure: Figure) -> JsonObject:
+def _describe_figure(figure: Figure, group_by: str | None) -> JsonObject:
     differences = {cause: it for cause in CAUSES if (it := figure.differences.get(cause))}
+    group = "null" if figure.group is None else cut_text(figure.group)
     return {
         "table": figure.table,
-        "name": figure.name if figure.group is None else f"{figure.name} of {figure.group}",
+        "name": figure.name if group_by is None else f"{figure.name} of {group}",
         "closed": _format_number(figure.closed),
         "now": _format_number(figure.now),
         "differences": {cause: _format_difference(it) for cause, it in differences.items()},
