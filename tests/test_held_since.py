@@ -9,7 +9,7 @@ import pytest
 
 from hindcast.ops.erase import forget, records
 from hindcast.runs import incremental_state
-from pipelines import pipeline
+from pipelines import pipeline, wrong
 from test_row_holds import CONTRACT, VIEWS, held, order, release, told_of
 
 if TYPE_CHECKING:
@@ -147,3 +147,40 @@ def test_of_a_view_that_only_selects_what_was_published_since_a_hold_is_not_publ
             release(p, "sold", item)
         sold = [("curry", 1, 0), ("curry", 3, 3), ("curry", 70, 1), ("naan", 2, 1), ("naan", 4, 3), ("naan", 80, 2)]
         assert p.believed("sold") == sold
+
+
+NAMED = """
+pipeline: named
+start: 2026-01-01
+topics:
+  menu: {read: table, key: {item: string}, value: {price: int}}
+  dishes: {read: table, key: {item: string}, value: {name: string}}
+views:
+  named:
+    table: menu
+    join: {table: dishes, how: left}
+    select: {price: price, name: name}
+    expect: [{expect_column_values_to_be_between: {column: price, max_value: 100}, on_failure: quarantine}]
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kernels", ["on", "off"])
+def test_what_was_published_of_a_key_before_it_was_held_is_corrected_when_it_passes(
+    spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernels: str
+) -> None:
+    """Since the first hold, that of a, the menu says nothing else of b from 0 to 3; but since that of b it does."""
+    monkeypatch.setattr(incremental_state, "MAX_WHOLE_ROWS", -1)
+    monkeypatch.setenv("HINDCAST_KERNELS", kernels)
+    first, others = (
+        "a 1 0, b 2 0, b 4 3, b 6 4",
+        ("a 500 1", "b 3 0", "b 500 5", "b 2 0, a 600 2", "a 7 1, a 8 2, b 9 5"),
+    )
+    with pipeline(spark, broker, tmp_path, NAMED) as p:
+        for sent in (first, *others):
+            prices = (it.split() for it in sent.split(", "))
+            p.send("menu", *((item, {"price": int(price)}, int(second)) for item, price, second in prices))
+            p.run()
+        found = {(key, price, since) for key, price, _, since, _ in p.believed("named")}
+        assert {it for it in found if it[0] == "b"} == {("b", 2, 0), ("b", 4, 3), ("b", 6, 4), ("b", 9, 5)}
+        assert not wrong(p)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import partial, reduce
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
@@ -188,10 +188,11 @@ def _add_held_keys(
     units of these keys, even if none of their rows is left. No rows (None) if the view must be derived whole, as it is
     where an event of a held key has moved to another key or from one: the two may be held since different runs.
 
-    With `hold: row` other rows of a held key were published meanwhile. What changes them since the run `seen` may be
-    no change since the key is held, so both count. But parts of versions that are clipped apart cannot be put together,
-    and a session that is held is in no table, so that only a part of it is found around a new event. Nor is it known of
-    a view that only selects which rows of a held key were published since the first of all holds: it is derived whole.
+    Each key has what has changed since it is held: before that its rows were published. With `hold: row` others of its
+    rows were published meanwhile, too. What changes them since the run `seen` may be no change since the key is held,
+    so both count. But parts of versions that are clipped apart cannot be put together; a session that is held is in no
+    table, so that only a part of it is found around a new event; and of a view that only selects it is not known which
+    rows were published meanwhile.
     """
     sources, contract, plan, table = view.sources, view.contract, view.plan, view.table
     current, derived = sources.cache_rows(affected.current), sources.cache_rows(affected.derived)
@@ -209,32 +210,45 @@ def _add_held_keys(
         units = reduce(DataFrame.unionByName, touched).select(unit.alias("_unit")).distinct()
         # An event that moves from one key to another is one unit with two keys.
         rejudged = held.join(units, F.col("_unit") == unit, "left_semi").localCheckpoint()
-    row = rejudged.agg(F.min("since"), F.max("since")).first()
-    if row is None or row[0] is None:
+    holds = rejudged.groupBy(F.col("key").alias("_held")).agg(F.min("since").alias("since"))
+    moments = sorted(row["since"] for row in holds.select("since").distinct().collect())
+    if not moments:
         return affected, rejudged
-    by_row = has_row_hold(contract, table.name)
-    since = incremental_state.find_last_run_of_any_size(contract, table, row[0])
-    is_lost = since is None or incremental_state.has_trimmed_input(since, view.inputs)
+    by_row, it = has_row_hold(contract, table.name), contract.views[table.name]
     in_parts = table.kind == "versions" or _is_in_sessions(contract, table.name)
-    it = contract.views[table.name]
-    published_since = it.join is None and it.aggregate is None and (by_row or row[0] < row[1])
-    if since is None or is_lost or (by_row and in_parts) or published_since:
+    only_selects = it.join is None and it.aggregate is None
+    if len(moments) > MAX_HOLDS or (by_row and (in_parts or only_selects)):
         return None, rejudged
-    if (earlier := _refresh_view(view, since)) is None:
+    sides = [(current, derived)] if by_row else [_select_keys((current, derived), key, holds, "left_anti")]
+    every = [current, derived]
+    for since in moments:
+        run = incremental_state.find_last_run_of_any_size(contract, table, since)
+        if run is None or incremental_state.has_trimmed_input(run, view.inputs):
+            return None, rejudged
+        if (earlier := _refresh_view(view, run)) is None:
+            return None, rejudged
+        found = sources.cache_rows(earlier.current), sources.cache_rows(earlier.derived)
+        affected, every = affected._replace(kernel=earlier.kernel), [*every, *found]
+        own = holds if by_row else holds.where(F.col("since") == since)
+        sides.append(_select_keys(found, key, own, "left_semi"))
+    if has_moved_rows(rejudged, every, table):
         return None, rejudged
-    earlier = earlier._replace(current=sources.cache_rows(earlier.current), derived=sources.cache_rows(earlier.derived))
-    if has_moved_rows(rejudged, [current, derived, earlier.current, earlier.derived], table):
-        return None, rejudged
-    held_keys = F.broadcast(rejudged.select(F.col("key").alias("_held")).distinct())
+    combined = (reduce(DataFrame.unionByName, parts) for parts in zip(*sides, strict=True))
+    current, derived = (rows.dropDuplicates([*table.identity]) if by_row else rows for rows in combined)
+    return AffectedRows(current, derived, affected.left_out, kernel=affected.kernel), rejudged
 
-    def combine(new: DataFrame, old: DataFrame) -> DataFrame:
-        others, own = (
-            rows.join(held_keys, key == F.col("_held"), how) for rows, how in ((new, "left_anti"), (old, "left_semi"))
-        )
-        return new.unionByName(own).dropDuplicates([*table.identity]) if by_row else others.unionByName(own)
 
-    both = combine(current, earlier.current), combine(derived, earlier.derived)
-    return AffectedRows(*both, affected.left_out, kernel=affected.kernel), rejudged
+MAX_HOLDS = 8
+"""If keys that are judged again are held since more runs than these, all rows of a view are derived."""
+
+
+def _select_keys(
+    sides: tuple[DataFrame, DataFrame], key: Column, holds: DataFrame, how: str
+) -> tuple[DataFrame, DataFrame]:
+    """Return the current and the derived rows with the keys of some holds, or without (`how` they are joined)."""
+    held = F.broadcast(holds.select("_held"))
+    current, derived = (rows.join(held, key == F.col("_held"), how) for rows in sides)
+    return current, derived
 
 
 def _derive_emitted_change(
