@@ -7,6 +7,8 @@
 | time_skew, of a topic with `arrival` | ingest/arrivals.py, `judge_arrivals` |
 | gone, no_record | ingest/ingest_commits.py, of offsets without a record (kafka/gaps.py) |
 
+The text of the reason for `expired` is `ingest/topic_log.py`, `describe_retention`.
+
 What a run ingests is judged as it is read, in Arrow: `ingest/segment_fates.py` has the same decision once more, so a
 change of meaning goes into both.
 """

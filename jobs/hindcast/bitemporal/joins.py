@@ -1,10 +1,10 @@
 """Joins in the `corrected` reading: what was valid at an event, and versions that overlap.
 
-Source: docs/semantics.md, rules 3-11. `engine/operators.py` has the joins of a stream or a table with a table once
-more, as compiled loops (`engine/sweeps.py`), for the first build of a large view and for what changes in it; both give
-the same rows, so a change of meaning goes into both, and into what a change affects: `affected_periods.py`,
-`engine/join_increments.py` and, for two streams, `engine/stream_join_increments.py`. The joins of the `kafka` reading
-are in `streams/`.
+Source: docs/semantics.md, rules 3-11. `engine/operators.py` has all joins once more, as compiled loops
+(`engine/sweeps.py`), for the first build of a large view and for what changes in it; both give the same rows, so a
+change of meaning goes into both: also into the rows that a slice of time needs (`engine/slice_reader.py`, `read_sides`)
+and into what a change affects (`affected_periods.py`, `engine/join_increments.py` and, for two streams,
+`engine/stream_join_increments.py`). The joins of the `kafka` reading are in `streams/`.
 """
 
 from functools import reduce

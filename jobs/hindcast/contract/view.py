@@ -1,4 +1,8 @@
-"""The models of a view, its join and its window; `view_checks` and `semantics_checks` check them."""
+"""The models of a view, its join and its window; `view_checks` and `semantics_checks` check them.
+
+A new field that changes no answer goes into `_NOT_DEFINING` or `_UNHASHED` in model.py; after any change
+`hindcast schema` writes schemas/contract.schema.json anew.
+"""
 
 from __future__ import annotations
 

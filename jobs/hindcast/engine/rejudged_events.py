@@ -132,8 +132,8 @@ def _list_doubtful_places(moved: pa.Table, stable: pa.Table, ends: Mapping[int, 
         own, rows = partition == number, np.flatnonzero(others == number)
         rows = rows[np.argsort(offsets[rows])]
         reached = np.maximum.accumulate(moments[rows])
-        # rule: an event moves stream time up to the next one that is as late
         following = np.searchsorted(reached, at[own])
+        # rule: an event moves stream time up to the next one that is as late
         until = np.append(offsets[rows], ends.get(int(number), 0))[following]
         is_ahead = until > offset[own] + 1
         begin, end = _join_ranges(offset[own][is_ahead] + 1, until[is_ahead])

@@ -72,7 +72,6 @@ def refresh_windows(form: WindowIncrement, source: ChangedRows, read_view: ReadN
     touching = learnt.touch(windows)
     # rule: sessions are joined with those that were near
     hull = learnt.include_periods(windows.select(touching))
-    # rule: a window is aggregated of all its events
     rows = near.filter(pa.array(_find_within(events, hull, near, members)))
     if isinstance(events, SessionSpec):
         derived = session_operator.aggregate_sessions(replace(events, late=nearby.now), rows).rows
@@ -169,6 +168,7 @@ def _include_chains(form: SessionSpec, nearby: _NearbyMembers, spans: _Spans, cl
     begun, ended = _read_windows(form, chains)
     low, high = begun - form.gap, ended + form.gap
     is_near = hull.touch(Periods(chained, begun, ended))
+    # rule: a session may have all events that are the gap apart
     is_wider = is_near & ((low < learnt.low[chained]) | (high > learnt.high[chained]))
     is_cut = bool((low[is_near] <= nearby.since).any())
     if not is_cut and not is_wider.any():
@@ -184,6 +184,7 @@ def _find_within(
     """Return which members are in a window of the hull of their group."""
     moments = read_moments(members, "timestamp")
     before, after = form.reach
+    # rule: a window is aggregated of all its events
     return hull.touch(Periods(keys, moments - after, moments + before))
 
 

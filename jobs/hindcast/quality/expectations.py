@@ -1,4 +1,4 @@
-"""Expectations: how a gate becomes one, of Great Expectations' own or of our rules, which are in `rules/`."""
+"""Expectations: how a gate becomes one, of Great Expectations' own or of our rules, which are in `own_rules/`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class GateFacts(TypedDict, total=False):
     """What rules of ours have parameters for that a contract does not write: facts about a table and a run.
 
     `found_in`, `found_key`: the table that keys are looked up in. `planned`: the ranges of offsets of each partition;
-    `earlier`: what the gate measured in earlier runs. The last five: as `rules.closed` describes them.
+    `earlier`: what the gate measured in earlier runs. The last five: as `own_rules.closed_periods` describes them.
     """
 
     key: list[str]

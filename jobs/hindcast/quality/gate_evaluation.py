@@ -1,4 +1,4 @@
-"""Gates: Great Expectations on what a run is about to publish. The expectations of our own are in rules/.
+"""Gates: Great Expectations on what a run is about to publish. The expectations of our own are in own_rules/.
 
 All gates that look at the same rows are evaluated at once, without details (BOOLEAN_ONLY): then Great Expectations
 bundles what it measures, and we keep its counts (`_read_measurement`). Only gates that fail are evaluated again, for

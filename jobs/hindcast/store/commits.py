@@ -1,8 +1,9 @@
 """Changes to tables, each committed once, whoever retries it and whatever else is committed at the same time.
 
 A commit carries a Delta transaction identifier: the table's application id and the run's number
-(`commit_once.commit_once`). Where delta-rs can commit to a table (`delta_rs_writer`), it does; otherwise Spark appends
-or merges. A change of what a commit means goes into both. What a commit says is in commit_notes.py.
+(`commit_once.commit_once`, which also tries again if another writer was faster). What every commit of a run is refused
+for is in `commit_ids.refuse_ended_run`. Where delta-rs can commit to a table (`delta_rs_writer`), it does; otherwise
+Spark appends or merges. A change of what a commit means goes into both. What a commit says is in commit_notes.py.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """The plane of a key: rows as rectangles, valid time across, system time up. templates/plane.html draws it, for the
-pages and for the pictures of the docs.
+pages and for the pictures of the docs; the colours are value_colours.py and static/pages.css.
 
 Positions are 0 to 1 from the lower left.
 """
