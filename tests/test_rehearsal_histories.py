@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import random
 from collections import defaultdict
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,6 +54,15 @@ views:
   spent:
     stream: bills
     aggregate: {bills: count(*), total: sum(amount)}
+  large:
+    stream: orders
+    where: quantity > 1
+    select: {double: 2 * quantity}
+  sold:
+    stream: orders
+    aggregate: {n: sum(quantity)}
+    group_by: {item: item}
+    window: {tumbling: 10 seconds, grace: 20 seconds}
 """
 Version = tuple[int, datetime, datetime | None]
 
@@ -79,6 +88,11 @@ def test_what_was_known_of_each_key_at_each_date_is_the_reference(
             assert {row["customer"]: row["amount"] for row in found} == {who: sum(each) for who, each in bills.items()}
             totals = {row["customer"]: (row["bills"], row["total"]) for row in ask(p, "spent", known_at=at(second))}
             assert totals == {who: (len(each), sum(each)) for who, each in bills.items()}, second
+            known = [row for row in orders if row["known"] < at(second)]
+            large = {row["customer"]: row["double"] for row in ask(p, "large", known_at=at(second))}
+            assert large == {who: 2 * n for who, _, n in map(parse_order, known) if n > 1}, second
+            sold = ask(p, "sold", known_at=at(second), from_time=at(-1))
+            assert {(row["item"], row["windowStart"]): row["n"] for row in sold} == define_sold(known), second
         assert wrong(p) == []
 
 
@@ -125,6 +139,24 @@ def define_bills(orders: list[dict[str, Any]], versions: dict[str, list[Version]
             if start <= moment and (end is None or moment < end):
                 found[row["key"].decode()].append(order["quantity"] * price)
     return found
+
+
+def parse_order(row: dict[str, Any]) -> tuple[str, str, int]:
+    order = json.loads(row["value"])
+    return row["key"].decode(), order["item"], order["quantity"]
+
+
+def define_sold(orders: list[dict[str, Any]]) -> dict[tuple[str, datetime], int]:
+    """What was sold in 10 seconds: without orders that came 20 seconds after their end or later, by their partition."""
+    found: dict[tuple[str, datetime], int] = defaultdict(int)
+    reached: dict[int, datetime] = {}
+    for row in sorted(orders, key=lambda row: (row["partition"], row["offset"])):
+        moment, (_, item, quantity) = row["timestamp"], parse_order(row)
+        latest = reached[row["partition"]] = max(moment, reached.get(row["partition"], moment))
+        start = moment - timedelta(seconds=moment.second % 10)
+        if latest < start + timedelta(seconds=30):
+            found[item, start] += quantity
+    return dict(found)
 
 
 def read_menu(p: Pipeline, second: int) -> dict[str, list[Version]]:
