@@ -58,6 +58,26 @@ def test_a_bill_is_changed_by_the_price_that_came_late(web: TestClient) -> None:
     assert "shop.prices, partition 0, offset 2; 1 h late" in page
 
 
+@pytest.mark.parametrize(("column", "names_record"), [("", True), ("quantity", True), ("item", False)])
+def test_the_time_machine_says_which_late_record_changed_a_bill(
+    settings: Settings, web: TestClient, column: str, names_record: bool
+) -> None:
+    """What the bill was is said too; the record is not if it was looked up by a sensitive value."""
+    path = settings.schemas / "shop.yaml"
+    text = path.read_text(encoding="utf-8")
+    marked = text.replace("quantity: int}", f"quantity: int}}, sensitive: [{column}]") if column else text
+    try:
+        path.write_text(marked, encoding="utf-8")
+        turns = web.get("/machine/shop.json?table=bills&key=dave").json()["turns"]
+        of_first = web.get("/machine/shop.json?table=bills&key=dave&knownAt=run:1").json()["turns"]
+    finally:
+        path.write_text(text, encoding="utf-8")
+    late = "Run 2 changed it: shop.prices, partition 0, offset 2, came 1 h late."
+    assert (late in turns) == names_record, turns
+    assert ("amount was 6.00 until run 2." in turns) == (column != "quantity"), "a product of what is sensitive"
+    assert of_first == []
+
+
 def test_the_command_names_the_records(
     settings: Settings, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,7 +19,7 @@ from deltalake import DeltaTable, write_deltalake
 from fastapi.testclient import TestClient
 
 import reports
-from hindcast.airflow.pages import failing_changes, quality
+from hindcast.airflow.pages import failing_changes, failing_page, opening_causes, quality
 from hindcast.airflow.pages.access import PageAccess
 from hindcast.airflow.pages.routes import build_app
 from hindcast.common.column_values import ColumnValue
@@ -366,19 +366,57 @@ def test_what_an_earlier_run_let_through_with_a_warning_stays_on_the_page(tmp_pa
         end_run(settings, {"gates": [warned.as_json() | {"trend": [], "rows": "hindcast failing shop --run 3"}]})
         web = TestClient(build_app(PageAccess(lambda: None, lambda dag_id: None, lambda: frozenset(["shop"]))))  # noqa: ARG005
         assert web.get("/quality/shop.json").json()["warned"] == [], "the gates of the last run have their rows"
+        before = web.get("/failing.json").json()
         contract = load(settings.schemas / "shop.yaml")
         fourth = replace(plan(contract, 2), run=4, run_id="manual__4", known_at=RUNS[1] + timedelta(days=2))
         known = {"run": 4, "runId": "manual__4", "knownAt": fourth.known_at.isoformat()}
         for run in (Run(fourth), Run(fourth, Completed(report(contract, 2) | known))):
             journal.append_entry(settings.warehouse, run)
-        page, later, own = (
+        page, later, own, every = (
             " ".join(web.get(address).text.split())
-            for address in ("/quality/shop", "/reports/shop/run-4.html", "/reports/shop/run-3.html")
+            for address in ("/quality/shop", "/reports/shop/run-4.html", "/reports/shop/run-3.html", "/failing")
         )
+        after = web.get("/failing.json").json()
     for shown in (page, later):
         assert 'warning by <a href="/reports/shop/run-3.html#failing">run 3</a>: 1 row of prices (naan).' in shown
     assert "Earlier, let through" not in own
-    assert "published with a warning" in own
+    for shown in (own, every):
+        assert "published with a warning" in shown
+    for found in (before, after):
+        (only,) = found["pipelines"]
+        (run,) = only["runs"]
+        assert (only["pipeline"], run["run"], found["unread"]) == ("shop", 3, [])
+        assert [(gate["table"], gate["rows"][0]["row"]["price"]) for gate in run["gates"]] == [("prices", 0.5)]
+
+
+@pytest.mark.parametrize(
+    ("by", "reason", "words"), [("eva", "Free this week.", " by eva: Free this week"), (None, None, "")]
+)
+def test_the_time_machine_says_who_approved_what_a_run_released(
+    tmp_path: Path, by: str | None, reason: str | None, words: str
+) -> None:
+    with shop(tmp_path) as settings:
+        purpose = Release({"prices": ReleasedKeys(RUNS[1], ('{"item":"naan"}',), by, RUNS[1])})
+        run = Run(replace(plan(load(settings.schemas / "shop.yaml"), 2), purpose=purpose, reason=reason))
+    told = [f"Run 2 published it: it had been held back, and was approved{words}."]
+    assert opening_causes.describe_approval(run, "prices") == told
+    assert opening_causes.describe_approval(run, "bills") == opening_causes.describe_approval(None, "prices") == []
+
+
+def test_failing_rows_of_all_pipelines_are_on_one_page_as_far_as_there_is_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with shop_that_holds_a_price(tmp_path, run=3) as settings:
+        end_run(settings, {"gates": [PRICE_GATE.as_json() | {"trend": [], "rows": "hindcast failing shop --run 3"}]})
+        for names in (frozenset(["shop", "guest"]), frozenset(["guest"])):
+            web = TestClient(build_app(PageAccess(lambda: None, lambda dag_id: None, lambda names=names: names)))  # noqa: ARG005
+            found = [it["pipeline"] for it in web.get("/failing.json").json()["pipelines"]]
+            assert found == (["shop"] if "shop" in names else [])
+            assert ("0.50" in web.get("/failing").text) == ("shop" in names)
+        web = TestClient(build_app(PageAccess(lambda: None, lambda dag_id: None, lambda: frozenset(["shop"]))))  # noqa: ARG005
+        monkeypatch.setattr(failing_page, "SECONDS", -1.0)
+        page = " ".join(web.get("/failing").text.split())
+        assert 'There was no time for <a href="/quality/shop">shop</a>.' in page
 
 
 def test_rows_of_a_release_that_were_not_released_do_not_count_as_such() -> None:

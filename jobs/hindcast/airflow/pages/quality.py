@@ -157,7 +157,7 @@ def _format_line(
     fresh: JsonObject | None = None,
 ) -> JsonObject:
     """Return an entry of the overview; `error`: why the pipeline's runs are not known. `fresh`: whether it is."""
-    problems = [_format_problem(error)] if error else [problem for run in runs for problem in run.problems]
+    problems = [format_problem(error)] if error else [problem for run in runs for problem in run.problems]
     ended = [run for run in runs if run.run.has_report]
     return {
         "pipeline": contract.pipeline,
@@ -179,7 +179,7 @@ def build_pipeline_page(settings: Settings, contract: Contract, before: int | No
     has_new_marks = build_mark_check(settings, contract, past)
     entries = [build_run_entry(settings, run, has_new_marks) for run in shown[-MAX_RUNS:]]
     ended = [run.number for run in past if run.has_report]
-    gates, problems = _read_gates(settings, contract, ended[-1]) if ended else ([], [])
+    gates, problems = read_gates(settings, contract, ended[-1]) if ended else ([], [])
     names = (*contract.topics, *contract.views)
     waiting = count_waiting(entries) if before is None else None
     return {
@@ -235,7 +235,7 @@ def build_run_entry(settings: Settings, run: Run, has_new_marks: Callable[[Run],
         try:
             return read()
         except HindcastError as error:
-            problem = _format_problem(error)
+            problem = format_problem(error)
             problems.extend([problem] if problem not in problems else [])
             return None
 
@@ -251,7 +251,8 @@ def build_run_entry(settings: Settings, run: Run, has_new_marks: Callable[[Run],
     return RunEntry(run, outcome, report, data_docs, problems, REDACTED if is_hidden else found)
 
 
-def _format_problem(error: HindcastError) -> Problem:
+def format_problem(error: HindcastError) -> Problem:
+    """Return an error as pages show it."""
     return {"found": error.found, "where": error.where, "mend": error.fix}
 
 
@@ -296,14 +297,14 @@ def build_trends(runs: Sequence[RunEntry]) -> list[JsonObject]:
     return trends
 
 
-def _read_gates(settings: Settings, contract: Contract, run: int) -> tuple[list[JsonObject], list[Problem]]:
+def read_gates(settings: Settings, contract: Contract, run: int) -> tuple[list[JsonObject], list[Problem]]:
     """Return the gates of a run, worst first, each with the trend of what it observed and the first rows that fail, and
     what cannot be read of them.
     """
     try:
         results = gate_results.read_results(settings.warehouse, contract.pipeline, run)
     except TableError as error:
-        return [], [_format_problem(error)]
+        return [], [format_problem(error)]
     hidden = marks.find_marked_columns(settings, contract, (*contract.topics, *contract.views))
     mask = gate_results.build_masker(contract, hidden)
     failing: FailingRows = {}
@@ -311,7 +312,7 @@ def _read_gates(settings: Settings, contract: Contract, run: int) -> tuple[list[
     try:
         failing = failing_changes.read_failing_rows(settings, contract, run)
     except TableError as error:
-        problems.append(_format_problem(error))
+        problems.append(format_problem(error))
     pairs = [(table, mask(table, gate)) for table, gates in results.items() for gate in gates]
     entries: list[JsonObject] = []
     lines = gate_words.locate_gates(settings.schemas, contract) if failing else {}

@@ -21,6 +21,7 @@ from hindcast.airflow.pages import (
     catalog,
     changes_page,
     closes_page,
+    failing_page,
     ledger_page,
     marks,
     preview_page,
@@ -82,6 +83,10 @@ def build_app(access: PageAccess) -> FastAPI:
         settings = read_settings()
         contract = marks.load_marked_contract(settings, dag_id, readable)
         return quality.build_pipeline_page(settings, contract, before)
+
+    @_add_page(anyone, "/failing", "failing_rows.html")
+    def all_failing(readable: frozenset[str] = may) -> JsonObject:
+        return failing_page.build_page(read_settings(), readable)
 
     @_add_page(anyone, "/machine", "pipelines.html")
     def all_machines(readable: frozenset[str] = may) -> JsonObject:

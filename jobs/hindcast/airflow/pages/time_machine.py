@@ -20,6 +20,7 @@ from hindcast.airflow.pages import (
     known_ats,
     marks,
     offered_keys,
+    opening_causes,
     plane,
     table_view,
 )
@@ -42,7 +43,7 @@ from hindcast.query import key_changes, key_history, read
 from hindcast.query.changes import ChangeQuestion
 from hindcast.query.explain import explain_row
 from hindcast.query.inputs_as_of import format_row_key
-from hindcast.query.key_history import KeyHistory, RowSample, SlowSuggestionError
+from hindcast.query.key_history import KeyHistory, RowSample, SlowSuggestionError, read_moment
 from hindcast.query.show import format_key_label
 from hindcast.store import tables
 from hindcast.store.tables import Table
@@ -134,6 +135,12 @@ def build_page(
     first = answer.rows[0] if answer.rows else None
     why = explain_row(settings, contract, name, first, known, readable, holds) if first else None
     answered = [formatter.format_row(row) for row in answer.rows]
+    turns: list[JsonValue] = []
+    if first is not None and len(answered) == 1:
+        run = formatter.find_run(read_moment(first, "systemFrom"))
+        turns += describe_turns(answered[0], shown, table.key, as_of, known)
+        turns += opening_causes.describe_opening(settings, contract, history, first, run, as_of, marked, readable)
+        turns += opening_causes.describe_approval(next((it for it in past if it.number == run), None), name)
     return fields | {
         "suggested": [],
         "key": request.key,
@@ -150,7 +157,7 @@ def build_page(
         "sides": _build_sides(history, crosshair, formatter, window) if other else None,
         "diff": _build_diff(history, crosshair, LineFormatter(warehouse, contract, table, marked)) if other else None,
         "why": why,
-        "turns": [*describe_turns(answered[0], shown, table.key, as_of, known)] if len(answered) == 1 else [],
+        "turns": turns,
         "inputPlanes": input_planes.build_input_planes(settings, contract, name, why, as_of, past) if why else [],
     }
 

@@ -17,13 +17,11 @@ MAX_COLUMNS = 2
 def describe_turns(
     row: JsonObject, others: Sequence[JsonObject], key: Collection[str], as_of: datetime, known_at: datetime
 ) -> list[str]:
-    """Return sentences about a version that is current at `known_at`: what its values were `as_of` this moment until
-    the run that opened it, and what they became after its period. `others`: rows of its key (`RowFormatter`).
+    """Return sentences about a row that is current at `known_at`: what its values were until the run that opened it, of
+    a version `as_of` a moment, and what they became after its period. `others`: rows of its key (`RowFormatter`).
     """
-    if "validFrom" not in row:
-        return []
-    opened, ended = _parse(row["systemFrom"]), _parse(row["validTo"])
-    before = [it for it in others if opened and _parse(it["systemTo"]) == opened and _is_within(it, as_of)]
+    opened, ended = _parse(row["systemFrom"]), _parse(row.get("validTo"))
+    before = [it for it in others if opened and _parse(it["systemTo"]) == opened and _is_same(row, it, as_of)]
     later = [it for it in others if ended and _parse(it["validFrom"]) == ended and _is_current(it, known_at)]
     sentences = []
     for other in before[:1]:
@@ -41,6 +39,13 @@ def _list_differences(row: JsonObject, other: JsonObject, key: Collection[str]) 
     names = [name for name in its if name not in key and name in own and own[name] != its[name]]
     for name in [name for name in names if MASK not in (own[name], its[name])][:MAX_COLUMNS]:
         yield name, format_value(its[name]) or "empty"
+
+
+def _is_same(row: JsonObject, other: JsonObject, as_of: datetime) -> bool:
+    """Return whether another row was of the same event or window, or of a version `as_of` a moment."""
+    if "validFrom" in row:
+        return _is_within(other, as_of)
+    return all(row.get(name) == other.get(name) for name in ("timestamp", "windowStart", "windowEnd", "records"))
 
 
 def _is_within(row: JsonObject, moment: datetime) -> bool:
