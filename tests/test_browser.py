@@ -209,7 +209,8 @@ def test_the_pages_are_where_people_look_for_them(up: Up, browser: WebDriver) ->
     late = up.web.wait("restaurant", up.web.trigger("restaurant"))
     browser.get(up.url)
     with tab(browser, "Hindcast", "Quality"):
-        shown(browser, "//a[text()='restaurant']").click()
+        link = shown(browser, "//a[text()='restaurant']")
+        browser.execute_script("arguments[0].click()", link)  # it is below what the frame shows at first
         shown(browser, "//h1[text()='Quality of restaurant']")
     browser.get(f"{up.url}/dags/restaurant")
     shown(browser, "//*[text()='report']")

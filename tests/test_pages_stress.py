@@ -25,6 +25,7 @@ PAGES = (
     "/quality",
     "/quality/stress",
     "/quality/none",
+    "/failing",
     f"/reports/stress/run-{stress.RUNS}.html",
     "/changes",
     "/changes/stress",
