@@ -1,12 +1,13 @@
 """What a run costs as the tables grow: the same 100,000 records into tables of 1, 4 and 16 million rectangles.
 
     PYTHONPATH=jobs .venv/bin/python bench/increment.py [--sizes 1,4,16] [--keys 100000] [--records 100000] [--evenly]
-                                                        [--keep]
+                                                        [--windows] [--keep]
 
 For each size a pipeline is made whose tables hold so many million rectangles, by the steps of a run: a first run of
 records that Spark makes, in place of Kafka's. Then come runs of `--records` records: of ten four prices, two of stock
 and four orders. One in a hundred is late, by an exponential delay whose mean is a hundredth of the history; with
-`--evenly` by any delay up to the whole history. The first of these runs warms up; of the rest the median counts. With
+`--evenly` by any delay up to the whole history. `--windows` adds the bills of each hour, whose events late prices
+change. The first of these runs warms up; of the rest the median counts. With
 `--keep` what the first run has made (10 minutes of the 16 million) is kept, and taken again the next time.
 
 After them the first and the last run are compared, as `hindcast diff` does it.
@@ -45,6 +46,13 @@ views:
   stocked: {table: prices, join: {table: stock, how: left}, select: {price: price, n: n}}
   categories: {table: prices, aggregate: {items: count(*), worth: sum(price)}, group_by: {category: category}}
 """
+WINDOWS = """
+  hourly:
+    stream: bills
+    aggregate: {bills: count(*), amount: sum(amount)}
+    group_by: {size: "case when amount < 10 then 1 when amount < 30 then 2 else 3 end"}
+    window: {tumbling: 1 hour, grace: 1 day}
+"""
 SHARES = {"prices": 4, "stock": 2, "orders": 4}
 """Of ten records."""
 GROUPS = 1_000
@@ -62,6 +70,7 @@ def main() -> None:
     options.add_argument("--records", type=int, default=100_000, help="records that a run brings")
     options.add_argument("--runs", type=int, default=4, help="runs of each size, the first of which warms up")
     options.add_argument("--evenly", action="store_true", help="late records are dated evenly over the history")
+    options.add_argument("--windows", action="store_true", help="also aggregate the bills of each hour")
     options.add_argument("--memory", default="10g")
     options.add_argument("--folder", type=Path, default=Path("var/bench-increment"))
     options.add_argument("--out", type=Path, default=RESULTS)
@@ -70,7 +79,9 @@ def main() -> None:
     if not told.keep:
         shutil.rmtree(told.folder, ignore_errors=True)
     (told.folder / "schemas").mkdir(parents=True, exist_ok=True)
-    (told.folder / "schemas" / "increment.yaml").write_text(CONTRACT.lstrip(), encoding="utf-8")
+    (told.folder / "schemas" / "increment.yaml").write_text(
+        CONTRACT.lstrip() + (WINDOWS.lstrip("\n") if told.windows else ""), encoding="utf-8"
+    )
     os.environ["HINDCAST_SCHEMAS"] = str(told.folder / "schemas")
     os.environ["HINDCAST_VAR"] = str(told.folder / "var")
 

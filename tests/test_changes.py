@@ -217,6 +217,59 @@ def test_lines_say_at_every_moment_what_two_answers_say(tmp_path: Path) -> None:
         assert sizes == sorted(sizes, reverse=True)
 
 
+def test_a_consumer_of_the_diff_makes_the_later_answers_of_the_earlier_ones(tmp_path: Path) -> None:
+    """It cuts the period of each line out of what it has of the key, and puts what the line says there."""
+    text = (
+        "pipeline: moves\nstart: 2026-01-01\ntopics:\n"
+        "  towns: {read: table, key: {id: int}, value: {city: string, n: int}}\n"
+    )
+    with shop(tmp_path) as settings:
+        (settings.schemas / "shop.yaml").write_text(text)
+        contract, dice = load(settings.schemas / "shop.yaml"), random.Random(8)  # noqa: S311
+        write_history(settings, dice, 40, 8)
+        for earlier, later in [(0, 1), (3, 4), (1, 7), (0, 8)]:
+            moments = [RUNS[0] + timedelta(hours=n) for n in (earlier, later)]
+            before, after = (read_pieces(settings, contract, known) for known in moments)
+            lines = found(settings, "towns", *moments).lines.to_pylist()
+            dice.shuffle(lines)
+            for line in lines:
+                before[line["key"]["id"]] = replace_piece(before.get(line["key"]["id"], []), line)
+            assert join_pieces(before) == join_pieces(after)
+            assert lines
+
+
+Piece = tuple[datetime, datetime, dict[str, Any]]
+
+
+def read_pieces(settings: Any, contract: Any, known: datetime) -> dict[int, list[Piece]]:
+    question = Question(from_time=at(-1), to_time=at(99), known_at=known)
+    pieces: dict[int, list[Piece]] = {}
+    for it in read.query(settings.warehouse, contract, "towns", question).to_pylist():
+        values = {"city": it["city"], "n": it["n"]}
+        pieces.setdefault(it["id"], []).append((it["validFrom"], it["validTo"] or at(99), values))
+    return pieces
+
+
+def replace_piece(pieces: list[Piece], line: dict[str, Any]) -> list[Piece]:
+    start, end = line["validFrom"], line["validTo"] or at(99)
+    kept = [(since, min(until, start), it) for since, until, it in pieces if since < start]
+    kept += [(max(since, end), until, it) for since, until, it in pieces if until > end]
+    return kept + ([(start, end, line["after"])] if line["after"] is not None else [])
+
+
+def join_pieces(pieces: dict[int, list[Piece]]) -> dict[int, list[Piece]]:
+    """The pieces in order; those that meet and say the same are one."""
+    joined: dict[int, list[Piece]] = {}
+    for key, own in pieces.items():
+        for since, until, values in sorted(own, key=lambda piece: piece[0]):
+            last = joined.setdefault(key, [])
+            if last and last[-1][1] == since and last[-1][2] == values:
+                last[-1] = last[-1][0], until, values
+            else:
+                last.append((since, until, values))
+    return {key: own for key, own in joined.items() if own}
+
+
 def test_the_command_line_says_what_a_run_changed(
     bought: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -145,6 +145,36 @@ def test_what_was_known_at_each_date_is_the_definition_over_what_had_arrived(
             rehearse(p, 40, 50)
 
 
+@pytest.mark.parametrize("in_passes", [True, False], ids=["in a pass", "date by date"])
+def test_an_update_that_comes_out_of_order_and_a_delete_leave_six_rows(
+    spark: SparkSession, broker: str, tmp_path: Path, in_passes: bool
+) -> None:
+    """As of the company in the documentation of Databricks' bitemporal AUTO CDC: the third record is dated before the
+    second; the last ends it.
+    """
+    records = [(1, 0, 1), (2, 20, 11), (3, 10, 21), (None, 30, 31)]
+    with pipeline(spark, broker, tmp_path, CONTRACT) as p:
+        for price, true, arrived in records:
+            p.send("menu", ("A", None if price is None else {"price": price}, true, sent(arrived)))
+        rehearse(p, 0, 40, in_passes=in_passes)
+        rows = [
+            (row["price"], *(row[name] for name in ("validFrom", "validTo", "systemFrom", "systemTo")))
+            for row in p.raw("menu")
+        ]
+        assert sorted(rows, key=lambda row: (row[3], row[1])) == [
+            (1, at(0), None, at(10), at(20)),
+            (1, at(0), at(20), at(20), at(30)),
+            (2, at(20), None, at(20), at(40)),
+            (1, at(0), at(10), at(30), None),
+            (3, at(10), at(20), at(30), None),
+            (2, at(20), at(30), at(40), None),
+        ]
+        for as_of, known_at, price in ((15, 40, 3), (15, 20, 1), (15, 30, 3), (35, 40, None), (35, 30, 2)):
+            question = read.Question(as_of=at(as_of), known_at=at(known_at))
+            found = [row["price"] for row in read.query(p.warehouse, p.contract, "menu", question).to_pylist()]
+            assert found == ([] if price is None else [price]), (as_of, known_at)
+
+
 def test_what_makes_no_sense_is_refused_before_anything_is_written(
     spark: SparkSession, broker: str, tmp_path: Path
 ) -> None:

@@ -170,7 +170,7 @@ def _include_chains(form: SessionSpec, nearby: _NearbyMembers, spans: _Spans, cl
     is_near = hull.touch(Periods(chained, begun, ended))
     # rule: a session may have all events that are the gap apart
     is_wider = is_near & ((low < learnt.low[chained]) | (high > learnt.high[chained]))
-    is_cut = bool((low[is_near] <= nearby.since).any())
+    is_cut = bool((low[is_near] < nearby.since).any())
     if not is_cut and not is_wider.any():
         return None
     rows = concat_rows(spans.rows.select(form.key), chains.select(form.key).filter(pa.array(is_wider)))
