@@ -12,6 +12,7 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -414,6 +415,11 @@ def test_failing_rows_of_all_pipelines_are_on_one_page_as_far_as_there_is_time(
             assert found == (["shop"] if "shop" in names else [])
             assert ("0.50" in web.get("/failing").text) == ("shop" in names)
         web = TestClient(build_app(PageAccess(lambda: None, lambda dag_id: None, lambda: frozenset(["shop"]))))  # noqa: ARG005
+        with monkeypatch.context() as patch:
+            patch.setattr(failing_page.quality, "read_gates", Mock(side_effect=ValueError("odd")))
+            page = " ".join(web.get("/failing").text.split())
+            assert "its failing rows cannot be shown: ValueError" in page
+            assert "odd" not in page
         monkeypatch.setattr(failing_page, "SECONDS", -1.0)
         page = " ".join(web.get("/failing").text.split())
         assert 'There was no time for <a href="/quality/shop">shop</a>.' in page
