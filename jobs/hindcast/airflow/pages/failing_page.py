@@ -69,7 +69,7 @@ def _list_runs(settings: Settings, contract: Contract) -> Iterator[JsonObject]:
 
 
 def _find_failed_run(settings: Settings, ended: Sequence[Run]) -> int | None:
-    """Return the last run in which a gate failed; raise the error of a report if it cannot be read, and none is found."""
+    """Return the last run in which a gate failed; if none is found, raise the error of a report that is unreadable."""
     unread: HindcastError | None = None
     for run in reversed(ended):
         try:
