@@ -184,3 +184,57 @@ def test_what_was_published_of_a_key_before_it_was_held_is_corrected_when_it_pas
         found = {(key, price, since) for key, price, _, since, _ in p.believed("named")}
         assert {it for it in found if it[0] == "b"} == {("b", 2, 0), ("b", 4, 3), ("b", 6, 4), ("b", 9, 5)}
         assert not wrong(p)
+
+
+BY_COOK = MOVED.replace("    hold: row\n", "")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kernels", ["on", "off"])
+def test_what_was_published_of_a_key_before_an_event_of_another_held_key_moved_to_it_is_corrected(
+    spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernels: str
+) -> None:
+    """The event is held since the hold of al, its first key; of bo, its other one, naan was published after that."""
+    monkeypatch.setattr(incremental_state, "MAX_WHOLE_ROWS", -1)
+    monkeypatch.setenv("HINDCAST_KERNELS", kernels)
+    first, others = (
+        "curry al 1, soup al 1, naan bo 1, tea bo 1",
+        ("soup al 500", "naan bo 2", "curry bo 3, tea bo 500", "naan bo 1", "curry al 1, tea bo 1"),
+    )
+    with pipeline(spark, broker, tmp_path, BY_COOK) as p:
+        items = enumerate(("curry", "soup", "naan", "tea"), 1)
+        p.send("orders", *(("anna", {"item": item}, second) for second, item in items))
+        for sent in (first, *others):
+            dishes = (it.split() for it in sent.split(", "))
+            p.send("menu", *((item, {"cook": cook, "price": int(price)}, 0) for item, cook, price in dishes))
+            p.run()
+        assert p.believed("cooked") == [("al", 1, 1), ("al", 1, 2), ("bo", 1, 3), ("bo", 1, 4)]
+        assert {key for key, _ in held(p, "cooked")} == {'{"cook":"al"}'}
+        assert not wrong(p)
+
+
+BY_CUSTOMER = MOVED.replace("    key: {cook: cook}\n", "")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kernels", ["on", "off"])
+def test_a_row_that_was_published_while_another_of_its_key_was_held_stays_held_itself(
+    spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernels: str
+) -> None:
+    """Since soup is held curry costs the same again: 500, which a person had released; 2 was published meanwhile."""
+    monkeypatch.setattr(incremental_state, "MAX_WHOLE_ROWS", -1)
+    monkeypatch.setenv("HINDCAST_KERNELS", kernels)
+    with pipeline(spark, broker, tmp_path, BY_CUSTOMER) as p:
+        items = enumerate(("curry", "soup", "naan"), 1)
+        p.send("orders", *(("anna", {"item": item}, second) for second, item in items))
+        for sent in ("curry 500, soup 1, naan 1", "soup 600", "curry 2", "curry 500", "naan 2"):
+            dishes = (it.split() for it in sent.split(", "))
+            p.send("menu", *((item, {"cook": "al", "price": int(price)}, 0) for item, price in dishes))
+            p.run()
+            if sent.startswith("curry 500, "):
+                release(p, "cooked", "anna")
+        assert {offset for _, offset in held(p, "cooked")} == {0, 1}
+        assert not wrong(p)
+        release(p, "cooked", "anna")
+        assert not held(p, "cooked")
+        assert p.believed("cooked") == [("anna", 2, 3), ("anna", 500, 1), ("anna", 600, 2)]

@@ -79,7 +79,10 @@ def hold_changes(
     else:
         failing = failing_rows.select(F.col("_key").alias("_unit"))
     units = digest_change(candidate, own.join(failing.distinct(), "_unit", "left_semi"))
-    behind = _find_earliest_holds(own, waiting, place) if is_shared else _group_by_key(waiting)
+    if _has_lasting_units(candidate):
+        behind = _group_by_unit(waiting)
+    else:
+        behind = _find_earliest_holds(candidate, own, waiting, place) if is_shared else _group_by_key(waiting)
     judged = _judge_units(candidate, units, waiting, after, behind)
     keys = judged.where("NOT passing").select(*(F.col(name).alias(f"_{name}") for name in _UNIT_COLUMNS)).drop("_key")
     unpublished = select_held_rows(own, keys, table).localCheckpoint()
@@ -182,17 +185,38 @@ def _group_by_key(waiting: DataFrame) -> DataFrame:
     return waiting.groupBy("key").agg(F.min("since").alias("_before"))
 
 
-def _find_earliest_holds(own: DataFrame, waiting: DataFrame, place: Column) -> DataFrame:
+def _has_lasting_units(candidate: StagedChange) -> bool:
+    """Return whether a unit is one row of a view, whose name stays: not that of a session, which can grow."""
+    view = candidate.contract.views.get(candidate.name)
+    if view is None or not has_row_hold(candidate.contract, candidate.name):
+        return False
+    return view.window is None or view.window.session is None
+
+
+def _group_by_unit(waiting: DataFrame) -> DataFrame:
+    """Return since when each unit of `waiting` is held: `unit`, `_before`. Before that its row was published, also
+    while others of its key were held.
+    """
+    return waiting.groupBy("unit").agg(F.min("since").alias("_before"))
+
+
+def _find_earliest_holds(candidate: StagedChange, own: DataFrame, waiting: DataFrame, place: Column) -> DataFrame:
     """Return since when rows of a change (`add_units`) are held, by key: `key`, `_before`.
 
-    An event that has moved from one held key to another is held since the earlier of the two.
+    An event that has moved from one held key to another is held since the earlier of the two. Of a view that is then
+    since before the first run (0), which derives it whole: other rows of the key were published until the later.
     """
     by_key = _group_by_key(waiting)
     rows = own.select("_key", place.alias("_place"))
     held = rows.join(by_key, F.col("_key") == F.col("key")).groupBy(F.col("_place").alias("_held"))
     connected = rows.join(held.agg(F.min("_before").alias("since")), F.col("_place") == F.col("_held"))
-    every = by_key.unionByName(connected.select(F.col("_key").alias("key"), F.col("since").alias("_before")))
-    return every.groupBy("key").agg(F.min("_before").alias("_before"))
+    moved = connected.select(F.col("_key").alias("key"), F.col("since").alias("_before"))
+    every = by_key.withColumn("_own", F.col("_before")).unionByName(moved, allowMissingColumns=True)
+    earliest = every.groupBy("key").agg(F.min("_before").alias("_before"), F.min("_own").alias("_own"))
+    if candidate.name in candidate.contract.views:
+        is_earlier = F.col("_before").isNotNull() & (F.col("_own").isNull() | (F.col("_own") > F.col("_before")))
+        earliest = earliest.withColumn("_before", F.when(is_earlier, 0).otherwise(F.col("_before")))
+    return earliest.select("key", "_before")
 
 
 def _judge_units(
@@ -201,8 +225,8 @@ def _judge_units(
     """Return failing units (`key`, `unit`, `digest`) with `since`, `new` and `passing`.
 
     `new`: the same change was not held before; `passing`: a person has released the unit as it is. `behind`: since
-    when the rows of a key are held. It is by key: a unit may have another name when it fails again, like a session
-    that has grown.
+    when the rows of a key are held (`key`, `_before`), for a unit may have another name when it fails again, like a
+    session that has grown; or, of units whose names stay, each unit (`unit`, `_before`).
     """
     table = candidate.table
     before = waiting.groupBy("unit").agg(F.collect_set("digest").alias("_seen"))
@@ -217,7 +241,7 @@ def _judge_units(
         settled = F.lit(0)  # no row of before is there
     return (
         units.join(before, "unit", "left")
-        .join(behind, "key", "left")
+        .join(behind, behind.columns[0], "left")
         .join(released.distinct(), ["unit", "digest"], "left")
         .select(
             *("key", "unit", "digest"),

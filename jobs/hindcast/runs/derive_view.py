@@ -211,10 +211,12 @@ def _add_held_keys(
         # An event that moves from one key to another is one unit with two keys.
         rejudged = held.join(units, F.col("_unit") == unit, "left_semi").localCheckpoint()
     holds = rejudged.groupBy(F.col("key").alias("_held")).agg(F.min("since").alias("since"))
-    moments = sorted(row["since"] for row in holds.select("since").distinct().collect())
+    by_row, it = has_row_hold(contract, table.name), contract.views[table.name]
+    # Each row that is held has a run of its own since which it is.
+    runs = (rejudged if by_row else holds).select("since").distinct()
+    moments = sorted(row["since"] for row in runs.collect())
     if not moments:
         return affected, rejudged
-    by_row, it = has_row_hold(contract, table.name), contract.views[table.name]
     in_parts = table.kind == "versions" or _is_in_sessions(contract, table.name)
     only_selects = it.join is None and it.aggregate is None
     if len(moments) > MAX_HOLDS or (by_row and (in_parts or only_selects)):
