@@ -153,6 +153,14 @@ def test_a_column_that_was_dropped_is_no_change(tmp_path: Path) -> None:
         assert (line["validFrom"], line["before"], line["after"]) == (at(5), {"d": 1.0}, {"d": 2.0})
 
 
+MOVES = """
+pipeline: moves
+start: 2026-01-01
+topics:
+  towns: {read: table, key: {id: int}, value: {city: string, n: int}}
+"""
+
+
 def write_history(settings: Any, dice: random.Random, keys: int, runs: int) -> None:
     """A table as so many runs leave it, each of which derives some keys anew; every key's rows tile its time."""
     contract, rows, current = load(settings.schemas / "shop.yaml"), list[dict[str, Any]](), dict[int, list[Any]]()
@@ -177,12 +185,8 @@ def write_history(settings: Any, dice: random.Random, keys: int, runs: int) -> N
 
 def test_lines_say_at_every_moment_what_two_answers_say(tmp_path: Path) -> None:
     """Against the answers themselves: before and after at each minute, of each key."""
-    text = (
-        "pipeline: moves\nstart: 2026-01-01\ntopics:\n"
-        "  towns: {read: table, key: {id: int}, value: {city: string, n: int}}\n"
-    )
     with shop(tmp_path) as settings:
-        (settings.schemas / "shop.yaml").write_text(text)
+        (settings.schemas / "shop.yaml").write_text(MOVES)
         contract, dice = load(settings.schemas / "shop.yaml"), random.Random(7)  # noqa: S311
         write_history(settings, dice, 40, 8)
         compared = 0
@@ -219,12 +223,8 @@ def test_lines_say_at_every_moment_what_two_answers_say(tmp_path: Path) -> None:
 
 def test_a_consumer_of_the_diff_makes_the_later_answers_of_the_earlier_ones(tmp_path: Path) -> None:
     """It cuts the period of each line out of what it has of the key, and puts what the line says there."""
-    text = (
-        "pipeline: moves\nstart: 2026-01-01\ntopics:\n"
-        "  towns: {read: table, key: {id: int}, value: {city: string, n: int}}\n"
-    )
     with shop(tmp_path) as settings:
-        (settings.schemas / "shop.yaml").write_text(text)
+        (settings.schemas / "shop.yaml").write_text(MOVES)
         contract, dice = load(settings.schemas / "shop.yaml"), random.Random(8)  # noqa: S311
         write_history(settings, dice, 40, 8)
         for earlier, later in [(0, 1), (3, 4), (1, 7), (0, 8)]:

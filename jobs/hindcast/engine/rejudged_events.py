@@ -29,12 +29,14 @@ MAX_DOUBTFUL = 1_000_000
 """The most offsets between events that moved stream time and the next ones that do."""
 
 
-def find_rejudged_events(form: WindowIncrement, gone: pa.Table, new: pa.Table, read_near: ReadNear) -> pa.Table:
+def find_rejudged_events(
+    form: WindowIncrement, moved: pa.Table, gone: pa.Table, new: pa.Table, read_near: ReadNear
+) -> pa.Table:
     """Return the events, as members, that are judged otherwise, and are neither `gone` nor `new`: those that count.
 
-    RefusalError if they may be too many, or if the latest event of a partition is gone.
+    `moved`: those of `gone` and `new` that may move stream time (`find_moved_events`). RefusalError if they may be
+    too many, or if the latest event of a partition is gone.
     """
-    moved = find_moved_events(form, gone, new)
     if not moved.num_rows:
         return moved
     rows = _read_members(form, read_near, int(read_moments(moved, "timestamp").min()))

@@ -49,7 +49,8 @@ def refresh_windows(form: WindowIncrement, source: ChangedRows, read_view: ReadN
     events = form.events
     closed, opened = (rejudged_events.list_members(form, rows) for rows in (source.closed, source.opened))
     gone, new = (rejudged_events.select_counted_events(form, rows) for rows in (closed, opened))
-    rejudged = rejudged_events.find_rejudged_events(form, gone, new, source.read_near)
+    moved = rejudged_events.find_moved_events(form, gone, new)
+    rejudged = rejudged_events.find_rejudged_events(form, moved, gone, new, source.read_near)
     changed = concat_rows(gone, new, rejudged)
     low, high = _span_windows(events, read_moments(changed, "timestamp"))
     is_possible = low <= high  # no window takes an event before 1970
@@ -57,8 +58,7 @@ def refresh_windows(form: WindowIncrement, source: ChangedRows, read_view: ReadN
     change = _MemberChange(concat_rows(closed, rejudged), concat_rows(opened, rejudged))
     if not spans.rows.num_rows:
         return compare_nothing(form, _count_left_out(events, (events.late, events.late), change, is_here=is_here))
-    is_appended = not closed.num_rows and not rejudged_events.find_moved_events(form, gone, new).num_rows
-    sides = None if is_appended else (closed, opened)
+    sides = (closed, opened) if closed.num_rows or moved.num_rows else None
     nearby = _read_nearby(form, spans, source.read_near, read_view, sides)
     while isinstance(events, SessionSpec) and sides and (wider := _include_chains(events, nearby, spans, closed)):
         spans = wider

@@ -65,7 +65,11 @@ class Cause(NamedTuple):
     def __str__(self) -> str:
         """Return the place of the record, and by how much it was late, for people."""
         late = f" ({format_length(self.late)} late)" if self.late else ""
-        return f"{self.place['topic']}, partition {self.place['partition']}, offset {self.place['offset']}{late}"
+        return f"{self.format_place()}{late}"
+
+    def format_place(self) -> str:
+        """Return the place of the record for people."""
+        return f"{self.place['topic']}, partition {self.place['partition']}, offset {self.place['offset']}"
 
 
 class _Logged(NamedTuple):

@@ -14,7 +14,7 @@ from hindcast.contract import Contract
 from hindcast.contract.shapes import PERIODS
 from hindcast.plan.runs import Run
 from hindcast.query import key_changes
-from hindcast.query.change_causes import Cause, CauseFinder
+from hindcast.query.change_causes import CauseFinder
 from hindcast.query.changes import ChangeQuestion
 from hindcast.query.cut_values import cut_text
 from hindcast.query.key_history import KeyHistory, read_moment
@@ -45,11 +45,16 @@ def describe_opening(
         return []
     lines = [line for line in lines if line["after"] is not None and _is_of(line, row, history.table.kind, as_of)]
     causes = CauseFinder(settings, contract, history.table, question, readable).find_causes(lines[:1])
-    late = [cause for found in causes for cause in found if cause.late]
+    late = [
+        f"{cause.format_place()}, came {format_length(cause.late)} late"
+        for found in causes
+        for cause in found
+        if cause.late
+    ]
     if not late or run is None:
         return []
     verb = "added" if lines[0]["before"] is None else "changed"
-    return [f"Run {run} {verb} it: {'; '.join(map(_describe_record, late))}."]
+    return [f"Run {run} {verb} it: {'; '.join(late)}."]
 
 
 def describe_approval(run: Run | None, table: str) -> list[str]:
@@ -69,8 +74,3 @@ def _is_of(line: Row, row: Row, kind: str, as_of: datetime) -> bool:
     since, until = line["validFrom"], line["validTo"]
     is_begun = not isinstance(since, datetime) or since <= as_of
     return is_begun and (not isinstance(until, datetime) or as_of < until)
-
-
-def _describe_record(cause: Cause) -> str:
-    place = f"{cause.place['topic']}, partition {cause.place['partition']}, offset {cause.place['offset']}"
-    return f"{place}, came {format_length(cause.late)} late" if cause.late else place
